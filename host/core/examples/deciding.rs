@@ -154,7 +154,7 @@ impl World {
             store_available: true,
             roles: Roles { host: true, ..Roles::default() },
             version: 1,
-            unix_ms: 5,
+            registered_at: 5,
             addresses: vec!["127.0.0.1:7411".into()],
             format: 3,
             lease: 3_000,

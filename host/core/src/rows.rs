@@ -77,7 +77,7 @@ pub struct NodeRow {
     /// Its program's version as one number that rises: shards go to the latest only (S16.2, S16.5).
     pub version: u64,
     /// Cluster time of its registration, in milliseconds: candidates come in order of age (K21).
-    pub unix_ms: u64,
+    pub registered_at: u64,
     /// Where it takes clients and nodes.
     pub addresses: Vec<String>,
     /// The highest format of records and rows that it reads.

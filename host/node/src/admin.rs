@@ -1,4 +1,4 @@
-//! What operators ask of a node: answered from its picture of the cluster, and from the store.
+//! //! Requests of operators, answered from this node's view of the cluster and from the store.
 
 mod cluster;
 mod deploy_wait;
@@ -24,7 +24,7 @@ use crate::status::StatusReporter;
 use crate::user_file::closest_name;
 use crate::view::{ClusterView, EventLog};
 
-/// What answers.
+/// Handles operators' requests.
 pub(crate) struct AdminService {
     pub(crate) deployer: Deployer,
     pub(crate) status: StatusReporter,
@@ -65,7 +65,7 @@ impl AdminService {
     }
 
     fn send_event(&self, event: ostraca_core::node::Event) {
-        // A control thread that has ended ends the node.
+        // If the control thread has ended, the node is ending too.
         let _ = self.control.send(control::Input::Event(event));
     }
 }

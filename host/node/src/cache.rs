@@ -1,9 +1,11 @@
-//! What a node without the store remembers of the cluster for its next life: where shards were, who the nodes were, and
-//! which types there were (S3, S4, S8). It is for sending only: nothing is ever owned because it stands here (R13).
+//! What a node without the store remembers of the cluster for its next start: where shards were, which nodes
+//! existed and which types were deployed (S3, S4, S8). It serves to route messages only: nothing is ever owned
+//! because the cache says so (R13).
 //!
-//! It is a sled database of its own, under the `cache` of the data directory; the store node needs none, and so has one
-//! database open, not two. Nothing of it is precious: it is not synced, and what cannot be read, or is another
-//! cluster's, is removed with a warning and made anew. No failure of it ends anything.
+//! The cache is a sled database of its own, under `cache` in the data directory. The store node needs none, so
+//! every node has one database open, not two. Its contents are expendable: it is not synced, and if it is
+//! unreadable or belongs to another cluster, it is removed with a warning and recreated. No failure of it stops
+//! anything.
 
 mod database;
 #[cfg(test)]
@@ -25,18 +27,18 @@ use crate::view::ClusterView;
 use database::{Database, OpenError};
 use writer::Writer;
 
-/// What was remembered.
+/// The remembered state of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct CachedCluster {
-    /// The pool's shards and hash; none: nothing was remembered.
+    /// The pool's shard count and hash; `None` if nothing was remembered.
     pub(crate) pool: Option<PoolRow>,
     /// Rows of nodes and shards, for [`Event::Cached`](ostraca_core::node::Event::Cached). Their revisions are 0.
     pub(crate) rows: Vec<(RowKey, Row, u64)>,
-    /// Rows of types, for [`Loader::remembered`](crate::loader::Loader::remembered).
+    /// Rows of types, for [`Loader::load_cached`](crate::loader::Loader::load_cached).
     pub(crate) types: Vec<StoredRow>,
 }
 
-/// Keeps it. Dropped, it writes what is left and closes.
+/// Keeps the cache up to date. Dropping it writes what is pending and closes the database.
 pub(crate) struct RouteCache {
     database: Database,
     newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
@@ -45,13 +47,13 @@ pub(crate) struct RouteCache {
 }
 
 impl RouteCache {
-    /// Where a node's lies.
+    /// The cache's directory within a data directory.
     pub(crate) fn dir(data: &Path) -> PathBuf {
         data.join("cache").join("routes")
     }
 
-    /// Opens it, and makes it if it is not there, or not this cluster's, or broken. None: it cannot be had, as where another
-    /// process has it open. Blocks.
+    /// Opens the cache, and recreates it if it is missing, damaged or another cluster's. `None` if it is
+    /// unavailable, for example because another process has it open. Blocks.
     pub(crate) fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
         let warn =
             |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
@@ -79,7 +81,7 @@ impl RouteCache {
         Some(Self { database, newest, wake: Some(wake), thread })
     }
 
-    /// What the last life left. Blocks.
+    /// Reads what the previous run of this node left. Blocks.
     pub(crate) fn load(&self) -> CachedCluster {
         self.database.load().unwrap_or_else(|why| {
             tracing::warn!(%why, "remembered routes cannot be read");
@@ -87,11 +89,11 @@ impl RouteCache {
         })
     }
 
-    /// The cluster is like this now. Written behind, once a second at most; never waits.
+    /// Records the cluster's current state. Written in the background, at most once a second; never waits.
     pub(crate) fn store(&self, view: &Arc<ClusterView>) {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
         if let Some(wake) = &self.wake {
-            // A writer that has given up needs nothing.
+            // The send fails only if the writer has given up, and then there is nothing to do.
             let _ = wake.send(());
         }
     }

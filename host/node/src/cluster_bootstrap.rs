@@ -1,4 +1,4 @@
-//! What is fixed for a cluster's life, and its time.
+//! Writes a new cluster's immutable rows, and advances cluster time.
 
 use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{ShardId, ShardPath};
@@ -9,22 +9,22 @@ use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
 
-/// The one namespace of 0.1.
+/// The only namespace of 0.1.
 pub(crate) use ostraca_wire::envelope::NAMESPACE;
-/// The one pool of 0.1.
+/// The only pool of 0.1.
 pub(crate) const POOL: &str = "default";
-/// A shard of the one pool.
+/// Path of a shard of that pool.
 pub(crate) fn shard_key(shard: ShardId) -> ShardPath {
     ShardPath { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }
 
-/// The one hash of 0.1 (M1).
+/// The only hash of 0.1 (M1).
 pub(crate) const HASH: &str = "murmur3_x86_32";
 
-/// Writes the rows that are fixed for the cluster's life.
+/// Writes the rows that never change during the cluster's life.
 ///
 /// # Errors
-/// [`NodeError::Store`], [`NodeError::Conflict`] if the cluster has them already.
+/// [`NodeError::Store`], [`NodeError::RowConflict`] if the cluster already has them.
 pub async fn initialize_cluster(
     store: &dyn ClusterStore,
     shards: u32,
@@ -43,8 +43,8 @@ pub async fn initialize_cluster(
     Ok(())
 }
 
-/// Moves cluster time on: the row's, or this node's where its clock is slower than others'. Lanes that bear a time far
-/// behind the cluster's would be forgotten too soon by their next owner (R17).
+/// Advances cluster time to this node's time, unless the row is already past it because another node's clock is
+/// faster. The next owner would expire lanes too early if their times were far behind the cluster's (R17).
 pub(crate) async fn advance_cluster_time(
     store: &dyn ClusterStore,
     clock: &ClusterClock,

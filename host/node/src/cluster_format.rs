@@ -1,4 +1,4 @@
-//! Raising the cluster's format: what records and rows may be written in (`docs/formats.md`).
+//! Raises the cluster's format: the version in which records and rows may be written (`docs/formats.md`).
 
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_store::ClusterStore;
@@ -6,11 +6,13 @@ use ostraca_store::ClusterStore;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow};
 
-/// Raises the format to `to`, if every node that lives can read it. Whoever starts after the first step looks at the
-/// row once its own row stands, so it is either seen here or sees what is coming. May be repeated at any point.
+/// Raises the format to `to` if every live node can read it. A node that starts after the first step reads the
+/// format row once its own row is written. So either this function sees the node, or the node sees the target
+/// format. May be repeated at any point.
 ///
 /// # Errors
-/// [`NodeError::Format`] names the nodes that cannot read it, and nothing was raised; [`NodeError::Conflict`].
+/// [`NodeError::FormatNotSupported`] names the nodes that cannot read it, and the format is unchanged;
+/// [`NodeError::RowConflict`].
 pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeError> {
     let key = "cluster";
     let missing = || NodeError::InvalidRow(format!("the row `{key}` is missing"));
@@ -34,7 +36,7 @@ pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeE
         rows::write(store, key, Some(revision), &ClusterRow { format: to, ..intent }).await?;
         return Ok(());
     }
-    // Else nodes of the older release could not start any more.
+    // Otherwise nodes of the older release could no longer start.
     rows::write(store, key, Some(revision), &ClusterRow { target_format: row.format, ..row })
         .await?;
     let text =
@@ -62,7 +64,7 @@ mod tests {
             store_available: true,
             roles: Roles::ALL,
             version: 1,
-            unix_ms: 0,
+            registered_at: 0,
             addresses: Vec::new(),
             format,
             lease: 3_000,

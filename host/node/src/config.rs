@@ -1,10 +1,9 @@
 //! A node's configuration, `ostraca.toml`.
 //!
-//! The embedded `default.toml` documents every setting with its default, its unit and what it costs in
-//! memory; a test holds it against the code. Three shapes are easy to confuse: the file as written (parts
-//! in [`file`]), this [`Config`] with paths resolved, and the settings that each library takes, which the
-//! methods here make of it. Setting names in libraries' errors (`max_live`) are those of the file with
-//! dashes (`max-live-instances`).
+//! The embedded `default.toml` documents every setting with its default, its unit and what it costs in memory;
+//! a test compares it with the code. Three structures are easy to confuse: the file as written (parts in
+//! [`file`]), this [`Config`] with paths resolved, and each library's settings, which the methods here derive
+//! from it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -33,40 +32,39 @@ mod tests;
 
 use file::ConfigFile;
 
-/// The longest configuration that is read, in bytes.
+/// The longest configuration that is accepted, in bytes.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// A configuration, checked, with every default filled in and paths resolved.
+/// A checked configuration, with every default filled in and paths resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The node's name; its certificate must carry it.
     pub node: String,
-    /// Where everything of the node lies. Default the configuration's own directory.
+    /// The directory of all the node's files. Default: the configuration's own directory.
     pub data: PathBuf,
     /// The UDP address that clients connect to. Default `127.0.0.1:7411`.
     pub listen: SocketAddr,
-    /// `host:port` addresses that clients are told. Default none: the one that is listened on.
+    /// `host:port` addresses that clients are told. Default none: the listening address.
     pub advertise: Vec<String>,
-    /// `host:port` addresses of nodes of the cluster that it joins. Empty exactly where it has the role
+    /// `host:port` addresses of nodes of the cluster to join. Empty if and only if the node has the role
     /// `store`.
     pub join: Vec<String>,
-    /// How many shards the pool must have where it joins. Default none: as many as it has.
+    /// The shard count that the pool must have when this node joins. Default none: any.
     pub expected_shards: Option<u32>,
-    /// Which hash the pool must have where it joins. Default none: whichever it has.
+    /// The hash that the pool must have when this node joins. Default none: any.
     pub expected_hash: Option<String>,
     /// The namespace of the node's entities. Default `default`, the only one of this release.
     pub namespace: String,
-    /// Threads that run guests. Default 0: as many as processors.
+    /// Threads that run guests. Default 0: one for each processor.
     pub workers: usize,
-    /// How long a lease holds (R7, R8). Default 3 s.
+    /// How long a lease lasts without a renewal (R7, R8). Default 3 s.
     pub lease: Duration,
     /// How often the lease is renewed. Default 750 ms.
     pub renew_interval: Duration,
-    /// A directory that every shard machine's events and actions are recorded in, for replay. Default
-    /// none.
+    /// A directory in which every shard machine's events and actions are recorded, for replay. Default none.
     pub recording_dir: Option<PathBuf>,
     file: ConfigFile,
-    /// Which of the cluster's settings the file says itself.
+    /// Which cluster settings the file sets explicitly.
     explicit_settings: cluster_settings::ExplicitSettings,
 }
 
@@ -74,13 +72,13 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// [`ConfigError`] with `invalid-config`; the line is marked where there is one.
+    /// [`ConfigError`] with `invalid-config`; marks the line if it is known.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_with_join(path, &[])
     }
 
-    /// Reads a configuration file of a node that joins a cluster at these addresses, whatever the file
-    /// says under `join`; with none, as [`Config::load`].
+    /// Reads the configuration file of a node that joins a cluster at the addresses `join`, which replace the
+    /// file's `join`. If `join` is empty, this is [`Config::load`].
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -96,8 +94,8 @@ impl Config {
         Self::read(&text, &name, join)
     }
 
-    /// Reads a configuration from its text. `name` is the file's path: errors show it, and relative
-    /// paths in the text start at its directory.
+    /// Parses a configuration. `name` is the file's path: errors show it, and relative paths in the text are
+    /// resolved against its directory.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -113,7 +111,7 @@ impl Config {
         }
         check::file(&input, &file)?;
         let base = Path::new(name).parent().unwrap_or(Path::new(""));
-        // Without the dots in between: it is shown in errors and in `ostraca status`.
+        // Drops `.` components, since the path is shown in errors and in `ostraca status`.
         let data: PathBuf = base.join(&file.data).components().collect();
         Ok(Self {
             node: file.node.clone(),
@@ -139,24 +137,25 @@ impl Config {
         include_str!("default.toml")
     }
 
-    /// The whole configuration with its defaults filled in, as TOML. Settings of the cluster that it leaves to the
-    /// cluster are comments.
+    /// The whole configuration with its defaults filled in, as TOML. Cluster settings that the file does not
+    /// set are written as comments.
     #[must_use]
     pub fn effective_toml(&self) -> String {
-        // Plain values in plain tables: there is nothing in it that TOML cannot say.
+        // Serialization cannot fail: these are plain values in plain tables.
         self.explicit_settings.comment_others(&toml::to_string(&self.file).unwrap_or_default())
     }
 
-    /// Where the store is.
+    /// The store's directory.
     #[must_use]
     pub fn store_dir(&self) -> PathBuf {
         self.data.join("store")
     }
 
-    /// Reads the authority's certificate, and the node's own with its key.
+    /// Reads the authority's certificate and the node's own certificate and key.
     ///
     /// # Errors
-    /// [`NodeError::Identity`] names the file; [`NodeError::OtherIdentity`] whose certificate it is instead.
+    /// [`NodeError::Identity`] names the file; [`NodeError::IdentityMismatch`] says whose certificate it is
+    /// instead.
     pub fn load_identity(&self) -> Result<(TrustRoot, Identity), NodeError> {
         let files = &self.file.identity;
         let ca = self.data.join(&files.ca);
@@ -168,12 +167,14 @@ impl Config {
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
         let trust = TrustRoot::from_pem(&pem)?;
-        // The first node has nobody who would refuse it for that; clients would, one by one.
+        // An expired certificate is refused here, because no other node refuses the first node; clients would,
+        // one by one.
         let now = std::time::SystemTime::now();
         trust.check_time(now)?;
         identity.check_time(now)?;
         let found = identity.principal();
-        // Who joins hears of a foreign authority from the other side; the first node has nobody to tell it.
+        // A joining node is refused by the other side if its authority is foreign. The first node must check
+        // this itself.
         let foreign = self.roles().store && found.cluster != trust.cluster;
         if found.kind == identity::PrincipalKind::Node && found.name == self.node && !foreign {
             return Ok((trust, identity));
@@ -182,7 +183,7 @@ impl Config {
         Err(NodeError::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
     }
 
-    /// Bounds of the endpoint.
+    /// Limits of the network endpoint.
     #[must_use]
     pub fn wire_limits(&self) -> ostraca_wire::Limits {
         self.file.network.limits(self.file.guests.component_limit, &self.file.peers)
@@ -193,33 +194,33 @@ impl Config {
         self.file.guests.deploy_wait_timeout
     }
 
-    /// Settings of the host of guests; compiled components are kept in `cache` of the data directory.
+    /// Settings of the WebAssembly runtime. Compiled components are kept in `cache` of the data directory.
     #[must_use]
     pub fn wasm_settings(&self) -> ostraca_wasm::RuntimeSettings {
         let ConfigFile { guests, components, compiler, .. } = &self.file;
         guests.settings(self.data.join("cache"), components, compiler)
     }
 
-    /// The most that a manifest may ask for an instance.
+    /// Upper bounds for the limits that a manifest may set.
     #[must_use]
     pub fn ceilings(&self) -> Ceilings {
         self.file.guests.ceilings()
     }
 
-    /// Settings of the store. Which cluster it must belong to is not in the configuration but in the
-    /// authority's certificate: set `cluster` from [`Config::identity`].
+    /// Settings of the store. The configuration does not say which cluster the store must belong to, the
+    /// authority's certificate does: set `cluster` from [`Config::load_identity`].
     #[must_use]
     pub fn store_options(&self) -> ostraca_store_sled::Options {
         self.file.store.options(&self.data)
     }
 
-    /// What the node does for its cluster.
+    /// The node's roles in its cluster.
     #[must_use]
     pub fn roles(&self) -> Roles {
         Role::to_roles(&self.file.roles)
     }
 
-    /// Settings of the node's machine.
+    /// Settings of the node's state machine.
     #[must_use]
     pub fn node_settings(&self) -> ostraca_core::node::Settings {
         ostraca_core::node::Settings {
@@ -228,29 +229,29 @@ impl Config {
         }
     }
 
-    /// How long messages may have.
+    /// The default and the longest timeout of messages.
     pub(crate) fn timeout_limits(&self) -> ostraca_wire::envelope::TimeoutLimits {
         self.file.gateway.timeout_limits()
     }
 
-    /// Settings of the router of messages.
+    /// Settings of the message router.
     #[must_use]
     pub fn route_settings(&self) -> ostraca_core::route::Settings {
         self.file.gateway.settings()
     }
 
-    /// How much of what other nodes say may wait.
+    /// Limits of the control inbox.
     pub(crate) fn control_inbox_limits(&self) -> crate::control::ControlInboxLimits {
         self.file.peers.control_inbox_limits()
     }
 
-    /// How shards are spread over the hosts, where this node manages.
+    /// The strategy by which this node spreads shards over the hosts while it is the manager.
     #[must_use]
     pub fn strategy(&self) -> Box<dyn AllocationStrategy> {
         self.file.rebalance.strategy()
     }
 
-    /// How long a call to the store of another node may take before its link is given up.
+    /// How long a call to another node's store may take before its link is closed.
     #[must_use]
     pub fn store_call_timeout(&self) -> Duration {
         self.file.store.call_timeout

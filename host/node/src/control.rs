@@ -1,8 +1,8 @@
-//! The control thread: it drives the node's machine, away from messages and guests (R8).
+//! The control thread: it drives the node's state machine, apart from messages and guests (R8).
 //!
-//! Leases, rows and what nodes say to each other about shards have this thread and connections of their own, so
-//! that no load on the message path can hold a renewal up. The machine decides; here its actions become calls
-//! of the stores, words to other nodes, and inputs of workers and gateway.
+//! Leases, rows and control messages have this thread and connections of their own, so that no load on the
+//! message path can delay a renewal. The machine decides. This module turns its actions into store calls,
+//! control messages to other nodes, and inputs of workers and gateway.
 
 mod actions;
 mod event_loop;
@@ -34,18 +34,18 @@ use crate::worker;
 pub(crate) use inbox::{ControlInboxLimits, ControlInboxSender};
 pub(crate) use message::decode as decode_control_message;
 
-/// How long what blocks may still hold the thread at its end.
+/// How long blocking work may delay the thread's end.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What the thread is told by its own node: none of it is ever lost.
+/// Input of the thread from its own node. None of it is ever dropped.
 pub(crate) enum Input {
-    /// Something for the machine.
+    /// An event for the machine.
     Event(Event),
-    /// A worker says something.
+    /// A report of a worker.
     Report(worker::WorkerReport),
-    /// A row changed, or the watch of that number is over.
+    /// A row changed, or the watch of that number ended.
     Watched(u64, RowEvent),
-    /// What would a balancing move now?
+    /// Asks which moves a rebalance would make now.
     Plan(oneshot::Sender<Vec<(ShardId, NodeId, NodeId)>>),
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct ControlDeps {
     pub(crate) cluster: ClusterId,
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
     pub(crate) entity_store: Arc<dyn EntityStore>,
-    /// The store, where it is in this process: its witness is kept up to date.
+    /// The store, if it is in this process: its witness is kept up to date.
     pub(crate) local_store: Option<Arc<SledStore>>,
     pub(crate) workers: Vec<mpsc::UnboundedSender<worker::Input>>,
     pub(crate) gateway: Arc<Gateway>,
@@ -66,21 +66,21 @@ pub(crate) struct ControlDeps {
     pub(crate) events: Arc<EventLog>,
     pub(crate) view: watch::Sender<Arc<ClusterView>>,
     pub(crate) dialer: ostraca_wire::peer::PeerDialer,
-    /// Tells the network side which life this is.
+    /// Tells the network side the node's current incarnation.
     pub(crate) registered: Box<dyn Fn(&Member) + Send>,
-    /// What ends the node.
+    /// An error sent here ends the node.
     pub(crate) failures: mpsc::UnboundedSender<NodeError>,
-    /// How often the entities' store is asked whether it answers, and the lease is renewed.
+    /// Interval of lease renewals, and of probes of the entity store.
     pub(crate) renew_interval: Duration,
-    /// What the cluster's settings mean here.
+    /// Derives this node's values from the cluster's settings.
     pub(crate) config: Config,
 }
 
-/// The thread, and the runtime that it drives.
+/// The control thread, with the runtime that it drives.
 pub(crate) struct ControlThread {
     pub(crate) runtime: Handle,
     pub(crate) input: mpsc::UnboundedSender<Input>,
-    /// What other nodes say.
+    /// Where control messages of other nodes go.
     pub(crate) inbox: ControlInboxSender,
     start: Option<oneshot::Sender<ControlDeps>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -88,7 +88,7 @@ pub(crate) struct ControlThread {
 }
 
 impl ControlThread {
-    /// Starts the thread; until [`Control::start`] it serves only its connections.
+    /// Starts the thread. Until [`ControlThread::start`] it only drives its connections.
     pub(crate) fn spawn(bounds: ControlInboxLimits, stats: &Arc<Stats>) -> Result<Self, NodeError> {
         let failed = |source| NodeError::Thread { name: "ostraca-control".into(), source };
         let runtime =
@@ -107,7 +107,7 @@ impl ControlThread {
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                // Whether told or abandoned, it ends.
+                // It ends whether it is told to or its handle is dropped.
                 _ = ended => {}
                 () = running => {}
             }
@@ -116,7 +116,7 @@ impl ControlThread {
             .name("ostraca-control".into())
             .spawn(move || {
                 runtime.block_on(work);
-                // A name that is being looked up may hold a thread for long; nobody waits for it.
+                // A name lookup may block a thread for long; it is not waited for.
                 runtime.shutdown_timeout(LINGER);
             })
             .map_err(failed)?;
@@ -126,17 +126,17 @@ impl ControlThread {
 
     pub(crate) fn start(&mut self, parts: ControlDeps) {
         if let Some(start) = self.start.take() {
-            // A thread that has ended has told why.
+            // If the thread has ended, it has reported the reason.
             let _ = start.send(parts);
         }
     }
 
     pub(crate) fn send_event(&self, event: Event) {
-        // A thread that has ended has told why.
+        // If the thread has ended, it has reported the reason.
         let _ = self.input.send(Input::Event(event));
     }
 
-    /// Ends the thread, and with it its connections.
+    /// Ends the thread, and its connections with it.
     pub(crate) fn stop(mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take()

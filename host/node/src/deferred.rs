@@ -1,7 +1,7 @@
-//! The stores of a node that starts while they are away: it sends by the routes that it remembers (S8, R13), and has the
-//! stores as soon as they answer.
+//! The stores of a node that starts while its store is unavailable. The node routes messages by its cached
+//! routes (S8, R13), and gets the real stores as soon as they respond.
 //!
-//! Until then every call is answered at once, as over a link that is broken: nothing was sent.
+//! Until then every call fails at once, as over a broken link: nothing was sent.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,18 +19,18 @@ use ostraca_store::{
 
 use crate::clock::ClusterClock;
 
-/// Both stores, once they were reached.
+/// Both stores, once they are connected.
 pub(crate) struct DeferredStores {
-    /// What is known of the store before.
+    /// The store's identity as known from before.
     pub(crate) identity: StoreIdentity,
     clock: Arc<ClusterClock>,
     connected: OnceLock<(Arc<dyn ClusterStore>, Arc<dyn EntityStore>)>,
 }
 
-/// The rows of [`Late`].
+/// The cluster's rows of [`DeferredStores`].
 pub(crate) struct DeferredClusterStore(pub(crate) Arc<DeferredStores>);
 
-/// The entities of [`Late`].
+/// The entities of [`DeferredStores`].
 pub(crate) struct DeferredEntityStore(pub(crate) Arc<DeferredStores>);
 
 impl DeferredStores {
@@ -38,17 +38,17 @@ impl DeferredStores {
         Arc::new(Self { identity, clock, connected: OnceLock::new() })
     }
 
-    /// They answer, and say what time it is in the cluster. Told once.
+    /// Sets the connected stores and the current cluster time. Called once.
     pub(crate) fn set_connected(
         &self,
         time: u64,
         rows: Arc<dyn ClusterStore>,
         entities: Arc<dyn EntityStore>,
     ) {
-        // Before anything can be registered or claimed: lanes bear this time, and of one that is behind the cluster's
-        // the next owner of a shard would think that nobody had used it for long, and forget it (R17).
+        // Must precede any registration or claim: lanes are stamped with this time, and a lane stamped with a
+        // time behind the cluster's would be expired too early by the shard's next owner (R17).
         self.clock.advance_to(time);
-        // A second time is a fault of this program: the first stands.
+        // A second call would be a bug in this program: the first value stays.
         let _ = self.connected.set((rows, entities));
     }
 
@@ -107,7 +107,7 @@ impl ClusterStore for DeferredClusterStore {
     }
 }
 
-/// A watch of nothing: list again.
+/// A watch that always asks for a new list.
 struct Nothing;
 
 impl Watch for Nothing {

@@ -1,8 +1,9 @@
-//! Deployments: checked, compiled, stored, and only then written for all to see (R24).
+//! Deployments: checked, compiled, stored, and only then made visible in a row (R24).
 //!
-//! Any node may deploy. A deploy is idempotent by digest: the same manifest and component again change nothing. Two at
-//! the same time are told apart by compare-and-set on the type's row. Revisions only rise; going back is a new, higher
-//! revision with the old component. It ends when this node has the type; the others follow the row.
+//! Any node may deploy. A deploy is idempotent by digest: repeating the same manifest and component changes
+//! nothing. Compare-and-set on the type's row decides between concurrent deploys. Revisions only rise; going
+//! back is a new, higher revision with the old component. A deploy ends when this node has the type; the others
+//! follow the row.
 
 mod binding;
 
@@ -25,27 +26,28 @@ use crate::service::problem;
 use crate::types::{TypeRegistry, TypeUnavailable};
 use crate::user_file::units;
 
-/// How long a deploy that changes nothing waits until this node has what stands.
+/// How long a deploy that changes nothing waits until this node has loaded the current revision.
 const HERE: Duration = Duration::from_secs(10);
 
-/// What deploying needs. Deploys check and compile side by side, and write one at a time.
+/// What deploying needs. Deploys check and compile concurrently, and write one at a time.
 pub(crate) struct Deployer {
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
     pub(crate) entity_store: Arc<dyn EntityStore>,
-    /// Checks components. A node without the role `host` has one too, with no pool.
+    /// Checks components. A node without the role `host` has one too, without an instance pool.
     pub(crate) wasm: ostraca_wasm::WasmRuntime,
     pub(crate) types: TypeRegistry,
     pub(crate) loader: Loader,
     pub(crate) ceilings: Ceilings,
-    /// Held from the last look at the row until it is written; never while a component is compiled.
+    /// Held from the final read of the row until it is written; never while a component is compiled.
     pub(crate) turn: Mutex<()>,
 }
 
 impl Deployer {
-    /// Deploys what was uploaded.
+    /// Deploys an upload.
     ///
     /// # Errors
-    /// A problem with its code; if it is retryable, the same deploy may succeed later, and does no harm if it had.
+    /// A problem with its code. If it is retryable, the same deploy may succeed later, and does no harm if it
+    /// already did.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
@@ -64,12 +66,12 @@ impl Deployer {
         }
         self.check_ceilings(&manifest)?;
         let key = rows::type_key(&manifest.entity_type);
-        // What can be refused, or stands already, is not compiled.
+        // An upload that will be refused, or is already deployed, is not compiled.
         let standing = self.current_deployment(&key).await?;
         if let Some(standing) = &standing
             && says(&standing.row, &upload.digest, &upload.manifest)
         {
-            // A deploy that is sent again finds what its first copy made, one above what it expected.
+            // A repeated deploy finds what its first copy wrote, one revision above what it expected.
             let revision = standing.row.revision;
             if let Some(expected) = upload.expected_revision
                 && ![expected, expected.saturating_add(1)].contains(&revision)
@@ -82,7 +84,7 @@ impl Deployer {
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
         let _one_at_a_time = self.turn.lock().await;
-        // Others may have deployed while this was compiled.
+        // Another deploy may have been written while this one was compiled.
         let standing = self.current_deployment(&key).await?;
         if let Some(standing) = &standing
             && says(&standing.row, &upload.digest, &upload.manifest)
@@ -113,16 +115,16 @@ impl Deployer {
             );
             return Err(problem("deployment-too-large", text, "shorten the manifest"));
         }
-        // Before the row: who reads it must find the component.
+        // Precedes the row: whoever reads the row must find the component.
         let digest =
             self.entity_store.put_blob(upload.component).await.map_err(|e| to_problem(e.into()))?;
-        // Nothing more is held of what was uploaded: its sender's next deploy finds the place free.
+        // Nothing of the upload is needed any more: free its slot for its sender's next deploy.
         drop(upload.permit);
         if digest != upload.digest {
             let text = "the store keeps the component under another digest";
             return Err(problem("store-failed", text, "report it"));
         }
-        // Before the row, too: an entity may come as soon as that stands.
+        // Precedes the row too: entities may be activated as soon as the row exists.
         self.bind(&manifest).await?;
         let stands = standing.as_ref().map(|it| it.stored.revision);
         let cas = CompareAndSet { key, expected: stands, value: Some(value) };
@@ -146,7 +148,7 @@ impl Deployer {
         Ok(Some(CurrentDeployment { stored: found, row }))
     }
 
-    /// Refuses what would hold a worker's thread, or the node's memory, for longer than this node allows.
+    /// Refuses limits that would occupy a worker's thread, or the node's memory, beyond what this node allows.
     fn check_ceilings(&self, manifest: &Manifest) -> Result<(), Problem> {
         let (asked, most) = (&manifest.limits, &self.ceilings);
         if asked.memory > most.memory {
@@ -178,7 +180,7 @@ impl Deployer {
         })
     }
 
-    /// What was uploaded stands already: this node is to have it, too.
+    /// The upload is already deployed; makes sure this node has loaded it.
     async fn ensure_loaded(
         &self,
         standing: &CurrentDeployment,
@@ -191,7 +193,7 @@ impl Deployer {
         let reached = self.types.wait_for_revision(&manifest.entity_type, row.revision, HERE).await;
         let answer = deployed(&manifest.entity_type, row.revision, row.component_digest, true);
         if matches!(reached, Err(TypeUnavailable::Broken(_))) {
-            // Why it could not be run here may be over; if not, it is told now.
+            // The reason why it could not run here may be gone; if not, the caller learns it now.
             let program = self.compile(upload, &manifest).await?;
             self.loader.on_deployed(
                 found.revision,
@@ -201,7 +203,7 @@ impl Deployer {
         Ok(answer)
     }
 
-    /// Somebody deployed the type through another node meanwhile: the same, or something else.
+    /// Another deploy wrote the type's row first: either the same deployment, or a different one.
     fn resolve_conflict(
         &self,
         expected: u64,
@@ -225,7 +227,7 @@ impl Deployer {
     }
 }
 
-/// What stands of a type.
+/// A type's current row and where it was found.
 struct CurrentDeployment {
     stored: StoredRow,
     row: TypeRow,
@@ -235,7 +237,7 @@ fn revision_of(standing: Option<&CurrentDeployment>) -> u64 {
     standing.map_or(0, |it| it.row.revision)
 }
 
-/// The row of a new deployment, after the one that stands.
+/// The row of a new deployment that follows the current one.
 fn next_row(
     standing: Option<&CurrentDeployment>,
     manifest: String,
@@ -244,12 +246,12 @@ fn next_row(
     methods: Vec<MethodEntry>,
 ) -> TypeRow {
     let revision = revision_of(standing) + 1;
-    // What another release noted on the type stays.
+    // Keeps what another release has stored in the type's extension block.
     let extensions = standing.map(|it| it.row.extensions.clone()).unwrap_or_default();
     TypeRow { revision, manifest, component_digest: component, component_size, methods, extensions }
 }
 
-/// Refuses what was made for another revision than the one that stands.
+/// Refuses an upload that expects another revision than the current one.
 fn expected(upload: &Upload, manifest: &Manifest, stands: u64) -> Result<(), Problem> {
     match upload.expected_revision {
         Some(expected) if expected != stands => {
@@ -259,7 +261,7 @@ fn expected(upload: &Upload, manifest: &Manifest, stands: u64) -> Result<(), Pro
     }
 }
 
-/// What to do about a component that is refused; where the text says it already, nothing.
+/// Help text for a refused component; empty where the error text already says what to do.
 fn help(code: &str) -> &'static str {
     match code {
         "not-wasm" => "deploy the component that `ostraca build` makes",
@@ -295,7 +297,7 @@ fn help(code: &str) -> &'static str {
     }
 }
 
-/// Whether a row says just that.
+/// Whether a row holds exactly this component and manifest.
 fn says(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
     row.component_digest == *component && row.manifest == manifest
 }

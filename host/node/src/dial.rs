@@ -1,14 +1,14 @@
-//! The way to another node: its addresses in turn, and the pauses between attempts.
+//! Connects to another node: tries its addresses in turn, and paces the attempts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// The pause before a broken link is made again, and the longest of them.
+/// The first and the longest pause before a broken link is re-established.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// The pauses of one link: each twice the one before, until a link stood.
+/// The pauses of one link. Each is twice the previous one, until a link is established.
 pub(crate) struct Backoff(Duration);
 
 impl Backoff {
@@ -16,7 +16,7 @@ impl Backoff {
         Self(PAUSE.0)
     }
 
-    /// The link stood: the next pause is the shortest.
+    /// A link was established: the next pause is the shortest again.
     pub(crate) fn reset(&mut self) {
         self.0 = PAUSE.0;
     }
@@ -27,7 +27,7 @@ impl Backoff {
     }
 }
 
-/// What comes of the first address at which the attempt succeeds; else why the last one failed.
+/// Returns the result for the first address at which the attempt succeeds, else the last one's error.
 pub(crate) async fn connect_first<T, F>(
     addresses: &[String],
     attempt: impl Fn(SocketAddr) -> F,
@@ -50,7 +50,7 @@ where
     Err(last)
 }
 
-/// An address with a port, by name or by number; of several the first.
+/// Resolves an address with a port, by name or by number, to the first result.
 pub(crate) async fn resolve(address: &str) -> Result<SocketAddr, String> {
     let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
     found.next().ok_or_else(|| "the name has no address".into())

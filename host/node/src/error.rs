@@ -1,5 +1,5 @@
-//! Why a node could not be made or started, or cannot go on: each with a stable code, what to do, and the
-//! exit code that the command line ends with.
+//! Errors that keep a node from being created, starting or continuing. Each has a stable code, help text, and
+//! the exit code of the command line.
 
 use std::path::PathBuf;
 
@@ -10,39 +10,39 @@ use ostraca_wire::identity::IdentityError;
 
 use crate::config::ConfigError;
 
-/// Why a node could not be made or started, or cannot go on. None of them is retried by the node itself;
-/// [`NodeError::is_retryable`] says where starting again may help.
+/// Why a node cannot be created, start or continue. The node itself retries none of them;
+/// [`NodeError::is_retryable`] says whether starting again may help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A node is to be made where something is.
+    /// The directory in which a node was to be created is not empty.
     #[error("the directory {0} is not empty")]
     DirectoryNotEmpty(PathBuf),
-    /// A name, a count or an address that cannot be.
+    /// An invalid name, count or address.
     #[error("{0}")]
     InvalidValue(String),
     /// A file could not be read or written.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// `read`, `write`, `create`.
+        /// `read`, `write` or `create`.
         action: &'static str,
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's word.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// A certificate or key cannot be used.
+    /// A certificate or key is unusable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The certificate is another node's, or no node's.
+    /// The certificate belongs to another node, or to no node.
     #[error("the certificate is that of {actual}, and the configuration is that of node/{node}")]
     IdentityMismatch {
         /// The node's name in the configuration.
         node: String,
-        /// What the certificate says.
+        /// The name in the certificate.
         actual: String,
     },
     /// The store could not be created or opened.
@@ -51,64 +51,64 @@ pub enum NodeError {
     /// The store failed.
     #[error("the store failed: {0}")]
     Store(#[from] StoreError),
-    /// No node of the cluster that is joined answered.
+    /// No node of the cluster to join responded.
     #[error("the store of the cluster is not reached: {0}")]
     StoreUnreachable(String),
-    /// Nodes answered, and none of them has the store or knows where it is.
+    /// Nodes responded, but none of them has the store or knows where it is.
     #[error("none of the nodes under `join` has the store or says where it is: {0}")]
     NoStoreNode(String),
-    /// A node of the cluster that is joined was refused, or refused this one.
+    /// A node of the cluster to join was refused, or refused this one.
     #[error("cannot join the cluster at {place}: {source}")]
     Join {
-        /// Its `host:port`.
+        /// The node's `host:port`.
         place: String,
-        /// Why.
+        /// The reason.
         source: ostraca_wire::Error,
     },
-    /// The store of the cluster that is joined is not to be used.
+    /// The store of the cluster to join must not be used.
     #[error(transparent)]
     StoreConnect(#[from] ConnectError),
-    /// The cluster's pool is not what the configuration says, or not what this program can use.
+    /// The cluster's pool differs from the configuration, or this program cannot use it.
     #[error("the pool `default` has {property} {actual}, and this node wants {expected}")]
     PoolMismatch {
         /// `shards` or `hash`.
         property: &'static str,
-        /// What this node wants.
+        /// What this node requires.
         expected: String,
         /// What the cluster has.
         actual: String,
     },
-    /// The cluster's format cannot be raised.
+    /// Some nodes cannot read the format that the cluster was to be raised to.
     #[error("{0}")]
     FormatNotSupported(String),
-    /// This node's configuration says something else than the cluster's row of settings.
+    /// This node's configuration contradicts the cluster's row of settings.
     #[error("`{name}` is {local} in this node's configuration, and {cluster} in the cluster")]
     SettingMismatch {
         /// The setting's name in a configuration.
         name: &'static str,
-        /// What this node's file says.
+        /// The value in this node's file.
         local: String,
-        /// What the cluster's row says.
+        /// The value in the cluster's row.
         cluster: String,
     },
-    /// A row of the cluster is missing, or cannot be read.
+    /// A row of the cluster is missing or unreadable.
     #[error("a row of the cluster is of no use: {0}")]
     InvalidRow(String),
-    /// Another process changed a row that this node was writing.
+    /// Another process changed a row while this node was writing it.
     #[error("another process changed the row `{0}` meanwhile")]
     RowConflict(String),
-    /// The host of guests could not be made.
+    /// The WebAssembly runtime could not be created.
     #[error("cannot {0}")]
     Wasm(#[from] ostraca_wasm::Error),
-    /// The endpoint could not be made.
+    /// The network endpoint could not be created.
     #[error(transparent)]
     Wire(#[from] ostraca_wire::Error),
     /// A thread could not be started.
     #[error("cannot start the thread {name}: {source}")]
     Thread {
-        /// Its name.
+        /// The thread's name.
         name: String,
-        /// The system's word.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// Another process renews the lease of this node's name (R7).
@@ -116,12 +116,12 @@ pub enum NodeError {
         "another process runs as node {node}, from {addresses}: it renews the lease, so this one cannot register"
     )]
     NameInUse {
-        /// The name.
+        /// The node's name.
         node: String,
-        /// Where the other one is reached.
+        /// The addresses of the other process.
         addresses: String,
     },
-    /// A part of the node ended that should not have.
+    /// A part of the node ended unexpectedly.
     #[error("a part of the node ended: {0}")]
     UnexpectedExit(String),
 }
@@ -162,7 +162,7 @@ impl NodeError {
         }
     }
 
-    /// What to do; nothing where the text says it already.
+    /// What to do; `None` where the error text already says it.
     #[must_use]
     pub fn help_text(&self) -> Option<String> {
         let help = match self {
@@ -232,7 +232,7 @@ impl NodeError {
         Some(help.into())
     }
 
-    /// Whether starting again may help without anybody changing anything.
+    /// Whether starting again may help without any other change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -246,7 +246,7 @@ impl NodeError {
         }
     }
 
-    /// The exit code of the command line: 2 for input that is wrong, 7 for all else.
+    /// The exit code of the command line: 2 for invalid input, 7 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -1,8 +1,8 @@
-//! Entities whose last turn failed by their own doing, as their owner remembers them: `status` counts them, `inspect`
-//! shows the failure.
+//! Entities whose last turn failed through a fault of their own, as their owner remembers them: `status` counts
+//! them, `inspect` shows the failure.
 //!
-//! Only in memory: another owner finds out by itself at the next message. An entity leaves at its next good turn, with
-//! its shard, and when its type is deployed anew.
+//! They are kept in memory only: another owner finds out at the next message. An entity is removed by its next
+//! successful turn, together with its shard, and when its type is deployed again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ostraca_core::ids::{Entity, ShardId};
 
-/// Entities that are remembered, at most: enough to show what is wrong.
+/// Maximum number of remembered entities: enough to show what is wrong.
 const KEPT: usize = 4_096;
-/// Bytes of a failure's text that are kept.
+/// Maximum bytes kept of a failure's text.
 const TEXT: usize = 1_024;
-/// Turns that must fail in a row before an entity is a problem of the cluster: one bad message is its sender's.
+/// Consecutive failures before an entity counts as a problem of the cluster: one bad message is its sender's
+/// fault.
 const IN_A_ROW: u64 = 3;
-/// The code of a failure that every turn of the entity will have.
+/// The code of a failure that recurs in every turn of the entity.
 const DOES_NOT_DECODE: &str = "state-does-not-decode";
 
 /// An entity's last failure.
@@ -25,36 +26,36 @@ pub(crate) struct LastFailure {
     /// The stable code.
     pub(crate) code: String,
     pub(crate) message: String,
-    /// Milliseconds since 1970 by this machine's clock.
+    /// Milliseconds since 1970 by this machine's wall clock.
     pub(crate) wall_ms: u64,
-    /// Turns that failed since the last good one.
+    /// Failed turns since the last successful one.
     pub(crate) consecutive_failures: u64,
 }
 
-/// What fails of a type.
+/// The failing entities of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailingType {
     pub(crate) entity_type: String,
     /// Entities whose last turn failed.
     pub(crate) entities: u64,
-    /// Those of them that will not recover by themselves, as far as one can tell.
+    /// Those of them that are not expected to recover by themselves.
     pub(crate) stuck: u64,
-    /// How many have which code.
+    /// Number of entities for each code.
     pub(crate) codes: BTreeMap<String, u64>,
-    /// One of those that are stuck, else any.
+    /// A stuck entity, if there is one, else any.
     pub(crate) example: String,
 }
 
-/// All of a node.
+/// All failing entities of a node.
 #[derive(Debug, Default)]
 pub(crate) struct FailingEntities {
     known: Mutex<BTreeMap<ShardId, BTreeMap<Entity, LastFailure>>>,
-    /// How many are known: nothing is locked while there is none.
+    /// Number of remembered entities: while it is 0, nothing is locked.
     count: AtomicUsize,
 }
 
 impl FailingEntities {
-    /// A turn failed.
+    /// Records a failed turn.
     pub(crate) fn record_failure(
         &self,
         shard: ShardId,
@@ -78,7 +79,7 @@ impl FailingEntities {
         }
     }
 
-    /// A turn went well.
+    /// Records a successful turn.
     pub(crate) fn record_success(&self, shard: ShardId, entity: &Entity) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -91,13 +92,13 @@ impl FailingEntities {
         }
     }
 
-    /// A shard has gone from here.
+    /// Forgets the entities of a shard that has left this node.
     pub(crate) fn remove_shard(&self, shard: ShardId) {
         let gone = self.known().remove(&shard).map_or(0, |entities| entities.len());
         self.count.fetch_sub(gone, Ordering::Relaxed);
     }
 
-    /// A type was deployed anew: what its entities do now nobody knows yet.
+    /// Forgets the entities of a type that was deployed again: how they do now is not known yet.
     pub(crate) fn deployed(&self, kind: &str) {
         let mut gone = 0;
         for of_shard in self.known().values_mut() {
@@ -113,13 +114,13 @@ impl FailingEntities {
         self.known().get(&shard)?.get(entity).cloned()
     }
 
-    /// How many are known, and whether there may be more than are.
+    /// The number of remembered entities, and whether the limit may have hidden more.
     pub(crate) fn count(&self) -> (u64, bool) {
         let count = self.count.load(Ordering::Relaxed);
         (count as u64, count >= KEPT)
     }
 
-    /// What fails, by type.
+    /// The failing entities, grouped by type.
     pub(crate) fn by_type(&self) -> Vec<FailingType> {
         let known = self.known();
         let mut types: BTreeMap<&str, (FailingType, bool)> = BTreeMap::new();

@@ -1,9 +1,10 @@
-//! A message's way on this node: from a client or another node, by the route to its owner, and its reply back.
+//! The path of a message on this node: from a client or another node, by the route to its owner, and its reply
+//! back.
 //!
-//! The core's [`Router`] decides; this carries its steps out, and tells it what came of them. What is confusing:
-//! a message has two forms. As it came it is a [`Parcel`], an envelope with the right to answer it, which can be
-//! sent to any node any number of times; each time that it is handed to a worker of this node it becomes a
-//! [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
+//! The core's [`Router`] decides; this module executes its steps and reports the results. Two forms of a
+//! message are easy to confuse. As received, it is a [`PendingMessage`]: an envelope with the right to answer
+//! it, which can be sent to any node any number of times. Each time that it is handed to a worker of this node,
+//! it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
 mod forwarded;
 mod links;
@@ -33,10 +34,10 @@ pub(crate) use links::MessageLinks;
 pub(crate) use pending_message::PendingMessage;
 pub(crate) use resolve::EnvelopeResolver;
 
-/// How often held messages are looked at.
+/// Interval at which buffered messages are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What all of a node's doors share.
+/// The part of the gateway that all connections of a node share.
 pub(crate) struct Gateway {
     router: Mutex<Router<PendingMessage>>,
     pub(crate) resolver: EnvelopeResolver,
@@ -45,7 +46,7 @@ pub(crate) struct Gateway {
     pub(crate) types: TypeRegistry,
     pub(crate) shard_count: u32,
     node: String,
-    /// None where the node hosts nothing: then no message is taken for this node.
+    /// Empty on a node that is no host: then no message is accepted for this node.
     workers: Vec<mpsc::UnboundedSender<Input>>,
     tokens: AtomicU64,
 }
@@ -80,8 +81,9 @@ impl Gateway {
         self.clock.now().mono
     }
 
-    /// The router, unless it panicked: then nothing that it knows can be relied on. Messages that need it are dropped, which
-    /// tells their senders `unknown`, and [`Gateway::run`] ends, which ends the node (decision 0052).
+    /// Locks the router. `None` if it panicked: then its state cannot be trusted. Messages that need it are
+    /// dropped, which answers their senders `unknown`, and [`Gateway::run`] ends, which ends the node (decision
+    /// 0052).
     fn router(&self) -> Option<MutexGuard<'_, Router<PendingMessage>>> {
         self.router.lock().ok()
     }
@@ -91,12 +93,12 @@ impl Gateway {
         shard.0 as usize % workers.max(1)
     }
 
-    /// What is held and in flight.
+    /// Counts of buffered and in-flight messages.
     pub(crate) fn router_stats(&self) -> RouterStats {
         self.router().map_or_else(RouterStats::default, |router| router.stats())
     }
 
-    /// Takes messages of one session, in their order; those of types that are not known yet stay in the batch.
+    /// Accepts messages of one session, in order. Those of types that are not known yet stay in the batch.
     pub(crate) fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.snapshot();
         let now = self.now();
@@ -129,7 +131,7 @@ impl Gateway {
         self.execute_steps(steps);
     }
 
-    /// Changes what the router knows.
+    /// Changes the router's state, and executes the steps that follow.
     fn with_router(
         &self,
         change: impl FnOnce(&mut Router<PendingMessage>, u64, &mut Vec<Action<PendingMessage>>),
@@ -174,8 +176,9 @@ impl Gateway {
         });
     }
 
-    /// The node stops: what is held is given back to its senders at once, what is in flight as soon as it is answered, and
-    /// all the rest, in doubt, after `grace`.
+    /// Closes the gateway when the node stops. Buffered messages are returned to their senders at once,
+    /// in-flight ones are answered as their replies arrive, and what is left after `grace` is answered as in
+    /// doubt.
     pub(crate) async fn close(&self, grace: Duration) {
         let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let until = self.now().saturating_add(grace);
@@ -189,7 +192,7 @@ impl Gateway {
         }
     }
 
-    /// Replies of other nodes.
+    /// Handles replies of other nodes.
     fn handle_peer_replies(&self, batch: &mut Vec<(u64, Reply)>) {
         let mut answers = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
@@ -209,13 +212,13 @@ impl Gateway {
         self.execute_steps(steps);
     }
 
-    /// Has the router panic.
+    /// Makes the router panic.
     #[cfg(test)]
     pub(crate) fn panic(&self) {
         self.with_router(|_, _, _| panic!("as the test wants it"));
     }
 
-    /// Sees to what is held, until the router panics.
+    /// Drives buffered messages, until the router panics.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -255,6 +258,6 @@ impl ReplySink for Gateway {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What it guards is whole at every moment a panic could come.
+    // A poisoned lock is harmless here: its data is consistent wherever a panic can occur.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! Making a cluster's first node: an authority, certificates, a configuration and an empty store. And
-//! making one that joins: its certificate and a configuration, and no store.
+//! Creates a cluster's first node: an authority, certificates, a configuration and an empty store. Also creates
+//! a node that joins: its certificate and a configuration, without a store.
 //!
-//! An empty directory never becomes a node by itself (R5): this is the only place where one is made, and
-//! it overwrites nothing. What is made of several files is made in an order in which an interrupted
-//! attempt cannot be mistaken for a node: the configuration comes last.
+//! An empty directory never becomes a node by itself (R5): nodes are created only here, and nothing is
+//! overwritten. Files are written in an order in which an interrupted attempt cannot be mistaken for a node:
+//! the configuration comes last.
 
 use std::fs;
 use std::io::Write;
@@ -19,49 +19,49 @@ use crate::cluster_bootstrap;
 use crate::config::{ClusterSettings, Role};
 use crate::error::NodeError;
 
-/// Shards of a pool unless told otherwise (M1).
+/// The default number of shards of a pool (M1).
 pub const DEFAULT_SHARDS: u32 = 1024;
-/// The most shards that a pool may have: beyond it the rows of assignments are too many.
+/// The maximum number of shards of a pool: with more, there are too many rows of assignments.
 pub const MAX_SHARDS: u32 = 65_536;
 
-/// What a new node is to be.
+/// Options of a new cluster's first node.
 #[derive(Clone, Debug)]
 pub struct InitOptions {
-    /// The cluster's name, for people; 1 to 64 letters, digits, dots, dashes, underscores.
+    /// The cluster's name, for display; 1 to 64 letters, digits, dots, dashes, underscores.
     pub cluster_name: String,
     /// The node's name; the same characters.
     pub node: String,
-    /// The address to listen on.
+    /// The UDP address to listen on.
     pub listen: SocketAddr,
     /// Shards of the pool `default`, 1 to 65,536. Fixed for the cluster's life.
     pub shards: u32,
-    /// What a promise depends on, for all nodes.
+    /// The cluster-wide settings that promises depend on.
     pub settings: ClusterSettings,
 }
 
-/// What was made.
+/// A newly created cluster.
 #[derive(Debug)]
 pub struct InitializedCluster {
     /// The new cluster's id.
     pub cluster: ClusterId,
-    /// Where the configuration is.
+    /// Path of the configuration.
     pub config: PathBuf,
     /// The authority's directory.
     pub ca: PathBuf,
-    /// The authority's certificate, as PEM: what a profile needs beside the admin's identity.
+    /// The authority's certificate in PEM form: a profile needs it besides the admin's identity.
     pub ca_pem: String,
     /// The identity `client/admin`, for a profile.
     pub admin: Identity,
 }
 
-/// What a node that joins is to be.
+/// Options of a node that joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
     /// The node's name; 1 to 64 letters, digits, dots, dashes, underscores.
     pub node: String,
-    /// The address to listen on.
+    /// The UDP address to listen on.
     pub listen: SocketAddr,
-    /// What it does: anything but [`Role::Store`].
+    /// The node's roles: any but [`Role::Store`].
     pub roles: Vec<Role>,
     /// `host:port` addresses of nodes of the cluster; at least one.
     pub join: Vec<String>,
@@ -69,21 +69,21 @@ pub struct JoinOptions {
     pub ca: PathBuf,
 }
 
-/// What was made for a node that joins.
+/// A newly created node that joins.
 #[derive(Clone, Debug)]
 pub struct JoinedNode {
-    /// The cluster's id, as its authority says it.
+    /// The cluster's id, from its authority.
     pub cluster: ClusterId,
-    /// Where the configuration is.
+    /// Path of the configuration.
     pub config: PathBuf,
 }
 
-/// Makes a node that joins a cluster, in a directory that is missing or empty: an identity of the cluster's
+/// Creates a node that joins a cluster, in a directory that is missing or empty: an identity of the cluster's
 /// authority and a configuration. The authority's key stays where it is. Blocks.
 ///
 /// # Errors
-/// [`NodeError::NotEmpty`], [`NodeError::Invalid`], [`NodeError::Identity`], or what the system refused. A
-/// failure half-way leaves what was made, and the directory is then not empty.
+/// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], [`NodeError::Identity`], or an I/O error. A
+/// failure half-way leaves the files created so far, so the directory is then not empty.
 pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> {
     check_name("node", &options.node)?;
     let invalid = |text: &str| Err(NodeError::InvalidValue(text.into()));
@@ -96,7 +96,7 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     if options.join.is_empty() {
         return invalid("a node that joins needs the address of one that is there");
     }
-    // Before anything is made: a wrong directory is the likeliest mistake.
+    // Checked before anything is created: a wrong directory is the likeliest mistake.
     let ca = Ca::load(&options.ca)?;
     empty(dir)?;
     let ca_dir = dir.join("ca");
@@ -108,11 +108,11 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     Ok(JoinedNode { cluster: ca.cluster(), config })
 }
 
-/// Makes a cluster of one node in a directory that is missing or empty. Blocks.
+/// Creates a cluster of one node, in a directory that is missing or empty. Blocks.
 ///
 /// # Errors
-/// [`NodeError::NotEmpty`], [`NodeError::Invalid`], or what the system refused. A failure half-way leaves
-/// what was made, and the directory is then not empty.
+/// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], or an I/O error. A failure half-way leaves
+/// the files created so far, so the directory is then not empty.
 pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, NodeError> {
     check(options)?;
     empty(dir)?;
@@ -129,7 +129,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
         cluster,
         &options.cluster_name,
     )?;
-    // Its futures are completed by the store's own threads, whatever waits for them.
+    // The store's own threads complete its futures, so any executor can wait for them.
     futures::executor::block_on(cluster_bootstrap::initialize_cluster(
         &store,
         options.shards,
@@ -171,7 +171,7 @@ fn check_name(what: &str, name: &str) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// What a node's certificate names beside the node, for tools that look at host names; Ostraca does not.
+/// Host names in a node's certificate besides the node's name, for tools that check them; Ostraca does not.
 fn names(listen: SocketAddr) -> Vec<String> {
     let mut names = vec!["localhost".to_owned()];
     if !listen.ip().is_unspecified() {
@@ -220,7 +220,7 @@ fn config_text(options: &InitOptions) -> String {
     )
 }
 
-/// Makes the directory if it is missing, and refuses one with something in it.
+/// Creates the directory if it is missing, and refuses one that is not empty.
 fn empty(dir: &Path) -> Result<(), NodeError> {
     create_dir(dir)?;
     match fs::read_dir(dir).map_err(|e| file("read", dir, e))?.next() {
@@ -229,7 +229,7 @@ fn empty(dir: &Path) -> Result<(), NodeError> {
     }
 }
 
-/// Makes a directory that only its owner may enter: keys and state lie in it.
+/// Creates a directory that only its owner may enter, since it holds keys and state.
 fn create_dir(dir: &Path) -> Result<(), NodeError> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new()

@@ -1,8 +1,8 @@
 //! Wires the parts into a running node: owns start, drain and stop.
 //!
-//! Nothing here decides on ownership, order or duplicates: that is the core's (`ostraca-core`). It has three kinds
-//! of machine, and each has a driver here: the control thread drives the node's machine, workers drive those of
-//! shards, and the gateway drives the router.
+//! Nothing here decides on ownership, order or duplicates: the core (`ostraca-core`) does. The core has three
+//! kinds of state machine, each with a driver here: the control thread drives the node's machine, workers drive
+//! the shards' machines, and the gateway drives the router.
 
 mod admin;
 mod cache;

@@ -1,8 +1,9 @@
-//! Types come and go with their rows, which the control thread watches: here they are fetched, compiled and shown.
+//! Loads types: fetches, compiles and publishes them as their rows change, which the control thread watches.
 //!
-//! Each type has one task while there is something to do for it, and only the newest row of a type counts. Components
-//! are fetched and compiled within a budget, so that a node that starts, or joins, does not run out of memory over all of
-//! them at once (Golem #3643). A row or component that is of no use ends nothing: it is logged, and the status shows it.
+//! Each type has one task while there is work for it, and only a type's newest row counts. Components are
+//! fetched and compiled within a budget, so that a node that starts or joins does not run out of memory over
+//! all of them at once (Golem #3643). An unusable row or component stops nothing: it is logged and shown in the
+//! status.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,31 +19,32 @@ use crate::manifest::Manifest;
 use crate::rows::{self, TypeRow};
 use crate::types::{DeployedType, TypeRegistry};
 
-/// Components that are fetched and compiled at the same time. Memory: each takes its own size, and the compiler's.
+/// Components fetched and compiled concurrently. Memory: each takes its own size, and the compiler's.
 pub(crate) const BUDGET: usize = 2;
-/// The first and the longest pause before a store that does not answer is asked again.
+/// The first and the longest pause before a call to an unavailable store is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How often a component is compiled whose compiler does not end well. It was compiled once, where it was deployed.
+/// Maximum compilations of a component whose compiler does not end normally. It did compile once, where it was
+/// deployed.
 const COMPILATIONS: u32 = 3;
 
-/// Tells all workers of a type, in the order of calls.
+/// Tells all workers of a type, in the order of the calls.
 pub(crate) type NotifyWorkers = Box<dyn Fn(&Arc<DeployedType>) + Send + Sync>;
 
-/// What a loader is made of.
+/// What a loader needs.
 pub(crate) struct LoaderDeps {
     pub(crate) types: TypeRegistry,
     pub(crate) entity_store: Arc<dyn EntityStore>,
-    /// None on a node without the role `host`: it knows types and compiles none.
+    /// `None` on a node without the role `host`, which knows types but compiles none.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) notify_workers: NotifyWorkers,
-    /// Where its tasks run.
+    /// The runtime of its tasks.
     pub(crate) runtime: Handle,
-    /// Components at a time; [`BUDGET`] unless said.
+    /// Components loaded concurrently. Default [`BUDGET`].
     pub(crate) budget: usize,
 }
 
-/// Loads types. Clones share everything; with the last one its tasks end.
+/// Loads types. Clones share everything; its tasks end with the last one.
 #[derive(Clone)]
 pub(crate) struct Loader {
     shared: Arc<Shared>,
@@ -56,23 +58,23 @@ struct Shared {
     stop: CancellationToken,
 }
 
-/// What was last seen of a type's row.
+/// The last observed state of a type's row.
 #[derive(Default)]
 struct Seen {
     /// The row's revision in the store.
     at: u64,
-    /// To be loaded.
+    /// The row to load.
     row: Option<StoredRow>,
-    /// A task is at work.
+    /// Whether a task is loading the type.
     working: bool,
 }
 
-/// How loading ended.
+/// The result of loading.
 enum Loaded {
     Shown,
-    /// There is a newer row.
+    /// A newer row has arrived.
     Outdated,
-    /// The revision, 0 if the row does not tell it, and why.
+    /// The revision (0 if the row does not tell it) and the reason.
     Broken(u64, String),
 }
 
@@ -84,8 +86,8 @@ impl Loader {
         Self { shared: Arc::new(Shared { deps: parts, budget, rows, stop }), _stop: guard }
     }
 
-    /// A row was set, as a watch or a list says. Rows that are no types' are passed over, and so is what is older than
-    /// what was seen. Cheap, and never waits.
+    /// Handles a row from a watch or a list. Rows that are not types' and rows older than the last observed one
+    /// are ignored. Cheap, and never waits.
     pub(crate) fn on_row_changed(&self, row: StoredRow) {
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
@@ -101,13 +103,13 @@ impl Loader {
             let shared = self.shared.clone();
             self.shared.deps.runtime.spawn(async move {
                 let stop = shared.stop.clone();
-                // Whatever it was at, the node goes down.
+                // Cancelling the work at any point is fine: the node is going down.
                 let _ = stop.run_until_cancelled(shared.work(name)).await;
             });
         }
     }
 
-    /// A row was deleted at that revision of the store.
+    /// Handles the deletion of a row at that store revision.
     pub(crate) fn on_row_deleted(&self, key: &str, revision: u64) {
         let Some(name) = rows::type_name(key) else { return };
         let mut rows = self.shared.rows();
@@ -118,7 +120,7 @@ impl Loader {
         }
     }
 
-    /// All rows of types, as of that revision: types without one are gone.
+    /// Handles a full list of types' rows as of that revision: types without a row are gone.
     pub(crate) fn on_rows_listed(&self, rows: Vec<StoredRow>, revision: u64) {
         let mut missing: Vec<Arc<str>> =
             self.shared.deps.types.snapshot().keys().cloned().collect();
@@ -132,7 +134,8 @@ impl Loader {
         }
     }
 
-    /// Shows types as rows from this node's last life say them, to send to. They are overruled by any row of this life.
+    /// Publishes types from rows of this node's previous run, for routing only. Any row of this run overrules
+    /// them.
     pub(crate) fn load_cached(&self, rows: &[StoredRow]) {
         for row in rows {
             let known =
@@ -150,7 +153,8 @@ impl Loader {
         }
     }
 
-    /// Shows a type that was just deployed here, whose row has that revision in the store, unless there is a newer one.
+    /// Publishes a type that was just deployed here, whose row has the store revision `at`, unless a newer row
+    /// was observed.
     pub(crate) fn on_deployed(&self, at: u64, mut entry: DeployedType) {
         if self.shared.deps.wasm.is_none() {
             entry.program = None;
@@ -239,7 +243,7 @@ impl Shared {
         let _permit = self.budget.acquire().await.map_err(|e| Failed::Transient(e.to_string()))?;
         let component = match self.deps.entity_store.get_blob(standing.component_digest).await {
             Ok(Some(component)) => component,
-            // It was stored before its row was: a store that has lost it may be restored.
+            // The component was stored before its row, so the store has lost it; it may be restored.
             Ok(None) => return Err(Failed::Transient("its component is not in the store".into())),
             Err(error) => return Err(Failed::Transient(error.to_string())),
         };
@@ -261,13 +265,13 @@ impl Shared {
         if rows.get(&entry.name).is_none_or(|seen| seen.at != at) {
             return Loaded::Outdated;
         }
-        // Under the lock: a deploy must not be overtaken by what it replaces.
+        // Done under the lock: a deploy must not be overtaken by the revision that it replaces.
         self.publish(entry);
         drop(rows);
         Loaded::Shown
     }
 
-    /// Workers hear of a type before messages for it are let through.
+    /// Workers learn of a type before messages for it are released.
     fn publish(&self, entry: DeployedType) {
         let entry = Arc::new(entry);
         if entry.is_runnable() {
@@ -281,12 +285,12 @@ impl Shared {
 /// Why a type was not compiled.
 enum Failed {
     Transient(String),
-    /// The compiler did not end well: it may have been this machine's load.
+    /// The compiler did not end normally, perhaps because of this machine's load.
     CompilerExited(String),
     Permanent(String),
 }
 
-/// A type's row, and the manifest in it.
+/// Parses a type's row and the manifest in it.
 pub(crate) fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), NodeError> {
     let standing: TypeRow = rows::decode(row)?;
     let useless = |why: String| NodeError::InvalidRow(format!("`{}`: {why}", row.key));
@@ -298,7 +302,7 @@ pub(crate) fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), NodeError> {
     Ok((standing, manifest))
 }
 
-/// The entry that a row makes.
+/// Builds a type's entry from its row.
 pub(crate) fn to_deployed_type(
     standing: &TypeRow,
     manifest: Manifest,

@@ -1,8 +1,8 @@
 //! The manifest, `entity.toml`: what a type's entities are and may do (design section 9).
 //!
-//! Everything but the first two keys has a default. The grammar knows some keys that this release cannot
-//! honour yet; they are refused as `not-supported-yet` rather than ignored, since a grant or a promise
-//! that is silently not kept is worse than none.
+//! Everything but the first two keys has a default. The grammar contains some keys that this release does not
+//! support yet. They are refused as `not-supported-yet` rather than ignored, since silently ignoring a grant or
+//! a promise is worse than refusing it.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ mod tests;
 
 use file::ManifestFile;
 
-/// The longest manifest that is read, in bytes.
+/// The longest manifest that is accepted, in bytes.
 pub const MAX_MANIFEST_BYTES: usize = 64 << 10;
 
-/// A manifest, checked, with every default filled in.
+/// A checked manifest, with every default filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// The entity type: 1 to 64 letters, digits, dots, dashes, underscores.
     pub entity_type: String,
-    /// Where the component is, from the manifest's own directory. Only the deployer reads it.
+    /// Path of the component, relative to the manifest's directory. Only the deployer reads it.
     pub component: String,
     /// The pool of its entities. Default `default`. Fixed while state exists (R23).
     pub pool: String,
-    /// What part of an id decides on the shard. Default the whole id. Fixed while state exists (R23).
+    /// Which part of an id decides on the shard. Default the whole id. Fixed while state exists (R23).
     pub shard_key: ShardKeyRule,
-    /// What one instance, entity or message may take.
+    /// Limits of an instance, an entity or a message.
     pub limits: ManifestLimits,
     /// When instances start and stop.
     pub lifecycle: Lifecycle,
-    /// What the type may use beside its own state.
+    /// What the type may use besides its own state.
     pub grants: Grants,
     /// Who may message it.
     pub access: Access,
@@ -59,29 +59,29 @@ pub struct ManifestLimits {
     pub keys: u32,
     /// Keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
     pub turn_keys: u32,
-    /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB; no more than any store
-    /// takes in one turn. Error `turn-too-large`.
+    /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB; limited to what
+    /// every store accepts in one turn. Error `turn-too-large`.
     pub turn_bytes: u64,
-    /// Bytes of a message's body; the node's `max-message` holds beside it. Default 1 MiB. Error
+    /// Bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
     /// `message-too-large`.
     pub message: u64,
     /// Bytes of a reply. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
     /// Messages that wait for one entity. Default 1,000. Error `mailbox-full`.
     pub mailbox: u32,
-    /// Log lines a second of one instance. Default 100. What is beyond is counted and dropped.
+    /// Log lines of one instance per second. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,
-    /// Bytes of a log line. Default 4 KiB. What is beyond is cut.
+    /// Bytes of a log line. Default 4 KiB. Longer lines are truncated.
     pub log_line_bytes: u64,
 }
 
-/// The most that a node lets a manifest ask for an instance: what no interruption bounds, since a guest that fills its
-/// memory with one instruction runs on until it is done.
+/// Upper bounds that a node sets for a manifest's limits. No interruption enforces them, since a guest that
+/// fills its memory with one instruction runs until that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
-    /// Of `limits.memory`, in bytes. Default 1 GiB. Error `memory-ceiling`.
+    /// For `limits.memory`, in bytes. Default 1 GiB. Error `memory-ceiling`.
     pub memory: u64,
-    /// Of `limits.turn-time`. Default 30 s. Error `turn-time-ceiling`.
+    /// For `limits.turn-time`. Default 30 s. Error `turn-time-ceiling`.
     pub turn_time: Duration,
 }
 
@@ -94,16 +94,16 @@ impl Default for Ceilings {
 /// `[lifecycle]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lifecycle {
-    /// Without a message for so long, an instance is dropped; its state stays. Default 2 min.
+    /// An instance without messages for this long is dropped; its state stays. Default 2 min.
     pub idle_timeout: Duration,
-    /// Whether entities start again wherever their shard goes. Always false in this release.
+    /// Whether entities are activated again wherever their shard moves. Always false in this release.
     pub remember_entities: bool,
 }
 
 /// `[grants]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Types that it may ask. Always empty in this release.
+    /// Types that it may send asks to. Always empty in this release.
     pub ask: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ impl Access {
     }
 }
 
-/// Keys that had another name in an earlier version, each with its present one.
+/// Keys that had another name in an earlier version, each with its current one.
 const RENAMED: &[(&str, &str)] = &[
     ("life.idle", "lifecycle.idle-timeout"),
     ("life.remember", "lifecycle.remember-entities"),
@@ -134,7 +134,7 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 impl Manifest {
-    /// Reads a manifest. `name` is what the errors call it.
+    /// Parses a manifest. Errors call it `name`.
     ///
     /// # Errors
     /// [`ManifestError`] with `invalid-manifest` or `not-supported-yet`, and the line marked.
@@ -147,8 +147,8 @@ impl Manifest {
         check::manifest(&input, input.parse::<ManifestFile>()?)
     }
 
-    /// An error about the file that `component` names, for who has to read it: the line is marked as in the
-    /// errors of [`Manifest::parse`]. `text` and `name` are what was given there.
+    /// An error about the file that `component` names, for whoever reads that file: the line is marked as in
+    /// the errors of [`Manifest::parse`]. `text` and `name` are the arguments of that call.
     #[must_use]
     pub fn component_error(
         code: &'static str,
@@ -160,7 +160,7 @@ impl Manifest {
         SourceText { code, name, text, renamed: RENAMED }.at(&["component"], why, Some(help))
     }
 
-    /// What the sandbox needs of the limits.
+    /// The limits that the sandbox enforces.
     #[must_use]
     pub fn wasm_limits(&self) -> ostraca_wasm::InstanceLimits {
         let limits = &self.limits;
@@ -180,9 +180,9 @@ impl Manifest {
         }
     }
 
-    /// The same text for manifests that mean the same, to be hashed or compared: defaults filled in, keys
-    /// in one order, no comments. The component's path is left out, since its content counts, so this is
-    /// no manifest that could be read back.
+    /// A canonical text: equal for manifests that mean the same, to be hashed or compared. Defaults are filled
+    /// in, keys are in one order, comments are gone. The component's path is left out, since its content
+    /// counts, so the text cannot be parsed back as a manifest.
     #[must_use]
     pub fn text_canonical(&self) -> String {
         ManifestFile::from_manifest(Self { component: String::new(), ..self.clone() }).text()

@@ -1,9 +1,9 @@
 //! A running node: its parts, in the order in which they start and stop.
 //!
-//! Starting: control thread, store (its own, or over links to the node that has it), network, guests' host, workers,
-//! gateway; then the machine registers the node, and the node is ready when every shard has an owner that it
-//! knows. Stopping: the node drains, so that its shards serve elsewhere before they end here (S10); what it
-//! took is answered; the network closes, and the store last.
+//! Start: control thread, store (local, or over links to the node that has it), network, WebAssembly runtime,
+//! workers, gateway. Then the machine registers the node, which is ready once it knows an owner of every shard.
+//! Stop: the node drains, so that its shards serve elsewhere before they end here (S10); accepted messages are
+//! answered; the network closes, and the store last.
 
 mod builder;
 mod network;
@@ -36,14 +36,15 @@ use crate::view::{ClusterView, EventLog};
 use crate::worker::Input;
 use workers::WorkerHandle;
 
-/// How long a store node that stops waits for others that leave and have not said goodbye yet, in parts of the grace.
+/// A stopping store node waits for other leaving nodes for the grace divided by this.
 const OTHERS: u32 = 4;
-/// How long a store node that stops gives live nodes to say that they leave too.
+/// How long a stopping store node waits for other live nodes to announce that they leave too.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// What a stop may take where the store is refused: neither a hand-over nor a goodbye can be written.
+/// Maximum duration of a stop while the store is refused: neither a hand-off nor the node's leave can be
+/// written.
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// A node that serves.
+/// A running node.
 pub struct Node {
     server: Arc<Server<ClientService>>,
     address: SocketAddr,
@@ -55,19 +56,19 @@ pub struct Node {
     events: Arc<EventLog>,
     types: TypeRegistry,
     shards: u32,
-    /// The store did not answer when the node started.
+    /// The store did not respond when the node started.
     started_without_store: bool,
-    /// None of them ends before the node does.
+    /// Tasks that must not end before the node does.
     vital: JoinSet<()>,
-    /// End with the node.
+    /// Tasks that end with the node.
     tasks: JoinSet<()>,
     failed: mpsc::UnboundedReceiver<NodeError>,
     stats: Arc<Stats>,
-    /// Where it is in this process. It closes last.
+    /// The store, if it is in this process. It closes last.
     store: Option<Arc<SledStore>>,
 }
 
-/// What a node is, for the line that says it is ready.
+/// A node's description, for the line that reports it ready.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The node's name.
@@ -76,18 +77,18 @@ pub struct Summary {
     pub cluster: ClusterId,
     /// The cluster's name.
     pub cluster_name: String,
-    /// Shards that it serves.
+    /// The number of shards of the pool.
     pub shards: u32,
-    /// Types that are deployed.
+    /// The number of deployed types.
     pub types: usize,
 }
 
 impl Node {
-    /// Starts a node, and waits until it has settled. Must be called within a multi-threaded tokio runtime: the network
-    /// runs there, the guests and the lease on threads of their own.
+    /// Starts a node, and waits until it is ready. Must be called within a multi-threaded tokio runtime: the
+    /// network runs there, the guests and the lease on threads of their own.
     ///
     /// # Errors
-    /// Whatever keeps it from serving, each with what to do.
+    /// Whatever keeps the node from serving, with help text.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
         let mut node = Self::launch(config).await?;
         match node.wait_until_ready().await {
@@ -99,11 +100,12 @@ impl Node {
         }
     }
 
-    /// The second half of [`Node::start`]: waits until the node knows an owner of every shard and serves its own, and has
-    /// compiled what is deployed; each for a while, and says so if it took longer.
+    /// The second half of [`Node::start`]: waits until the node knows an owner of every shard, serves its own,
+    /// and has compiled what is deployed. Each wait has a timeout, after which a warning is logged and the
+    /// start continues.
     ///
     /// # Errors
-    /// [`NodeError::NameInUse`]; what ended meanwhile.
+    /// [`NodeError::NameInUse`], or the failure of a part of the node meanwhile.
     pub async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
         if self.started_without_store {
             return Ok(());
@@ -121,34 +123,36 @@ impl Node {
         Ok(())
     }
 
-    /// Where it takes clients.
+    /// The address at which the node accepts connections.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it is.
+    /// The node's description.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Resolves when the node can serve no more. A store that stopped is no reason: the node says so to whoever asks.
+    /// Resolves when the node can no longer serve. A stopped store is no reason: the node then tells clients
+    /// so.
     pub async fn wait_for_failure(&mut self) -> NodeError {
         readiness::wait_for_failure(&mut self.failed, &mut self.vital).await
     }
 
-    /// Stops in good order, within about twice `grace` at the very worst: hands its shards over, or stops them where nobody
-    /// takes them; says goodbye, answers what was taken, closes the network and the store.
+    /// Stops gracefully, within about twice `grace` at worst. The node hands its shards over, or stops those
+    /// that nobody takes. It marks itself as left, answers accepted messages, and closes the network and the
+    /// store.
     pub async fn stop(mut self, grace: Duration) {
-        // What a store that is refused keeps from being done is not waited for.
+        // While the store is refused, there is no point in waiting for what needs it.
         let refused = self.stats.store_refused.borrow().is_some();
         let grace = if refused { grace.min(REFUSED) } else { grace };
         self.leave(grace).await;
         if self.store.is_some() {
             self.outlast(grace / OTHERS).await;
         }
-        // Nothing new is taken from here on, and answers come and go until the endpoint closes.
+        // Nothing new is accepted from here on; replies still flow until the endpoint closes.
         let closing = self.gateway.close(grace / 8);
         futures::join!(closing, self.server.shut_down(grace / 4));
         let in_time = self.stop_workers(grace / 8).await;
@@ -159,7 +163,8 @@ impl Node {
         let joined = blocking(move || {
             for (input, thread) in workers {
                 drop(input);
-                // One that has said so is at its end, and lets go of the store with it.
+                // A worker that has reported its stop is about to end, and it holds the store open until it
+                // has.
                 if (in_time || thread.is_finished()) && thread.join().is_err() {
                     tracing::error!("a worker had panicked");
                 }
@@ -171,7 +176,7 @@ impl Node {
         }
     }
 
-    /// Hands the shards over and says goodbye.
+    /// Hands the shards over and marks the node as left.
     async fn leave(&mut self, grace: Duration) {
         let left = |view: &Arc<ClusterView>| view.has_left;
         let mut refused = self.stats.store_refused.subscribe();
@@ -184,7 +189,7 @@ impl Node {
                     "the shards were not handed over within {grace:?}: they stop here"
                 ),
             },
-            // Both a hand-over and a goodbye are rows of the store.
+            // Both hand-offs and the node's leave are written to rows of the store.
             Ok(_) = refused.wait_for(Option::is_some) => {
                 tracing::warn!("the store is refused: nothing can be handed over, and no goodbye said");
                 return self.control.send_event(Event::LeaveNow);
@@ -196,11 +201,12 @@ impl Node {
         }
     }
 
-    /// Waits for others that leave: they cannot without the store, so where all stop together, its node is the last.
+    /// Waits for other nodes that are leaving: they need the store to leave, so if all stop together, its node
+    /// is the last.
     async fn outlast(&mut self, patience: Duration) {
         let node = NodeId::from(self.summary.node.as_str());
         if self.view.borrow().has_live_peers(&node) {
-            // One that was told to stop at the same moment may not have said so yet.
+            // A node that was told to stop at the same moment may not have announced it yet.
             tokio::time::sleep(TOGETHER).await;
         }
         let gone = |view: &Arc<ClusterView>| !view.has_leaving_peers(&node);
@@ -209,7 +215,7 @@ impl Node {
         }
     }
 
-    /// Has the workers stop what they run; whether all said in time that they did.
+    /// Makes the workers stop their shards. Returns whether all of them reported back in time.
     async fn stop_workers(&self, patience: Duration) -> bool {
         let mut stopped = Vec::new();
         for (input, _) in &self.workers {
@@ -227,7 +233,7 @@ impl Node {
     }
 }
 
-/// Runs what blocks on a thread for it.
+/// Runs blocking work on a thread for such work.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NodeError> {

@@ -1,4 +1,4 @@
-//! Other nodes' streams: messages that they pass on, calls of the store where it is here, and what they say.
+//! Handles other nodes' streams: forwarded messages, store calls if the store is here, and control messages.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,20 +18,20 @@ use tokio::sync::mpsc;
 use crate::control;
 use crate::gateway::Gateway;
 
-/// A node, as other nodes' streams see it.
+/// A node, as the streams of other nodes see it.
 pub(crate) struct PeerBackend {
     pub(crate) bulk_runtime: Handle,
     pub(crate) control_runtime: Handle,
     pub(crate) control_inbox: control::ControlInboxSender,
-    /// Where the store is here.
+    /// Set if the store is here.
     pub(crate) entity_server: Option<Arc<EntityServer>>,
-    /// The rows, here or passed on: whoever joins may ask any node where the store is.
+    /// Serves the rows, local or relayed: a joining node may ask any node where the store is.
     pub(crate) cluster_server: OnceLock<Arc<ClusterServer>>,
-    /// Set when the node can take messages.
+    /// Set once the node can accept messages.
     pub(crate) gateway: OnceLock<Arc<Gateway>>,
 }
 
-/// What [`PeerService`] needs of a node that it may outlive.
+/// The part of a node that [`PeerService`] needs, which it may outlive.
 #[derive(Clone)]
 pub(crate) struct PeerStreamHandler(pub(crate) Arc<PeerBackend>);
 
@@ -111,7 +111,7 @@ impl PeerStreamHandler {
     }
 }
 
-/// Other nodes read in a node's row whether the store is there; this one says it by ending the stream.
+/// Other nodes learn from a node's row whether it has the store. A node without it ends the stream.
 fn no_store(mut reader: FrameReader, mut writer: FrameWriter) -> Result<(), ostraca_wire::Error> {
     reader.stop(ostraca_wire::close_code::CloseCode::UnexpectedFrame);
     writer.reset(ostraca_wire::close_code::CloseCode::UnexpectedFrame);

@@ -1,7 +1,8 @@
-//! The recorder: what a real node's machines were told and did, so that it can be replayed through the core.
+//! The recorder: writes the inputs and actions of a real node's machines, so that they can be replayed through
+//! the core.
 //!
-//! Off by default (`record`). One file a worker: frames of a little-endian `u32` length and a postcard-encoded
-//! [`Frame`]. A file cut off by a crash is whole up to its last whole frame.
+//! Off by default (`recording-dir`). Each worker writes one file: frames of a little-endian `u32` length and a
+//! postcard-encoded [`Frame`]. A file that a crash cut off is valid up to its last complete frame.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,33 +13,33 @@ use ostraca_core::message::Now;
 use ostraca_core::shard::{Action, Event, Machine, Ownership, Phase, Settings};
 use serde::{Deserialize, Serialize};
 
-/// One frame of a recording. Machines are numbered in the order in which they were made: those of one shard come and
-/// go, and one that was forgotten may still hear something beside the one after it.
+/// One frame of a recording. Machines are numbered in the order of their creation, because a shard can have
+/// several in turn, and a dropped one may still receive events beside its successor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Frame {
-    /// A machine was made.
+    /// A machine was created.
     Created {
         /// Its number in the file.
         machine: u64,
-        /// What it was made of.
+        /// Its creation parameters.
         made: Box<(Settings, Ownership)>,
-        /// What it did first.
+        /// Its first actions.
         actions: Vec<Action>,
     },
-    /// A machine was told something.
+    /// A machine handled an event.
     Step {
-        /// Which.
+        /// The machine's number.
         machine: u64,
-        /// When.
+        /// The time that the machine was given.
         now: Now,
-        /// What.
+        /// The event.
         event: Box<Event>,
-        /// What it did.
+        /// The machine's actions.
         actions: Vec<Action>,
     },
-    /// A machine is gone: nothing more is told to it.
+    /// A machine is gone: it gets no more events.
     Removed {
-        /// Which.
+        /// The machine's number.
         machine: u64,
     },
 }
@@ -66,10 +67,10 @@ impl Recorder {
     }
 }
 
-/// Replays a recording through the core; gives the number of steps.
+/// Replays a recording through the core. Returns the number of steps.
 ///
 /// # Errors
-/// Says at which step the core did something else, or that the file cannot be read.
+/// Names the step at which the core acts differently, or says why the file is unreadable.
 pub fn replay(path: &Path) -> Result<u64, String> {
     let mut bytes = Vec::new();
     File::open(path)

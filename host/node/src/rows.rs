@@ -1,8 +1,8 @@
-//! The rows that a node keeps in the `ClusterStore`, and how they lie there: a byte for the format, then postcard.
+//! The rows that a node keeps in the `ClusterStore`, and their encoding: a byte for the format, then postcard.
 //!
-//! What is confusing: there are two types named `Row`. The store's has a key and bytes; the core's
-//! ([`ostraca_core::rows`]) is what the bytes of nodes, manager and shards say. The rows that the core
-//! never sees (the cluster, its pool, its time, its types) are defined here.
+//! Two kinds of row are easy to confuse. The store's [`StoredRow`] has a key and bytes; the core's
+//! ([`ostraca_core::rows`]) are the decoded contents of the rows of nodes, manager and shards. The rows that
+//! the core never sees (the cluster, its pool, its time, its types) are defined here.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -17,34 +17,35 @@ use crate::error::NodeError;
 
 /// The highest format of records and rows that this program reads.
 pub(crate) const FORMAT: u32 = codec::FORMAT as u32;
-/// The lowest.
+/// The lowest format that this program reads.
 pub(crate) const OLDEST_FORMAT: u32 = codec::OLDEST_FORMAT as u32;
 
-/// What stands in a row. A row of a format that this program does not read is refused.
+/// The value of a row. A row in a format that this program does not read is refused.
 pub(crate) trait RowValue: Serialize + DeserializeOwned + Extensible {}
 
 impl<T: Serialize + DeserializeOwned + Extensible> RowValue for T {}
 
-/// `cluster`: what is fixed for the cluster's life.
+/// `cluster`: what never changes during the cluster's life, and its format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClusterRow {
-    /// The format that records and rows may be written in; raised by command when all nodes can read it.
+    /// The format in which records and rows may be written; raised by command once all nodes can read it.
     pub(crate) format: u32,
-    /// The format that is being raised to: a node that cannot read it does not start. Else the same as `format`.
+    /// The format that is being raised to, otherwise equal to `format`: a node that cannot read it does not
+    /// start.
     pub(crate) target_format: u32,
     pub(crate) extensions: Extensions<Self>,
 }
 
 impl ClusterRow {
-    /// That of a new cluster.
+    /// The row of a new cluster.
     pub(crate) fn new(format: u32) -> Self {
         Self { format, target_format: format, extensions: Extensions::default() }
     }
 
-    /// Whether this program reads what the cluster's nodes write, now and when the format is raised.
+    /// Checks that this program can read what the cluster's nodes write, now and after the format is raised.
     ///
     /// # Errors
-    /// [`NodeError::Row`] with both numbers.
+    /// [`NodeError::InvalidRow`] with both numbers.
     pub(crate) fn readable(&self) -> Result<(), NodeError> {
         for format in [self.format, self.target_format] {
             if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
@@ -59,7 +60,7 @@ impl ClusterRow {
     }
 }
 
-/// `settings`: what a promise depends on, for all nodes. Times are in milliseconds.
+/// `settings`: the cluster-wide settings that promises depend on. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SettingsRow {
     /// Rises with each change.
@@ -88,19 +89,19 @@ pub(crate) struct PoolRow {
     pub(crate) extensions: Extensions<Self>,
 }
 
-/// `types/<namespace>/<type>`: what is deployed. Nodes that run no entities send to it by what stands here.
+/// `types/<namespace>/<type>`: the current deployment. Nodes that run no entities route messages by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TypeRow {
     pub(crate) revision: u64,
     pub(crate) manifest: String,
     pub(crate) component_digest: [u8; 32],
     pub(crate) component_size: u64,
-    /// What the component said when it was deployed.
+    /// The component's methods at the time of its deployment.
     pub(crate) methods: Vec<MethodEntry>,
     pub(crate) extensions: Extensions<Self>,
 }
 
-/// `bindings/<namespace>/<type>`: what says where the type's entities live; never changed (R23).
+/// `bindings/<namespace>/<type>`: what decides the shards of the type's entities; never changes (R23).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BindingRow {
     pub(crate) pool: String,
@@ -117,9 +118,9 @@ pub(crate) struct MethodEntry {
     pub(crate) extensions: Extensions<Self>,
 }
 
-/// Bytes of a method's summary that are kept: it is one line for people.
+/// Maximum bytes stored of a method's summary: it is one line for people.
 const MAX_SUMMARY: usize = 512;
-/// The field of [`MethodRow`] that has the summary.
+/// The field of a [`MethodEntry`]'s extension block that holds the summary.
 const SUMMARY: u32 = 4;
 
 impl MethodEntry {
@@ -133,9 +134,9 @@ impl MethodEntry {
         Ok(Self { name: name.into(), query, extensions })
     }
 
-    /// One line for people; empty where the component says none.
+    /// One line for people; empty if the component has none.
     pub(crate) fn summary(&self) -> String {
-        // Nothing depends on it: what cannot be read is not shown.
+        // Nothing depends on the summary: one that cannot be decoded is not shown.
         self.extensions.get(SUMMARY).ok().flatten().unwrap_or_default()
     }
 }
@@ -155,12 +156,12 @@ macro_rules! extensible {
 
 extensible!(ClusterRow, SettingsRow, TimeRow, PoolRow, BindingRow, TypeRow);
 
-/// The key of what is fixed for the pool's life.
+/// The key of the pool's row.
 pub(crate) fn pool_key() -> String {
     format!("pools/{POOL}")
 }
 
-/// Whether the row with that key says what holds for every node: the format, and the settings.
+/// Whether the key is of a row that applies to every node: the format or the settings.
 pub(crate) fn is_cluster_wide(key: &str) -> bool {
     key == "cluster" || key == SETTINGS
 }
@@ -170,18 +171,18 @@ pub(crate) fn binding_key(name: &str) -> String {
     format!("bindings/{NAMESPACE}/{name}")
 }
 
-/// The key of a type.
+/// The key of a type's row.
 pub(crate) fn type_key(name: &str) -> String {
     format!("types/{NAMESPACE}/{name}")
 }
 
-/// The type whose key that is.
+/// The type whose row has that key.
 pub(crate) fn type_name(key: &str) -> Option<&str> {
     let name = key.strip_prefix("types/")?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
-/// The key of one of the core's rows, as the store has it.
+/// The store's key of one of the core's rows.
 pub(crate) fn key_text(key: &RowKey) -> String {
     match key {
         RowKey::Node(node) => format!("nodes/{node}"),
@@ -190,7 +191,7 @@ pub(crate) fn key_text(key: &RowKey) -> String {
     }
 }
 
-/// Which of the core's rows has that key; none: it is a row of another kind.
+/// The core's row with that key; `None` for a row of another kind.
 pub(crate) fn parse_key(text: &str) -> Option<RowKey> {
     let key = match text.split_once('/') {
         None if text == "manager" => RowKey::Manager,
@@ -203,14 +204,14 @@ pub(crate) fn parse_key(text: &str) -> Option<RowKey> {
         }
         _ => return None,
     };
-    // A number can be written in more than one way; a row cannot.
+    // A number can be written in several ways, but a row's key in only one.
     (key_text(&key) == text).then_some(key)
 }
 
-/// The bytes of one of the core's rows.
+/// Encodes one of the core's rows.
 ///
 /// # Errors
-/// [`NodeError::Row`] if it cannot be encoded.
+/// [`NodeError::InvalidRow`] if it cannot be encoded.
 pub(crate) fn encode_row(row: &Row) -> Result<Bytes, NodeError> {
     match row {
         Row::Node(row) => encode_value(row),
@@ -219,10 +220,10 @@ pub(crate) fn encode_row(row: &Row) -> Result<Bytes, NodeError> {
     }
 }
 
-/// One of the core's rows with its revision; none for a row of another kind.
+/// Decodes one of the core's rows, with its revision; `None` for a row of another kind.
 ///
 /// # Errors
-/// [`NodeError::Row`] names the row that cannot be read.
+/// [`NodeError::InvalidRow`] names the row that cannot be decoded.
 pub(crate) fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
     let Some(key) = parse_key(&row.key) else { return Ok(None) };
     let value = match &key {
@@ -233,13 +234,13 @@ pub(crate) fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, 
     Ok(Some((key, value, row.revision)))
 }
 
-/// A row's bytes.
+/// Encodes a row's value.
 pub(crate) fn encode_value<T: RowValue>(row: &T) -> Result<Bytes, NodeError> {
     let bytes = codec::append_encoded(vec![codec::FORMAT], row);
     Ok(bytes.map_err(|error| NodeError::InvalidRow(error.to_string()))?.into())
 }
 
-/// Reads a row's value.
+/// Decodes a row's value.
 pub(crate) fn decode<T: RowValue>(row: &StoredRow) -> Result<T, NodeError> {
     let key = &row.key;
     let bad = |why: String| NodeError::InvalidRow(format!("`{key}` cannot be read: {why}"));
@@ -250,7 +251,7 @@ pub(crate) fn decode<T: RowValue>(row: &StoredRow) -> Result<T, NodeError> {
     codec::decode(body).map_err(|error| bad(error.to_string()))
 }
 
-/// Reads a row, with the revision to expect when it is written.
+/// Reads a row, with the revision to expect when writing it.
 pub(crate) async fn read<T: RowValue>(
     store: &dyn ClusterStore,
     key: &str,

@@ -1,4 +1,5 @@
-//! What comes from clients: messages go to the gateway, other requests are answered here or in [`crate::admin`].
+//! Handles requests of clients: messages go to the gateway, other requests are answered here or in
+//! [`crate::admin`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,24 +17,24 @@ use crate::gateway::Gateway;
 use crate::types::{DeployedType, TypeTable};
 use crate::user_file::closest_name;
 
-/// How long a message waits for its type to be known: rows travel for a moment after a deploy.
+/// How long a message waits for its type to become known: a row takes a moment to spread after a deploy.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The node, as its network side sees it. Until it is opened it says that the node starts.
+/// The node, as its network side sees it. Until the backend is set, it answers that the node is starting.
 #[derive(Default)]
 pub(crate) struct ClientService(OnceLock<ClientBackend>);
 
-/// What is behind the door.
+/// What a [`ClientService`] passes requests to.
 pub(crate) struct ClientBackend {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) admin: AdminService,
-    /// It has the role `gateway`. Without it operators are answered, and no messages taken.
+    /// Whether the node has the role `gateway`. Without it, operators are served but messages are not accepted.
     pub(crate) accepts_messages: bool,
 }
 
 impl ClientService {
     pub(crate) fn set_backend(&self, open: ClientBackend) {
-        // A second opening is a fault of this program: the first one stays.
+        // A second call would be a bug in this program: the first backend stays.
         let _ = self.0.set(open);
     }
 }
@@ -62,14 +63,14 @@ impl Service for ClientService {
             return;
         }
         for request in batch.iter_mut() {
-            // The certificate says who it is.
+            // The principal comes from the certificate, whatever the envelope says.
             request.envelope.principal = session.client.principal_name.to_string();
         }
         gateway.accept(session.session, batch);
         if batch.is_empty() {
             return;
         }
-        // Types that are not known: deployed a moment ago elsewhere, or mistyped. One wait for all of them.
+        // Unknown types are either just deployed elsewhere, or mistyped. There is one wait for all of them.
         let until = tokio::time::Instant::now() + TYPE_TIMEOUT;
         for request in batch.iter() {
             let name = request.envelope.r#type.as_str();
@@ -195,7 +196,7 @@ fn methods(entry: &DeployedType) -> proto::Methods {
     }
 }
 
-/// A problem that will not pass by itself.
+/// A problem that is not retryable.
 pub(crate) fn problem(code: &str, message: impl Into<String>, help: &str) -> Problem {
     Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }
 }

@@ -1,4 +1,4 @@
-//! Counts that the threads of a node share.
+//! Counters and gauges that the node's threads share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::failing::FailingEntities;
 
-/// What `status` shows. Counters only rise; the others are the state as of the last look of each worker.
+/// Shown by `status`. Counters only rise; gauges hold the state at each worker's last update.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) turns: AtomicU64,
@@ -17,19 +17,19 @@ pub(crate) struct Stats {
     pub(crate) activations: AtomicU64,
     pub(crate) not_run: AtomicU64,
     pub(crate) unknown: AtomicU64,
-    /// Panics of the host's own code that were contained.
+    /// Contained panics of the host's own code.
     pub(crate) panics: AtomicU64,
-    /// What other nodes said and found no room.
+    /// Control messages dropped because the inbox was full.
     pub(crate) control_messages_dropped: AtomicU64,
-    /// What other nodes said and this release does not understand.
+    /// Control messages ignored because this release does not understand them.
     pub(crate) control_messages_ignored: AtomicU64,
     /// Milliseconds of the node's clock at the last successful renewal.
     pub(crate) last_renewal_ms: AtomicU64,
-    /// Entities that fail.
+    /// Entities whose last turn failed.
     pub(crate) failing_entities: FailingEntities,
-    /// Why another node's store must not be used, while that is so (R5).
+    /// While another node's store must not be used (R5), the reason.
     pub(crate) store_refused: watch::Sender<Option<Arc<str>>>,
-    /// The lease that it holds for, in milliseconds; 0 before the first.
+    /// Duration of that lease in milliseconds; 0 before the first.
     pub(crate) lease_ms: AtomicU64,
 }
 
@@ -38,12 +38,12 @@ impl Stats {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes whether another node's store is refused, by what came of a call to it.
+    /// Records from a call's result whether another node's store is refused.
     pub(crate) fn record_store_result<T>(&self, answer: &Result<T, StoreError>) {
         let refused = match answer {
             Ok(_) => None,
             Err(StoreError::Stopped(why)) => Some(why),
-            // It says nothing of who the store is.
+            // Other errors tell nothing about the store's identity.
             Err(_) => return,
         };
         self.store_refused.send_if_modified(|known| {
@@ -60,7 +60,7 @@ impl Stats {
     }
 }
 
-/// One worker's state, as of its last look.
+/// One worker's state at its last update.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerGauges {
     pub(crate) serving: AtomicU64,

@@ -1,4 +1,4 @@
-//! What `ostraca status` shows: whether the node and its cluster are well, and if not, what to do.
+//! The data of `ostraca status`: whether the node and its cluster are healthy, and if not, what to do.
 
 mod problems;
 
@@ -17,7 +17,7 @@ use crate::stats::{Stats, WorkerGauges};
 use crate::view::ClusterView;
 use problems::Diagnosis;
 
-/// Where the figures come from.
+/// The sources of the data.
 pub(crate) struct StatusReporter {
     pub(crate) node: Arc<str>,
     pub(crate) addresses: Vec<String>,
@@ -25,9 +25,9 @@ pub(crate) struct StatusReporter {
     pub(crate) clock: Arc<ClusterClock>,
     /// The cluster's store, as this node knows it.
     pub(crate) store_identity: Box<dyn Fn() -> StoreIdentity + Send + Sync>,
-    /// The store, where it is in this process.
+    /// The store, if it is in this process.
     pub(crate) local_store: Option<Arc<SledStore>>,
-    /// None on a node without the role `host`.
+    /// `None` on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) gauges: Vec<Arc<WorkerGauges>>,
@@ -35,7 +35,7 @@ pub(crate) struct StatusReporter {
 }
 
 impl StatusReporter {
-    /// What the node is.
+    /// This node's own description.
     pub(crate) fn node_info(&self) -> proto::NodeInfo {
         proto::NodeInfo {
             cluster_id: (self.store_identity)().cluster.to_string(),
@@ -45,7 +45,7 @@ impl StatusReporter {
         }
     }
 
-    /// The lease that the node relies on: the cluster's may have changed since it started.
+    /// The duration of the current lease: the cluster's setting may have changed since the node started.
     fn lease_now(&self) -> u64 {
         match Stats::get(&self.stats.lease_ms) {
             0 => self.configured_lease_ms,
@@ -53,7 +53,7 @@ impl StatusReporter {
         }
     }
 
-    /// How the cluster does, as this node sees it.
+    /// The cluster's state, as this node sees it.
     fn cluster(&self, view: &ClusterView, lease_age: u64) -> proto::ClusterStatus {
         let now = self.clock.now().mono;
         let count = |of: fn(&ostraca_core::rows::NodeRow) -> bool| -> u32 {
@@ -93,7 +93,7 @@ impl StatusReporter {
         cluster
     }
 
-    /// How it does.
+    /// The current status.
     pub(crate) fn now(&self, gateway: &Gateway) -> proto::Status {
         let view = self.view.borrow().clone();
         let identity = (self.store_identity)();
@@ -123,7 +123,7 @@ impl StatusReporter {
         }
         let refused = stats.store_refused.borrow().clone();
         match &refused {
-            // The lease lapses for that reason, and the store's node is not what is wrong.
+            // This is why the lease lapses; the store's node itself is not at fault.
             Some(why) => problems.push(problems::store_refused(why)),
             None => problems.extend(seen.lease()),
         }

@@ -1,11 +1,11 @@
-//! The cluster's two stores: opened here, where the node has the role `store`, or reached over the network.
+//! The cluster's two stores: opened here if the node has the role `store`, otherwise reached over the network.
 //!
-//! Addresses under `join` may be any nodes': one without the role `store` is asked for the rows of nodes, and where they
-//! say that the store is, it is looked for. Each of the two stores has a connection of its own, apart from messages:
-//! giving one up as dead ends nothing else.
+//! Addresses under `join` may be any nodes'. A node without the role `store` is asked for the rows of nodes,
+//! which say where the store is. Each of the two stores has a connection of its own, apart from messages:
+//! closing a dead one affects nothing else.
 //!
-//! What is confusing: a connection belongs to the runtime in which it was dialled. All that concerns rows is
-//! dialled and driven on the control thread's.
+//! Confusing at first: a connection belongs to the runtime in which it was dialled. All connections for rows
+//! are dialled and driven on the control thread's runtime.
 
 mod channel;
 mod locator;
@@ -31,46 +31,46 @@ use crate::node::blocking;
 use crate::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
 use locator::StoreLocator;
 
-/// How often the store's newest sequence is written to the witness (R5).
+/// Interval at which the store's newest sequence is written to the witness (R5).
 const WITNESS: Duration = Duration::from_secs(1);
-/// However short the lease, a link and a call may take this long.
+/// Lower bound of the timeouts of links and calls, however short the lease is.
 const SHORTEST: Duration = Duration::from_millis(500);
-/// Pauses between attempts to reach the store at a start: the first and the longest.
+/// The first and the longest pause between attempts to reach the store at a start.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// What a store says of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
-    /// Who it is.
+    /// The store's identity.
     pub(crate) identity: StoreIdentity,
-    /// Shards of the pool.
+    /// The pool's number of shards.
     pub(crate) shards: u32,
-    /// The hash that puts entities into them.
+    /// The hash that maps entities to shards.
     pub(crate) hash: String,
-    /// Cluster time in milliseconds, as it was last written.
+    /// Cluster time in milliseconds, as last written.
     pub(crate) cluster_time: u64,
     pub(crate) settings: ClusterSettings,
 }
 
-/// The store, in this process.
+/// The store in this process.
 pub(crate) struct LocalStore {
     pub(crate) sled: Arc<SledStore>,
     pub(crate) cluster_info: ClusterInfo,
 }
 
-/// The store, in another one.
+/// The store in another process.
 pub(crate) struct RemoteStore {
     pub(crate) entity_store: Arc<PeerEntityStore>,
     pub(crate) cluster_store: Arc<PeerClusterStore>,
     pub(crate) cluster_info: ClusterInfo,
-    /// Dropped, it ends the writing of the witness. The stores' drivers end with the stores.
+    /// Dropping it ends the task that writes the witness. The stores' drivers end with the stores.
     _stop: DropGuard,
 }
 
 /// Opens the node's own store.
 ///
 /// # Errors
-/// [`NodeError::Open`]; what its rows lack; what differs from the configuration.
+/// [`NodeError::OpenStore`], rows that are missing, or a pool or settings that differ from the configuration.
 pub(crate) async fn open_local(
     config: &Config,
     cluster: ClusterId,
@@ -82,17 +82,18 @@ pub(crate) async fn open_local(
     Ok(LocalStore { sled, cluster_info: found })
 }
 
-/// Where the witness of another node's store lies.
+/// Path of the witness of another node's store.
 pub(crate) fn witness_path(config: &Config) -> PathBuf {
     config.data.join("joined-store.witness")
 }
 
-/// Reaches the store of the cluster that the node joins. While nobody answers it tries again, for `patience`. Must be
-/// called within the runtime of the bulk connections.
+/// Connects to the store of the cluster that the node joins. Retries for `patience` while nobody responds. Must
+/// be called within the runtime of the bulk connections.
 ///
 /// # Errors
-/// Why not: [`NodeError::Unreached`] after `patience`; at once [`NodeError::Join`] (refused on the way),
-/// [`NodeError::Remote`] (the store is not to be used, R5), [`NodeError::OtherPool`], [`NodeError::Row`].
+/// [`NodeError::StoreUnreachable`] after `patience`. At once: [`NodeError::Join`] (a connection was refused),
+/// [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
+/// [`NodeError::InvalidRow`].
 pub(crate) async fn connect(
     config: &Config,
     cluster: ClusterId,
@@ -102,7 +103,7 @@ pub(crate) async fn connect(
 ) -> Result<RemoteStore, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
-    // An attempt that takes longer than a lease holds up the next one, which may find the store back.
+    // An attempt longer than a lease would delay the next one, which may find the store available again.
     let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
     let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
@@ -141,9 +142,9 @@ async fn connect_once(
     control: &Handle,
 ) -> Result<(PeerEntityStore, PeerClusterStore, ClusterInfo), NodeError> {
     let connecting = {
-        // A renewal's answer that is older than the lease renews nothing (R8).
+        // The response to a renewal renews nothing if it is older than the lease (R8).
         let call_timeout = options.call_timeout.min(config.lease.max(SHORTEST));
-        // A watch's question is kept open for less than a call may take.
+        // A watch's request is held open for less time than a call may take.
         let watch_hold = options.watch_poll_timeout.min(call_timeout / 3);
         let options =
             ClientOptions { call_timeout, watch_poll_timeout: watch_hold, ..options.clone() };
@@ -165,7 +166,8 @@ async fn connect_once(
     Ok((entity, cluster, found))
 }
 
-/// Reads what is fixed for the cluster's life, and compares it with what this program and the configuration want.
+/// Reads what never changes during the cluster's life, and checks it against this program and the
+/// configuration.
 async fn read_cluster_info(
     store: &dyn ClusterStore,
     config: &Config,
@@ -207,8 +209,8 @@ async fn read_cluster_info(
     Ok(ClusterInfo { identity: store.identity(), shards, hash, cluster_time: time, settings })
 }
 
-/// Refuses rows that this program cannot read and cannot do without: whoever manages, every assignment, and this node's
-/// own row, over which it would try to register for ever. Another node's row is that node's business.
+/// Refuses rows that this program needs but cannot read: the manager's, every assignment, and this node's own
+/// row, over which it would otherwise try to register for ever. Another node's row only concerns that node.
 async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError> {
     let own = rows::key_text(&RowKey::Node(node.into()));
     for prefix in [own.as_str(), "manager", "shards/"] {
@@ -220,7 +222,7 @@ async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError>
     Ok(())
 }
 
-/// Writes the witness now and then, until the guard is dropped.
+/// Writes the witness periodically, until the guard is dropped.
 fn spawn_witness_task(known: Arc<StoreVerifier>) -> DropGuard {
     let stop = CancellationToken::new();
     let guard = stop.clone().drop_guard();

@@ -1,9 +1,10 @@
-//! The entity types that this node knows now: one entry a type, replaced whole at each deploy.
+//! The entity types that this node currently knows: one entry for each type, replaced as a whole at each
+//! deploy.
 //!
-//! What is confusing: knowing a type is enough to send to its entities, running them takes its compiled component.
-//! Nodes without the role `host` never compile; and what a node remembers from its last life ([`crate::cache`]) is not
-//! compiled yet. Such entries have no program. A host shows a newer revision only when it is compiled: until then the
-//! one before it stands.
+//! Confusing at first: knowing a type is enough to route messages to its entities, but running them takes its
+//! compiled component. Nodes without the role `host` never compile, and what a node remembers from its previous
+//! run ([`crate::cache`]) is not compiled yet. Such entries have no program. A host publishes a newer revision
+//! only once it is compiled; until then the previous one stays.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,24 +18,25 @@ use tokio::sync::watch;
 use crate::manifest::Manifest;
 use crate::rows::MethodEntry;
 
-/// A type that was waited for in vain is not waited for again so soon: a mistyped name answers at once, the second time.
+/// After a wait for an unknown type was in vain, further messages do not wait for this long: for a mistyped
+/// name, the second message is answered at once.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Names that are remembered for that. Beyond it all are forgotten.
+/// Maximum number of such names. Beyond it, all are forgotten.
 const NAMES: usize = 1_024;
 
-/// One deployed type.
+/// A deployed type.
 pub(crate) struct DeployedType {
     pub(crate) name: Arc<str>,
     pub(crate) revision: u64,
     pub(crate) manifest: Manifest,
-    /// None where this node cannot run it, or not yet.
+    /// `None` if this node cannot run the type, or not yet.
     pub(crate) program: Option<Arc<Program>>,
     pub(crate) component_digest: [u8; 32],
     pub(crate) component_size: u64,
     methods: HashMap<Box<str>, (Arc<str>, MessageKind)>,
-    /// The same, in the order that the component gives them.
+    /// The same methods, in the component's order.
     order: Vec<(Arc<str>, MessageKind)>,
-    /// As many, in the same order.
+    /// The methods' summaries, in the same order.
     summaries: Vec<String>,
 }
 
@@ -71,7 +73,7 @@ impl DeployedType {
         }
     }
 
-    /// What each method says of itself, in the same order as [`Type::methods`].
+    /// The methods' summaries, in the order of [`DeployedType::methods`].
     pub(crate) fn summaries(&self) -> &[String] {
         &self.summaries
     }
@@ -81,17 +83,17 @@ impl DeployedType {
         &self.methods
     }
 
-    /// Its methods, in the order that the component gives them.
+    /// The methods, in the component's order.
     pub(crate) fn methods(&self) -> &[(Arc<str>, MessageKind)] {
         &self.order
     }
 
-    /// Whether this node can run it.
+    /// Whether this node can run the type.
     pub(crate) fn is_runnable(&self) -> bool {
         self.program.is_some()
     }
 
-    /// What the core must know of it.
+    /// What the core needs to know of the type.
     pub(crate) fn settings(&self) -> TypeSettings {
         TypeSettings {
             revision: self.revision,
@@ -105,30 +107,30 @@ impl DeployedType {
 
 pub(crate) type TypeTable = HashMap<Arc<str>, Arc<DeployedType>>;
 
-/// Why there is no type to run.
+/// Why a type is not runnable here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TypeUnavailable {
-    /// Nobody has heard of it.
+    /// No row of it is known.
     #[error("no type is deployed under that name")]
     Unknown,
-    /// Its row was seen; its component is not compiled yet. It may be later.
+    /// Its row was read, but its component is not compiled yet.
     #[error("the type is still being loaded on this node")]
     Loading,
-    /// It cannot be run here until it is deployed anew.
+    /// It cannot run here until it is deployed again; the reason.
     #[error("the type cannot be run on this node: {0}")]
     Broken(Arc<str>),
 }
 
-/// What is going on with a type beside what stands in the table.
+/// The state of a type's newest revision, apart from its entry in the table.
 #[derive(Clone)]
 enum State {
-    /// Being loaded.
+    /// It is being loaded.
     Loading,
-    /// Not to be run: its revision, 0 if that is not known, and why.
+    /// It cannot run: its revision (0 if unknown) and the reason.
     Broken(u64, Arc<str>),
 }
 
-/// The types, shared between threads: readers take the whole table at once.
+/// The types, shared between threads: readers take a snapshot of the whole table.
 #[derive(Clone, Default)]
 pub(crate) struct TypeRegistry(Arc<Shared>);
 
@@ -140,18 +142,18 @@ struct Shared {
 }
 
 impl TypeRegistry {
-    /// All types, as they are now.
+    /// A snapshot of all types.
     pub(crate) fn snapshot(&self) -> Arc<TypeTable> {
         self.0.table.borrow().clone()
     }
 
-    /// A type that can be sent to, compiled here or not.
+    /// A type that messages can be routed to, compiled here or not.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<DeployedType>> {
         self.0.table.borrow().get(name).cloned()
     }
 
-    /// The same, and waits for one that is not known yet: at most `most`, and at once after it was waited for in vain.
-    /// Must be called within a tokio runtime.
+    /// As `get`, but waits up to `most` for a type that is not known yet. Does not wait if a recent wait for it
+    /// was in vain. Must be called within a tokio runtime.
     pub(crate) async fn wait(&self, name: &str, most: Duration) -> Option<Arc<DeployedType>> {
         if let Some(entry) = self.get(name) {
             return Some(entry);
@@ -170,11 +172,11 @@ impl TypeRegistry {
         found
     }
 
-    /// A type that this node can run. Whoever has a message for one that is being loaded keeps it for a while (R24): the
-    /// sender's gateway holds it, as in a hand-off.
+    /// A type that this node can run. A message for a type that is still being loaded is kept for a while
+    /// (R24): the sender's gateway buffers it, as in a hand-off.
     ///
     /// # Errors
-    /// [`Absent`] says what is known of it.
+    /// [`TypeUnavailable`] says why it cannot run.
     pub(crate) fn get_runnable(&self, name: &str) -> Result<Arc<DeployedType>, TypeUnavailable> {
         let entry = self.get(name);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.is_runnable()) {
@@ -183,17 +185,17 @@ impl TypeRegistry {
         match lock(&self.0.states).get(name) {
             Some(State::Loading) => Err(TypeUnavailable::Loading),
             Some(State::Broken(_, why)) => Err(TypeUnavailable::Broken(why.clone())),
-            // Known from the last life: its row was not seen in this one yet.
+            // Known from the previous run; this run has not read its row yet.
             None if entry.is_some() => Err(TypeUnavailable::Loading),
             None => Err(TypeUnavailable::Unknown),
         }
     }
 
-    /// Waits until a type has that revision here, or a higher one.
+    /// Waits until this node has that revision of a type, or a higher one.
     ///
     /// # Errors
-    /// [`Absent::Broken`] as soon as it is seen that the newest revision cannot be run here; else, when the time is over,
-    /// [`Absent::Loading`].
+    /// [`TypeUnavailable::Broken`] as soon as the newest revision turns out not to run here;
+    /// [`TypeUnavailable::Loading`] at the timeout.
     pub(crate) async fn wait_for_revision(
         &self,
         name: &str,
@@ -212,7 +214,7 @@ impl TypeRegistry {
         self.until(most, look).await.unwrap_or(Err(TypeUnavailable::Loading))
     }
 
-    /// Waits until nothing is being loaded.
+    /// Waits until nothing is being loaded. Returns whether that was so within `most`.
     pub(crate) async fn wait_until_loaded(&self, most: Duration) -> bool {
         let settled = |types: &Self| {
             let states = lock(&types.0.states);
@@ -221,7 +223,7 @@ impl TypeRegistry {
         self.until(most, settled).await.is_some()
     }
 
-    /// Types that cannot be run here although they are deployed, and why.
+    /// Deployed types that cannot run here, with the reasons.
     pub(crate) fn broken(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let states = lock(&self.0.states);
         let broken = states.iter().filter_map(|(name, state)| match state {
@@ -233,7 +235,7 @@ impl TypeRegistry {
         broken
     }
 
-    /// Shows a type, in the place of its revision before.
+    /// Publishes a type, in place of its previous revision.
     pub(crate) fn put(&self, entry: Arc<DeployedType>) {
         lock(&self.0.states).remove(&entry.name);
         self.0.table.send_modify(|table| {
@@ -241,7 +243,7 @@ impl TypeRegistry {
         });
     }
 
-    /// Takes a type away.
+    /// Removes a type.
     pub(crate) fn remove(&self, name: &str) {
         lock(&self.0.states).remove(name);
         self.0.table.send_modify(|table| {
@@ -249,18 +251,18 @@ impl TypeRegistry {
         });
     }
 
-    /// A newer revision of the type is being loaded.
+    /// Notes that a newer revision of the type is being loaded.
     pub(crate) fn loading(&self, name: &Arc<str>) {
         self.state(name, State::Loading);
     }
 
-    /// The newest revision of the type cannot be run here.
+    /// Notes that the newest revision of the type cannot run here.
     pub(crate) fn fails(&self, name: &Arc<str>, revision: u64, why: &str) {
         self.state(name, State::Broken(revision, why.into()));
     }
 
-    /// How far this node is with a type: the revision that it runs, 0 for none; and the newest one that it cannot run,
-    /// with the reason.
+    /// This node's progress with a type: the revision that it runs, 0 for none; and the newest revision that it
+    /// cannot run, with the reason.
     pub(crate) fn progress(&self, name: &str) -> (u64, Option<(u64, Arc<str>)>) {
         let runs = self.get(name).filter(|entry| entry.is_runnable());
         let broken = match lock(&self.0.states).get(name) {
@@ -272,7 +274,7 @@ impl TypeRegistry {
 
     fn state(&self, name: &Arc<str>, state: State) {
         lock(&self.0.states).insert(name.clone(), state);
-        // Whoever waits looks again.
+        // Wakes the waiters, which check again.
         self.0.table.send_modify(|_| ());
     }
 

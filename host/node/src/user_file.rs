@@ -1,8 +1,8 @@
-//! Files that people write (configuration, manifests): read as TOML, with errors that mark the line.
+//! Files that people write (configuration, manifests): parsed as TOML, with errors that mark the line.
 //!
-//! serde reports what it cannot take with a span; what is checked afterwards has none, so `Text::at`
-//! looks the key up again. What is confusing: an error's `Display` names the line too, because it also
-//! travels to clients as a plain text, where no snippet can be drawn.
+//! serde reports the span of what it rejects. Later checks have no span, so `SourceText::at` looks the key up
+//! again. Confusing at first: an error's `Display` names the line too, because the error also travels to
+//! clients as plain text, without a snippet.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 
 pub(crate) mod units;
 
-/// What is wrong with a file that a person wrote, and where. Deterministic: trying again does not help.
+/// What is wrong with a file that a person wrote, and where. Deterministic: retrying does not help.
 #[derive(Clone, Debug)]
 pub struct UserFileError(Box<Inner>);
 
@@ -33,20 +33,20 @@ impl UserFileError {
         self.0.code
     }
 
-    /// What to do, if that is known.
+    /// What to do, if known.
     #[must_use]
     pub fn help_text(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
 
-    /// The line that is marked, from 1.
+    /// The marked line, from 1.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         let before = self.0.source.inner().get(..self.0.span.as_ref()?.start)?;
         Some(before.matches('\n').count() + 1)
     }
 
-    /// A file that cannot be read at all.
+    /// The error for a file that cannot be read at all.
     pub(crate) fn unreadable(code: &'static str, name: &str, error: &std::io::Error) -> Self {
         let help = match error.kind() {
             std::io::ErrorKind::NotFound => Some("check the path".to_owned()),
@@ -89,18 +89,18 @@ impl Diagnostic for UserFileError {
     }
 }
 
-/// The text of such a file, with the name that its errors show.
+/// The text of a file, with the name that its errors show.
 #[derive(Clone, Copy)]
 pub(crate) struct SourceText<'a> {
     pub(crate) code: &'static str,
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
-    /// Former names of keys and sections, each with its present one, as `section.key`.
+    /// Former names of keys and sections, each with its current one, as `section.key`.
     pub(crate) renamed: &'static [(&'static str, &'static str)],
 }
 
 impl SourceText<'_> {
-    /// Reads it as TOML.
+    /// Parses the text as TOML.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, UserFileError> {
         toml::from_str(self.text).map_err(|error| {
             if let Some(renamed) = self.renamed_key(error.message()) {
@@ -122,12 +122,12 @@ impl SourceText<'_> {
         })
     }
 
-    /// An error at a key's value, or at the key's place if it is not there.
+    /// An error at a key's value, or at the key's section if the key is missing.
     pub(crate) fn at(&self, path: &[&str], text: String, help: Option<String>) -> UserFileError {
         self.at_with(self.code, path, text, help)
     }
 
-    /// The same, with another code than the file's.
+    /// The same, with a code of its own.
     pub(crate) fn at_with(
         &self,
         code: &'static str,
@@ -151,7 +151,7 @@ impl SourceText<'_> {
     }
 }
 
-/// The name that is most like a mistyped one.
+/// The known name that is most similar to a mistyped one.
 #[must_use]
 pub fn closest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, best) = known
@@ -161,7 +161,7 @@ pub fn closest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     (distance <= 1 + name.chars().count() / 4).then_some(best)
 }
 
-/// serde's words made ours, and the key that was probably meant.
+/// Rewrites serde's message in this project's terms, and suggests the intended key.
 fn explain(message: &str) -> (String, Option<String>) {
     let mut quoted = message.split('`').skip(1).step_by(2);
     if message.starts_with("unknown field")
@@ -188,7 +188,7 @@ fn explain(message: &str) -> (String, Option<String>) {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
         return ("this is no address to listen on".into(), Some(help.into()));
     }
-    // As it is said of values, and of keys.
+    // serde says one of them about values and the other about keys.
     if message.starts_with("cannot recurse further") || message.starts_with("recursion limit") {
         return ("nested too deep".into(), None);
     }
@@ -204,7 +204,7 @@ fn explain(message: &str) -> (String, Option<String>) {
     (text, None)
 }
 
-/// Where the value of a key is.
+/// The span of a key's value.
 fn locate(text: &str, path: &[&str]) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
     let mut table = document.get_ref();

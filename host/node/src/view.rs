@@ -1,4 +1,4 @@
-//! The cluster as this node sees it: what commands show, and what a start waits for.
+//! The cluster as this node sees it: shown by commands, and waited on by a start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,33 +14,33 @@ use tokio::sync::watch;
 
 use crate::clock::{boot_millis, wall_millis};
 
-/// A moment's picture.
+/// A snapshot of the cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterView {
-    /// This node's life, once it is registered.
+    /// This node's incarnation, once it is registered.
     pub(crate) member: Option<Member>,
-    /// Its lease lapsed.
+    /// Whether this node's lease has lapsed.
     pub(crate) suspended: bool,
     pub(crate) manager: Option<ManagerRow>,
-    /// When the manager's row was last seen to change, on this node's clock.
+    /// When the manager last changed, on this node's clock in milliseconds.
     pub(crate) manager_since_ms: u64,
     pub(crate) nodes: BTreeMap<NodeId, NodeRow>,
     /// Empty until the rows were read.
     pub(crate) shards: AssignmentTable,
-    /// What this node holds, and whether it serves it.
+    /// The shards that this node holds, with whether it serves them.
     pub(crate) held_shards: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
-    /// Hosts that cannot run every deployed type, with those types: known to the manager only.
+    /// Hosts that cannot run every deployed type, with those types. Only the manager knows them.
     pub(crate) hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
-    /// It has left.
+    /// Whether this node has left.
     pub(crate) has_left: bool,
 }
 
-/// Every shard's row, in order. Pictures share the chunks that did not change between them: there may be a thousand, and
-/// a new picture each 20 ms.
+/// Every shard's assignment, in order. Views share the chunks that did not change between them: there may be a
+/// thousand chunks, and a new view every 20 ms.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssignmentTable(Vec<Chunk>);
 
-/// The rows of a chunk, and their revision.
+/// A chunk's assignments, and the revision of its row.
 #[derive(Clone, Debug)]
 struct Chunk(Arc<[Assignment]>, u64);
 
@@ -49,7 +49,7 @@ impl AssignmentTable {
         let mut chunks = Vec::with_capacity(before.0.len());
         for (number, row, revision) in rows {
             let number = number as usize;
-            // A chunk that is missing leaves its place empty.
+            // The place of a missing chunk stays empty.
             chunks.resize_with(number, || {
                 Chunk(vec![Assignment::default(); SHARDS_PER_CHUNK as usize].into(), 0)
             });
@@ -116,19 +116,19 @@ impl ClusterView {
         }
     }
 
-    /// Whether this life of a node lives, as far as its row says.
+    /// Whether this incarnation is live, according to its node's row.
     pub(crate) fn alive(&self, member: &Member) -> bool {
         self.nodes.get(&member.node).is_some_and(|row| {
             row.incarnation == member.incarnation && row.status == NodeStatus::Live
         })
     }
 
-    /// A shard's epoch, as far as its row says.
+    /// A shard's epoch, according to its row.
     pub(crate) fn epoch(&self, shard: ShardId) -> Epoch {
         self.row(shard).map_or_else(Epoch::default, |row| row.epoch)
     }
 
-    /// Who owns a shard and lives, as far as rows say.
+    /// A shard's owner if it is live, according to the rows.
     pub(crate) fn owner(&self, shard: ShardId) -> Option<&Member> {
         self.row(shard)?.owner.as_ref().filter(|owner| self.alive(owner))
     }
@@ -137,18 +137,19 @@ impl ClusterView {
         self.shards.get(shard)
     }
 
-    /// Whether nodes other than that one drain and have not left: they need the store for it.
+    /// Whether other nodes are still draining or leaving; they need the store until they have left.
     pub(crate) fn has_leaving_peers(&self, me: &NodeId) -> bool {
         let leaves = |row: &NodeRow| row.status == NodeStatus::Live && row.is_draining_or_leaving();
         self.nodes.iter().any(|(node, row)| node != me && leaves(row))
     }
 
-    /// Whether nodes other than that one live.
+    /// Whether any other node is live.
     pub(crate) fn has_live_peers(&self, me: &NodeId) -> bool {
         self.nodes.iter().any(|(node, row)| node != me && row.status == NodeStatus::Live)
     }
 
-    /// Whether every shard has a live owner that this node knows, or nobody can own any; and all of its own serve.
+    /// Whether this node knows a live owner of every shard, unless no node can own any, and serves all its own
+    /// shards.
     pub(crate) fn is_ready(&self, shards: u32) -> bool {
         let hosts = self.nodes.values().any(|row| {
             row.roles.host && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
@@ -166,10 +167,10 @@ impl ClusterView {
     }
 }
 
-/// One thing that happened.
+/// An event that this node observed.
 #[derive(Clone, Debug)]
 pub(crate) struct EventRecord {
-    /// Counts this node's events, from 1.
+    /// Number among this node's events, from 1.
     pub(crate) sequence: u64,
     /// Cluster time in milliseconds.
     pub(crate) cluster_time_ms: u64,
@@ -180,10 +181,10 @@ pub(crate) struct EventRecord {
     pub(crate) notice: Notice,
 }
 
-/// Events that are kept for whoever asks later.
+/// Maximum number of events kept for later requests.
 const KEPT: usize = 4_096;
 
-/// What happened in the cluster, as this node saw it: the last 4,096.
+/// The last 4,096 cluster events that this node observed.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     ring: Mutex<VecDeque<EventRecord>>,
@@ -215,13 +216,13 @@ impl EventLog {
         self.last.send_replace(number);
     }
 
-    /// Those after a number, at most so many.
+    /// Returns events after a number, at most `most`.
     pub(crate) fn after(&self, number: u64, most: usize) -> Vec<EventRecord> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.iter().filter(|event| event.sequence > number).take(most).cloned().collect()
     }
 
-    /// The number of the last one, and how to wait for more.
+    /// A receiver of the last event's number, which also wakes waiters.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }

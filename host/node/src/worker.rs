@@ -1,12 +1,12 @@
 //! A worker: one thread that carries out the actions of its shards' machines.
 //!
-//! It decides nothing on ownership, order or duplicates: it tells the machines what happened and does what they
-//! say. Guests run here, off the network's threads; a guest that runs for long yields at each tick of the epoch,
-//! so that the worker's other entities go on. All that one round of the loop asks of the store leaves as one
-//! batch: that is where group commit begins.
+//! It decides nothing on ownership, order or duplicates: it tells the machines what happened and executes their
+//! actions. Guests run here, off the network's threads; a guest that runs for long yields at each epoch tick,
+//! so that the worker's other entities progress. All store calls of one round of the loop leave as one batch:
+//! that is where group commit begins.
 //!
-//! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other nodes at
-//! once; and a machine's slot outlives the machine (see `slots`).
+//! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other
+//! nodes at once; and a machine's entry outlives the machine (see `machines`).
 
 mod actions;
 mod completions;
@@ -41,37 +41,38 @@ use crate::types::DeployedType;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
-/// How often the clock is looked at for deadlines and idle instances.
+/// Interval at which deadlines and idle instances are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// Completions handled before new messages are taken, and messages before the batch leaves.
+/// Maximum completions handled before new messages are accepted, and maximum messages before the batch leaves.
 const ROUND: usize = 256;
-/// After so long no further completion is handled in a round: what others wait for leaves first. A guest can take
-/// milliseconds at once, in an instruction that copies or fills memory and is not interrupted.
+/// After this time a round handles no further completion, so that what others wait for leaves first. A guest
+/// can take milliseconds at once, in an instruction that copies or fills memory and cannot be interrupted.
 const ROUND_TIME: Duration = Duration::from_millis(1);
 
-/// What a worker is told.
+/// A worker's input.
 pub(crate) enum Input {
     /// Messages for shards of this worker, in order.
     Messages(Vec<Delivery>),
     /// A type was deployed.
     TypeDeployed(Arc<DeployedType>),
-    /// The lease was renewed by a request sent then, and holds so long.
+    /// The lease was renewed: when the request was sent, and the lease's duration from then, in milliseconds.
     LeaseRenewed(u64, u64),
-    /// A shard was assigned. A machine of a lower epoch is forgotten first; nothing happens if one of this epoch or a
-    /// higher one stands, or if the worker stops.
+    /// A shard was assigned. A machine of a lower epoch is dropped first. Nothing happens if there is a machine
+    /// of this or a higher epoch, or if the worker is stopping.
     Adopt(Box<Ownership>),
-    /// Give a shard up; [`Report::Stopped`] follows, at once if there is no machine of that epoch. Not if one of a
-    /// higher epoch stands.
+    /// Stop a shard. [`WorkerReport::ShardStopped`] follows, at once if there is no machine of that epoch.
+    /// Nothing happens if there is a machine of a higher epoch.
     StopShard { shard: ShardId, epoch: Epoch, reason: StopReason },
-    /// A shard is another's: its machine is dropped and its instances are interrupted. Nothing is reported.
+    /// A shard is now another node's: its machine is dropped and its instances are interrupted. Nothing is
+    /// reported.
     DropShard { shard: ShardId, epoch: Epoch },
-    /// The lease lapsed: no turn starts, in machines adopted later neither (R9).
+    /// The lease lapsed: no turn starts, not even in machines that are adopted later (R9).
     Suspend,
-    /// It was renewed in the same life (R9).
+    /// The lease was renewed in the same incarnation (R9).
     Resume,
-    /// What is in memory of these entities of a shard?
+    /// Asks what is in memory of these entities of a shard.
     Inspect { shard: ShardId, entities: Vec<Entity>, answer: oneshot::Sender<ShardInspection> },
-    /// Give every shard up; answered when no instance lives.
+    /// Stop every shard; answered when no instance is left.
     Stop(oneshot::Sender<()>),
 }
 
@@ -81,24 +82,24 @@ pub(crate) struct Delivery {
     /// Its token is unique on the node.
     pub(crate) message: Arc<Message>,
     pub(crate) reply_to: ReplyTo,
-    /// What it costs its sender.
+    /// Its charge against the sender's budget.
     pub(crate) charge: Arc<Charge>,
 }
 
-/// Where a message's answer goes.
+/// Where the reply to a message goes.
 pub(crate) enum ReplyTo {
     /// To this node's gateway, under the router's tag.
     Gateway {
         tag: u64,
-        /// Who waits for it.
+        /// The message, through which the gateway replies.
         pending: Option<PendingMessage>,
     },
-    /// To the node that sent it, straight.
+    /// Directly to the node that forwarded it.
     Ticket(Ticket),
 }
 
 impl ReplyTo {
-    /// Whether nobody can get the answer any more: its connection is closed.
+    /// Whether nobody can receive the reply any more: its connection is closed.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Gateway { pending: parcel, .. } => {
@@ -109,66 +110,66 @@ impl ReplyTo {
     }
 }
 
-/// An answer for this node's gateway.
+/// A reply for this node's gateway.
 pub(crate) struct WorkerReply {
     pub(crate) tag: u64,
     pub(crate) outcome: Outcome,
     pub(crate) kind: MessageKind,
-    /// Of the shard's machine; 0 if there is none here.
+    /// The epoch of the shard's machine; 0 if there is none here.
     pub(crate) epoch: Epoch,
 }
 
-/// Takes the answers of a round, all at once.
+/// Receives all replies of a round at once.
 pub(crate) trait ReplySink: Send + Sync {
-    /// Empties the list.
+    /// Drains the list.
     fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
 }
 
-/// The answer to [`Input::Inspect`].
+/// The response to [`Input::Inspect`].
 #[derive(Debug, Default)]
 pub(crate) struct ShardInspection {
     /// Whether the shard's machine is here; if not, nothing is known of its entities.
     pub(crate) held: bool,
-    /// In the order in which they were asked for.
+    /// In the order of the request.
     pub(crate) entities: Vec<EntityInspection>,
 }
 
 /// What is in memory of one entity.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntityInspection {
-    /// It has an instance.
+    /// Whether it has an instance.
     pub(crate) active: bool,
     /// Messages that wait for a turn of it.
     pub(crate) mailbox_length: usize,
-    /// How its last turn failed, if it did.
+    /// Its last turn's failure, if that turn failed.
     pub(crate) last_failure: Option<LastFailure>,
 }
 
-/// What a worker says.
+/// A worker's report to the control thread.
 pub(crate) enum WorkerReport {
-    /// A shard's claim stands; said again when it was claimed anew (R3).
+    /// A shard's claim is confirmed; repeated when it is claimed again (R3).
     ShardServing(ShardId, Epoch),
-    /// A shard was given up: no instance of it lives, and no commit of it is under way.
+    /// A shard was stopped: no instance of it is left, and no commit of it is under way.
     ShardStopped(ShardId, Epoch),
-    /// A shard was refused: another claim stands.
+    /// A shard's claim was refused, because another claim is current.
     ShardLost(Box<Ownership>, Option<Box<Claim>>, String),
-    /// The worker panicked, and its shards with it.
+    /// The worker panicked, and its shards are lost.
     Panicked(usize),
 }
 
-/// Says so if the worker panics: its shards would else be silent while the node looks well.
+/// Reports a panic of the worker: otherwise its shards would stop responding while the node looks healthy.
 struct PanicReporter(usize, mpsc::UnboundedSender<WorkerReport>);
 
 impl Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Nobody to hear it: the node is going down.
+            // The receiver is gone only if the node is going down.
             let _ = self.1.send(WorkerReport::Panicked(self.0));
         }
     }
 }
 
-/// What a worker is made of.
+/// What a worker is built from.
 pub(crate) struct WorkerDeps {
     pub(crate) index: usize,
     pub(crate) settings: Settings,
@@ -184,12 +185,13 @@ pub(crate) struct WorkerDeps {
 
 struct Worker {
     deps: WorkerDeps,
-    /// The machine that a shard's messages go to; those before it may stay in `slots`, for what still comes for them.
+    /// The machine that handles a shard's messages. Earlier ones may stay in `machines`, for what still arrives
+    /// for them.
     by_shard: HashMap<ShardId, MachineId>,
     machines: MachineTable,
     types: HashMap<Arc<str>, Arc<DeployedType>>,
     pending_replies: HashMap<ReplyToken, PendingReply>,
-    /// The round's answers for the gateway.
+    /// The round's replies for the gateway.
     replies: Vec<WorkerReply>,
     instance_slots: InstanceSlots,
     tasks: Tasks,
@@ -200,12 +202,12 @@ struct Worker {
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
-    /// The next machine that is told something panics.
+    /// Makes the next machine that gets an event panic.
     #[cfg(test)]
     panics: bool,
 }
 
-/// A message that was told to a machine and not answered yet.
+/// A message that a machine was given and has not answered yet.
 struct PendingReply {
     slot: MachineId,
     back: ReplyTo,
@@ -213,7 +215,7 @@ struct PendingReply {
     charge: Arc<Charge>,
 }
 
-/// Runs a worker until its inputs end or it was told to stop and has.
+/// Runs a worker until its inputs end, or until it has stopped after being told to.
 pub(crate) async fn run(parts: WorkerDeps, mut inputs: mpsc::UnboundedReceiver<Input>) {
     let _watch = PanicReporter(parts.index, parts.reports.clone());
     let mut worker = Worker::new(parts);
@@ -246,7 +248,7 @@ pub(crate) async fn run(parts: WorkerDeps, mut inputs: mpsc::UnboundedReceiver<I
             return worker.end(&mut inputs);
         }
         if busy {
-            // Time must pass even when there is always something to do. The runtime's timers, guests' among them,
+            // Time must pass even when there is always work to do. The runtime's timers, including guests',
             // fire only when this task yields.
             if looked.elapsed() >= TICK {
                 looked = Instant::now();
@@ -308,7 +310,7 @@ impl Worker {
                 self.renewed = Some((sent, lease));
                 self.broadcast_event(&|| Event::LeaseRenewed { sent_at: sent, lease });
             }
-            // One that comes after the stop would never hear of it.
+            // A machine adopted after the stop would never be told to stop.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
             Input::Adopt(_) => {}
             Input::StopShard { shard, epoch, reason } => self.stop_shard(shard, epoch, reason),
@@ -322,7 +324,7 @@ impl Worker {
                 self.broadcast_event(&|| Event::Resume);
             }
             Input::Inspect { shard, entities, answer } => {
-                // Whoever asked may have stopped waiting.
+                // The requester may have stopped waiting.
                 let _ = answer.send(self.inspect(shard, &entities));
             }
             Input::Stop(done) => {
@@ -346,7 +348,7 @@ impl Worker {
             && self.machines.iter().all(|(_, slot)| slot.has_ended() && slot.running == 0)
     }
 
-    /// Ends: what came too late is refused, and whoever still waits is told that nobody knows.
+    /// Ends the worker: refuses late messages, and answers those still waiting that their outcome is unknown.
     fn end(mut self, inputs: &mut mpsc::UnboundedReceiver<Input>) {
         inputs.close();
         while let Ok(input) = inputs.try_recv() {

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use ostraca_wasm::fuzz::Made;
+use ostraca_wasm::fuzz::InstantiationCounts;
 use wasm_encoder::{
     Alias, CodeSection, Component, ComponentAliasSection, ComponentInstanceSection,
     ComponentOuterAliasKind, Function, FunctionSection, InstanceSection, MemorySection, MemoryType,
@@ -34,19 +34,19 @@ fuzz_target!(|data: &[u8]| {
 /// What indices stand for inside of a component.
 #[derive(Default)]
 struct Scope {
-    modules: Vec<Made>,
-    components: Vec<Made>,
+    modules: Vec<InstantiationCounts>,
+    components: Vec<InstantiationCounts>,
 }
 
-fn add(sum: &mut Made, more: Made) {
+fn add(sum: &mut InstantiationCounts, more: InstantiationCounts) {
     sum.core_instances = sum.core_instances.saturating_add(more.core_instances);
     sum.component_instances = sum.component_instances.saturating_add(more.component_instances);
     sum.memories = sum.memories.saturating_add(more.memories);
     sum.functions = sum.functions.saturating_add(more.functions);
 }
 
-fn component(input: &mut Unstructured<'_>, around: &mut Vec<Scope>) -> Result<(Component, Made)> {
-    let (mut out, mut made) = (Component::new(), Made::default());
+fn component(input: &mut Unstructured<'_>, around: &mut Vec<Scope>) -> Result<(Component, InstantiationCounts)> {
+    let (mut out, mut made) = (Component::new(), InstantiationCounts::default());
     around.push(Scope::default());
     for _ in 0..input.int_in_range(0..=LISTED)? {
         let depth = around.len();
@@ -68,7 +68,7 @@ fn component(input: &mut Unstructured<'_>, around: &mut Vec<Scope>) -> Result<(C
                 section.instantiate(which as u32, Vec::<(&str, ModuleArg)>::new());
                 out.section(&section);
                 add(&mut made, scope.modules[which]);
-                add(&mut made, Made { core_instances: 1, ..Made::default() });
+                add(&mut made, InstantiationCounts { core_instances: 1, ..InstantiationCounts::default() });
             }
             3 if !scope.components.is_empty() => {
                 let which = input.choose_index(scope.components.len())?;
@@ -76,7 +76,7 @@ fn component(input: &mut Unstructured<'_>, around: &mut Vec<Scope>) -> Result<(C
                 section.instantiate(which as u32, Vec::<(&str, _, _)>::new());
                 out.section(&section);
                 add(&mut made, scope.components[which]);
-                add(&mut made, Made { component_instances: 1, ..Made::default() });
+                add(&mut made, InstantiationCounts { component_instances: 1, ..InstantiationCounts::default() });
             }
             _ => {
                 let count = input.choose_index(depth)?;
@@ -104,7 +104,7 @@ fn component(input: &mut Unstructured<'_>, around: &mut Vec<Scope>) -> Result<(C
     Ok((out, made))
 }
 
-fn module(input: &mut Unstructured<'_>) -> Result<(Module, Made)> {
+fn module(input: &mut Unstructured<'_>) -> Result<(Module, InstantiationCounts)> {
     let functions = input.int_in_range(0..=5_u32)?;
     let memories = input.int_in_range(0..=2_u32)?;
     let (mut types, mut declared, mut code) =
@@ -129,6 +129,6 @@ fn module(input: &mut Unstructured<'_>) -> Result<(Module, Made)> {
     }
     let mut module = Module::new();
     module.section(&types).section(&declared).section(&memory).section(&code);
-    let made = Made { memories: memories.into(), functions: functions.into(), ..Made::default() };
+    let made = InstantiationCounts { memories: memories.into(), functions: functions.into(), ..InstantiationCounts::default() };
     Ok((module, made))
 }

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
-use ostraca_client::ledger::{Ledger, Message, Window};
+use ostraca_client::ledger::{Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
@@ -34,7 +34,7 @@ struct Model {
 fuzz_target!(|data: &[u8]| {
     let mut now = *BEGAN;
     let mut ledger: Ledger<u64> = Ledger::new(SessionId([1; 16]), 1, 42);
-    ledger.set_window(Window { messages: 4, ..Window::default() });
+    ledger.set_limits(SessionLimits { messages: 4, ..SessionLimits::default() });
     let (mut model, mut next) = (Model::default(), 1);
     for step in data.chunks_exact(2) {
         let (what, with) = (step[0], step[1]);
@@ -45,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
                 let deadline = now + Duration::from_millis(u64::from(with) * 4 + 1);
                 let created = 1_000 + (now - *BEGAN).as_millis() as u64;
                 let message =
-                    Message { entity, envelope, called: now, created, deadline, again: false };
+                    OutgoingMessage { entity, envelope, called: now, created_ms: created, deadline, is_resend: false };
                 ledger.push(next, message, next);
                 model.open.insert(next, false);
                 model.entities.insert(next, with % 3);
@@ -72,7 +72,7 @@ fuzz_target!(|data: &[u8]| {
                 let (sequence, kind) = (u64::from(with) % next.max(1), what / 8 % 5);
                 let outcome = match kind {
                     0 => Outcome::Result,
-                    1 => Outcome::Error,
+                    1 => Outcome::ApplicationError,
                     2 => Outcome::Unknown,
                     _ => Outcome::NotRun,
                 };
@@ -87,7 +87,7 @@ fuzz_target!(|data: &[u8]| {
                 {
                     model.open.entry(sequence).and_modify(|doubt| *doubt = true);
                 }
-                ledger.reply(reply, now);
+                ledger.on_reply(reply, now);
             }
             6 => {
                 ledger.connection_lost();
@@ -103,13 +103,13 @@ fuzz_target!(|data: &[u8]| {
         ended(&mut ledger, &mut model);
         assert_eq!(ledger.is_empty(), model.open.is_empty());
     }
-    ledger.end_all(&problem("closed", ""), now);
+    ledger.complete_all(&problem("closed", ""), now);
     ended(&mut ledger, &mut model);
     assert!(model.open.is_empty(), "without an outcome: {:?}", model.open);
 });
 
 fn ended(ledger: &mut Ledger<u64>, model: &mut Model) {
-    for (sequence, outcome) in ledger.take_ended() {
+    for (sequence, outcome) in ledger.take_completed() {
         let doubt = model.open.remove(&sequence).expect("a call ends once");
         let out = model.out.contains(&sequence);
         if let Err(CallError::NotRun { code, .. }) = outcome {

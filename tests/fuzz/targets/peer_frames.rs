@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use ostraca_core::node::ControlMessage;
-use ostraca_store_peer::protocol::{Reply, Request, decode, decode_request, encode};
+use ostraca_store_peer::protocol::{Request, Response, decode, decode_request, encode};
 use ostraca_wire::fuzz;
 
 fuzz_target!(|data: &[u8]| {
@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         2 => {
-            let _ = decode::<Reply>(body);
+            let _ = decode::<Response>(body);
         }
         _ => {
             let _ = postcard::from_bytes::<ControlMessage>(body);

@@ -1,4 +1,4 @@
-//! What holds for all nodes: shown, and changed by compare-and-set on its rows.
+//! Shows and changes cluster-wide settings and the storage format, by compare-and-set on their rows.
 
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_wire::proto::{ClusterConfig, ClusterConfigRequest, ClusterSetting, NodeConfigStatus};

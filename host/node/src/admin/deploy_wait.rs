@@ -1,4 +1,4 @@
-//! A deploy ends when the live hosts can run it (R24), or cannot, or take too long.
+//! A deploy ends when the live hosts can run the type (R24), when one cannot, or at the timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::AdminService;
 use crate::gateway::Gateway;
 
-/// How often hosts are asked.
+/// Interval at which hosts are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl AdminService {
-    /// Waits for the live hosts to compile what was deployed, and notes which cannot or have not.
+    /// Waits for the live hosts to compile the deployment, and lists those that failed or have not finished.
     pub(crate) async fn wait_for_hosts(
         &self,
         gateway: &Gateway,
@@ -51,7 +51,7 @@ impl AdminService {
                 return deployed;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
-            // Those that have gone meanwhile are not waited for.
+            // Hosts that have left or died meanwhile are not waited for.
             let live = self.live_hosts();
             asked = waiting.into_iter().filter(|host| live.contains(host)).collect();
         }

@@ -1,4 +1,5 @@
-//! Entities: pages of them, and one in detail. What is stored any node reads; what is in memory the owner is asked.
+//! Lists entities by page and shows one in detail. Any node can read stored state; only the owner knows what is
+//! in memory.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +19,14 @@ use super::*;
 use crate::cluster_bootstrap::shard_key;
 use crate::service::unknown_type;
 
-/// Heads read from the store at a time, and bytes of them.
+/// Maximum number and bytes of heads read from the store at a time.
 const PAGE: (usize, usize) = (512, 1 << 20);
-/// Keys of an entity's state that are shown.
+/// Maximum number of an entity's state keys that are shown.
 const KEYS: usize = 50;
-/// Bytes of a value that are shown: all keys' together fit into one frame.
+/// Maximum bytes shown of a value, chosen so that the values of all shown keys fit into one frame.
 const VALUE: usize = 4 << 10;
 
-/// Bytes at a cursor's end that tell it from garbage.
+/// Length of the checksum at a cursor's end, which tells a cursor from garbage.
 const CHECK: usize = 8;
 
 fn check_of(cursor: &[u8]) -> [u8; CHECK] {
@@ -35,7 +36,8 @@ fn check_of(cursor: &[u8]) -> [u8; CHECK] {
     check
 }
 
-/// The shard of a cursor, and the store's own cursor within it; none of what no page has given.
+/// Splits a cursor into its shard and the store's cursor within that shard. `None` if the checksum does not
+/// match, so no earlier page returned it.
 fn cursor(given: &[u8]) -> Option<(u32, &[u8])> {
     let (said, check) = given.split_last_chunk::<CHECK>()?;
     let (shard, rest) = said.split_first_chunk::<4>()?;
@@ -43,7 +45,7 @@ fn cursor(given: &[u8]) -> Option<(u32, &[u8])> {
 }
 
 impl AdminService {
-    /// One page: a cursor is the shard and the store's own cursor within it.
+    /// Returns one page. Its cursor is the shard and the store's cursor within that shard.
     pub(super) async fn entities(
         &self,
         gateway: &Gateway,
@@ -128,7 +130,8 @@ impl AdminService {
         }))
     }
 
-    /// Says of each entity of a page whose it is, and whether it is live, as far as the owners say.
+    /// Asks the owners of a page's entities and fills in the owner and whether the entity is active. Returns
+    /// the nodes that did not respond.
     async fn inspect_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<NodeIssue> {
         let view = self.current_view();
         let mut asked: BTreeMap<Member, BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
@@ -171,7 +174,7 @@ impl AdminService {
         let Some(entry) = types.get(request.r#type.as_str()) else {
             return Err(unknown_type(&types, &request.r#type));
         };
-        // What an entity says it says to those who may send to it.
+        // State values are shown only to principals that may message the type.
         if request.values && !entry.admits(principal) {
             return Err(access_denied(&entry.name, principal));
         }

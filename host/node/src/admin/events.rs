@@ -1,4 +1,4 @@
-//! What happened, as it happens.
+//! Streams cluster events as they happen.
 
 use ostraca_core::node::Notice;
 use ostraca_core::rows::Member;
@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::boot_millis;
 use crate::view::EventRecord;
 
-/// Events a frame.
+/// Maximum events in a frame.
 const PAGE: usize = 256;
 
 impl AdminService {
@@ -24,7 +24,8 @@ impl AdminService {
                 loop {
                     let page = events.after(last, PAGE);
                     let Some(first) = page.first() else { break };
-                    // At the very beginning nothing was missed: one asked for what there is.
+                    // A client that starts at the beginning asks for whatever is kept, so nothing counts as
+                    // missed.
                     let missed = match last {
                         0 => 0,
                         last => first.sequence - last - 1,
@@ -52,7 +53,7 @@ impl AdminService {
     }
 }
 
-/// `now` is on the node's own clock, which does not jump.
+/// `now` is on the node's own monotonic clock, which does not jump.
 fn event(happened: EventRecord, now: u64) -> Event {
     let EventRecord { sequence: number, cluster_time_ms: at, mono, unix_ms: wall_ms, notice } =
         happened;

@@ -1,8 +1,9 @@
-//! A node that is gone for good, so that it is no problem any more.
+//! Removes a permanently lost node from the list of problems.
 //!
-//! Its row stays, since the next life of that name must have a higher incarnation than any before (R7); its standing
-//! becomes that of a node that said goodbye. Only a life that was marked dead can be forgotten: its shards may have
-//! other owners by then, and should its process be there after all, it finds its life over and registers another one.
+//! Its row stays, since the next incarnation of that name must be higher than any before (R7). Its status
+//! becomes that of a node that left. Only an incarnation that was marked dead can be forgotten: its shards may
+//! already have other owners. If its process is still running, it finds that its incarnation has ended and
+//! registers a new one.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use ostraca_wire::proto::ForgetResult;
 use super::*;
 use crate::rows;
 
-/// How often a row that changes under the pen is read again.
+/// Maximum attempts when the row changes concurrently.
 const ATTEMPTS: usize = 8;
-/// How long this node may take to see what it has written itself.
+/// How long to wait until this node's own view shows the write.
 const SEEN: Duration = Duration::from_secs(2);
 
 impl AdminService {
@@ -52,19 +53,19 @@ impl AdminService {
             };
             match store.compare_and_set(cas).await {
                 Ok(_) => {}
-                // It came back, or somebody else forgot it.
+                // The node registered again, or another request forgot it.
                 Err(CompareAndSetError::RevisionMismatch(_)) => continue,
                 Err(CompareAndSetError::Store(error)) => return Err(store_failed(&error)),
             }
             tracing::info!(node, "forgotten");
-            // Whoever asks this node next is to find it done.
+            // The next request to this node must see the node as forgotten.
             let dead = |view: &Arc<ClusterView>| {
                 view.nodes.get(&name).is_some_and(|row| {
                     row.incarnation == incarnation && row.status == NodeStatus::Dead
                 })
             };
             let mut pictures = self.view.clone();
-            // It is done in any case.
+            // The write has succeeded either way.
             let _ = tokio::time::timeout(SEEN, pictures.wait_for(|view| !dead(view))).await;
             return answer(false);
         }

@@ -1,4 +1,4 @@
-//! Nodes and shards.
+//! Lists nodes and shards.
 
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
@@ -27,7 +27,7 @@ impl AdminService {
                 status: node_status(row).into(),
                 version: version(row.version),
                 registered_for_ms: row.registered_unix_ms().map_or_else(
-                    || now.saturating_sub(row.unix_ms),
+                    || now.saturating_sub(row.registered_at),
                     |registered| wall.saturating_sub(registered),
                 ),
                 registered_at_unix_ms: row.registered_unix_ms().unwrap_or(0),
@@ -95,7 +95,7 @@ fn node_status(row: &NodeRow) -> proto::NodeStatus {
     }
 }
 
-/// As [`crate::node`] made a number of it.
+/// Reverses the encoding of a program version that [`crate::node`] uses.
 fn version(number: u64) -> String {
     format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
 }

@@ -1,4 +1,4 @@
-//! Drains and rebalances, with their progress.
+//! Drains and rebalances, with progress reports.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use ostraca_wire::server::{AdminUpdate, update_channel};
 
 use super::*;
 
-/// How often progress is told.
+/// Interval between progress checks.
 const STEP: Duration = Duration::from_millis(100);
-/// How long a rebalance may show nothing before it counts as done.
+/// How long a rebalance may show no moves before it counts as done.
 const QUIET: Duration = Duration::from_secs(2);
 
 impl AdminService {
@@ -63,7 +63,7 @@ impl AdminService {
 
     pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
         let (answer, heard) = oneshot::channel();
-        // A control thread that has ended drops the answer.
+        // If the control thread has ended, it drops the sender and the caller sees that.
         let _ = self.control.send(control::Input::Plan(answer));
         let plan = heard.await.map_err(|_| ostraca_wire::outcome::node_starting())?;
         let moves = plan.into_iter().map(|(shard, from, to)| ShardMove {
@@ -87,7 +87,8 @@ impl AdminService {
         let (pictures, events) = (self.view.clone(), self.events.clone());
         let mut last = *events.watch().borrow();
         self.send_event(Event::Rebalance);
-        // Asked of the control thread behind the command: what the command began shows as moving by then.
+        // This is queued behind the command on the control thread, so moves that the command started already
+        // show as moving.
         let nothing = match self.plan().await? {
             AdminOutput::RebalancePlan(plan) => plan.moves.is_empty() && self.is_manager(),
             _ => false,
@@ -120,7 +121,7 @@ impl AdminService {
                 }
                 let began = progress.planned > 0 || progress.in_flight > 0;
                 progress.done = quiet.elapsed() >= QUIET || (nothing && !began);
-                // Only what is news is told.
+                // Only changes are sent.
                 if told != Some(progress)
                     && parts.send(Ok(AdminUpdate::Rebalance(progress))).await.is_err()
                 {
@@ -135,7 +136,7 @@ impl AdminService {
         Ok(answer)
     }
 
-    /// Whether this node is the manager: then what it plans is what will be done.
+    /// Whether this node is the manager, so that its preview is the plan that will be carried out.
     fn is_manager(&self) -> bool {
         self.current_view()
             .manager
@@ -144,7 +145,7 @@ impl AdminService {
     }
 }
 
-/// Shards that a node owns, and those of them that are in a hand-off.
+/// Number of shards that a node owns, and how many of those are in a hand-off.
 fn count(view: &ClusterView, node: &NodeId) -> (u32, u32) {
     let (mut left, mut in_flight) = (0, 0);
     for row in view.shards.iter() {

@@ -1,4 +1,4 @@
-//! The compiler as a program of its own, for tests that run a node in their own process.
+//! The compiler as a separate program, for tests that run a node in their own process.
 
 fn main() {
     ostraca_node::compiler_main();

@@ -1,4 +1,4 @@
-//! Where it lies: sled, whose panics over broken files are errors here.
+//! The route cache's sled database. sled's panics on damaged files become errors here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -11,18 +11,18 @@ use ostraca_store_sled::{DatabaseOpenError, open_database};
 use super::CachedCluster;
 use crate::rows;
 
-/// Raised when what is kept here changes its shape; rows have versions of their own.
+/// Version of the cache's layout, to be raised when that changes; rows have versions of their own.
 const VERSION: u8 = 1;
-/// The key of version and cluster.
+/// Key of the entry that holds the layout version and the cluster id.
 const ABOUT: &str = "about";
 /// sled's page cache, in bytes.
 const PAGES: u64 = 4 << 20;
 
-/// Why it cannot be had.
+/// Why the database is unavailable.
 pub(super) enum OpenError {
-    /// Another process has it open, so it is not touched.
+    /// Another process has it open, so it must not be touched.
     InUse(String),
-    /// It is of no use to this node.
+    /// It is damaged, or belongs to another cluster or layout version.
     Unusable(String),
 }
 
@@ -32,7 +32,6 @@ impl From<String> for OpenError {
     }
 }
 
-/// The database.
 #[derive(Clone)]
 pub(super) struct Database(sled::Db);
 

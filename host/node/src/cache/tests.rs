@@ -17,7 +17,7 @@ fn node(addresses: &str) -> NodeRow {
         store_available: true,
         roles: Roles::ALL,
         version: 1,
-        unix_ms: 0,
+        registered_at: 0,
         addresses: vec![addresses.into()],
         format: 3,
         lease: 3_000,

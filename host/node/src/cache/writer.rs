@@ -1,4 +1,4 @@
-//! What of the cluster is remembered, written behind by a thread of its own.
+//! Writes the route cache in the background, on a thread of its own.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -17,15 +17,15 @@ use crate::rows::{self, MethodEntry, PoolRow, TypeRow};
 use crate::types::{DeployedType, TypeRegistry};
 use crate::view::ClusterView;
 
-/// Between two writes, at least.
+/// Minimum time between two writes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The thread that writes.
+/// Handle to the writing thread.
 pub(super) struct Writer {
     database: Database,
     newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
     types: TypeRegistry,
-    /// What stands there, by key: unchanged rows are not written again.
+    /// The stored values by key, so that unchanged rows are not written again.
     written: HashMap<String, Bytes>,
 }
 
@@ -54,7 +54,7 @@ impl Writer {
             if ended {
                 return;
             }
-            // A node that stops does not wait for the pause.
+            // A stopping node does not wait for the pause.
             let until = Instant::now() + PAUSE;
             more = false;
             while !ended {
@@ -69,7 +69,7 @@ impl Writer {
 
     pub(super) fn write(&mut self, view: &ClusterView) -> Result<(), String> {
         if view.shards.is_empty() {
-            // Nothing was read yet: what the last life left is better.
+            // No rows have been read yet: what the previous run left is better.
             return Ok(());
         }
         let now = picture(view, &self.types).map_err(|error| error.to_string())?;
@@ -84,7 +84,7 @@ impl Writer {
     }
 }
 
-/// The rows that are remembered of a moment.
+/// The rows of a view that are remembered.
 pub(super) fn picture(
     view: &ClusterView,
     types: &TypeRegistry,
@@ -94,7 +94,7 @@ pub(super) fn picture(
     let pool = PoolRow { hash: HASH.into(), shards: count, extensions: Extensions::default() };
     rows.insert(rows::pool_key(), rows::encode_value(&pool)?);
     for (node, row) in &view.nodes {
-        // Renewals would have it written all the time.
+        // With the renewal counter, every renewal would cause a write.
         let row = NodeRow { renewals: 0, store_available: true, ..row.clone() };
         let row = rows::encode_row(&Row::Node(row))?;
         rows.insert(rows::key_text(&RowKey::Node(node.clone())), row);

@@ -1,4 +1,4 @@
-//! What a configuration's values must be, beyond their types.
+//! Checks of a configuration's values that their types do not express.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     }
     roles(input, file)?;
     times(input, file)?;
-    // A renewal must be heard within 80 % of the lease, and one may be lost (R8). Where the file says no lease, the
-    // cluster's bounds it.
+    // A renewal must be confirmed within 80 % of the lease, and one may be lost (R8). If the file does not set
+    // `lease`, the cluster's lease bounds the interval instead.
     let says_lease = ExplicitSettings::from_toml(input.text).contains("lease");
     if says_lease && file.renew_interval * 2 > file.lease.mul_f64(0.8) {
         let why =
@@ -55,7 +55,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     strategy(input, file)
 }
 
-/// Who joins whom: the node that carries the store is joined by the others.
+/// Checks `join` against the roles: the store node joins nobody, all others need an address to join.
 fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if file.roles.is_empty() {
         let help = "name some, or leave `roles` out: then it has all";
@@ -86,7 +86,7 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     }
 }
 
-/// A node that is told in time must not take itself for one that is not heard.
+/// A node that receives its hand-off request in time must not conclude that the manager is unresponsive.
 fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if u128::from(cluster_sections::manager_silence_ms(file))
         > (file.hand_off.ack_timeout + file.hand_off.stop_resend_interval * 2).as_millis()
@@ -220,7 +220,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
         (["compiler", "pooled-instance-memory"], file.compiler.max_memory, 0, 1024 * GIB),
-        // A session may take half of it, and all of a session is written with each of its turns.
+        // One session may take half of this, and a session is written whole with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),
@@ -305,7 +305,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
 
 fn range(input: &SourceText<'_>, path: &[&str], least: &str, most: &str) -> ConfigError {
     let key = path.last().copied().unwrap_or_default();
-    // Keys outside of any section carry an empty one, so that all paths have one length.
+    // Top-level keys are listed under an empty section, so that all paths have the same length.
     let path = path.strip_prefix(&[""]).unwrap_or(path);
     input.at(path, format!("`{key}` must be from {least} to {most}"), None)
 }

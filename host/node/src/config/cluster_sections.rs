@@ -1,4 +1,4 @@
-//! The configuration's sections about the cluster. Defaults are those of the libraries, taken from them.
+//! The configuration's sections about the cluster. Defaults come from the libraries.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -14,28 +14,28 @@ use super::file::{ConfigFile, millis, saturating_u32, saturating_usize};
 use crate::control::ControlInboxLimits;
 use crate::user_file::units;
 
-/// How many leases a node's words may go unheard.
+/// Default of `manager-silence-leases`.
 pub(super) const DEFAULT_MANAGER_SILENCE_LEASES: u32 = 2;
 
-/// What a node may do for its cluster.
+/// A role of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It keeps the cluster's store and serves it to the others.
+    /// Keeps the cluster's store and serves it to the other nodes.
     Store,
-    /// It may become the manager.
+    /// May become the manager.
     Manager,
-    /// It owns shards and runs entities.
+    /// Owns shards and runs entities.
     Host,
-    /// It takes clients.
+    /// Accepts clients' messages.
     Gateway,
 }
 
 impl Role {
-    /// All of them, in the order in which they are shown.
+    /// All roles, in display order.
     pub const ALL: [Self; 4] = [Self::Store, Self::Manager, Self::Host, Self::Gateway];
 
-    /// Its name in a configuration.
+    /// The role's name in a configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Role {
         }
     }
 
-    /// These roles, as the core knows them.
+    /// Converts roles to the core's representation.
     #[must_use]
     pub fn to_roles(roles: &[Self]) -> Roles {
         let has = |role| roles.contains(&role);
@@ -159,7 +159,7 @@ impl Default for RebalanceSection {
 }
 
 impl RebalanceSection {
-    /// The strategy that is named; its name and its numbers were checked when the file was read.
+    /// The configured strategy. Its name and its numbers were validated when the file was read.
     pub(super) fn strategy(&self) -> Box<dyn AllocationStrategy> {
         let threshold = NonZeroU32::new(self.least_shard_threshold).unwrap_or(NonZeroU32::MIN);
         let limit =
@@ -186,7 +186,7 @@ impl Default for GatewaySection {
 }
 
 impl GatewaySection {
-    /// Milliseconds; a setting is at least one.
+    /// In milliseconds; both are at least 1.
     pub(super) fn timeout_limits(&self) -> TimeoutLimits {
         let longest = millis(self.max_timeout);
         TimeoutLimits { default_ms: millis(self.default_timeout).min(longest), max_ms: longest }
@@ -239,7 +239,7 @@ impl PeersSection {
         }
     }
 
-    /// How much of what other nodes say may wait.
+    /// Limits of the control inbox.
     pub(super) fn control_inbox_limits(&self) -> ControlInboxLimits {
         ControlInboxLimits {
             messages: self.control_messages as usize,
@@ -248,7 +248,7 @@ impl PeersSection {
     }
 }
 
-/// Settings of the node's machine.
+/// Settings of the node's state machine.
 pub(super) fn node_settings(file: &ConfigFile) -> node::Settings {
     node::Settings {
         settings_revision: 0,
@@ -266,13 +266,13 @@ pub(super) fn node_settings(file: &ConfigFile) -> node::Settings {
         report_delay: millis(file.report_delay),
         manager_silence_timeout: manager_silence_ms(file),
         campaign_stagger: millis(file.campaign_stagger),
-        // The lock of the store's directory proves that no other life of this node has it open (R7).
+        // The lock on the store's directory proves that no earlier incarnation of this node has it open (R7).
         embedded_store: file.roles.contains(&Role::Store),
         mutations: Vec::new(),
     }
 }
 
-/// How long a node's words may go unheard, in milliseconds.
+/// `manager-silence-leases` as a time, in milliseconds.
 pub(super) fn manager_silence_ms(file: &ConfigFile) -> u64 {
     millis(file.lease).saturating_mul(file.manager_silence_leases.into())
 }

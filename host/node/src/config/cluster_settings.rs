@@ -1,4 +1,5 @@
-//! Settings that a promise depends on: a row of the cluster says them, and no node its own (`docs/settings.md`).
+//! Settings that a promise depends on: a row of the cluster holds them, and no node may deviate
+//! (`docs/settings.md`).
 
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use crate::user_file::units;
 /// The settings of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterSettings {
-    /// How long a lease holds without a renewal (R7, R8). Default 3 s.
+    /// How long a lease lasts without a renewal (R7, R8). Default 3 s.
     pub lease: Duration,
-    /// What a judge adds to another node's lease, for clocks of different speed (R8). Default 600 ms.
+    /// Added to another node's lease before it counts as expired, to allow for clock drift (R8). Default 600
+    /// ms.
     pub lease_margin: Duration,
     /// How long after its last use a client's session is remembered (R17). Default 1 h.
     pub lane_ttl: Duration,
@@ -36,7 +38,7 @@ impl Default for ClusterSettings {
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Each setting: its name in a configuration, and what it may be.
+/// Each setting: its name in a configuration, its minimum and its maximum.
 const ALL: [(&str, Duration, Duration); 3] = [
     ("lease", Duration::from_millis(100), HOUR),
     ("lease-margin", Duration::from_millis(10), HOUR),
@@ -44,17 +46,17 @@ const ALL: [(&str, Duration, Duration); 3] = [
 ];
 
 impl ClusterSettings {
-    /// Each with its name in a configuration.
+    /// Each setting with its name in a configuration.
     #[must_use]
     pub fn named(&self) -> [(&'static str, Duration); 3] {
         let values = [self.lease, self.lease_margin, self.lane_ttl];
         std::array::from_fn(|at| (ALL[at].0, values[at]))
     }
 
-    /// Sets one by its name, from a time as in a configuration (`10 s`).
+    /// Sets a setting by name, from a duration as in a configuration (`10 s`).
     ///
     /// # Errors
-    /// Which names there are, or what the value may be.
+    /// Names the valid settings, or the range of the value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let Some(at) = ALL.iter().position(|(known, ..)| *known == name) else {
             let names = ALL.map(|(name, ..)| format!("`{name}`")).join(", ");
@@ -77,7 +79,7 @@ impl ClusterSettings {
         Self { lease, lease_margin, lane_ttl }
     }
 
-    pub(crate) fn to_row(&self, revision: u64, before: Option<SettingsRow>) -> SettingsRow {
+    pub(crate) fn to_row(self, revision: u64, before: Option<SettingsRow>) -> SettingsRow {
         SettingsRow {
             revision,
             lease: millis(self.lease),
@@ -88,12 +90,12 @@ impl ClusterSettings {
     }
 }
 
-/// Which of the cluster's settings a configuration says itself.
+/// Which cluster settings a configuration sets explicitly.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ExplicitSettings([bool; 3]);
 
 impl ExplicitSettings {
-    /// Of a text that is a configuration.
+    /// Finds them in the text of a configuration.
     pub(super) fn from_toml(text: &str) -> Self {
         let table: toml::Table = text.parse().unwrap_or_default();
         Self(ALL.map(|(name, ..)| match name.split_once('.') {
@@ -108,8 +110,8 @@ impl ExplicitSettings {
         ALL.iter().zip(self.0).any(|((known, ..), stated)| stated && *known == name)
     }
 
-    /// Makes a comment of each setting of the cluster that the configuration does not say itself: the text may be used
-    /// as a file, whatever the cluster has.
+    /// Comments out each cluster setting that the configuration does not set explicitly, so that the text can
+    /// be used as a file whatever the cluster has.
     pub(super) fn comment_others(self, text: &str) -> String {
         let mut section = String::new();
         let mut lines = String::new();
@@ -129,7 +131,7 @@ impl ExplicitSettings {
 }
 
 impl Config {
-    /// The cluster's settings as this configuration has them: what it says, and defaults.
+    /// The cluster's settings as this configuration has them: explicit values, else defaults.
     #[must_use]
     pub fn cluster_settings(&self) -> ClusterSettings {
         let file = &self.file;
@@ -140,10 +142,10 @@ impl Config {
         }
     }
 
-    /// Whether the configuration says nothing else than the cluster.
+    /// Checks that explicitly configured cluster settings match the cluster's.
     ///
     /// # Errors
-    /// [`NodeError::OtherSetting`] with both values.
+    /// [`NodeError::SettingMismatch`] with both values.
     pub(crate) fn check_cluster_settings(
         &self,
         cluster: &ClusterSettings,
@@ -158,7 +160,7 @@ impl Config {
         Ok(())
     }
 
-    /// Goes by the cluster's settings from here on.
+    /// Adopts the cluster's settings.
     pub(crate) fn apply_cluster_settings(&mut self, cluster: &ClusterSettings) {
         self.lease = cluster.lease;
         self.file.lease = cluster.lease;
@@ -167,12 +169,12 @@ impl Config {
         self.renew_interval = self.renew_within(cluster.lease);
     }
 
-    /// A renewal must be heard within 80 % of the lease, and one may be lost (R8).
+    /// A renewal must be confirmed within 80 % of the lease, and one may be lost (R8).
     fn renew_within(&self, lease: Duration) -> Duration {
         self.file.renew_interval.min(lease * 2 / 5).max(10 * MS)
     }
 
-    /// What the node's machine goes by, where the cluster's row says this.
+    /// The lease settings of the node's state machine that follow from the cluster's row.
     pub(crate) fn lease_settings(&self, row: &SettingsRow) -> LeaseSettings {
         let SettingsRow { revision, lease, lease_margin: margin, .. } = *row;
         let hand_off = &self.file.hand_off;

@@ -1,4 +1,4 @@
-//! The configuration as it is written. Defaults are those of the libraries, taken from them.
+//! The configuration as it is written. Defaults come from the libraries.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -168,7 +168,7 @@ pub(super) struct StoreSection {
     pub(super) watch_history_bytes: u64,
 }
 
-/// The port that a node listens on unless it is told another.
+/// The default port.
 const PORT: u16 = 7411;
 
 impl Default for ConfigFile {
@@ -250,7 +250,7 @@ impl NetworkSection {
         let short = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Limits {
             max_message: short(self.max_message),
-            // Room for the rest of the envelope.
+            // Leaves room for the rest of the envelope.
             max_frame: short(self.max_message).saturating_add(64 << 10),
             session_in_flight_messages: self.session_in_flight_messages,
             session_in_flight_bytes: self.session_in_flight_bytes,

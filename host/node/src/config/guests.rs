@@ -1,4 +1,4 @@
-//! What runs guests, what may be a guest, and what compiles them, as it is written.
+//! The sections about running, checking and compiling guests, as they are written.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) struct GuestsSection {
     pub(super) deploy_wait_timeout: Duration,
 }
 
-/// `[components]`: what any component may make.
+/// `[components]`: limits on what a component may define and instantiate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct ComponentsSection {
@@ -46,7 +46,7 @@ pub(super) struct ComponentsSection {
     pub(super) definitions: u32,
 }
 
-/// `[compiler]`: the process that compiles.
+/// `[compiler]`: the compiler process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct CompilerSection {

@@ -1,6 +1,8 @@
-//! Settings that had another name in an earlier version: a file with one of them is refused, and the new name is told.
+//! Settings that had another name in an earlier version: a file that uses one is refused, and the error gives
+//! the new name.
 
-/// Former names, each with its present one. A section stands after its settings, which say more.
+/// Former names, each with its current one. A section comes after its settings, whose entries are more
+/// specific.
 pub(super) const RENAMED: &[(&str, &str)] = &[
     ("renew", "renew-interval"),
     ("margin", "lease-margin"),

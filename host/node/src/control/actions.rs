@@ -1,4 +1,4 @@
-//! What the machine says, done: told to workers, gateway and other nodes, or asked of the stores.
+//! Executes the machine's actions: informs workers, gateway and other nodes, and calls the stores.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use crate::cluster_bootstrap::shard_key;
 use crate::gateway::Gateway;
 use crate::worker;
 
-/// Renewals between two writes of cluster time and of the store's witness. Time that a crash takes with it only
-/// makes lanes live longer.
+/// Renewals between two writes of cluster time and of the store's witness. Cluster time that is lost in a crash
+/// only makes lanes live longer.
 const RENEWALS_PER_PERSIST: u64 = 8;
 
 impl ControlLoop {
@@ -85,7 +85,7 @@ impl ControlLoop {
         }
     }
 
-    /// Something happened that operators may want to know.
+    /// Logs a notice and keeps it as an event for operators.
     fn record_event(&self, notice: Notice) {
         match &notice {
             Notice::ShardAssigned { .. } | Notice::HandOffStarted { .. } => {
@@ -102,7 +102,7 @@ impl ControlLoop {
 
     fn all_workers(&self, input: impl Fn() -> worker::Input) {
         for worker in &self.deps.workers {
-            // A worker that has ended serves nothing, and has said so.
+            // A worker that has ended serves nothing, and has reported its end.
             let _ = worker.send(input());
         }
     }
@@ -110,7 +110,7 @@ impl ControlLoop {
     fn worker(&self, shard: ShardId, input: worker::Input) {
         let at = Gateway::worker_of(shard, self.deps.workers.len());
         if let Some(worker) = self.deps.workers.get(at) {
-            // A worker that has ended serves nothing, and has said so.
+            // A worker that has ended serves nothing, and has reported its end.
             let _ = worker.send(input);
         }
     }

@@ -1,4 +1,4 @@
-//! The thread's loop: what it is told becomes an event of the machine, and what the machine says is done.
+//! The thread's loop: turns inputs into events of the machine, and executes the actions that follow.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,31 +21,30 @@ use crate::rows::{self, ClusterRow, SettingsRow};
 use crate::view::ClusterView;
 use crate::worker;
 
-/// How often the picture of the cluster is renewed at most.
+/// Minimum time between two updates of the cluster view.
 const VIEW_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The thread's state.
 pub(super) struct ControlLoop {
     pub(super) deps: ControlDeps,
     pub(super) own: mpsc::UnboundedSender<Input>,
-    /// Calls of the stores that are under way.
+    /// Store calls in progress.
     pub(super) tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     pub(super) control_links: ControlLinks,
-    /// The watch that counts; what others still tell is old.
+    /// Generation of the current watch; events of older ones are ignored.
     pub(super) watch: u64,
     pub(super) watcher: Option<tokio::task::JoinHandle<()>>,
-    /// The last list failed, and that was said.
+    /// Whether the current failure to list rows has been logged.
     pub(super) unlisted: Arc<AtomicBool>,
-    /// Keys of rows that were not understood, and that was said.
+    /// Keys of undecodable rows that have been logged.
     strange: BTreeSet<String>,
-    /// Something changed that the picture shows.
+    /// Whether something changed that the cluster view shows.
     changed: bool,
     pub(super) renewals: u64,
-    /// Types that this node cannot run, as the machine was last told.
+    /// Types that this node cannot run, as last reported to the machine.
     unrunnable: Vec<String>,
 }
 
-/// Runs until nobody can tell it anything any more.
+/// Runs until all senders of its inputs are gone.
 pub(super) async fn run(
     parts: ControlDeps,
     own: mpsc::UnboundedSender<Input>,
@@ -107,20 +106,20 @@ impl ControlLoop {
                 }
                 Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row),
                 Ok(None) => self.deps.loader.on_row_changed(row),
-                // One of a newer node changes with each renewal: said once.
+                // A row that a newer node writes changes with each renewal: log it once.
                 Err(error) if self.strange.insert(row.key.clone()) => {
                     tracing::error!(%error, "a row was not understood");
                 }
                 Err(_) => {}
             },
             Input::Plan(answer) => {
-                // Whoever asked may be gone.
+                // The requester may have gone.
                 let _ = answer.send(self.deps.machine.preview_rebalance());
             }
         }
     }
 
-    /// The cluster's format, which this program may not read, or its settings.
+    /// Handles the cluster-wide rows: the format, which this program may be unable to read, and the settings.
     fn about_all(&mut self, row: &StoredRow) {
         if row.key == rows::SETTINGS {
             match rows::decode::<SettingsRow>(row) {
@@ -138,7 +137,7 @@ impl ControlLoop {
             return;
         }
         if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.readable()) {
-            // Nobody to hear it: the node is stopping.
+            // The receiver is gone only if the node is stopping.
             let _ = self.deps.failures.send(error);
         }
     }
@@ -159,7 +158,7 @@ impl ControlLoop {
             }
             worker::WorkerReport::Panicked(worker) => {
                 let error = NodeError::UnexpectedExit(format!("worker {worker} panicked"));
-                // Nobody to hear it: the node is stopping.
+                // The receiver is gone only if the node is stopping.
                 let _ = self.deps.failures.send(error);
             }
         }
@@ -175,7 +174,8 @@ impl ControlLoop {
     }
 
     fn execute_actions(&mut self) {
-        // A new owner's machine is made before any message is let go to it: it would be bounced, and wait for a retry.
+        // A new owner's machine must exist before messages are released to it: they would be bounced, and wait
+        // for a retry.
         let mut routes = Vec::new();
         while let Some(action) = self.deps.machine.poll() {
             match action {
@@ -188,7 +188,8 @@ impl ControlLoop {
         }
     }
 
-    /// Types become unrunnable where they are loaded; the machine is told here, so that shards go elsewhere (R24).
+    /// A type becomes unrunnable in the loader. The machine is informed here, so that the shards go elsewhere
+    /// (R24).
     fn report_unrunnable_types(&mut self) {
         let broken = self.deps.gateway.types.broken();
         let types: Vec<_> = broken.iter().map(|(name, _)| name.to_string()).collect();

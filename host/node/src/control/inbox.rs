@@ -1,8 +1,8 @@
-//! What other nodes say, on its way to the machine.
+//! Control messages of other nodes, on their way to the machine.
 //!
-//! The queue has bounds, in words and in bytes. Rows decide, so a word that finds no room is lost and counted: that
-//! costs time, where memory without bound would cost the node. What happens on this node itself has a queue of its
-//! own, and none of it is ever lost.
+//! The queue is bounded in messages and in bytes. Rows decide, so a message that does not fit is dropped and
+//! counted: that only costs time, while unbounded memory could cost the node. Inputs from this node itself have
+//! a queue of their own, and none of those is ever dropped.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,15 +16,16 @@ use tokio::sync::mpsc;
 use super::message::IgnoreReason;
 use crate::stats::Stats;
 
-/// Kinds of ignored messages that are logged: a peer chooses their numbers.
+/// Maximum kinds of ignored messages that are logged, since a peer chooses their numbers.
 const KINDS_LOGGED: usize = 64;
 
-/// How much may wait to be heard.
+/// Limits of the control inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ControlInboxLimits {
-    /// Words, of all nodes together (`peers.control-messages`). Default 4,096.
+    /// Messages of all nodes together (`peers.control-messages`). Default 4,096.
     pub(crate) messages: usize,
-    /// Their bytes (`peers.control-message-bytes`); a larger one goes alone. Default 16 MiB.
+    /// Their bytes (`peers.control-message-bytes`); a larger message is accepted when the inbox is empty.
+    /// Default 16 MiB.
     pub(crate) bytes: usize,
 }
 
@@ -34,18 +35,18 @@ impl Default for ControlInboxLimits {
     }
 }
 
-/// Where words are put. Clones are one place.
+/// The sending side. Clones share one queue.
 #[derive(Clone)]
 pub(crate) struct ControlInboxSender {
     queue: mpsc::Sender<InboxEntry>,
     bytes: Arc<AtomicUsize>,
     bounds: ControlInboxLimits,
     stats: Arc<Stats>,
-    /// What was ignored, as far as it was logged.
+    /// Keys of the ignored messages that have been logged.
     ignored: Arc<Mutex<BTreeSet<u64>>>,
 }
 
-/// Where they are heard.
+/// The receiving side.
 pub(crate) struct ControlInbox {
     queue: mpsc::Receiver<InboxEntry>,
     bytes: Arc<AtomicUsize>,
@@ -57,7 +58,7 @@ struct InboxEntry {
     bytes: usize,
 }
 
-/// A queue with these bounds; what it loses is counted.
+/// Creates a queue with these limits; dropped messages are counted in `stats`.
 pub(crate) fn control_inbox(
     bounds: ControlInboxLimits,
     stats: Arc<Stats>,
@@ -70,7 +71,7 @@ pub(crate) fn control_inbox(
 }
 
 impl ControlInboxSender {
-    /// Puts a word that came in so many bytes. Never waits.
+    /// Enqueues a message that arrived as `bytes` bytes, or drops it. Never waits.
     pub(crate) fn put(&self, from: Member, talk: ControlMessage, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;
@@ -96,7 +97,7 @@ impl ControlInboxSender {
 }
 
 impl ControlInbox {
-    /// The next word; none if nobody can say anything any more.
+    /// Returns the next message; `None` once all senders are gone.
     pub(crate) async fn next(&mut self) -> Option<(Member, ControlMessage)> {
         let InboxEntry { from, message: talk, bytes } = self.queue.recv().await?;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);

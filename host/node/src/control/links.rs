@@ -1,4 +1,5 @@
-//! Words to other nodes: a link a node, on the control thread. What cannot be said now is forgotten: rows decide.
+//! Sends control messages: one link for each node, on the control thread. A message that cannot be sent now is
+//! dropped: rows decide.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::message;
 use crate::dial::{self, Backoff};
 
-/// Words that may wait for a link.
+/// Messages that may wait for a link.
 const QUEUE: usize = 1_024;
 
 struct ControlLink {
@@ -45,7 +46,7 @@ impl ControlLinks {
         }
     }
 
-    /// A node's row says where it is, and whether it lives.
+    /// A node's row gives its addresses and whether it is live.
     pub(super) fn update_node(&mut self, member: &Member, alive: bool, addresses: Vec<String>) {
         if !alive {
             let ends = |known: &ControlLink| {
@@ -58,7 +59,7 @@ impl ControlLinks {
         }
         let same = |known: &ControlLink| known.member == *member && known.addresses == addresses;
         if self.links.get(&member.node).is_some_and(same) {
-            // What waits for its link is not thrown away over old news.
+            // Outdated news must not discard what waits for the current link.
             return;
         }
         let (words, said) = mpsc::channel(QUEUE);
@@ -88,7 +89,7 @@ async fn keep(
                         _ = link.closed() => break,
                         () = calls.closed() => break,
                         words = said.recv() => match words {
-                            // It is sent now; whether it comes is not asked.
+                            // It is sent now; delivery is not tracked.
                             Some(words) if message::version(&words) <= link.info.version => {
                                 drop(calls.call(words));
                             }

@@ -1,7 +1,8 @@
-//! A control message in bytes: a byte of version, who speaks, what is said, and a block of later releases' fields.
+//! A control message in bytes: a version byte, the sender, the message, and a block of fields of later
+//! releases.
 //!
-//! The version is the lowest whose speakers understand all of the message. Rows decide and messages only save time,
-//! so a message that is not understood is ignored: it is counted, and each kind is logged once.
+//! The version is the lowest one whose nodes understand the whole message. Rows decide and messages only save
+//! time, so a message that is not understood is ignored: it is counted, and each kind is logged once.
 
 use bytes::Bytes;
 use ostraca_core::codec::{self, CodecError};
@@ -12,10 +13,10 @@ use ostraca_core::rows::Member;
 use ostraca_wire::peer::PEER_PROTOCOL_VERSIONS;
 use serde::Serialize;
 
-/// What every control message of this release bears.
+/// Version of every control message of this release.
 const VERSION: u8 = 2;
 
-/// The block behind a control message. Its fields are known to whoever knows the message's kind.
+/// The extension block of a control message. A node that knows the message's kind knows its fields.
 #[derive(Debug)]
 struct ControlMessageExtensions;
 
@@ -29,19 +30,19 @@ pub(crate) enum IgnoreReason {
     /// A later release has more kinds.
     #[error("it is of the unknown kind {0}")]
     UnknownKind(u32),
-    /// It is of a version that is not spoken here.
+    /// This release does not support its version.
     #[error("it has version {0}; this release speaks {start} to {end}", start = PEER_PROTOCOL_VERSIONS.start(), end = PEER_PROTOCOL_VERSIONS.end())]
     UnsupportedVersion(u8),
-    /// It has a required field that is unknown, or is damaged.
+    /// It is damaged, or has a required field that is unknown.
     #[error("{0}")]
     Malformed(String),
-    /// The certificate says who speaks, and it is another node.
+    /// The message names another sender than the connection's certificate.
     #[error("it says that it comes from node {0}")]
     SenderMismatch(NodeId),
 }
 
 impl IgnoreReason {
-    /// What is logged once: the unknown kind, else one number for each reason.
+    /// Key under which this is logged once: the unknown kind, else one number for each reason.
     pub(super) fn key(&self) -> u64 {
         match self {
             Self::UnknownKind(kind) => u64::from(*kind),
@@ -52,7 +53,7 @@ impl IgnoreReason {
     }
 }
 
-/// What the node `by` says.
+/// Decodes a message that the node `by` sent.
 pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage), IgnoreReason> {
     let unreadable = |error: CodecError| IgnoreReason::Malformed(error.to_string());
     let Some((&version, body)) = body.split_first() else {
@@ -74,7 +75,7 @@ pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage
     Ok((from, talk))
 }
 
-/// The bytes of a control message.
+/// Encodes a control message.
 pub(super) fn encode(from: &Member, talk: &ControlMessage) -> Result<Bytes, CodecError> {
     encode_any(from, talk)
 }
@@ -84,7 +85,7 @@ fn encode_any(from: &Member, talk: &impl Serialize) -> Result<Bytes, CodecError>
     codec::append_encoded(vec![VERSION], &message).map(Bytes::from)
 }
 
-/// The version that the other side must speak.
+/// The version that the receiver must support.
 pub(super) fn version(body: &[u8]) -> u32 {
     body.first().copied().unwrap_or_default().into()
 }

@@ -1,4 +1,4 @@
-//! What the control thread asks of the stores; each answer comes back as an event of the machine.
+//! The control thread's store calls; each result comes back as an event of the machine.
 
 use std::future::ready;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::cluster_bootstrap::{self, shard_key};
 use crate::rows;
 
 impl ControlLoop {
-    /// Lists every row, and watches from there.
+    /// Lists all rows, and watches from that revision.
     pub(super) fn list(&mut self) {
         self.watch += 1;
         if let Some(watcher) = self.watcher.take() {
@@ -36,11 +36,11 @@ impl ControlLoop {
                     listed
                 }
                 Err(error) => {
-                    // It is tried again several times a second: said once.
+                    // It is retried several times a second: log it once.
                     if !told.swap(true, Ordering::Relaxed) {
                         tracing::warn!(%error, "the cluster's rows are not read, until the store answers again");
                     }
-                    // Nobody to hear it: the node stops.
+                    // The receiver is gone only if the node is stopping.
                     let _ = own.send(Input::Event(Event::RowsListed(None)));
                     return;
                 }
@@ -53,13 +53,13 @@ impl ControlLoop {
                     Err(error) => tracing::error!(%error, "a row was not understood"),
                 }
             }
-            // Before the machine registers by what it knows.
+            // These must take effect before the machine registers on the basis of the list.
             for row in types.iter().filter(|row| rows::is_cluster_wide(&row.key)) {
                 let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
             }
             types.retain(|row| rows::type_name(&row.key).is_some());
             loader.on_rows_listed(types, revision);
-            // Nobody to hear any of it: the node stops.
+            // The receiver is gone only if the node is stopping.
             let _ = own.send(Input::Event(Event::RowsListed(Some(core))));
             let mut changes = store.watch("", revision);
             loop {
@@ -72,15 +72,15 @@ impl ControlLoop {
         }));
     }
 
-    /// Reads the cluster's format once more after the own row stands: whoever raises it looks at the rows after it
-    /// wrote that it will, so one of both sees the other.
+    /// Reads the cluster's format again after this node's own row was written. An upgrade first writes the
+    /// target format and then reads the nodes' rows, so that one of the two sees the other.
     pub(super) fn read_format(&mut self) {
         let (asked, own, watch) =
             (self.deps.cluster_store.get("cluster"), self.own.clone(), self.watch);
         self.tasks.push(
             async move {
                 if let Ok(Some(row)) = asked.await {
-                    // Nobody to hear it: the node stops.
+                    // The receiver is gone only if the node is stopping.
                     let _ = own.send(Input::Watched(watch, RowEvent::Set(row)));
                 }
                 Event::Tick
@@ -101,7 +101,7 @@ impl ControlLoop {
                         _ => Event::Tick,
                     },
                     Ok(None) => Event::RowObserved { key, value: None },
-                    // It is asked again.
+                    // The machine asks again.
                     Err(_) => Event::Tick,
                 }
             }
@@ -153,7 +153,7 @@ impl ControlLoop {
         );
     }
 
-    /// Asks the entities' store for something small, to know whether it answers (R9).
+    /// Makes a small call to the entity store, to learn whether it responds (R9).
     pub(super) fn probe_entity_store(&mut self) {
         let sent = self.deps.clock.now().mono;
         let asked = self.deps.entity_store.current_claims(vec![shard_key(ShardId(1))]);
@@ -168,7 +168,7 @@ impl ControlLoop {
         );
     }
 
-    /// Cluster time, and what is remembered of the store.
+    /// Writes cluster time and the store's witness.
     pub(super) fn persist_time_and_witness(&mut self) {
         let (store, clock) = (self.deps.cluster_store.clone(), self.deps.clock.clone());
         let local = self.deps.local_store.clone();

@@ -1,7 +1,8 @@
-//! Where the entities of a type live: fixed from its first deployment, in a row of its own (R23).
+//! A type's binding, which decides the shard of each of its entities: fixed by its first deployment, in a row
+//! of its own (R23).
 //!
-//! The row is written before the type's, by compare-and-set, and never changes. So whatever revisions race, and
-//! whenever a first entity comes, all of them agree in which shard it is.
+//! The row is written before the type's, by compare-and-set, and never changes. So all revisions agree on every
+//! entity's shard, however deploys race and whenever a first entity is activated.
 
 use ostraca_core::extensions::Extensions;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
@@ -20,7 +21,7 @@ fn wanted(manifest: &Manifest) -> BindingRow {
 }
 
 impl Deployer {
-    /// Whether the type may be deployed like this, as far as is known now.
+    /// Checks that the manifest agrees with the type's binding, as far as it is known now.
     pub(super) async fn check_binding(&self, manifest: &Manifest) -> Result<(), Problem> {
         let key = rows::binding_key(&manifest.entity_type);
         match rows::read::<BindingRow>(&*self.cluster_store, &key).await.map_err(to_problem)? {
@@ -29,7 +30,7 @@ impl Deployer {
         }
     }
 
-    /// Fixes it, if nobody has yet.
+    /// Writes the binding unless it exists.
     pub(super) async fn bind(&self, manifest: &Manifest) -> Result<(), Problem> {
         let key = rows::binding_key(&manifest.entity_type);
         let value = Some(rows::encode_value(&wanted(manifest)).map_err(to_problem)?);

@@ -1,4 +1,4 @@
-//! Messages that another node passed on: they are run here or refused, and never passed on again (S11.6).
+//! Messages that another node forwarded: they are run here or refused, and never forwarded again (S11.6).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::service::problem;
 use crate::types::TypeTable;
 use crate::worker::{Delivery, ReplyTo};
 
-/// A message whose shard is known, and who said it.
+/// A message whose shard is known, with its sender.
 struct Placed {
     session: ScopedSessionId,
     shard: ShardId,
@@ -23,12 +23,12 @@ struct Placed {
 }
 
 impl Gateway {
-    /// Takes messages that another node passed on.
+    /// Accepts messages that another node forwarded.
     pub(crate) fn accept_forwarded(&self, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.snapshot();
         let placed: Vec<_> =
             batch.drain(..).filter_map(|request| self.place(&types, request)).collect();
-        // Whatever takes long is done without the router.
+        // Slow work is done without the router's lock.
         let hints: Vec<_> = {
             let Some(router) = self.router() else { return };
             let hint = |Placed { shard, request, .. }: &Placed| {
@@ -39,7 +39,7 @@ impl Gateway {
         let mut out = StepBatches::new(self.workers.len());
         for (Placed { session, shard, request }, hint) in placed.into_iter().zip(hints) {
             let IncomingMessage { envelope, received, ticket } = request;
-            // Where nothing is hosted, no worker would refuse it.
+            // A node without workers must refuse the message here, since there is no worker to refuse it.
             if hint.is_some() || self.workers.is_empty() {
                 let details = hint.as_ref().map(hint_details).unwrap_or_default();
                 let text = format!("shard {shard} is not on this node");
@@ -58,7 +58,7 @@ impl Gateway {
         out.deliver(&self.workers);
     }
 
-    /// Finds a message's shard; none: it was refused.
+    /// Finds a message's shard. `None` if the message was refused.
     fn place(&self, types: &TypeTable, mut request: IncomingMessage) -> Option<Placed> {
         self.resolver.timeout_limits.apply(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
@@ -68,7 +68,7 @@ impl Gateway {
             return None;
         };
         let Some(entry) = types.get(request.envelope.r#type.as_str()) else {
-            // The other node knows the type, so this one soon will: the sender tries again.
+            // The other node knows the type, so this one soon will: the sender retries.
             request.ticket.not_run(loading());
             return None;
         };

@@ -1,4 +1,4 @@
-//! Links to other nodes for messages: one a node, made as soon as its row says that it lives.
+//! Links to other nodes for messages: one for each node, made as soon as its row says that it is live.
 
 mod inspect;
 
@@ -20,18 +20,18 @@ use super::{Gateway, lock};
 use crate::dial::{self, Backoff};
 use crate::service::problem;
 
-/// How long a node may be out of reach before the manager is told (S12).
+/// How long a node may be unreachable before the manager is told (S12).
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
-/// A node that lives, and the way to it.
+/// A live node, and the route to it.
 struct PeerRoute {
     member: Member,
     state: Arc<PeerState>,
-    /// Ends the task that keeps the link.
+    /// Ends the task that maintains the link.
     _keeper: DropGuard,
 }
 
-/// What a way and the task that keeps its link share.
+/// State that a route shares with the task that maintains its link.
 struct PeerState {
     addresses: Mutex<Vec<String>>,
     link: Mutex<Option<ActiveLink>>,
@@ -39,13 +39,13 @@ struct PeerState {
     down: Mutex<Instant>,
 }
 
-/// A link that stands: its messages, and its connection for whatever else is asked.
+/// An established link: its message stream, and its connection for other requests.
 struct ActiveLink {
     messages: Arc<MessageLink>,
     peer: PeerLink,
 }
 
-/// All links of a node.
+/// All message links of a node.
 pub(crate) struct MessageLinks {
     /// This node.
     pub(super) local_node: NodeId,
@@ -57,7 +57,8 @@ pub(crate) struct MessageLinks {
 }
 
 impl MessageLinks {
-    /// Links from the node `own`, kept by tasks of `runtime`. Nodes that stay out of reach are told.
+    /// Creates links from the node `own`, maintained by tasks of `runtime`. Nodes that stay unreachable are
+    /// sent to `unreachable`.
     pub(crate) fn new(
         own: NodeId,
         dialer: PeerDialer,
@@ -68,14 +69,14 @@ impl MessageLinks {
         Self { local_node: own, routes: ways, dialer, runtime, unreachable, gateway }
     }
 
-    /// Where replies go. Before it no link is made.
+    /// Sets where replies go. No link is made before that.
     pub(crate) fn set_gateway(&self, gateway: &Arc<Gateway>) {
-        // A second gateway is a fault of this program: the first one stays.
+        // A second call would be a bug in this program: the first gateway stays.
         let _ = self.gateway.set(Arc::downgrade(gateway));
     }
 
-    /// Sends messages, never waiting. Those that are not sent stay in the batch; those that no link to that node can
-    /// ever carry are taken out of it and given back.
+    /// Sends messages without waiting. Those that are not sent stay in the batch; those that are too large for
+    /// any link to that node are removed and returned.
     pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) -> Vec<(u64, Problem)> {
         let link = {
             let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +86,7 @@ impl MessageLinks {
         let Some(link) = link else { return Vec::new() };
         let mut refused = Vec::new();
         while let Err(error) = link.send(batch) {
-            // The error is about the first of those that stay; what is behind it is not to suffer for it.
+            // The error concerns the first of the messages that stay; those behind it must not suffer for it.
             if !matches!(error, ostraca_wire::Error::TooLarge { .. }) || batch.is_empty() {
                 tracing::debug!(%error, node = %to, left = batch.len(), "messages were not sent");
                 break;
@@ -97,7 +98,8 @@ impl MessageLinks {
         refused
     }
 
-    /// A node's row says where it is, and whether it lives. Told again, it changes nothing of a link that stands.
+    /// A node's row gives its addresses and whether it is live. Repeating it does not disturb an established
+    /// link.
     pub(crate) fn update_node(&self, member: &Member, alive: bool, addresses: &[String]) {
         if member.node == self.local_node {
             return;
@@ -105,7 +107,8 @@ impl MessageLinks {
         let mut ways = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         let known = ways.get(&member.node);
         if !alive {
-            // The end of a life is that of those before it, too: they may be known from a cache only.
+            // The end of an incarnation implies the end of earlier ones, which may be known from the cache
+            // only.
             let ends =
                 |way: &PeerRoute| way.member.incarnation.counter <= member.incarnation.counter;
             if known.is_some_and(ends) {
@@ -136,14 +139,14 @@ impl MessageLinks {
         ways.insert(member.node.clone(), way);
     }
 
-    /// Nodes to which a link stands.
+    /// Nodes with an established link.
     pub(crate) fn connected_nodes(&self) -> Vec<NodeId> {
         let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let up = |way: &PeerRoute| lock(&way.state.link).is_some();
         ways.iter().filter(|(_, way)| up(way)).map(|(node, _)| node.clone()).collect()
     }
 
-    /// Nodes that live by their rows, and to which there has been no link for long.
+    /// Nodes that are live by their rows but have had no link for longer than the limit.
     pub(crate) fn unreachable_nodes(&self) -> Vec<NodeId> {
         let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let away = |way: &PeerRoute| {
@@ -153,7 +156,7 @@ impl MessageLinks {
     }
 }
 
-/// Keeps one link.
+/// Maintains one link.
 struct Keeper {
     member: Member,
     dialer: PeerDialer,
@@ -173,7 +176,7 @@ impl Keeper {
                     tracing::debug!(node = %self.member, "linked");
                     *lock(&self.state.link) =
                         Some(ActiveLink { messages: link.clone(), peer: peer.clone() });
-                    // The stream may end alone, and the connection would stay up without it.
+                    // The stream may end alone, while the connection stays up.
                     tokio::select! {
                         _ = peer.closed() => {}
                         () = link.closed() => {}
@@ -181,7 +184,7 @@ impl Keeper {
                     *lock(&self.state.down) = Instant::now();
                     *lock(&self.state.link) = None;
                     peer.close();
-                    // What was on its way is told as lost before the next link takes anything.
+                    // In-flight messages are reported as lost before the next link accepts anything.
                     link.closed().await;
                     since = Instant::now();
                 }
@@ -189,7 +192,7 @@ impl Keeper {
                     tracing::debug!(%error, node = %self.member, "no link");
                     if since.elapsed() >= UNREACHABLE_AFTER {
                         since = Instant::now();
-                        // Nobody to hear it: the node stops.
+                        // The receiver is gone only if the node is stopping.
                         let _ = self.unreachable.send(self.member.node.clone());
                     }
                 }
@@ -211,7 +214,7 @@ impl Keeper {
     }
 }
 
-/// Where a link's replies go.
+/// Where a link delivers its replies.
 struct Sink {
     member: Member,
     gateway: Weak<Gateway>,

@@ -1,4 +1,5 @@
-//! A message on its way through the gateway: as it came, as another node gets it, and by where it goes.
+//! A message on its way through the gateway: as received, as forwarded to another node, and grouped by
+//! destination.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,17 +14,16 @@ use tokio::sync::mpsc;
 use super::{Gateway, lock};
 use crate::worker::{Delivery, Input};
 
-/// A message, and the right to answer it. Copies are one message.
+/// A message with the right to answer it. Clones are the same message.
 #[derive(Clone)]
 pub(crate) struct PendingMessage(pub(super) Arc<PendingMessageInner>);
 
-/// What a parcel is of.
 pub(super) struct PendingMessageInner {
     pub(super) shard: ShardId,
     pub(super) session: ScopedSessionId,
     pub(super) envelope: Envelope,
     pub(super) received: BootInstant,
-    /// What it costs its sender.
+    /// Its charge against the sender's budget.
     pub(super) charge: Arc<Charge>,
     ticket: Mutex<Option<Ticket>>,
 }
@@ -36,7 +36,7 @@ impl PendingMessage {
         Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
     }
 
-    /// One that was answered.
+    /// Creates a message that was already answered.
     #[cfg(test)]
     pub(crate) fn already_replied() -> Self {
         let (shard, session) = (ShardId(1), ScopedSessionId::derive("client/x", b"s"));
@@ -46,29 +46,29 @@ impl PendingMessage {
     }
 
     pub(super) fn reply(&self, reply: Reply) {
-        // Answered once: a later answer is another copy's.
+        // A message is answered once: a later reply belongs to another copy.
         if let Some(ticket) = lock(&self.0.ticket).take() {
             ticket.reply(reply);
         }
     }
 
-    /// Whether nobody can get its answer any more.
+    /// Whether nobody can receive its reply any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_closed)
     }
 
-    /// For how many milliseconds this node has held it.
+    /// Milliseconds since this node accepted it.
     pub(super) fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.0.received.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The envelope as another node gets it.
+    /// The envelope that is forwarded to another node.
     pub(super) fn to_forwarded_envelope(&self, node: &str, epoch: Epoch) -> Envelope {
         self.0.envelope.to_forwarded(self.0.session, node, epoch, self.elapsed_ms())
     }
 }
 
-/// Steps of one round, by where they go.
+/// The messages of one round of steps, grouped by destination.
 pub(super) struct StepBatches {
     local: Vec<Vec<Delivery>>,
     pub(super) remote: Vec<(Member, Vec<Forward>)>,
@@ -81,7 +81,7 @@ impl StepBatches {
         Self { local, remote: Vec::new() }
     }
 
-    /// There is a worker: see [`Gateway::workers`].
+    /// Requires that there is a worker: see [`Gateway::workers`].
     pub(super) fn local(&mut self, shard: ShardId, delivery: Delivery) {
         let worker = Gateway::worker_of(shard, self.local.len());
         if let Some(of_worker) = self.local.get_mut(worker) {
@@ -98,7 +98,7 @@ impl StepBatches {
 
     pub(super) fn deliver(self, workers: &[mpsc::UnboundedSender<Input>]) {
         for (worker, deliveries) in workers.iter().zip(self.local) {
-            // A worker that has ended takes its tickets with it: they say `unknown`; and the node ends.
+            // If a worker has ended, dropping the tickets answers `unknown`, and the node is ending too.
             if !deliveries.is_empty() {
                 let _ = worker.send(Input::Messages(deliveries));
             }

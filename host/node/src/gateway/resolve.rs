@@ -1,4 +1,4 @@
-//! From an envelope to a message of the core: what the type's deployment says of it is checked here (S11.6).
+//! Turns an envelope into a message of the core, and checks it against the type's deployment (S11.6).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,14 +14,15 @@ use crate::clock::ClusterClock;
 use crate::service::resolve_method;
 use crate::types::TypeTable;
 
-/// Content types and principals that are kept shared, and the longest of them in bytes; beyond it each message has its own.
+/// Maximum number of interned content types and principals, and the maximum length of one in bytes. Beyond it,
+/// each message carries its own copy.
 const SHARED: (usize, usize) = (256, 128);
 
-/// Opens envelopes.
+/// Turns envelopes into messages.
 pub(crate) struct EnvelopeResolver {
     clock: Arc<ClusterClock>,
     pub(super) timeout_limits: TimeoutLimits,
-    /// Texts in use, shared: there are few, and each message would else carry a copy.
+    /// Interned strings in use: there are few, and otherwise each message would carry a copy.
     shared: Mutex<HashMap<String, Arc<str>>>,
 }
 
@@ -45,7 +46,7 @@ impl EnvelopeResolver {
         fresh
     }
 
-    /// The message, or why it may not be run.
+    /// Returns the message, or why it must not run.
     pub(crate) fn to_message(
         &self,
         types: &TypeTable,

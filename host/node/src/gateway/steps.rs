@@ -1,4 +1,4 @@
-//! What the router says, done: messages go to workers and other nodes, and what becomes of that at once is told to it.
+//! Executes the router's steps: sends messages to workers and other nodes, and reports immediate failures back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,17 +16,17 @@ use super::pending_message::{PendingMessage, PendingMessageInner, StepBatches};
 use crate::types::{TypeTable, TypeUnavailable};
 use crate::worker::{Delivery, ReplyTo};
 
-/// What a round of steps came to at once, by the router's tags.
+/// Immediate failures of a round of steps, by the router's tags.
 #[derive(Default)]
 struct Failures {
-    /// To be held, and sent again.
+    /// To be buffered and retried.
     failed: Vec<(u64, AttemptResult)>,
-    /// Not to be run.
+    /// Must not run.
     refused: Vec<(u64, Problem)>,
 }
 
 impl Gateway {
-    /// Does what the router says. Answers that this leads to may lead to more steps.
+    /// Executes the router's steps, and the further steps that their immediate results cause.
     pub(super) fn execute_steps(&self, mut steps: Vec<Action<PendingMessage>>) {
         while !steps.is_empty() {
             let Failures { failed, refused } = self.round(&mut steps);
@@ -37,11 +37,11 @@ impl Gateway {
             let mut answers = Vec::with_capacity(refused.len());
             let Some(mut router) = self.router() else { return };
             for (tag, verdict) in failed {
-                // What was not sent is held.
+                // Whatever was not sent is buffered.
                 router.on_attempt_result(now, tag, verdict, &mut steps);
             }
             for (tag, problem) in refused {
-                // A former copy may have run elsewhere: then this refusal is not the last word (R16).
+                // An earlier copy may have run elsewhere: then this refusal is not final (R16).
                 let given = router.on_attempt_result(now, tag, AttemptResult::Answered, &mut steps);
                 answers.extend(given.map(|(parcel, in_doubt)| (parcel, in_doubt, problem)));
             }
@@ -52,7 +52,7 @@ impl Gateway {
         }
     }
 
-    /// Empties the list. What has one way leaves together.
+    /// Drains the list. Messages to the same destination leave as one batch.
     fn round(&self, steps: &mut Vec<Action<PendingMessage>>) -> Failures {
         let types = self.types.snapshot();
         let mut out = StepBatches::new(self.workers.len());
@@ -90,10 +90,11 @@ impl Gateway {
         Failures { failed, refused }
     }
 
-    /// The message, for a worker of this node; none while the type's component is still being compiled here.
+    /// Returns the message for a worker of this node; `None` while the type's component is still being compiled
+    /// here.
     ///
     /// # Errors
-    /// Why it may not be run.
+    /// Why it must not run.
     pub(super) fn to_message(
         &self,
         types: &TypeTable,
@@ -106,9 +107,10 @@ impl Gateway {
         Ok(Some(message).filter(|_| !self.loading(types, &envelope.r#type)))
     }
 
-    /// Whether the type's component is still being compiled here; what is broken is refused by the worker.
+    /// Whether the type's component is still being compiled here. A broken type is left to the worker, which
+    /// refuses it.
     fn loading(&self, types: &TypeTable, kind: &str) -> bool {
-        // Nearly every message's type runs here, and the round's own table says so.
+        // Fast path: nearly every message's type can run here, and the round's snapshot says so.
         !types.get(kind).is_some_and(|entry| entry.is_runnable())
             && self.types.get_runnable(kind).is_err_and(|absent| absent == TypeUnavailable::Loading)
     }

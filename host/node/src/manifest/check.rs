@@ -1,4 +1,4 @@
-//! What a manifest's values must be, beyond their types.
+//! Checks of a manifest's values that their types do not express.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::user_file::{SourceText, units};
 const NAME: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The largest `turn-bytes` and `reply`. A turn writes both, with the replies that its session has not settled (half of
-/// `unsettled-bytes`, 4 MiB at most) and the head: no store of the cluster takes more in one commit, whether it is
-/// this node's or at the end of a link.
+/// The largest `turn-bytes` and `reply`. A turn writes both, together with the unsettled replies of its session
+/// (half of `unsettled-bytes`, 4 MiB at most) and the head. No store of the cluster, local or remote, accepts
+/// more in one commit.
 const MOST_TURN_BYTES: u64 = 8 << 20;
 const MOST_REPLY: u64 = 4 << 20;
 const _: () = assert!(

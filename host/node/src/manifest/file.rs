@@ -157,7 +157,7 @@ impl ManifestFile {
     }
 
     pub(super) fn text(&self) -> String {
-        // Plain values in plain tables: there is nothing in it that TOML cannot say.
+        // Serialization cannot fail: these are plain values in plain tables.
         toml::to_string(self).unwrap_or_default()
     }
 }

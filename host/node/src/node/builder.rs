@@ -1,4 +1,5 @@
-//! A node's parts, each built by a function of its own; [`Node::begin`](super::Node::begin) is the order.
+//! A node's parts, each built by a function of its own; [`Node::launch`](super::Node::launch) defines the
+//! order.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use crate::types::TypeRegistry;
 use crate::view::ClusterView;
 use crate::worker::Input;
 
-/// What every part is made with.
+/// What every part is built from.
 pub(super) struct NodeBuilder {
     pub(super) config: Config,
     pub(super) cluster: ClusterId,
@@ -46,7 +47,7 @@ impl NodeBuilder {
         Self { config, cluster, node, clock, stats: Arc::default(), types: TypeRegistry::default() }
     }
 
-    /// Opens the store, where it belongs to this node.
+    /// Opens the store, if it belongs to this node.
     pub(super) async fn open_local_store(&self) -> Result<Option<LocalStore>, NodeError> {
         match self.config.roles().store {
             true => stores::open_local(&self.config, self.cluster).await.map(Some),
@@ -54,7 +55,7 @@ impl NodeBuilder {
         }
     }
 
-    /// Opens what the last life remembered; the store node remembers nothing.
+    /// Opens the route cache of the previous run; the store node has none.
     pub(super) async fn cache(&self) -> Result<Option<RouteCache>, NodeError> {
         if self.config.roles().store {
             return Ok(None);
@@ -75,11 +76,11 @@ impl NodeBuilder {
         }
     }
 
-    /// What compiles components, and where the node is a host, runs them.
+    /// Creates the runtime that compiles components and, on a host, runs them.
     pub(super) async fn wasm(&self) -> Result<WasmRuntime, NodeError> {
         let mut settings = self.config.wasm_settings();
         if !self.config.roles().host {
-            // It only checks what is deployed.
+            // This node only checks deployed components.
             settings.allocator = ostraca_wasm::Allocator::OnDemand;
         }
         Ok(blocking(move || WasmRuntime::new(&settings)).await??)
@@ -106,7 +107,7 @@ impl NodeBuilder {
         })
     }
 
-    /// The gateway and its links. Who cannot be reached over them is told to the node's machine.
+    /// Creates the gateway and its links. Nodes that the links cannot reach are reported to the node's machine.
     pub(super) fn gateway(
         &self,
         network: &Network,
@@ -131,7 +132,7 @@ impl NodeBuilder {
         let told = control.input.clone();
         tasks.spawn(async move {
             while let Some(node) = unreachable.recv().await {
-                // Nobody to hear it: the node stops.
+                // The receiver is gone only if the node is stopping.
                 let _ = told.send(control::Input::Event(Event::NodeUnreachable { node }));
             }
         });

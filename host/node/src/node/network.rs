@@ -1,7 +1,7 @@
 //! A node's side of the network: one socket for clients and nodes, open before there is anything behind it.
 //!
-//! Who knocks before the node is ready is told that it starts. What stands behind a stream is put in as it comes to be,
-//! each part once: the rows when the store is found, the gateway when it is made, and the desk last.
+//! Connections before the node is ready get `starting`. Each backend is set once, when it exists: the rows when
+//! the store is found, the gateway when it is made, and the admin service last.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -26,21 +26,21 @@ use crate::rows::FORMAT;
 use crate::service::ClientService;
 use crate::stores::LocalStore;
 
-/// The socket, and what answers at it.
+/// The socket, and what serves its connections.
 pub(super) struct Network {
     pub(super) server: Arc<Server<ClientService>>,
     pub(super) dialer: PeerDialer,
     pub(super) address: SocketAddr,
-    /// Where others reach the node.
+    /// Addresses at which others reach the node.
     pub(super) addresses: Vec<String>,
     pub(super) client_service: Arc<ClientService>,
     peers: Arc<PeerBackend>,
-    /// What the node says of itself to others.
+    /// What the node announces to other nodes.
     facts: PeerDescriptor,
 }
 
 impl Network {
-    /// Binds the socket. Nothing is taken from it until [`Server::run`].
+    /// Binds the socket. Nothing is read from it until [`Server::run`].
     pub(super) fn bind(
         basis: &NodeBuilder,
         identity: &Identity,
@@ -78,7 +78,7 @@ impl Network {
         Ok(Self { server, dialer, address, addresses, client_service: door, peers, facts })
     }
 
-    /// The store was found: others may ask for its rows here, and hear what it says of the cluster.
+    /// Sets what the store says of the cluster, once it is found: other nodes may now ask for its rows here.
     pub(super) fn set_cluster_info(&mut self, stores: &StoreHandles) {
         // Set here and nowhere else.
         let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());
@@ -90,13 +90,13 @@ impl Network {
         self.server.set_peer_descriptor(self.facts.clone());
     }
 
-    /// The node can take messages that other nodes pass on.
+    /// From now on the node can accept messages that other nodes forward.
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // Set here and nowhere else.
         let _ = self.peers.gateway.set(gateway.clone());
     }
 
-    /// Tells other nodes which life this is, each time that one was registered.
+    /// Returns a function that tells other nodes the current incarnation, to be called after each registration.
     pub(super) fn on_registered(&self) -> Box<dyn Fn(&Member) + Send> {
         let (server, facts) = (self.server.clone(), self.facts.clone());
         Box::new(move |member| {
@@ -125,7 +125,7 @@ fn facts(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
     PeerDescriptor { node, roles: config.roles(), shards, hash, addresses, format: FORMAT }
 }
 
-/// Where others reach the node: what `advertise` says, or else where it listens.
+/// The addresses at which others reach the node: `advertise`, or else the listening address.
 fn announced(config: &Config, bound: SocketAddr) -> Vec<String> {
     if config.advertise.is_empty() && bound.ip().is_unspecified() {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! What a node waits for: that it has settled, that another process has its name, that a part of it ended.
+//! What a node waits for: that it is ready, that another process uses its name, that a part of it ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,16 @@ use crate::error::NodeError;
 use crate::types::TypeRegistry;
 use crate::view::{ClusterView, EventLog};
 
-/// How long a start waits until every shard has an owner; then the node is ready all the same, and says so.
+/// How long a start waits until every shard has an owner. Then the node counts as ready all the same, with a
+/// warning.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a start waits for deployed types to be compiled.
 const TYPES: Duration = Duration::from_secs(60);
-/// How often another process must be seen to renew this node's lease, once a lease, before a start gives up.
+/// How often another process must be seen to renew this node's lease, counted once per lease, before a start
+/// fails.
 const NAME_CONFLICT_THRESHOLD: usize = 3;
 
-/// Waits until the node knows an owner of every shard and serves its own, and has compiled what is deployed.
+/// Waits until the node knows an owner of every shard, serves its own, and has compiled what is deployed.
 pub(super) async fn wait_until_ready(
     mut view: watch::Receiver<Arc<ClusterView>>,
     types: &TypeRegistry,
@@ -34,7 +36,7 @@ pub(super) async fn wait_until_ready(
     }
 }
 
-/// Resolves when another process keeps this node's name, with where it is reached.
+/// Resolves when another process keeps using this node's name. Returns that process's addresses.
 pub(super) async fn wait_for_name_conflict(
     events: &EventLog,
     view: &watch::Receiver<Arc<ClusterView>>,
@@ -57,7 +59,7 @@ pub(super) async fn wait_for_name_conflict(
     }
 }
 
-/// What ended that should not have. A control thread that panicked has told nobody.
+/// Resolves when a part of the node ends unexpectedly. A control thread that panicked has reported nothing.
 pub(super) async fn wait_for_failure(
     failed: &mut mpsc::UnboundedReceiver<NodeError>,
     vital: &mut JoinSet<()>,

@@ -1,4 +1,5 @@
-//! The order in which a node's parts are built: each after what it needs. How each is built stands in [`super::parts`].
+//! The order in which a node's parts are built: each after those that it needs. [`super::builder`] builds each
+//! part.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ use crate::service::ClientBackend;
 use crate::view::{ClusterView, EventLog};
 
 impl Node {
-    /// The first half of [`Node::start`]: the node has all its parts and registers; from here on it is to be stopped, not
-    /// dropped.
+    /// The first half of [`Node::start`]: builds all parts and starts the registration. From here on the node
+    /// must be stopped, not dropped.
     ///
     /// # Errors
     /// As [`Node::start`].

@@ -1,4 +1,5 @@
-//! The cluster's stores, as a start finds them: in this process, over links to the node that has them, or away for now.
+//! The cluster's stores as a start finds them: in this process, over links to the node that has them, or
+//! unavailable for now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +20,9 @@ use crate::rows::PoolRow;
 use crate::stats::Stats;
 use crate::stores::{self, ClusterInfo, LocalStore};
 
-/// How long a start waits for a store that does not answer.
+/// How long a start waits for an unavailable store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same where it can send by what it remembers.
+/// The same, if the node can route by its cache.
 const CONNECT_TIMEOUT_WITH_CACHE: Duration = Duration::from_secs(3);
 
 /// The cluster's store, wherever it is.
@@ -29,14 +30,14 @@ pub(super) struct StoreHandles {
     pub(super) cluster_store: Arc<dyn ClusterStore>,
     pub(super) entity_store: Arc<dyn EntityStore>,
     pub(super) cluster_info: ClusterInfo,
-    /// Where it is in this process.
+    /// The store, if it is in this process.
     pub(super) local_store: Option<Arc<SledStore>>,
-    /// It does not answer yet.
+    /// It has not responded yet.
     pub(super) deferred: bool,
 }
 
 impl StoreHandles {
-    /// This node's own.
+    /// The stores of this node itself.
     pub(super) fn from_local(own: LocalStore) -> Self {
         let LocalStore { sled, cluster_info: found } = own;
         let (rows, entities) = (sled.clone(), sled.clone());
@@ -60,7 +61,7 @@ impl StoreHandles {
         }
     }
 
-    /// Those of a cluster whose store does not answer yet.
+    /// Stand-ins for a store that has not responded yet.
     fn deferred(
         cluster: ClusterId,
         pool: PoolRow,
@@ -93,7 +94,7 @@ impl StoreHandles {
     }
 }
 
-/// What reaches another node's store.
+/// Connects to another node's store.
 pub(super) struct StoreConnector {
     pub(super) config: Config,
     pub(super) cluster: ClusterId,
@@ -104,7 +105,8 @@ pub(super) struct StoreConnector {
 }
 
 impl StoreConnector {
-    /// Reaches the store. Where it is away and the pool is remembered, the node starts without it, and goes on trying.
+    /// Connects to the store. If it is unavailable and the pool is in the cache, the node starts without it and
+    /// keeps trying.
     pub(super) async fn connect_or_defer(
         self,
         pool: Option<PoolRow>,
@@ -137,7 +139,7 @@ impl StoreConnector {
         stores::connect(config, *cluster, dialer, control, patience).await
     }
 
-    /// Tries until it is reached, and keeps it from then on.
+    /// Retries until it is connected, and then keeps the connection.
     async fn keep_connecting(self, late: Arc<DeferredStores>) {
         let mut told = String::new();
         loop {
@@ -168,7 +170,7 @@ impl StoreConnector {
     }
 }
 
-/// Keeps what writes the store's witness, until the node ends.
+/// Keeps the task that writes the store's witness alive until the node ends.
 async fn hold_until_shutdown(remote: stores::RemoteStore) {
     std::future::pending::<()>().await;
     drop(remote);

@@ -1,4 +1,4 @@
-//! The node's workers: a thread each, and what they have in common.
+//! The node's workers, one thread each, and what they share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ use crate::worker::{self, Input, ReplySink, WorkerDeps, WorkerReply, WorkerRepor
 /// A worker's input, and its thread.
 pub(super) type WorkerHandle = (mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>);
 
-/// All of them.
+/// All workers of a node.
 pub(super) struct Workers {
     pub(super) threads: Vec<WorkerHandle>,
     pub(super) gauges: Vec<Arc<WorkerGauges>>,
@@ -26,7 +26,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts them: none on a node without the role `host`. They share `most` instances.
+    /// Starts the workers, none on a node without the role `host`. They share `most` instances.
     pub(super) fn start(
         basis: &NodeBuilder,
         stores: &StoreHandles,
@@ -60,30 +60,30 @@ impl Workers {
         Ok(Self { threads, gauges, reports, gateway: answerer })
     }
 
-    /// Where each is told something.
+    /// The workers' inputs.
     pub(super) fn inputs(&self) -> Vec<mpsc::UnboundedSender<Input>> {
         self.threads.iter().map(|(input, _)| input.clone()).collect()
     }
 
-    /// Their answers go there: they were made before it.
+    /// Sets where their replies go: the workers are created before the gateway.
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // Set once, by the start.
         let _ = self.gateway.0.set(gateway.clone());
     }
 }
 
-/// What workers say goes to the control thread, until every one of them has ended.
+/// Passes the workers' reports to the control thread, until all workers have ended.
 pub(super) async fn forward_reports(
     mut heard: mpsc::UnboundedReceiver<WorkerReport>,
     told: mpsc::UnboundedSender<control::Input>,
 ) {
     while let Some(report) = heard.recv().await {
-        // Nobody to hear it: the node stops.
+        // The receiver is gone only if the node is stopping.
         let _ = told.send(control::Input::Report(report));
     }
 }
 
-/// The gateway, for workers that are made before it.
+/// Stands in for the gateway in workers, which are created before it.
 #[derive(Default)]
 struct DeferredGateway(OnceLock<Arc<Gateway>>);
 

@@ -49,7 +49,7 @@ fn the_cores_rows_have_golden_bytes() {
         store_available: false,
         roles: Roles { store: false, manager: true, host: true, gateway: false },
         version: 1,
-        unix_ms: 300,
+        registered_at: 300,
         addresses: vec!["a:1".into()],
         format: 3,
         lease: 300,

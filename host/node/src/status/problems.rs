@@ -1,4 +1,4 @@
-//! What is wrong with a cluster as one node sees it: each with where it is and what to type.
+//! A cluster's problems as one node sees them, each with where it is and which command to type.
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
@@ -7,22 +7,22 @@ use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 use crate::failing::FailingType;
 use crate::view::ClusterView;
 
-/// What is looked at.
+/// The state that is diagnosed.
 pub(super) struct Diagnosis<'a> {
     pub(super) view: &'a ClusterView,
     pub(super) cluster: &'a ClusterStatus,
-    /// The node that looks.
+    /// The node that makes the diagnosis.
     pub(super) local_node: &'a str,
     /// Milliseconds since its lease was renewed, or since the node started.
     pub(super) since_renewal_ms: u64,
-    /// It has had a lease.
+    /// Whether it ever had a lease.
     pub(super) registered: bool,
-    /// Milliseconds that its lease holds.
+    /// The duration of its lease in milliseconds.
     pub(super) lease_ms: u64,
 }
 
 impl Diagnosis<'_> {
-    /// Its own lease.
+    /// Problems of this node's own lease.
     pub(super) fn lease(&self) -> Option<StatusProblem> {
         if !self.registered && self.since_renewal_ms >= self.lease_ms {
             let text = format!(
@@ -45,7 +45,7 @@ impl Diagnosis<'_> {
         self.view.suspended.then(|| status_problem("suspended", text.into(), &help))
     }
 
-    /// What becomes of shards.
+    /// Problems of the shards' assignment.
     pub(super) fn shards(&self, here: u64, serving: u64) -> Vec<StatusProblem> {
         let mut problems = Vec::new();
         if serving < here {
@@ -89,7 +89,7 @@ impl Diagnosis<'_> {
         })
     }
 
-    /// How other nodes stand.
+    /// Problems of other nodes.
     pub(super) fn nodes(&self, out_of_reach: &[NodeId]) -> Vec<StatusProblem> {
         let mut problems = Vec::new();
         for (node, row) in &self.view.nodes {
@@ -126,7 +126,7 @@ impl Diagnosis<'_> {
         }
     }
 
-    /// What to do when the store does not answer this node.
+    /// Help text for when the store does not respond to this node.
     fn see_to_store(&self) -> String {
         let node = self.cluster.store_node.as_str();
         if node == self.local_node {
@@ -159,20 +159,20 @@ pub(super) fn store_low(why: &str) -> StatusProblem {
     )
 }
 
-/// The store of another node is not the one that this node used before.
+/// Another node's store is not the one that this node used before.
 pub(super) fn store_refused(why: &str) -> StatusProblem {
     let (what, help) = why.split_once("; ").unwrap_or((why, ""));
     let text = format!("{what}: this node uses no store, and its shards answer nothing");
     status_problem("store-refused", text, help)
 }
 
-/// What fails of a type on a node, in one line.
+/// A type's failing entities on a node, in one line.
 pub(super) fn failing_type(it: &FailingType) -> String {
     let codes: Vec<_> = it.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
     format!("{} {} ({})", it.entity_type, it.entities, codes.join(", "))
 }
 
-/// Entities that do not recover by themselves.
+/// Entities that are not expected to recover by themselves.
 pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
     if it.stuck == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! A store's stream of calls, as the stores' clients need it.
+//! A stream of store calls, in the form that the stores' clients need.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
 
 use crate::error::NodeError;
 
-/// Bytes of a frame beside its body, rounded up.
+/// Bytes of a frame besides its body, rounded up.
 const FRAME: usize = 64;
 
 /// Opens the stream of a store's calls.
@@ -26,7 +26,6 @@ pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>,
     Ok(Box::new(CallChannel { link, calls }))
 }
 
-/// A stream of calls, as the stores' clients need it.
 struct CallChannel {
     link: PeerLink,
     calls: Arc<RpcClient>,
@@ -57,7 +56,7 @@ impl Channel for CallChannel {
     }
 }
 
-/// What is known of a call that has no answer: a mistake here would tell `not run` where a turn may have run.
+/// What is known of a call without a response. A mistake here would report `not run` where a turn may have run.
 pub(super) fn failure(error: ostraca_wire::Error) -> ChannelError {
     use ostraca_wire::Error;
     let why = error.to_string();

@@ -1,4 +1,4 @@
-//! The way to the store node: asked for at every address that is known, and again each time a link to it is lost.
+//! Finds the store node: asks at every known address, again each time a link to it is lost.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,29 +20,28 @@ use super::channel::open;
 use crate::error::NodeError;
 use crate::rows;
 
-/// The way to the store.
 pub(super) struct StoreLocator {
     dialer: PeerDialer,
     cluster: ClusterId,
-    /// `host:port`, none twice.
+    /// `host:port`, without duplicates.
     places: Mutex<StoreAddresses>,
-    /// How long the nodes have to answer: less than a link may take, so that their errors are heard.
+    /// Timeout for the nodes' responses: less than a link may take, so that their errors are still received.
     wait: Duration,
-    /// Why there was no link the last time.
+    /// Why the last attempt made no link.
     failed: Mutex<Option<NodeError>>,
 }
 
 struct StoreAddresses {
-    /// Where to look.
+    /// All addresses to ask.
     all: Vec<String>,
-    /// Where the store was found.
+    /// Where the store was last found.
     store: Option<String>,
 }
 
-/// What one place came to.
+/// The result for one address.
 enum Probe {
     Store(PeerLink),
-    /// Another node; and what it says of where the store is.
+    /// Another node, and the addresses at which it says that the store is.
     Other(String, Vec<String>),
 }
 
@@ -57,7 +56,7 @@ impl StoreLocator {
         Self { dialer, cluster, places, wait: connect_timeout * 3 / 4, failed: Mutex::default() }
     }
 
-    /// Why the store is not there, as exactly as it is known.
+    /// The most specific known reason why the store was not found.
     pub(super) fn why(&self, error: ConnectError) -> NodeError {
         let heard = lock(&self.failed).take();
         match (error, heard) {
@@ -66,7 +65,7 @@ impl StoreLocator {
         }
     }
 
-    /// A connection to the store node: whoever has it and answers first.
+    /// Connects to the store node: the first node that responds and has the store.
     pub(super) async fn connect(&self, alpn: Alpn) -> Result<PeerLink, NodeError> {
         let places = {
             let places = lock(&self.places);
@@ -81,7 +80,7 @@ impl StoreLocator {
             Err(NodeError::StoreUnreachable(why))
         });
         looked.inspect_err(|_| {
-            // The next time everybody is asked again.
+            // Next time all addresses are asked again.
             lock(&self.places).store = None;
         })
     }
@@ -180,8 +179,8 @@ impl StoreLocator {
     }
 }
 
-/// Where a node that has no store says that it is. It answers for the rows as it has them itself; nothing but the
-/// addresses in them is used.
+/// Asks a node without a store for the store's addresses. That node relays the rows; nothing but the addresses
+/// in them is used.
 async fn read_store_addresses(
     link: &PeerLink,
     cluster: ClusterId,
@@ -192,7 +191,7 @@ async fn read_store_addresses(
         async move { open(link, Alpn::Control).await.map_err(|error| error.to_string()) }.boxed()
     };
     let known = StoreVerifier::open(cluster, None)?;
-    // One question: nobody keeps the link up.
+    // This is a single request, so nothing drives the link.
     let (store, _driver) =
         PeerClusterStore::connect(again, known, ClientOptions::default()).await?;
     let (rows, _) = store.list("nodes/").await?;

@@ -148,7 +148,7 @@ async fn register(store: &MemoryStore, name: &str, address: &str) {
         store_available: true,
         roles: Roles { store: true, ..Roles::default() },
         version: 1,
-        unix_ms: 0,
+        registered_at: 0,
         addresses: vec![address.into()],
         format: 3,
         lease: 3_000,

@@ -7,7 +7,7 @@ use serde::de::{Deserializer, Error, Visitor};
 
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// A size in bytes, as text.
+/// Formats a size in bytes.
 pub(crate) fn format_size(bytes: u64) -> String {
     let fits = |(_, unit): &&(&str, u64)| bytes >= *unit && bytes.is_multiple_of(*unit);
     match UNITS.iter().find(fits) {
@@ -22,7 +22,7 @@ fn read_size(text: &str) -> Option<u64> {
     text.strip_suffix(name)?.trim_end().parse::<u64>().ok()?.checked_mul(*unit)
 }
 
-/// A time, as text: the largest unit that needs no second one.
+/// Formats a duration in the largest unit that expresses it as a whole number.
 pub(crate) fn format_duration(time: Duration) -> String {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     match [(3_600_000, "h"), (60_000, "min"), (1_000, "s")]
@@ -34,10 +34,10 @@ pub(crate) fn format_duration(time: Duration) -> String {
     }
 }
 
-/// A time as a configuration has it.
+/// Parses a duration as a configuration has it.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let time = humantime::parse_duration(text).ok()?;
-    // Everything is counted in milliseconds: what lies below would silently become nothing.
+    // Durations are counted in milliseconds: a fraction would silently become zero.
     time.as_nanos().is_multiple_of(1_000_000).then_some(time)
 }
 

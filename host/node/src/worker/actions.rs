@@ -1,4 +1,4 @@
-//! Actions: what each of them asks of the store, the sandbox or the network.
+//! Executes the machines' actions: calls of the store, the sandbox or the network.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker, WorkerReport};
 use crate::stats::Stats;
 
-/// Records and bytes of state that are read at once.
+/// Maximum records and bytes of state that are read at once.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
 
 impl Worker {
@@ -75,7 +75,7 @@ impl Worker {
         }
     }
 
-    /// Sends everything that this round asks of the store, as one batch of a kind.
+    /// Sends all store calls of this round, as one batch for each kind.
     pub(super) fn flush_store_calls(&mut self) {
         if !self.claims.is_empty() {
             let claims = std::mem::take(&mut self.claims);
@@ -95,7 +95,7 @@ impl Worker {
         let mut all = std::mem::take(&mut self.commits);
         let mut commits = all.drain(..).peekable();
         while let Some(first) = commits.next() {
-            // A call is answered as a whole: what writes much is one by itself, and no neighbour waits for it.
+            // A call is answered as a whole: a large commit goes alone, so that no neighbour waits for it.
             let alone = writes_much(&first.1);
             let room = if alone { 1 } else { commits.len() + 1 };
             let (mut names, mut asked) = (Vec::with_capacity(room), Vec::with_capacity(room));
@@ -152,7 +152,8 @@ impl Worker {
         let entry = self.types.get(&entity.entity_type);
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
         let Some((revision, program)) = runs else {
-            // The machine asks for a type only after it was told of it, and is told only of what can run.
+            // Unreachable: a machine asks for a type only after it was told of it, and is told only of runnable
+            // types.
             return self.tasks.push_ready(Completion::Started(
                 id,
                 entity,
@@ -195,12 +196,13 @@ impl Worker {
         );
     }
 
-    /// Takes the idle instance out, to run it.
+    /// Takes the idle instance out of the machine's entry, to run it.
     fn take(&mut self, id: MachineId, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
         let state = self.machines.get_mut(id)?;
         self.instance_slots.busy(&(state.machine.ownership().shard.clone(), entity.clone()));
         let (held, live) = state.instances.get_mut(entity)?;
-        // Pekko #1463: a message must not reach another's sandbox, nor another life of the same one.
+        // Pekko #1463: a message must reach neither another entity's sandbox nor another generation of its own
+        // entity's.
         if *held != generation || !matches!(live, InstanceState::Idle(_)) {
             return None;
         }
@@ -230,7 +232,7 @@ impl Worker {
         if message.kind == MessageKind::Query
             && self.pending_replies.get(&message.reply_token).is_some_and(abandoned)
         {
-            // A command that was accepted runs, whoever still waits for it (promise 8); a query would be in vain.
+            // An accepted command runs whoever still waits for it (promise 8); a query would run in vain.
             return self.tasks.push_ready(Completion::Abandoned(id, entity, generation, turn));
         }
         Stats::count(&self.deps.stats.turns);
@@ -254,7 +256,8 @@ impl Worker {
         let charge =
             self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.deps.stats, async move {
-            // Asked here, when the turn starts: the one before it may have made a reply since it was given out.
+            // Checked when the turn starts, since an earlier turn may have used up the reply budget after this
+            // one was scheduled.
             if let Some(full) = charge.as_ref().and_then(|charge| charge.exceeded_reply_budget()) {
                 return (instance, Ran::Refused(full));
             }
@@ -311,7 +314,7 @@ impl Worker {
     }
 }
 
-/// Reads an entity's state when its instance first looks at it (E16).
+/// Reads an entity's state when its instance first accesses it (E16).
 struct Source {
     store: Arc<dyn EntityStore>,
     shard: ShardPath,

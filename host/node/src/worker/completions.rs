@@ -1,4 +1,4 @@
-//! Completions: what the store and the sandbox answered, told to the machines.
+//! Completions: results of the store and the sandbox, passed to the machines.
 
 use std::sync::Arc;
 
@@ -17,32 +17,32 @@ use super::panics::Panicked;
 use crate::clock::wall_millis;
 use crate::stats::Stats;
 
-/// Something that a worker's future came to.
+/// The result of one of the worker's futures.
 pub(super) enum Completion {
     Claims(Vec<(MachineId, Arc<Claim>)>, Vec<ClaimOutcome>),
     Commits(Vec<(MachineId, Entity, TurnId)>, Vec<CommitOutcome>),
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
     Started(MachineId, Entity, u64, StartOutcome),
-    /// The instance and what it came to; none if there was no such instance.
+    /// The instance and the turn's result; `None` if there was no such instance.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
-    /// Nobody waits for the answer of a query that was to run.
+    /// Nobody waits any more for the reply to a query that was about to run.
     Abandoned(MachineId, Entity, u64, TurnId),
 }
 
-/// What became of a turn.
+/// The result of a turn.
 pub(super) enum Ran {
     Turn(ostraca_wasm::GuestTurnOutput),
     /// It did not start: its sender's budget has no room for a reply.
     Refused(BudgetExceeded),
 }
 
-/// What a turn came to, with its instance.
+/// A turn's result, with its instance.
 pub(super) type TurnCompletion = Result<(Box<Instance>, Ran), Panicked>;
 
-/// What a machine is told of its commits.
+/// The commit results that a machine is told.
 type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
 
-/// What became of an activation.
+/// The result of an activation.
 pub(super) enum StartOutcome {
     Started(Box<Instance>, ostraca_wasm::GuestTurnOutput),
     Failed(ostraca_wasm::Error),
@@ -50,7 +50,8 @@ pub(super) enum StartOutcome {
     Panicked(Panicked),
 }
 
-/// The code of a turn that the host's own code ended by a panic, and milliseconds after which it may be tried again.
+/// The code of a turn that a panic of the host's own code ended, and the milliseconds after which it may be
+/// retried.
 const PANICKED: (&str, u32) = ("host-panicked", 1_000);
 
 impl Worker {
@@ -87,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// One event a machine: the outcomes of its commits, in the order in which they were asked for.
+    /// Sends one event to each machine: the results of its commits, in the order in which they were requested.
     fn committed(&mut self, asked: Vec<(MachineId, Entity, TurnId)>, outcomes: Vec<CommitOutcome>) {
         let mut of_slot: Vec<(MachineId, Outcomes)> = Vec::new();
         for ((id, entity, turn), outcome) in asked.into_iter().zip(outcomes) {
@@ -182,7 +183,7 @@ impl Worker {
         self.handle_event(id, Event::TurnDone { entity, generation, turn, result });
     }
 
-    /// Remembers that an entity failed, unless its shard has gone meanwhile.
+    /// Records that an entity failed, unless its shard has left meanwhile.
     fn failed(&self, id: MachineId, entity: &Entity, code: &str, message: &str) {
         let Some(shard) = self.machines.get(id).map(MachineEntry::shard) else { return };
         if self.by_shard.get(&shard) == Some(&id) {

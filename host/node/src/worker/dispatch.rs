@@ -1,4 +1,4 @@
-//! What machines are told, what they say to it, and who is answered.
+//! Passes events to machines, executes their actions, and answers messages.
 
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken, codes};
@@ -11,7 +11,7 @@ use crate::recording::Frame;
 use crate::stats::Stats;
 
 impl Worker {
-    /// Tells a machine what happened, and does what it says. One that is gone hears nothing.
+    /// Passes an event to a machine and executes its actions. An event for a machine that is gone is ignored.
     pub(super) fn handle_event(&mut self, id: MachineId, event: Event) {
         let now = self.deps.clock.now();
         let recorded = self.deps.recorder.as_ref().map(|_| (now, event.clone()));
@@ -75,9 +75,9 @@ impl Worker {
         }
     }
 
-    /// Hands out the room that there is, and asks for more where it is wished for. Called once a round and never
-    /// from within [`Worker::tell`]: thousands may wait for room that comes all at once, and each would be a call
-    /// deeper on the stack.
+    /// Hands out the free instance slots, and requests more where they are needed. Called once a round and
+    /// never from within [`Worker::handle_event`]: thousands may wait for slots that come free all at once, and
+    /// each would be a call deeper on the stack.
     pub(super) fn assign_instance_slots(&mut self) {
         loop {
             let (holder, granted) = if let Some((holder, generation)) = self.instance_slots.grant()
@@ -88,7 +88,7 @@ impl Worker {
             } else {
                 return;
             };
-            // A machine that ended has given all its room back.
+            // A machine that has ended has returned all its slots.
             let Some(id) = self.by_shard.get(&holder.0.shard).copied() else { continue };
             let entity = holder.1;
             self.handle_event(
@@ -149,7 +149,7 @@ impl Worker {
         }
     }
 
-    /// The round's answers go to the gateway.
+    /// Passes the round's replies to the gateway.
     pub(super) fn flush_replies(&mut self) {
         if !self.replies.is_empty() {
             self.deps.replies.deliver_replies(&mut self.replies);
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// Nobody will hear what becomes of those that still wait.
+    /// Answers all pending messages as having an unknown outcome.
     pub(super) fn abandon(&mut self) {
         for (_, PendingReply { back, kind, .. }) in std::mem::take(&mut self.pending_replies) {
             let message = "the node stopped before the message's end was known".into();

@@ -1,8 +1,8 @@
-//! The machines of a worker, and what is kept beside each.
+//! A worker's machines, and what is kept beside each.
 //!
-//! A machine's end is not its slot's: futures may still hold an instance of it, and the store may still owe it an
-//! answer. The slot goes when neither is so. What comes for a slot that is gone finds nothing, as serials are never
-//! used again, though places are: a worker sees many adoptions in its life.
+//! An entry outlives its machine: futures may still hold an instance of it, and store calls may be pending. The
+//! entry is removed when neither is so. What arrives for a removed entry finds nothing: indices are reused but
+//! serials never are, since a worker sees many adoptions in its life.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,11 +10,11 @@ use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Machine, Phase};
 use ostraca_wasm::{Instance, InterruptHandle};
 
-/// An instance, where the worker has it.
+/// An instance, as far as the worker has it.
 pub(super) enum InstanceState {
     Idle(Box<Instance>),
     Busy(InterruptHandle),
-    /// Being made: nothing to interrupt yet.
+    /// It is being created: there is nothing to interrupt yet.
     Starting,
 }
 
@@ -22,21 +22,22 @@ pub(super) enum InstanceState {
 pub(super) struct MachineEntry {
     pub(super) machine: Machine,
     pub(super) instances: HashMap<Entity, (u64, InstanceState)>,
-    /// Futures under way that hold an instance: "stopped" is said only when there is none.
+    /// Running futures that hold an instance: "stopped" is reported only when there are none.
     pub(super) running: usize,
     /// Claims, commits and loads that the store has not answered.
     pub(super) pending_store_calls: usize,
     pub(super) serving: bool,
-    /// "Stopped" is to be said when it is true.
+    /// Whether "stopped" must be reported once it is true.
     pub(super) owes_stopped: bool,
-    /// As [`Slots::note`] saw it last.
+    /// As of the last [`MachineTable::refresh`].
     noted: Noted,
 }
 
-/// What is known of all slots without a look at each: a worker may have tens of thousands, and wants to know each 20 ms.
+/// Sums over all entries, kept up to date because a worker may have tens of thousands of entries and needs the
+/// sums every 20 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    /// Those whose machine is not at its end.
+    /// Machines that have not ended.
     pub(super) shards: u64,
     pub(super) serving: u64,
     /// Entities in memory, and messages that wait for a turn.
@@ -44,7 +45,7 @@ pub(super) struct Totals {
     pub(super) queued: u64,
 }
 
-/// A slot's part of the totals, and when its machine asks to be woken.
+/// An entry's share of the totals, and when its machine asks to be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Noted {
     totals: Totals,
@@ -84,20 +85,20 @@ impl MachineEntry {
         self.machine.ownership().epoch
     }
 
-    /// Whether the machine is at its end: stopped, lost or forgotten.
+    /// Whether the machine has ended: stopped, lost or dropped.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.machine.phase(), Phase::Stopped | Phase::Lost)
     }
 }
 
-/// Names a slot for the worker's whole life.
+/// Identifies an entry, uniquely for the worker's whole life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MachineId {
     index: usize,
     pub(super) serial: u64,
 }
 
-/// All slots.
+/// All entries.
 #[derive(Default)]
 pub(super) struct MachineTable {
     entries: Vec<Option<(u64, MachineEntry)>>,
@@ -124,7 +125,7 @@ impl MachineTable {
         MachineId { index: place, serial: self.next_serial }
     }
 
-    /// The name of no slot.
+    /// An id that matches no entry.
     #[cfg(test)]
     pub(super) fn unknown() -> MachineId {
         MachineId { index: usize::MAX, serial: 0 }
@@ -147,7 +148,7 @@ impl MachineTable {
         self.free.push(id.index);
     }
 
-    /// Takes notice of what a slot's machine has become. Called after each event that it was told.
+    /// Updates the totals and the wake-up time of an entry. Called after each event that its machine handled.
     pub(super) fn refresh(&mut self, id: MachineId) {
         let Some(slot) = self.get_mut(id) else { return };
         let noted = slot.note();
@@ -169,7 +170,7 @@ impl MachineTable {
         totals.queued = totals.queued - before.totals.queued + now.totals.queued;
     }
 
-    /// Those whose machines ask to be woken by now.
+    /// Entries whose machines asked to be woken by now.
     pub(super) fn due(&self, now: u64) -> Vec<MachineId> {
         self.timers.iter().take_while(|(wake, _)| *wake <= now).map(|(_, id)| *id).collect()
     }
@@ -178,12 +179,12 @@ impl MachineTable {
         self.totals
     }
 
-    /// How many places there are, for going through them while slots come and go.
+    /// Number of indices, for iterating while entries come and go.
     pub(super) fn capacity(&self) -> usize {
         self.entries.len()
     }
 
-    /// The slot at a place, if one is there and its machine is not at its end.
+    /// The entry at an index, if there is one whose machine has not ended.
     pub(super) fn active_at(&self, place: usize) -> Option<MachineId> {
         let (serial, slot) = self.entries.get(place)?.as_ref()?;
         (!slot.has_ended()).then_some(MachineId { index: place, serial: *serial })

@@ -1,5 +1,5 @@
-//! Panics of the host's own code on a worker's thread. Each ends what it was for, and nothing else: the message of one
-//! entity, what one batch asked of the store, or one shard's machine.
+//! Panics of the host's own code on a worker's thread. Each ends only what it was working on: the message of
+//! one entity, one batch of store calls, or one shard's machine.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +13,13 @@ use super::machines::{InstanceState, MachineId};
 use super::{Worker, WorkerReport};
 use crate::stats::Stats;
 
-/// A future panicked.
+/// A future or call panicked; the panic's text.
 #[derive(Debug, thiserror::Error)]
 #[error("the host panicked: {0}")]
 pub(super) struct Panicked(String);
 
-/// What a future comes to, or that it panicked, which is counted. It is not polled again then, and all that it held is
-/// dropped.
+/// Runs a future; a panic is counted and returned as an error. After a panic the future is not polled again,
+/// and all that it held is dropped.
 pub(super) fn contained<F: Future>(
     stats: &Arc<Stats>,
     future: F,
@@ -30,7 +30,8 @@ pub(super) fn contained<F: Future>(
         .map(move |result| result.map_err(|what| counted(&stats, &*what)))
 }
 
-/// What a call comes to, or that it panicked, which is counted. What it changed is not to be used any more.
+/// Makes a call; a panic is counted and returned as an error. The state that the call changed must not be used
+/// after a panic.
 pub(super) fn catch_panic<T>(stats: &Stats, call: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|what| counted(stats, &*what))
 }
@@ -49,8 +50,8 @@ fn panic_message(what: &(dyn Any + Send)) -> Panicked {
 }
 
 impl Worker {
-    /// Ends a machine that panicked, as one whose shard was lost: nothing that it remembers can be relied on. The
-    /// shard is reported, and gets an owner and an epoch anew.
+    /// Ends a machine that panicked, as one whose shard was lost: its state cannot be trusted. The shard is
+    /// reported, and gets a new owner and epoch.
     pub(super) fn drop_panicked_machine(&mut self, id: MachineId, panicked: &Panicked) {
         let now = self.deps.clock.now();
         let Some(slot) = self.machines.get_mut(id) else { return };

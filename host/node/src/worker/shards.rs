@@ -1,7 +1,8 @@
-//! Shards that come and go: adopted, stopped, forgotten, looked into.
+//! Shards that come and go: adopted, stopped, dropped, inspected.
 //!
-//! "Stopped" is a promise: no instance of the shard's machine is anywhere in this process. One that was interrupted is
-//! gone only when its future has returned, so the report may come later than the machine's own word.
+//! Reporting "stopped" guarantees that no instance of the shard's machine is left in this process. An
+//! interrupted instance is gone only when its future has returned, so the report may come later than the
+//! machine's own action.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ use super::{EntityInspection, ShardInspection, Worker, WorkerReport};
 use crate::recording::Frame;
 
 impl Worker {
-    /// Makes a machine for an assigned shard, in the place of one of a lower epoch.
+    /// Creates a machine for an assigned shard, in place of one of a lower epoch.
     pub(super) fn adopt(&mut self, owner: Ownership) {
         let shard = owner.shard.shard;
         let before = self
@@ -46,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// Has a shard given up. Heard twice or late it is answered again, as the first answer may be lost.
+    /// Stops a shard. A duplicate or late request is answered again, as the first answer may have been lost.
     pub(super) fn stop_shard(&mut self, shard: ShardId, epoch: Epoch, reason: StopReason) {
         let present = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id));
         if present.is_some_and(|slot| slot.epoch() > epoch) {
@@ -55,7 +56,7 @@ impl Worker {
         let asked = |slot: &MachineEntry| slot.shard() == shard && slot.epoch() == epoch;
         let present = self.by_shard.get(&shard).copied();
         let present = present.filter(|id| self.machines.get(*id).is_some_and(asked));
-        // One that was forgotten may not be gone yet: that is rare.
+        // A dropped machine may still be there; that is rare.
         let former = || self.machines.iter().find(|(_, slot)| asked(slot)).map(|(id, _)| id);
         let found = present.or_else(former);
         let Some((id, ended)) = found.and_then(|id| Some((id, self.machines.get(id)?.has_ended())))
@@ -71,7 +72,8 @@ impl Worker {
         self.remove_if_finished(id);
     }
 
-    /// Drops a shard's machine; its slot stays, out of the messages' way, until nothing holds an instance of it.
+    /// Drops a shard's machine. Its entry stays, without getting messages, until nothing holds an instance of
+    /// it.
     pub(super) fn forget(&mut self, shard: ShardId, epoch: Epoch) {
         let Some(id) = self.by_shard.get(&shard).copied() else { return };
         if self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch) {
@@ -85,7 +87,7 @@ impl Worker {
         self.broadcast_event(&|| Event::Stop(reason));
     }
 
-    /// Tells every machine that is not at its end.
+    /// Passes an event to every machine that has not ended.
     pub(super) fn broadcast_event(&mut self, event: &dyn Fn() -> Event) {
         for place in 0..self.machines.capacity() {
             if let Some(id) = self.machines.active_at(place) {
@@ -94,14 +96,16 @@ impl Worker {
         }
     }
 
-    /// Says that a machine has stopped once that is so, and lets a slot go that nothing can come for any more.
+    /// Reports that a machine has stopped once that is true, and removes an entry that nothing can arrive for
+    /// any more.
     pub(super) fn remove_if_finished(&mut self, id: MachineId) {
         let Some(slot) = self.machines.get_mut(id) else { return };
         if !slot.has_ended() || slot.running > 0 {
             return;
         }
         let (shard, epoch, quiet) = (slot.shard(), slot.epoch(), slot.pending_store_calls == 0);
-        // A machine that stopped has no commit under way; of one that was lost or forgotten the store must say so.
+        // A stopped machine has no commit under way; for one that was lost or dropped, the store must confirm
+        // that.
         let stopped = quiet || slot.machine.phase() == Phase::Stopped;
         if stopped && std::mem::take(&mut slot.owes_stopped) {
             self.report(WorkerReport::ShardStopped(shard, epoch));
@@ -113,7 +117,7 @@ impl Worker {
         }
     }
 
-    /// Gives a slot no more messages of its shard, unless a later slot has taken its place.
+    /// Sends an entry no more messages of its shard, unless a later entry has already taken its place.
     pub(super) fn unlist(&mut self, shard: ShardId, id: MachineId) {
         if self.by_shard.get(&shard) == Some(&id) {
             self.by_shard.remove(&shard);
@@ -121,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// What is in memory of entities of a shard.
+    /// What is in memory of a shard's entities.
     pub(super) fn inspect(&self, shard: ShardId, entities: &[Entity]) -> ShardInspection {
         let Some(slot) = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id)) else {
             return ShardInspection::default();
@@ -135,11 +139,11 @@ impl Worker {
     }
 
     pub(super) fn report(&self, report: WorkerReport) {
-        // Nobody to hear it: the node is going down.
+        // The receiver is gone only if the node is going down.
         let _ = self.deps.reports.send(report);
     }
 
-    /// Writes the gauges: what is at its end is no shard of this worker any more.
+    /// Updates the gauges. Machines that have ended are not counted.
     pub(super) fn gauge(&self) {
         let gauges = &self.deps.gauges;
         let totals = self.machines.totals();

@@ -1,10 +1,13 @@
-//! A worker's futures, in groups that take turns: the store's responses, each type's turns, each type's stop hooks.
+//! A worker's futures, in groups that take turns: the store's responses, each type's turns, each type's stop
+//! hooks.
 //!
-//! A guest that runs for long yields after each slice. In one queue, a type with hundreds of running instances would
-//! have hundreds of slices for each one of its neighbours; here each group has one share, and its futures share that.
+//! A guest that runs for long yields after each slice. In a single queue, a type with hundreds of running
+//! instances would get hundreds of slices for each slice of its neighbours. Here each group has one share,
+//! which its futures divide among themselves.
 //!
-//! Some slices are long all the same, since an instruction that copies or fills memory is not interrupted. A group whose
-//! last slice was long is slow until it has a short one. While others have work, slow groups get half of the time.
+//! Some slices are long all the same, since an instruction that copies or fills memory is not interrupted. A
+//! group whose last slice was long is slow until it has a short one. While others have work, slow groups get
+//! half of the time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,13 +22,13 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt, StreamFuture};
 
 use super::completions::Completion;
 
-/// A slice that takes so long makes its group slow.
+/// A slice of this length makes its group slow.
 const LONG_SLICE: Duration = Duration::from_millis(1);
 
-/// Whose futures share a share of the worker's time.
+/// Identifies a group, whose futures divide one share of the worker's time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TaskGroupKey {
-    /// Answers of the store, and what is known already.
+    /// Responses of the store, and results that are known already.
     StoreCalls,
     /// Starts and messages of a type.
     Turns(Arc<str>),
@@ -33,11 +36,11 @@ pub(super) enum TaskGroupKey {
     StopHooks(Arc<str>),
 }
 
-/// All of them.
+/// All groups of a worker.
 #[derive(Default)]
 pub(super) struct Tasks {
     groups: HashMap<TaskGroupKey, Rc<Group>>,
-    /// Groups with futures, in the order in which they are ready. One that is polled goes to the end.
+    /// Groups with futures, in the order in which they became ready. A group that is polled goes to the end.
     quick: Ready,
     slow: Ready,
     /// Time that quick groups get before a slow one is polled again, if they have work.
@@ -53,10 +56,10 @@ struct Group {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A group with futures. Gives none where a long slice completed nothing.
+/// A group with futures. Yields `None` after a long slice that completed nothing.
 struct Active {
     group: Rc<Group>,
-    /// How long the last slice took.
+    /// Duration of the last slice.
     slice: Duration,
 }
 
@@ -72,7 +75,7 @@ impl Tasks {
         }
     }
 
-    /// Something that is known already.
+    /// Adds a result that is known already.
     pub(super) fn push_ready(&mut self, done: Completion) {
         self.push(TaskGroupKey::StoreCalls, Box::pin(std::future::ready(done)));
     }
@@ -90,7 +93,7 @@ impl Tasks {
             };
             let slice = active.slice;
             let Some(done) = item else {
-                // It has no futures left.
+                // The group has no futures left.
                 continue;
             };
             self.owed = if slow { slice } else { self.owed.saturating_sub(slice) };
@@ -110,7 +113,7 @@ impl Stream for Tasks {
         match polled.or_else(|| self.poll_groups(!slow_first, context)) {
             Some(Some(done)) => Poll::Ready(Some(done)),
             Some(None) => {
-                // The worker looks after other things before the next slice.
+                // The worker handles other work before the next slice.
                 context.waker().wake_by_ref();
                 Poll::Pending
             }

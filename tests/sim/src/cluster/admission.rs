@@ -271,7 +271,7 @@ impl World {
     }
 
     /// The message of the core, if its type takes it so.
-    pub(super) fn to_core_message(
+    pub(super) fn accept_message(
         &mut self,
         pid: Pid,
         parcel: &PendingMessage,

@@ -185,7 +185,7 @@ impl World {
         if !self.processes[pid].identity.roles.host {
             return self.not_sent(pid, tag);
         }
-        let message = match self.to_core_message(pid, item) {
+        let message = match self.accept_message(pid, item) {
             Ok(message) => message,
             Err(problem) => {
                 let reply = outcome::not_run(problem);
@@ -279,7 +279,7 @@ impl World {
         }
         let token = ReplyToken(0);
         let message =
-            self.to_core_message(pid, &PendingMessage { token, session, envelope, received })?;
+            self.accept_message(pid, &PendingMessage { token, session, envelope, received })?;
         let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.get(&shard) else {
             let reply = outcome::reply_for_outcome(not_here(shard), message.kind, Epoch(0));

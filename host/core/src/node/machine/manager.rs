@@ -243,7 +243,7 @@ impl Machine {
             .filter(|(node, row)| {
                 row.roles.manager && holder.as_ref().is_none_or(|holder| holder.node != **node)
             })
-            .map(|(node, row)| (row.unix_ms, node.clone()))
+            .map(|(node, row)| (row.registered_at, node.clone()))
             .collect();
         candidates.sort();
         let rank =

@@ -133,7 +133,7 @@ impl Machine {
             store_available: true,
             roles: self.identity.roles,
             version: self.identity.version,
-            unix_ms: now.cluster_time,
+            registered_at: now.cluster_time,
             addresses: self.identity.addresses.clone(),
             format: u32::from(FORMAT),
             lease: self.settings.lease,

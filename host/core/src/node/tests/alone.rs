@@ -136,7 +136,7 @@ pub(super) fn row(counter: u64, roles: Roles) -> Row {
         store_available: true,
         roles,
         version: 1,
-        unix_ms: 1,
+        registered_at: 1,
         addresses: Vec::new(),
         format: 3,
         lease: 3_000,

@@ -75,7 +75,7 @@ fn row(counter: u64) -> NodeRow {
         store_available: true,
         roles: Roles::ALL,
         version: 1,
-        unix_ms: 1,
+        registered_at: 1,
         addresses: vec!["b:1".into()],
         format: 3,
         lease: 3_000,

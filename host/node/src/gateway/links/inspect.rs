@@ -1,7 +1,7 @@
-//! What nodes ask each other for operators: what they have in memory, which nobody but a shard's owner knows.
+//! What nodes ask each other on behalf of operators: what is in memory, which only a shard's owner knows.
 //!
-//! One question and one answer, on a stream of its own beside the messages. Whoever is asked answers from its workers
-//! and asks nobody, so a question goes one hop at most.
+//! One request and one response, on a stream of its own beside the messages. The node that is asked answers
+//! from its own workers and asks nobody else, so a request makes one hop at most.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ use crate::failing::LastFailure;
 use crate::gateway::Gateway;
 use crate::worker::{EntityInspection, Input, ShardInspection};
 
-/// How long a node may take to say what it has in memory.
+/// Timeout of an inspect request.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Shards, and entities of each.
 pub(crate) type InspectTargets = Vec<(ShardId, Vec<Entity>)>;
 
 impl Gateway {
-    /// What a node has in memory, this one or another; as many answers as shards, in their order.
+    /// What a node, this one or another, has in memory. There are as many results as shards, in their order.
     ///
     /// # Errors
-    /// The node did not answer in time, or cannot be reached.
+    /// The node did not respond in time, or is unreachable.
     pub(crate) async fn inspect(
         &self,
         at: &Member,
@@ -49,7 +49,7 @@ impl Gateway {
         answer.map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
     }
 
-    /// What this node has in memory; none if a worker has ended.
+    /// What this node has in memory; `None` if a worker has ended.
     async fn inspect_local(&self, question: InspectTargets) -> Option<Vec<ShardInspection>> {
         let ask = |(shard, entities)| {
             let worker = self.workers.get(Self::worker_of(shard, self.workers.len()));
@@ -57,7 +57,7 @@ impl Gateway {
             async move {
                 match asked {
                     Some(heard) => heard.await.map_err(drop),
-                    // No entities run here.
+                    // This node runs no entities.
                     None => Ok(ShardInspection::default()),
                 }
             }
@@ -65,10 +65,10 @@ impl Gateway {
         try_join_all(question.into_iter().map(ask)).await.ok()
     }
 
-    /// How far a node is with a type, this one or another.
+    /// The progress of a node, this one or another, with a type.
     ///
     /// # Errors
-    /// The node did not answer in time, or cannot be reached.
+    /// The node did not respond in time, or is unreachable.
     pub(crate) async fn inspect_type(
         &self,
         at: &Member,
@@ -96,7 +96,7 @@ impl Gateway {
         }
     }
 
-    /// Answers another node's question; none if this node stops.
+    /// Handles another node's inspect request; `None` if this node is stopping.
     pub(crate) async fn handle_inspect(
         &self,
         look: PeerInspectRequest,
@@ -134,13 +134,13 @@ fn send_inspect(
     entities: Vec<Entity>,
 ) -> oneshot::Receiver<ShardInspection> {
     let (answer, heard) = oneshot::channel();
-    // A worker that has ended drops the answer.
+    // If the worker has ended, it drops the sender.
     let _ = worker.send(Input::Inspect { shard, entities, answer });
     heard
 }
 
 impl MessageLinks {
-    /// Asks another node, over the link that stands to it.
+    /// Asks another node, over its established link.
     async fn inspect(
         &self,
         to: &Member,

@@ -51,7 +51,7 @@ impl Machine {
     fn successor(&self, now: Now) -> Option<Member> {
         let me = self.member()?;
         let (own, _) = self.view.nodes.get(&me.node)?;
-        let age = |node: &NodeId, row: &NodeRow| (row.unix_ms, node.clone());
+        let age = |node: &NodeId, row: &NodeRow| (row.registered_at, node.clone());
         let mine = age(&me.node, own);
         let candidates = self.view.all_live().filter(|(node, row)| {
             **node != me.node
