@@ -106,7 +106,7 @@ tested_core = --lib --test seeds --test cluster_seeds
 mutants_client = --package ostraca-client --file host/client/src/ledger.rs --file 'host/client/src/ledger/*.rs' \
   --cargo-arg=--package=ostraca-sim
 tested_client = --lib --test ledger --test books --test intake --test leaving --test outcomes --test cluster_seeds
-mutants_store = --package ostraca-store-sled --file host/store-sled/src/judge.rs --file host/store-sled/src/committer.rs
+mutants_store = --package ostraca-store-sled --file host/store-sled/src/batch_builder.rs --file host/store-sled/src/committer.rs
 tested_store = --lib --tests
 mutants: setup
 	@$(CARGO) mutants --version >/dev/null 2>&1 || { echo 'mutants: cargo-mutants is missing. Type: cargo install cargo-mutants --locked' >&2; exit 1; }

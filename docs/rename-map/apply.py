@@ -219,9 +219,13 @@ def main():
     with open(args.log, "w") as log:
         for number, (kind, file, line, old, new, *_) in enumerate(rows):
             name = re.split(r"::|\.", old.strip("` "))[-1].split("(")[0].strip()
+            if kind == "param" and "(" in old:
+                name = old.split("(")[1].rstrip(") `")
             target = re.split(r"::|\.", new.strip("` "))[-1].split("(")[0].strip()
             try:
                 path = tree.current(os.path.join(root, file))
+                if path not in tree.texts and os.path.isabs(file):
+                    tree.open(path)
                 if path not in tree.texts:
                     raise RuntimeError("no such file")
                 if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", target):

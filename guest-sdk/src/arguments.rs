@@ -1,7 +1,7 @@
-//! From a message's body to a method's arguments.
+//! Decodes a message's body into a method's arguments.
 //!
-//! The body is split into raw JSON values once, by code that every method shares; only the last step, from one raw value
-//! to one parameter's type, is generic. Only serde_json's reader of `str` is used, here and for state, since each reader
+//! Code that all methods share splits the body into raw JSON values once. Only the last step is generic: from one raw
+//! value to the type of one parameter. Arguments and state use only serde_json's `str` reader, since each reader
 //! brings a parser of its own. Both keep guests small.
 
 use std::fmt;
@@ -12,34 +12,34 @@ use serde_json::value::RawValue;
 
 use crate::raw::MessageError;
 
-/// Characters of a caller's argument name that an error message shows.
+/// The most characters of a caller's argument name that an error shows.
 const SHOWN: usize = 64;
 
-/// What stands before the place in an error of serde_json.
+/// Precedes the position in an error of serde_json.
 const PLACE: &[u8] = b" at line ";
 
 /// A parameter of a method.
 #[derive(Debug)]
 pub struct Parameter {
-    /// As in the source.
+    /// As in the source, which is also its name in JSON.
     pub name: &'static str,
-    /// May be left out: its type is an `Option`.
+    /// Whether it may be omitted, because its type is an `Option`.
     pub optional: bool,
 }
 
-/// The arguments of one message, still JSON.
+/// The arguments of one message, still as JSON.
 #[derive(Debug)]
 pub struct Arguments<'b> {
     signature: &'static str,
     parameters: &'static [Parameter],
-    /// One for each parameter.
+    /// One for each parameter; `None` if it is absent.
     values: Vec<Option<&'b str>>,
-    /// The whole body is the only parameter's value.
+    /// Whether the whole body is the value of the only parameter.
     bare: bool,
 }
 
 impl<'b> Arguments<'b> {
-    /// Splits a body. `signature` is what errors show: `add(by: u64)`.
+    /// Splits a body into arguments. Errors show the `signature`, such as `add(by: u64)`.
     pub(crate) fn split(
         signature: &'static str,
         parameters: &'static [Parameter],
@@ -83,7 +83,7 @@ impl<'b> Arguments<'b> {
         Ok(this)
     }
 
-    /// The argument of the parameter at `at`.
+    /// Decodes the argument of the parameter with index `at`.
     pub fn get<T: DeserializeOwned>(&self, at: usize) -> Result<T, MessageError> {
         match self.values[at] {
             Some(value) => {
@@ -106,7 +106,7 @@ impl<'b> Arguments<'b> {
         {
             return self.unknown(other);
         }
-        // A place within one argument would be read as a place in the body.
+        // A position in one argument would be mistaken for a position in the body.
         let mut error = error.to_string();
         if let Some(at) = error.as_bytes().windows(PLACE.len()).rposition(|part| part == PLACE) {
             error.truncate(at);
@@ -131,7 +131,7 @@ fn is_named_form(body: &str, name: &str) -> bool {
 
 type Member<'b> = (String, &'b RawValue);
 
-/// The members of a JSON object, in order, doubles included.
+/// The members of a JSON object, in order and with duplicates.
 fn members(body: &str) -> Result<Vec<Member<'_>>, serde_json::Error> {
     struct Members;
     impl<'b> Visitor<'b> for Members {

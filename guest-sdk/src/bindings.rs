@@ -1,8 +1,8 @@
-//! What wit-bindgen makes of `../wit`, and its join to [`raw::Handler`](crate::raw::Handler).
+//! What wit-bindgen generates from `../wit`, and the adapter from it to [`raw::Handler`](crate::raw::Handler).
 //!
-//! A component exports `stop` only if its entity has the hook. wit-bindgen exports whole worlds, and its macros for one
-//! interface clash if two worlds have it: so the hook is a world of its own here, and `entity-with-stop` of the WIT is
-//! the union of the two, which the component's encoder makes.
+//! A component exports `stop` only if its entity has the hook. wit-bindgen exports whole worlds, and its macros for
+//! one interface clash if two worlds contain it. So the hook is a world of its own here. The component encoder merges
+//! the two worlds, which makes them `entity-with-stop` of the WIT.
 
 #![allow(missing_docs, unreachable_pub, clippy::expect_used, clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::sync::Once;
 use crate::context::MessageKind;
 use crate::raw::{Handler, MessageError, StartReason, StopReason};
 
-// The glue reads arguments from, and leaves results in, linear memory by raw pointers.
+// The generated code passes arguments and results through linear memory, by raw pointers.
 #[allow(unsafe_code)]
 pub mod entity {
     wit_bindgen::generate!({
@@ -104,7 +104,7 @@ fn to_wit(error: MessageError) -> wit::types::MessageError {
     }
 }
 
-/// Tells the host of a panic before it becomes a trap, which by itself carries no words.
+/// Reports each panic to the host before it becomes a trap, which carries no message by itself.
 fn report_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

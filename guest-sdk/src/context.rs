@@ -1,15 +1,15 @@
-//! Who I am, and whose message this is.
+//! Who the entity is, and which message it is handling.
 
-/// Whether a message may change something.
+/// Whether a message may change state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageKind {
-    /// May change state; runs once; its outcome is recorded.
+    /// May change state. Runs once, and its outcome is recorded.
     Command,
-    /// Changes nothing and records nothing.
+    /// Must not change state, and records nothing. A write to [`state`](crate::state) traps.
     Query,
 }
 
-/// The entity itself.
+/// The identity of the entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The namespace.
@@ -18,37 +18,37 @@ pub struct Identity {
     pub entity_type: String,
     /// The entity id.
     pub id: String,
-    /// The deployment's revision.
+    /// The revision of the deployment that this instance runs.
     pub revision: u64,
 }
 
 /// The message that a turn handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageContext {
-    /// 32 hexadecimal digits that name the sender's session.
+    /// The sender's session, as 32 hexadecimal digits.
     pub session: String,
-    /// The message's place in its session.
+    /// The message's number in its session, from 1.
     pub sequence: u64,
-    /// Command or query.
+    /// Whether the message is a command or a query.
     pub kind: MessageKind,
-    /// Who sent it, by certificate or token.
+    /// The principal that the sender's certificate names, such as `client/alice`.
     pub principal: String,
-    /// The body's content type, as sent.
+    /// The content type of the body, as the sender set it.
     pub content_type: String,
-    /// W3C trace context; empty if there is none.
+    /// W3C trace context (`traceparent`); empty if there is none.
     pub traceparent: String,
-    /// Milliseconds until the sender stops waiting, if it said.
+    /// Milliseconds from the start of the turn to the sender's deadline; `None` without a deadline.
     pub remaining_ms: Option<u64>,
     /// The entity's version before this turn.
     pub version: u64,
 }
 
-/// This entity.
+/// Returns the identity of this entity.
 pub fn identity() -> Identity {
     crate::host::identity()
 }
 
-/// The present message; `None` during start and stop.
+/// Returns the message that this turn handles; `None` in the start and stop hooks.
 pub fn current_message() -> Option<MessageContext> {
     crate::host::message()
 }

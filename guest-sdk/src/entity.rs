@@ -1,7 +1,7 @@
 //! What `#[entity]` implements, and how an instance runs its turns.
 //!
-//! The macro writes a table of methods and nothing else of weight; [`Runner`] dispatches by it, here and in
-//! [`testing`](crate::testing) alike. A [`Style`] says how the struct is kept.
+//! The macro generates little more than a table of methods. [`Runner`] dispatches from that table, in a component and
+//! in [`testing`](crate::testing) alike. A [`StateModel`] says how the struct is stored.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use crate::context::MessageKind;
 use crate::raw::{self, MessageError, StartReason, StopReason};
 use crate::state;
 
-/// The key of a whole struct's state.
+/// The key under which the whole struct is stored.
 pub const WHOLE_STATE_KEY: &str = "state";
 
 /// An entity. Implemented by the attribute `#[entity]`, never by hand.
@@ -26,44 +26,44 @@ pub trait Entity: Sized + 'static {
     const STOP: Option<StopHook<Self>>;
 }
 
-/// `#[start]`.
+/// The hook `#[start]`.
 #[doc(hidden)]
 pub type StartHook<E> = fn(&mut E, StartReason) -> Result<(), String>;
 
-/// `#[stop]`.
+/// The hook `#[stop]`.
 #[doc(hidden)]
 pub type StopHook<E> = fn(&mut E, StopReason);
 
-/// A row of an entity's table.
+/// A row of an entity's table of methods.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Method<E> {
     pub name: &'static str,
     pub kind: MessageKind,
     pub summary: &'static str,
-    /// For errors: `add(by: u64)`.
+    /// Shown in errors: `add(by: u64)`.
     pub signature: &'static str,
     pub parameters: &'static [Parameter],
     pub call: fn(&mut E, &Arguments<'_>) -> Result<Vec<u8>, MessageError>,
 }
 
-/// How an entity's struct is kept.
+/// How an entity's struct is stored.
 #[doc(hidden)]
 pub trait StateModel<E> {
-    /// What is known to be stored.
+    /// The stored value, as this instance last read or wrote it.
     type Stored;
 
-    /// Reads it.
+    /// Reads the stored value.
     fn load() -> Self::Stored;
 
-    /// The struct that `kept` stands for.
+    /// Builds the struct from the stored value `kept`.
     fn decode(kept: &Self::Stored) -> E;
 
-    /// Stores the struct, if it differs from `kept`.
+    /// Stores the struct and updates `kept`, if the two differ.
     fn save(entity: &E, kept: &mut Self::Stored);
 }
 
-/// The whole struct is one value.
+/// The whole struct is one value, under [`WHOLE_STATE_KEY`].
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct WholeState;
@@ -95,7 +95,7 @@ impl<E: Serialize + DeserializeOwned + Default> StateModel<E> for WholeState {
         if kept.as_ref() == Some(&bytes) {
             return;
         }
-        // Once it is stored, nobody can ask the entity to repair it: it would not even start.
+        // Once such a value is stored, no message could repair it, because the entity would not even start.
         if let Err(error) = state::from_json::<E>(&bytes) {
             does_not_encode::<E>(&format!(
                 "its own JSON does not become it again: {error} (fields that are left out when they are written need \
@@ -150,12 +150,12 @@ impl<E: Entity> Default for Runner<E> {
 }
 
 impl<E: Entity> Runner<E> {
-    /// An instance that has loaded nothing yet.
+    /// Creates an instance that has loaded nothing yet.
     pub const fn new() -> Self {
         Self { loaded: None }
     }
 
-    /// What the entity answers to.
+    /// Lists the entity's methods.
     pub fn methods() -> Vec<raw::Method> {
         E::METHODS
             .iter()
@@ -167,7 +167,7 @@ impl<E: Entity> Runner<E> {
             .collect()
     }
 
-    /// The turn of the start hook. Loads nothing if there is none.
+    /// Runs the start hook as a turn. Loads nothing if there is no hook.
     pub fn start(&mut self, reason: StartReason) -> Result<(), String> {
         let Some(start) = E::START else { return Ok(()) };
         let loaded = self.loaded();
@@ -176,7 +176,7 @@ impl<E: Entity> Runner<E> {
         outcome
     }
 
-    /// The turn of a message.
+    /// Runs one message as a turn.
     pub fn message(&mut self, method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
         let Some(method) = E::METHODS.iter().find(|row| row.name == method) else {
             return Err(MessageError::UnknownMethod);
@@ -192,7 +192,7 @@ impl<E: Entity> Runner<E> {
         outcome
     }
 
-    /// The turn of the stop hook. Loads nothing if there is none.
+    /// Runs the stop hook as a turn. Loads nothing if there is no hook.
     pub fn stop(&mut self, reason: StopReason) {
         let Some(stop) = E::STOP else { return };
         let loaded = self.loaded();
@@ -209,7 +209,7 @@ impl<E: Entity> Runner<E> {
 }
 
 impl<E: Entity> Loaded<E> {
-    /// Keeps what the turn did, or gives the struct back the value it had when the turn began (R21).
+    /// Saves the struct, or restores the value that it had when the turn began (R21).
     fn end(&mut self, succeeded: bool) {
         if succeeded {
             E::StateModel::save(&self.entity, &mut self.kept);
@@ -219,7 +219,7 @@ impl<E: Entity> Loaded<E> {
     }
 }
 
-/// Gives an entity its one instance in a component, and exports it.
+/// Creates the one instance of an entity in a component, and exports it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_entity {

@@ -1,22 +1,23 @@
-//! Application errors: the entity's own, final refusals.
+//! Application errors: the entity's own, final refusals of a message.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a method may give back as the `Err` of its `Result`.
+/// An error that a method may return as the `Err` of its `Result`.
 ///
-/// Most easily derived, on an enum that implements [`fmt::Display`]: a variant's code is its name in kebab case
-/// (`InsufficientFunds` is `insufficient-funds`), or what `#[code("…")]` on it says; the message is what `Display`
-/// shows. The derive also lets `?` turn the enum into an [`Error`].
+/// It is usually derived, for an enum that implements [`fmt::Display`]. A variant's code is its name in kebab case
+/// (`InsufficientFunds` becomes `insufficient-funds`), or the code in its attribute `#[code("…")]`. The message is
+/// the output of `Display`. The derive also lets `?` convert the enum into an [`Error`].
 pub trait ApplicationError {
-    /// A stable code for programs: 1 to 128 bytes. Another length is a panic.
+    /// A stable code for programs: 1 to 128 bytes, without control characters or direction marks. Replying with a
+    /// code of another length panics.
     fn code(&self) -> Cow<'_, str>;
 
-    /// A sentence for people.
+    /// A message for people.
     fn message(&self) -> String;
 }
 
-/// An application error made on the spot.
+/// An application error without a type of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     code: Cow<'static, str>,
@@ -24,7 +25,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error with a stable code (1 to 128 bytes) and a sentence for people.
+    /// Creates an error with a stable code (1 to 128 bytes) and a message for people.
     pub fn new(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into() }
     }

@@ -1,7 +1,7 @@
-//! Numbers that JSON cannot express.
+//! Finds numbers that JSON cannot express.
 //!
-//! `serde_json` writes NaN and infinities as `null`, which reads back as something else or not at all. A walk over the
-//! value finds them before it is written: the text does not tell them from `None`.
+//! `serde_json` writes NaN and infinities as `null`, which reads back as something else or not at all. The written
+//! JSON does not show whether a `null` was a number or `None`, so this walks the value before it is written.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-/// Refuses a value with a number in it that is NaN or infinite. Says where.
+/// Fails if the value contains a number that is NaN or infinite, and says where.
 pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<(), String> {
     match value.serialize(FiniteCheck) {
         Err(NonFinite::Number { number, place }) => {
             let at = if place.is_empty() { String::new() } else { format!(" in `{place}`") };
             Err(format!("JSON has no {number}{at}"))
         }
-        // A type that refuses to be serialized says so again when it is written.
+        // A type that cannot be serialized fails again when it is written.
         Ok(()) | Err(NonFinite::Refused) => Ok(()),
     }
 }
@@ -60,7 +60,7 @@ impl serde::ser::Error for NonFinite {
 
 type Walked = Result<(), NonFinite>;
 
-/// Goes through a value and makes nothing of it.
+/// A serializer that visits the whole value and produces nothing.
 #[derive(Clone, Copy)]
 struct FiniteCheck;
 
@@ -226,7 +226,7 @@ impl SerializeMap for FiniteCheck {
     type Ok = ();
     type Error = NonFinite;
 
-    // JSON's keys are texts: a number that is none is refused where it is written.
+    // Keys of JSON are strings: serde_json itself refuses a NaN or an infinity as a key.
     fn serialize_key<T: Serialize + ?Sized>(&mut self, _: &T) -> Walked {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What stands behind `state`, `context`, `log` and `life`: the host's imports in the sandbox, and natively a store in
-//! memory.
+//! The implementation behind `state`, `context`, `log` and `lifecycle`: the host's imports in the sandbox, and an
+//! in-memory store in native builds.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod native;

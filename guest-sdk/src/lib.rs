@@ -11,14 +11,14 @@
 //!
 //! #[entity]
 //! impl Counter {
-//!     /// Adds, and answers the new value.
+//!     /// Adds to the value, and returns the new one.
 //!     #[message]
 //!     pub fn add(&mut self, by: u64) -> u64 {
 //!         self.value += by;
 //!         self.value
 //!     }
 //!
-//!     /// The present value.
+//!     /// Returns the current value.
 //!     #[message]
 //!     pub fn get(&self) -> u64 {
 //!         self.value
@@ -31,47 +31,50 @@
 //! # }
 //! ```
 //!
-//! **Messages.** A method with `&mut self` is a command, one with `&self` a query; a query may change nothing. Arguments
-//! are a JSON object with the parameters' names; a single parameter may also come as the bare JSON value (an object
-//! whose only member has the parameter's name is always read as the named form). Without parameters the body is empty,
-//! `null` or `{}`. A parameter of type `Option<…>` may be left out. What does not fit is `invalid-arguments`, and the
-//! entity is not touched. The first line of the doc comment is the method's summary.
+//! **Messages.** A method with `&mut self` is a command; one with `&self` is a query, which must not change state.
+//! Arguments are a JSON object with the parameters' names. A single parameter may also come as the bare JSON value;
+//! an object whose only member has the parameter's name is always read as the named form. Without parameters the body
+//! is empty, `null` or `{}`. A parameter of type `Option<…>` may be omitted. Arguments that do not fit are refused as
+//! `invalid-arguments`, and the method does not run. The first line of the doc comment is the method's summary.
 //!
-//! **Results** are JSON. A method returns `T`, nothing, or `Result<T, E>` with an [`ApplicationError`] as `E`: the
-//! caller gets its code and message, and the turn leaves no trace (R21).
+//! **Results** are JSON. A method returns `T`, nothing, or `Result<T, E>` with an [`ApplicationError`] as `E`. On an
+//! error the caller gets its code and message, and the turn changes no state (R21).
 //!
-//! **State.** `#[entity]` keeps the whole struct, as JSON under the one key [`entity::WHOLE_STATE_KEY`]: it is loaded at
-//! first need, written after a command that changed it, and put back after an application error.
-//! `#[entity(state = "keys")]` keeps nothing by itself: the struct is empty, and its methods use [`state`].
-//! What is written can be read back: a number that is NaN or infinite, for which JSON has no word, and a struct whose
-//! own JSON does not become that struct again, end the turn with `state-does-not-encode`, and nothing is written.
+//! **State.** By default, `#[entity]` stores the whole struct as JSON under the one key [`entity::WHOLE_STATE_KEY`].
+//! It loads the struct when it is first needed, saves it after a command that changed it, and restores it after an
+//! application error. With `#[entity(state = "keys")]` nothing is stored by itself: the struct is empty, and its
+//! methods use [`state`]. The SDK stores only what can be read back. A number that is NaN or infinite, which JSON
+//! cannot express, and a struct that cannot be decoded from its own JSON end the turn with `state-does-not-encode`,
+//! and nothing is written.
 //!
-//! **Hooks.** `#[start] fn start(&mut self)` runs before the first message of an instance, `#[stop] fn stop(&mut self)`
-//! before it is dropped in good order. Either may take its reason ([`StartReason`], [`StopReason`]) too.
+//! **Hooks.** `#[start] fn start(&mut self)` runs before the first message of an instance, and
+//! `#[stop] fn stop(&mut self)` before the instance is dropped gracefully. Each may also take its reason
+//! ([`StartReason`], [`StopReason`]).
 //!
-//! **Panics** are traps: the turn leaves no trace, the instance is dropped, and the message, file and line reach the
-//! node's log and the caller.
+//! **Panics** are traps: nothing of the turn remains, the instance is dropped, and the message, file and line go to
+//! the node's log and to the caller.
 //!
-//! **Overflow** of integers panics, in the component as in tests: `ostraca build` switches the checks on. Where wrapping
-//! is meant, say so (`wrapping_add`).
+//! **Overflow** of integers panics, in the component as in tests, since `ostraca build` enables the checks. Where
+//! wrapping is intended, write it (`wrapping_add`).
 //!
-//! **No clock, no randomness, no standard output.** On `wasm32-unknown-unknown`, which `ostraca build` compiles for,
-//! `SystemTime::now()` and `Instant::now()` panic, crates that want random numbers do not build or panic, and `println!`
-//! goes nowhere: log with [`log`], and pass times and random numbers in as arguments. Nothing can tell this when a guest
-//! is built, as the standard library has these functions on that target too.
+//! **No clock, no randomness, no standard output.** On `wasm32-unknown-unknown`, the target of `ostraca build`,
+//! `SystemTime::now()` and `Instant::now()` panic, crates that need random numbers panic or do not build, and
+//! `println!` prints nothing. Log with [`log`], and pass times and random numbers in as arguments. The build cannot
+//! warn about this, because the standard library has these functions on that target too.
 //!
 //! # Building
 //!
-//! The crate type is `cdylib` (and `rlib` for tests). `ostraca build` compiles for `wasm32-unknown-unknown` and makes a
-//! component of the result; `wasm32-wasip2` gives one directly. Natively everything runs against a store in memory, one
-//! a thread ([`testing`]).
+//! The crate type is `cdylib` (and `rlib` for tests). `ostraca build` compiles for `wasm32-unknown-unknown` and
+//! converts the result into a component; the target `wasm32-wasip2` produces one directly. Natively everything runs
+//! against an in-memory store, one per thread ([`testing`]).
 //!
 //! # Layout
 //!
-//! The interfaces are read from `../wit`, beside this crate's folder, which is the one source of truth. A copy of the
-//! SDK therefore needs `guest-sdk/` (with `guest-sdk/macros/`) and `wit/` side by side; `ostraca new` writes them so.
+//! The interfaces are read from `../wit`, next to this crate's folder, which is their only source. A copy of the SDK
+//! therefore needs `guest-sdk/` (with `guest-sdk/macros/`) and `wit/` side by side; `ostraca new` writes them this
+//! way.
 
-// The generated glue names this crate by its name, here as in an entity's crate.
+// Generated code refers to this crate by name, in this crate as in an entity's crate.
 extern crate self as ostraca_sdk;
 
 mod arguments;
@@ -96,7 +99,7 @@ pub use ostraca_sdk_macros::{ApplicationError, entity};
 pub use raw::{StartReason, StopReason};
 pub use serde_json;
 
-/// What the macros' output names. Not for use by hand, and not stable.
+/// Items that the macros' output refers to. Not part of the API, and not stable.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::arguments::{Arguments, Parameter};

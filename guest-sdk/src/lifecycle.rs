@@ -1,6 +1,6 @@
-//! The instance's own life.
+//! Control over the instance's lifecycle.
 
-/// Asks for this instance to be dropped after the turn; the next message starts a new one. State stays.
+/// Asks the host to drop this instance after the turn. State stays, and the next message starts a new instance.
 pub fn passivate() {
     crate::host::passivate();
 }

@@ -1,24 +1,24 @@
-//! What the node's log shows, under the entity's name.
+//! Output to the node's log, under the entity's name.
 //!
-//! `log::info!("added {by}")` and its siblings format and log a line. The node limits the rate; lines beyond it are
-//! counted and dropped.
+//! `log::info!("added {by}")` and its siblings format and log one line. The node limits the rate: it counts and drops
+//! lines beyond the limit.
 
-/// How loud.
+/// The severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Steps, for finding a fault.
+    /// Single steps, for tracking down a bug.
     Trace,
     /// Details.
     Debug,
     /// What an operator may want to know.
     Info,
-    /// Something to look at.
+    /// Something that an operator should look at.
     Warn,
     /// Something went wrong.
     Error,
 }
 
-/// Logs a line.
+/// Logs one line.
 pub fn log(level: Level, message: &str) {
     crate::host::log(level, message);
 }

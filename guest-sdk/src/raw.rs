@@ -1,85 +1,89 @@
 //! The layer below `#[entity]`: bytes in, bytes out.
 //!
-//! For entities that speak something other than JSON. A type implements [`Handler`], and [`export!`](crate::export) or
-//! [`export_with_stop!`](crate::export_with_stop) makes it the component's exports. `#[entity]` does the same.
+//! For entities that use another format than JSON. Implement [`Handler`] for a type and turn it into the component's
+//! exports with [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop). `#[entity]` does the
+//! same.
 
 use crate::context::MessageKind;
 
-/// One method, as the host learns it at deploy.
+/// One method, as the entity describes it to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Method {
-    /// 1 to 128 bytes.
+    /// 1 to 128 bytes, without control characters or direction marks, and unique in the component.
     pub name: String,
-    /// Command or query.
+    /// Whether a call of this method is a command or a query.
     pub kind: MessageKind,
-    /// One line for people; may be empty.
+    /// A one-line description for people; may be empty.
     pub summary: String,
 }
 
-/// How a message is refused. Final; what the turn wrote is discarded.
+/// Why a message is refused. Every refusal is final, and discards what the turn wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageError {
-    /// The application's own refusal.
+    /// The entity's own refusal, with a code that its author chose.
     Application {
-        /// A stable code, 1 to 128 bytes.
+        /// A stable code for programs: 1 to 128 bytes, without control characters or direction marks.
         code: String,
-        /// A sentence for people.
+        /// A message for people.
         message: String,
     },
-    /// The arguments do not fit the method; says how.
+    /// The arguments do not fit the method; the text says why.
     InvalidArguments(String),
-    /// There is no such method.
+    /// The entity has no such method.
     UnknownMethod,
 }
 
 /// Why an instance starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartReason {
-    /// A message came for an entity that had no turn yet.
+    /// A message arrived for an entity that has no committed turn yet (version 0).
     FirstMessage,
-    /// A message came for an entity that sleeps.
+    /// A message arrived for an entity that has committed turns, but no instance.
     Message,
-    /// The entity is remembered, and its shard has come to this node.
+    /// The entity is remembered, and its shard moved to this node. Reserved: the host does not use it yet.
     Remembered,
 }
 
 /// Why an instance stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// Nothing came for a while.
+    /// No message arrived for the type's `idle-timeout`.
     Idle,
-    /// Room is needed for others.
+    /// The node needs room for another instance.
     Evicted,
-    /// The guest asked for it.
+    /// The guest called [`lifecycle::passivate`](crate::lifecycle::passivate).
     Passivated,
-    /// The shard goes to another node, or the node stops.
+    /// The shard moves to another node, or the node shuts down.
     HandedOff,
-    /// A newer revision takes over.
+    /// A newer revision of the type replaces this one.
     Redeployed,
 }
 
-/// The exports of an entity.
+/// The functions that an entity exports.
 pub trait Handler {
-    /// All methods. Called without an identity; what it writes is refused.
+    /// Lists all methods. The instance has no identity: all names are empty, and the revision is 0. Its state is
+    /// empty, and writes trap.
     fn methods() -> Vec<Method>;
 
-    /// Called once in an instance's life, before its first message. What it writes is a turn of its own.
+    /// Called once for each instance, before its first message. It is a turn of its own, committed before the
+    /// message's.
     ///
     /// # Errors
-    /// A sentence for people: the instance does not start, and what was written is discarded.
+    /// A message for people. The instance does not start, and what `start` wrote is discarded.
     fn start(reason: StartReason) -> Result<(), String>;
 
-    /// Runs one message as one turn.
+    /// Runs one message as one turn. The host does not interpret `body` or the result.
     ///
     /// # Errors
-    /// The message is refused for good. State that is held in memory must be what it was when the turn began (R21).
+    /// Why the message is refused. State that is kept in memory must again be what it was when the turn began (R21).
     fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, MessageError>;
 
-    /// The instance's last call, if it was exported with `export_with_stop!`. What it writes is committed.
+    /// The last call to an instance, if it was exported with `export_with_stop!`. What it writes is committed.
     fn stop(_reason: StopReason) {}
 }
 
-/// Exports a type that implements [`raw::Handler`](crate::raw::Handler). Outside of wasm it does nothing.
+/// Exports a type that implements [`raw::Handler`](crate::raw::Handler) as the component. Has no effect on targets
+/// other than wasm.
 #[macro_export]
 macro_rules! export {
     ($handler:ty) => {
@@ -91,7 +95,7 @@ macro_rules! export {
     };
 }
 
-/// The same as [`export!`](crate::export), with the stop hook.
+/// Like [`export!`](crate::export), and also exports the stop hook.
 #[macro_export]
 macro_rules! export_with_stop {
     ($handler:ty) => {

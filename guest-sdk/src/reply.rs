@@ -1,26 +1,26 @@
-//! How what a method returns becomes a reply.
+//! Turns a method's return value into a reply.
 //!
-//! `Result` is itself `Serialize`, so a bound alone cannot tell a `Result` from a plain value. The macro writes
-//! `(&value).ostraca_kind().encode(value)`: method lookup prefers [`ResultKind`], which needs one borrow less, for every
-//! `Result` under whatever alias, and falls back to [`ValueKind`]. The tags' methods carry the bounds, so that a missing
-//! one is a compile error and not another choice.
+//! `Result` itself implements `Serialize`, so a trait bound alone cannot tell a `Result` from a plain value. The
+//! macro emits `(&value).ostraca_kind().encode(value)`. Method lookup prefers [`ResultKind`], which needs one borrow
+//! less, for every `Result` under whatever alias, and falls back to [`ValueKind`]. The bounds are on the methods of
+//! the tags, so that an unmet bound is a compile error and does not select the other tag.
 
 use serde::Serialize;
 
 use crate::error::ApplicationError;
 use crate::raw::MessageError;
 
-/// Chosen for a plain value.
+/// Selected for a plain value.
 #[derive(Debug)]
 pub struct ValueTag;
 
-/// Chosen for a `Result`.
+/// Selected for a `Result`.
 #[derive(Debug)]
 pub struct ResultTag;
 
-/// See the module.
+/// Selects `ValueTag` for any value; see the module.
 pub trait ValueKind {
-    /// The tag.
+    /// Returns the tag.
     fn ostraca_kind(&self) -> ValueTag {
         ValueTag
     }
@@ -28,9 +28,9 @@ pub trait ValueKind {
 
 impl<T> ValueKind for &T {}
 
-/// See the module.
+/// Selects `ResultTag` for every `Result`; see the module.
 pub trait ResultKind {
-    /// The tag.
+    /// Returns the tag.
     fn ostraca_kind(&self) -> ResultTag {
         ResultTag
     }
@@ -39,7 +39,7 @@ pub trait ResultKind {
 impl<T, E> ResultKind for Result<T, E> {}
 
 impl ValueTag {
-    /// The value as JSON.
+    /// Encodes the value as JSON.
     pub fn encode<T: Serialize>(self, value: T) -> Result<Vec<u8>, MessageError> {
         match serde_json::to_vec(&value) {
             Ok(body) => Ok(body),
@@ -49,7 +49,7 @@ impl ValueTag {
 }
 
 impl ResultTag {
-    /// The `Ok` as JSON, or the application error.
+    /// Encodes the `Ok` value as JSON, or converts the application error.
     pub fn encode<T: Serialize, E: ApplicationError>(
         self,
         value: Result<T, E>,
@@ -61,9 +61,9 @@ impl ResultTag {
     }
 }
 
-/// What a start hook may return.
+/// A type that a start hook may return.
 pub trait IntoStartResult {
-    /// The sentence for people, if the start failed.
+    /// Converts it into the result of [`Handler::start`](crate::raw::Handler::start).
     fn into_start_result(self) -> Result<(), String>;
 }
 

@@ -1,29 +1,30 @@
 //! The entity's durable keys and values.
 //!
-//! A turn reads its own writes, and they are committed with it or not at all. Keys are 1 to 512 bytes. Writing traps in
-//! a query, and beyond the type's state limit. Values are JSON; the functions with `raw` in their names take bytes.
+//! A turn reads its own writes, and they are committed with the turn or not at all. A key has 1 to 512 bytes; any
+//! other length traps. A write traps in a query, and beyond the type's limits on state or on the writes of one turn.
+//! Values are JSON; the functions with `raw` in their names use bytes.
 
 use std::marker::PhantomData;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Entries that [`list`] asks the host for at a time.
+/// Entries that [`list`] fetches from the host at a time.
 const PAGE: u32 = 100;
 
 /// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Keys and values, in bytewise order of key.
+    /// Keys and values, in bytewise order of the keys.
     pub entries: Vec<(String, Vec<u8>)>,
-    /// The cursor of the next page; `None` at the end.
+    /// The cursor of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
-/// The value of a key.
+/// Returns the value of a key; `None` if the key does not exist.
 ///
 /// # Panics
-/// With `state-does-not-decode` if the value is not a `T`.
+/// With `state-does-not-decode` if the value is not a valid `T`.
 pub fn get<T: DeserializeOwned>(key: &str) -> Option<T> {
     get_raw(key).map(|value| decode(key, &value))
 }
@@ -31,8 +32,8 @@ pub fn get<T: DeserializeOwned>(key: &str) -> Option<T> {
 /// Sets a key.
 ///
 /// # Panics
-/// With `state-does-not-encode` if JSON cannot express the value: a map whose keys are no texts, a number that is NaN or
-/// infinite.
+/// With `state-does-not-encode` if JSON cannot express the value: a map whose keys cannot be strings, or a number
+/// that is NaN or infinite.
 pub fn set<T: Serialize + ?Sized>(key: &str, value: &T) {
     match to_json(value) {
         Ok(value) => set_raw(key, &value),
@@ -42,17 +43,17 @@ pub fn set<T: Serialize + ?Sized>(key: &str, value: &T) {
     }
 }
 
-/// Deletes a key; true if it was there.
+/// Deletes a key, and returns whether it existed.
 pub fn delete(key: &str) -> bool {
     crate::host::delete(key)
 }
 
-/// All keys with a prefix, in bytewise order, and their values. Pages are fetched as the iterator goes.
+/// Iterates over the keys that start with `prefix`, in bytewise order, with their values. Fetches pages as it goes.
 pub fn list<T: DeserializeOwned>(prefix: &str) -> List<T> {
     list_after(prefix, None)
 }
 
-/// The same, beginning behind `cursor`: a page's [`Page::next`], or a key.
+/// Like [`list`], but starts after `cursor`: a page's [`Page::next`], or any key, whether it exists or not.
 pub fn list_after<T: DeserializeOwned>(prefix: &str, cursor: Option<String>) -> List<T> {
     List {
         prefix: prefix.to_owned(),
@@ -62,30 +63,31 @@ pub fn list_after<T: DeserializeOwned>(prefix: &str, cursor: Option<String>) -> 
     }
 }
 
-/// The bytes of a key.
+/// Returns the value of a key as bytes; `None` if the key does not exist.
 pub fn get_raw(key: &str) -> Option<Vec<u8>> {
     crate::host::get(key)
 }
 
-/// Sets a key to bytes.
+/// Sets a key to a value in bytes.
 pub fn set_raw(key: &str, value: &[u8]) {
     crate::host::set(key, value);
 }
 
-/// One page of keys with a prefix: at most `limit` (1 to 1000) behind `cursor`.
+/// Returns one page of the keys that start with `prefix`: at most `limit` of them (1 to 1000, otherwise it traps),
+/// after `cursor`.
 pub fn list_raw(prefix: &str, limit: u32, cursor: Option<&str>) -> Page {
     crate::host::list(prefix, limit, cursor)
 }
 
-/// The iterator of [`list`].
+/// The iterator that [`list`] returns.
 ///
 /// # Panics
-/// With `state-does-not-decode` at a value that is not a `T`.
+/// With `state-does-not-decode` at a value that is not a valid `T`.
 #[derive(Debug)]
 pub struct List<T> {
     prefix: String,
     page: std::vec::IntoIter<(String, Vec<u8>)>,
-    /// The cursor of the page to fetch next; the outer `None` says that there is none.
+    /// The cursor of the next page. Outer `None`: there is no further page. Inner `None`: it is the first page.
     next: Option<Option<String>>,
     values: PhantomData<fn() -> T>,
 }
@@ -118,13 +120,13 @@ fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> T {
     }
 }
 
-/// As JSON, unless it would read back as something else.
+/// Encodes a value as JSON. Fails if the JSON would read back as something else.
 pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, String> {
     crate::finite::check(value)?;
     serde_json::to_vec(value).map_err(|error| error.to_string())
 }
 
-/// By the reader that arguments use too; two readers are two parsers in the component.
+/// Uses serde_json's `str` reader, as arguments do: a second reader would put a second parser into the component.
 pub(crate) fn from_json<T: DeserializeOwned>(value: &[u8]) -> Result<T, serde_json::Error> {
     match std::str::from_utf8(value) {
         Ok(value) => serde_json::from_str(value),

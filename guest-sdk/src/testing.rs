@@ -1,10 +1,11 @@
 //! Plain unit tests of entities, without a sandbox.
 //!
-//! Each thread has one entity: a store in memory, an identity, a log. `cargo test` gives every test a thread of its own,
-//! so tests do not meet; [`reset`] makes a fresh one within a test. [`call`] goes through the very dispatch that a
-//! component uses, with its rollback: after an application error or a panic nothing of the turn is left.
+//! Each thread has one entity, with an in-memory store, an identity and a log. `cargo test` runs every test on a
+//! thread of its own, so tests do not affect each other; [`reset`] starts over within a test. [`call`] uses the same
+//! dispatch as a component, including its rollback: after an application error or a panic, nothing of the turn
+//! remains.
 //!
-//! Only natively; a component does not contain this module.
+//! Available in native builds only; a component does not contain this module.
 
 use std::any::TypeId;
 
@@ -19,12 +20,12 @@ use crate::host::native::{self, with};
 use crate::log::Level;
 use crate::raw::{StartReason, StopReason};
 
-/// A fresh entity: no state, no instance, no log, the identity `test/test`, the principal `test`.
+/// Starts over with a fresh entity: no state, no instance, no log, the identity `test/test`, the principal `test`.
 pub fn reset() {
     native::reset();
 }
 
-/// Names the entity.
+/// Sets the entity's type and id.
 pub fn set_identity(entity_type: &str, id: &str) {
     with(|world| {
         world.identity.entity_type = entity_type.to_owned();
@@ -32,23 +33,23 @@ pub fn set_identity(entity_type: &str, id: &str) {
     });
 }
 
-/// Names the sender of the messages to come.
+/// Sets the sender of the messages that follow.
 pub fn set_principal(principal: &str) {
     with(|world| world.principal = principal.to_owned());
 }
 
-/// The lines logged so far, in order; takes them away.
+/// Removes and returns the lines logged so far, in order.
 pub fn take_logs() -> Vec<(Level, String)> {
     with(|world| std::mem::take(&mut world.logs))
 }
 
-/// Sends a message, as one turn. Starts an instance if there is none, and stops it if the turn asked for passivation.
+/// Sends a message as one turn. Starts an instance if there is none, and stops it if the turn asked for passivation.
 ///
 /// # Errors
-/// What the caller of a real entity would be told.
+/// The refusal that the caller of a deployed entity would get.
 ///
 /// # Panics
-/// If the entity panics, its start hook fails, or JSON cannot express `body`.
+/// If the entity panics, its start hook fails, JSON cannot express `body`, or the reply is not JSON.
 pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, MessageError> {
     let body = match serde_json::to_vec(&body) {
         Ok(body) => body,
@@ -61,13 +62,13 @@ pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, Mess
     }
 }
 
-/// The same with bytes.
+/// Like [`call`], with bytes.
 ///
 /// # Errors
 /// As [`call`].
 ///
 /// # Panics
-/// As [`call`].
+/// If the entity panics or its start hook fails.
 pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
     let kind = E::METHODS
@@ -98,7 +99,7 @@ pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, Message
     outcome
 }
 
-/// Stops the instance in good order, with its stop hook. The next message starts a new one from the stored state.
+/// Stops the instance gracefully, with its stop hook. The next message starts a new one from the stored state.
 pub fn stop<E: Entity>(reason: StopReason) {
     if let Some(mut instance) = take::<E>() {
         let outcome: Result<(), ()> = turn(None, || {
@@ -109,12 +110,13 @@ pub fn stop<E: Entity>(reason: StopReason) {
     }
 }
 
-/// Drops the instance as a trap would: without its stop hook. The next message starts a new one from the stored state.
+/// Drops the instance without its stop hook, as a trap would. The next message starts a new one from the stored
+/// state.
 pub fn crash_instance<E: Entity>() {
     drop(take::<E>());
 }
 
-/// Whether there is a live instance.
+/// Whether the entity has a live instance.
 pub fn has_live_instance<E: Entity>() -> bool {
     with(|world| world.instances.contains_key(&TypeId::of::<E>()))
 }
@@ -136,7 +138,7 @@ fn start<E: Entity>() -> Runner<E> {
     instance
 }
 
-/// Runs a turn; its writes are undone if it fails or panics.
+/// Runs a turn, and undoes its writes if it fails or panics.
 fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     struct Undo {
         store: Option<std::collections::BTreeMap<String, Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! `#[derive(ApplicationError)]`.
+//! Expands `#[derive(ApplicationError)]`.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -63,7 +63,7 @@ fn code(variant: &Variant) -> Result<String> {
     Ok(code)
 }
 
-/// `InsufficientFunds` is `insufficient-funds`, `HTTPRefused` is `http-refused`.
+/// `InsufficientFunds` becomes `insufficient-funds`, `HTTPRefused` becomes `http-refused`.
 fn kebab(name: &str) -> String {
     let letters: Vec<char> = name.chars().collect();
     let mut out = String::new();

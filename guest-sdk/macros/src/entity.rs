@@ -1,4 +1,4 @@
-//! `#[entity]`: reads the block, sorts its methods, writes the table.
+//! Expands `#[entity]`: reads the block, sorts its methods, and generates the table.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -67,7 +67,7 @@ fn output(
     let some = |hook| quote!(::core::option::Option::Some(#hook));
     let start = start.map_or(none.clone(), some);
     let stop = stop.map_or(none, some);
-    // The bounds of a style are errors at the struct's name.
+    // Unmet bounds of the state model are reported at the struct's name.
     let style = match state {
         StateModel::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::WholeState),
         StateModel::Keys => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::KeyedState),
@@ -125,7 +125,7 @@ enum Marker {
     Stop,
 }
 
-/// Takes the marker off a function, since nothing else knows these attributes.
+/// Removes the marker attribute from a function, since the compiler does not know it.
 fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
     let mut found = None;
     let mut second: Option<Span> = None;

@@ -1,4 +1,4 @@
-//! The macros of `ostraca-sdk`; documented there.
+//! The macros of `ostraca-sdk`, which documents them.
 
 mod application_error;
 mod entity;
@@ -8,11 +8,11 @@ mod tests;
 
 use proc_macro::TokenStream;
 
-/// Makes an entity of an inherent `impl` block.
+/// Turns an inherent `impl` block into an entity.
 ///
-/// `#[message]` marks the methods that messages may call, `#[start]` and `#[stop]` the hooks. `#[entity(state = "keys")]`
-/// is for an empty struct whose methods use `ostraca_sdk::state`; without it the whole struct is the state. Other
-/// functions of the block stay what they are.
+/// `#[message]` marks the methods that messages can call; `#[start]` and `#[stop]` mark the hooks. By default the
+/// whole struct is the state. `#[entity(state = "keys")]` is for an empty struct whose methods use
+/// `ostraca_sdk::state`. Other functions of the block stay unchanged.
 #[proc_macro_attribute]
 pub fn entity(arguments: TokenStream, item: TokenStream) -> TokenStream {
     entity::expand(arguments.into(), item.into())
@@ -22,8 +22,8 @@ pub fn entity(arguments: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Implements `ApplicationError` for an enum that implements `Display`.
 ///
-/// A variant's code is its name in kebab case, or what `#[code("…")]` on it says; the message is what `Display` shows.
-/// Also implements `From` the enum for `ostraca_sdk::Error`.
+/// A variant's code is its name in kebab case, or the code in its attribute `#[code("…")]`. The message is the output
+/// of `Display`. Also implements `From` for converting the enum into `ostraca_sdk::Error`.
 #[proc_macro_derive(ApplicationError, attributes(code))]
 pub fn application_error(item: TokenStream) -> TokenStream {
     application_error::expand(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -1,4 +1,4 @@
-//! One method: from its signature to its row in the table, or to a hook.
+//! Expands one method: turns its signature into a row of the table, or into a hook.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -9,7 +9,7 @@ use syn::{
     ReturnType, Signature, Type,
 };
 
-/// The table row of a `#[message]`.
+/// Generates the table row of a `#[message]`.
 pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
     let signature = &function.sig;
     let mutable = receiver(signature, "message")?;
@@ -26,7 +26,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
         parameters
             .push(quote!(::ostraca_sdk::__private::Parameter { name: #name, optional: #optional }));
         let local = format_ident!("argument{at}");
-        // A type that JSON cannot become is an error at that type.
+        // A type that cannot be deserialized is reported at that type.
         reads.push(quote_spanned!(here(ty.span())=> let #local = arguments.get::<#ty>(#at)?;));
         locals.push(local);
     }
@@ -55,7 +55,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
             parameters: &[#(#parameters),*],
             #[allow(clippy::let_unit_value, clippy::needless_borrow, unused_variables)]
             call: |entity, arguments| {
-                // Which of the two is used depends on the result's type.
+                // The result's type decides which of the two is used.
                 #[allow(unused_imports)]
                 use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
                 #(#reads)*
@@ -66,7 +66,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
     })
 }
 
-/// The function pointer of a `#[start]` or `#[stop]`.
+/// Generates the function pointer of a `#[start]` or `#[stop]`.
 pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
     let signature = &function.sig;
     if !receiver(signature, what)? {
@@ -97,12 +97,12 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
     Ok(quote!(|entity, reason| #call))
 }
 
-/// Errors point at `span`, but names are the macro's own, also where another macro wrote the tokens there.
+/// Errors point at `span`, but names resolve in the macro's scope, even if another macro wrote the tokens there.
 fn here(span: Span) -> Span {
     span.resolved_at(Span::call_site())
 }
 
-/// Whether `self` is taken by `&mut`.
+/// Whether the method takes `&mut self`. Anything but `&self` and `&mut self` is an error.
 fn receiver(signature: &Signature, what: &str) -> Result<bool> {
     match signature.receiver() {
         Some(receiver) if receiver.reference.is_some() && receiver.colon_token.is_none() => {
@@ -150,7 +150,7 @@ fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
     })
 }
 
-/// A parameter's name and type, if an argument can be made for it.
+/// A parameter's name and type, if an argument can be decoded into it.
 fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     let Pat::Ident(name) = &*parameter.pat else {
         return Err(Error::new(
@@ -178,7 +178,7 @@ fn is_option(ty: &Type) -> bool {
     }
 }
 
-/// A type as people write it: tokens are printed with spaces between all of them.
+/// A type as people write it: tokens print with spaces between all of them.
 fn compact(ty: &Type) -> String {
     let spaced = quote!(#ty).to_string();
     let mut out = String::new();
@@ -196,7 +196,7 @@ fn compact(ty: &Type) -> String {
     out
 }
 
-/// The first line of the doc comment that says something.
+/// The first line of the doc comment that is not empty.
 fn summary(attributes: &[Attribute]) -> String {
     for attribute in attributes {
         if let Meta::NameValue(doc) = &attribute.meta

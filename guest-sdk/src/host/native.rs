@@ -1,7 +1,8 @@
-//! The host outside of the sandbox: one entity a thread, its store in memory.
+//! The host in native builds: one entity per thread, with an in-memory store.
 //!
-//! It keeps the host's rules as far as a unit test can see them: a turn's writes stand or fall together, a query that
-//! writes panics, keys have 1 to 512 bytes. Between turns (a test that calls methods directly) every write stands.
+//! It follows the host's rules as far as a unit test can observe them: a turn's writes are kept or discarded as a
+//! whole, a query that writes panics, and a key has 1 to 512 bytes. Outside of a turn (in a test that calls methods
+//! directly) every write is kept.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -15,9 +16,9 @@ use crate::state::Page;
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
     pub(crate) identity: Identity,
-    /// What the next turn's context is made from.
+    /// The sender of the messages that follow.
     pub(crate) principal: String,
-    /// Turns that were answered.
+    /// How many commands were answered.
     pub(crate) version: u64,
     pub(crate) sequence: u64,
     pub(crate) message: Option<MessageContext>,
@@ -57,7 +58,7 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut TestHost) -> R) -> R {
 }
 
 pub(crate) fn reset() {
-    // Instances are dropped outside of the borrow: their `Drop` may log.
+    // Drop the instances outside of the borrow, because their `Drop` may log.
     let old = with(|world| std::mem::replace(world, TestHost::new()));
     drop(old);
 }

@@ -1,4 +1,4 @@
-//! The host's imports.
+//! Calls the host through the component's imports.
 
 use crate::bindings::entity::ostraca::entity as wit;
 use crate::context::{Identity, MessageContext, MessageKind};

@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 mod cluster;
 
@@ -11,7 +11,7 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{Cluster, Drain, Entities, Events, Forget, Inspect, Rebalance, Shards};
 
-/// Options that every command has, apart from its own.
+/// Heading of the options that every command has.
 const GLOBAL: &str = "For every command";
 
 const BUILD: &str = "\
@@ -339,7 +339,7 @@ fn ip_and_port(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "write an IP address and a port, as in 127.0.0.1:7411")
 }
 
-/// Said here, since what is written to a file now would be refused only when a node reads it.
+/// Checked here: a mistake that is written to a file now would be refused only when a node reads it.
 fn host_and_port(text: &str) -> Result<String, &'static str> {
     let good = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)

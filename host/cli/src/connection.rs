@@ -1,4 +1,4 @@
-//! Connecting as the profile says, and showing that something takes long.
+//! Connects as the profile says, and shows a spinner for slow operations.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::args::{Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 
-/// Nobody wants to see a spinner for less.
+/// Faster operations show no spinner.
 const SPINNER_DELAY: Duration = Duration::from_secs(1);
 
 /// Connects to the cluster of the profile.
@@ -19,7 +19,7 @@ pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
     Ok(with_spinner("connecting", Client::connect(profile)).await?)
 }
 
-/// The same, until a deadline that counts for the whole command.
+/// The same, within a deadline for the whole command.
 pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Client, Failure> {
     let profile = profile(global)?;
     let addresses = profile.addresses.join(", ");
@@ -34,7 +34,7 @@ pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Cl
     }
 }
 
-/// When a command is to have its answer, connecting included.
+/// When a command must have its result, connecting included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
@@ -44,19 +44,19 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn after(whole: Duration) -> Self {
         let now = Instant::now();
-        // Beyond what the clock can say: a year.
+        // Beyond the clock's range: a year.
         let at = now.checked_add(whole).unwrap_or(now + Duration::from_secs(31_536_000));
         Self { at, whole }
     }
 
-    /// What is left of it.
+    /// The remaining time.
     pub(crate) fn remaining(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 }
 
-/// The profile. Says which one it is where a variable of the environment wins over another cluster's profile here:
-/// whoever stands in a folder expects that folder's cluster.
+/// The profile. Warns if an environment variable takes precedence over the profile of this directory and they
+/// differ: the user expects the directory's cluster.
 fn profile(global: &Global) -> Result<Profile, Failure> {
     let found = Profile::locate(global.profile.as_deref())?;
     tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster, "profile");
@@ -70,13 +70,13 @@ fn profile(global: &Global) -> Result<Profile, Failure> {
     Ok(found.profile)
 }
 
-/// Says goodbye. It is on its way at once; what is not waited for is the silence after it, in which QUIC would
-/// answer late packets: a tenth of a second for each command that is typed.
+/// Closes the connection. The close is sent at once; this does not wait for the time in which QUIC would still
+/// answer late packets, a tenth of a second for each command.
 pub(crate) async fn disconnect(client: Client) {
     let _ = tokio::time::timeout(Duration::from_millis(20), client.close()).await;
 }
 
-/// Waits, and shows that it does if it takes longer than a second and a person looks on.
+/// Waits, and shows a spinner on a terminal if it takes longer than a second.
 pub(crate) async fn with_spinner<T>(what: &str, work: impl Future<Output = T>) -> T {
     if !std::io::stderr().is_terminal() {
         return work.await;

@@ -1,4 +1,4 @@
-//! How a command fails: a stable code, what happened, what to do, and the exit code.
+//! How a command fails: a stable code, what happened, how to fix it, and the exit code.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use crate::args::OutputFormat;
 
-/// For whatever may be the cluster's doing.
+/// Help for errors that the cluster may have caused.
 pub(crate) const STATUS: &str = "`ostraca status` says whether the cluster is well";
 
-/// How the process ends; `--help` documents them.
+/// Exit codes of the process; `--help` documents them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Done = 0,
@@ -29,7 +29,7 @@ pub(crate) enum Exit {
     Unknown = 6,
     NodeFailed = 7,
     Unhealthy = 8,
-    /// As a shell says it: 128 and SIGINT.
+    /// The shell convention: 128 plus the number of SIGINT.
     Interrupted = 130,
 }
 
@@ -56,7 +56,7 @@ impl Failure {
         code: impl Into<Cow<'static, str>>,
         text: impl Into<String>,
     ) -> Self {
-        // Whatever a guest has put into them must not move what else stands on a terminal.
+        // Escape control characters that a guest may have put into them, for the sake of the terminal.
         let (code, text): (Cow<'static, str>, String) = (code.into(), text.into());
         let code = match printable(&code) {
             Cow::Borrowed(_) => code,
@@ -86,7 +86,7 @@ impl Failure {
         self
     }
 
-    /// What a node adds for programs; the protocol has texts only.
+    /// A node's machine-readable details.
     pub(crate) fn details(mut self, details: BTreeMap<String, String>) -> Self {
         self.details.extend(details.into_iter().map(|(name, text)| (name, text.into())));
         self
@@ -105,13 +105,13 @@ impl Failure {
             .detail("why", why)
     }
 
-    /// One more detail for programs.
+    /// Adds one machine-readable detail.
     pub(crate) fn detail(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.details.insert(name.into(), value.into());
         self
     }
 
-    /// A place in a file, to be shown.
+    /// Adds a place in a file, to be shown.
     pub(crate) fn place(mut self, place: impl Diagnostic + Send + Sync + 'static) -> Self {
         self.place = Some(Box::new(place));
         self
@@ -196,11 +196,11 @@ impl From<ProfileError> for Failure {
             ProfileError::Invalid { .. } => {
                 ("invalid-profile", "`ostraca ca issue client NAME` makes a new profile")
             }
-            // Their texts say what to do.
+            // Their texts say how to fix it.
             _ => ("invalid-profile", ""),
         };
         let exit = match &error {
-            // There is no cluster to reach, and no file that is wrong.
+            // No cluster was named, and no file is wrong.
             ProfileError::NotFound { .. } => Exit::Unreachable,
             _ => Exit::Usage,
         };
@@ -253,7 +253,7 @@ impl From<Problem> for Failure {
             "invalid-cursor",
         ];
         let exit = match problem.code.as_str() {
-            // It went as far as it could, and somebody has to do something.
+            // It went as far as it could; an operator must act.
             "no-other-host" => Exit::Unexpected,
             code if INPUT.contains(&code) => Exit::Usage,
             _ => Exit::NotRun,
@@ -295,7 +295,7 @@ impl From<CallError> for Failure {
                     (true, Some(after)) => {
                         format!("it may succeed later: try again in {after:?}; {STATUS}")
                     }
-                    // So says Rust's standard library where there is no clock.
+                    // Rust's standard library reports this where there is no clock.
                     (true, None) if message.contains("time not implemented on this platform") => {
                         "a guest has no clock: pass the time in as an argument, fix the entity and deploy it again"
                             .into()
@@ -329,7 +329,7 @@ impl From<CallError> for Failure {
     }
 }
 
-/// What to do where the node says only what happened: it does not know who reads it.
+/// How to fix it, where the node reports only what happened: it does not know who reads it.
 fn advice(code: &str) -> &'static str {
     match code {
         "state-does-not-decode" => {

@@ -1,4 +1,4 @@
-//! Where logs go: standard error, as text.
+//! Logging to standard error, as text.
 
 use std::io::IsTerminal;
 
@@ -7,13 +7,13 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{Args, Command};
 use crate::failure::Failure;
 
-/// Starts logging: what `--log` (or RUST_LOG) says, else what fits the command.
+/// Starts logging with the filter from `--log` (or RUST_LOG), else with one that suits the command.
 pub(crate) fn start(args: &Args) -> Result<(), Failure> {
     let default = match (&args.command, args.global.verbose) {
         (_, 2..) => "debug,quinn=info,rustls=info,sled=info",
         (_, 1) => "info",
         (Command::Run(_), 0) => "info",
-        // What guests say is what one wants to see there.
+        // In development the guest's log lines matter.
         (Command::Dev(_), 0) => "warn,ostraca::guest=info",
         _ => "error",
     };
@@ -24,7 +24,7 @@ pub(crate) fn start(args: &Args) -> Result<(), Failure> {
         })?,
         None => EnvFilter::new(default),
     };
-    // A second subscriber cannot be: this runs once a process.
+    // There is no other subscriber: this runs once per process.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,7 +1,7 @@
-//! `ostraca`: the command. Thin: everything below it is a library.
+//! `ostraca`: the command-line program, a thin layer over the libraries.
 //!
-//! Standard output has results only, standard error everything else; so `ostraca send … | jq` works, and
-//! `--output json` says errors as JSON too. Each command returns a [`Failure`] with the exit code that
+//! Standard output gets only results, standard error everything else. So `ostraca send … | jq` works, and
+//! `--output json` prints errors as JSON too. Each command returns a [`Failure`] with the exit code that
 //! `--help` documents.
 
 mod args;
@@ -22,7 +22,7 @@ use crate::args::{Args, Command};
 use crate::failure::{Exit, Failure};
 
 fn main() -> ExitCode {
-    // Where a node has started this program to compile a component, this does not return.
+    // Does not return in a process that a node has started to compile a component.
     ostraca_node::compiler_main();
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -45,7 +45,7 @@ fn run(args: Args) -> Result<Exit, Failure> {
             Failure::unexpected("thread-failed", format!("cannot start threads: {error}"))
         })?;
     let exit = runtime.block_on(dispatch(args));
-    // A read of standard input, or a compilation, may still hold a thread: nobody waits for it.
+    // A read of standard input or a compilation may still block a thread; do not wait for it.
     runtime.shutdown_background();
     match (exit, output::lost()) {
         (Ok(_), Some(error)) => {

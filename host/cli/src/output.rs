@@ -1,4 +1,4 @@
-//! The one place that writes to standard output: results, as tables for people or JSON for programs.
+//! The only place that writes to standard output: results, as tables for people or JSON for programs.
 
 #![allow(clippy::print_stdout, reason = "this is where results go, and nothing else goes")]
 
@@ -10,14 +10,14 @@ use comfy_table::{Table, presets};
 use ostraca_wasm::text::{is_control, printable, printable_lines};
 use serde_json::Value;
 
-/// Whether errors are coloured: on a terminal, unless NO_COLOR says otherwise.
+/// Whether errors are coloured: on a terminal, unless NO_COLOR is set.
 pub(crate) fn colour() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
 }
 
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
-/// Why results could not be written, if so. A reader that went away wanted no more, which is no error.
+/// Why results could not be written, if so. A reader that closed the pipe is not an error.
 pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
@@ -26,25 +26,25 @@ fn note(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() != ErrorKind::BrokenPipe
     {
-        // The first is the one to tell.
+        // Keep the first error.
         let _ = LOST.set(error);
     }
 }
 
-/// One line, at once: whoever waits for it may be reading a pipe. What is printed may have parts that a guest wrote.
+/// Prints one line and flushes, since a reader may wait for it on a pipe. Escapes parts that a guest wrote.
 pub(crate) fn line(text: &str) {
     let text = printable_lines(text);
     let mut out = std::io::stdout().lock();
     note(writeln!(out, "{text}").and_then(|()| out.flush()));
 }
 
-/// Text as it is.
+/// Prints text unchanged.
 pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
     note(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
-/// Bytes as they are, and the end of a line. On a terminal, what would move or hide other text is escaped.
+/// Prints bytes unchanged, and a line end. On a terminal, escapes what would move or hide other text.
 pub(crate) fn bytes(bytes: &[u8]) {
     if std::io::stdout().is_terminal() {
         return line(&String::from_utf8_lossy(bytes));
@@ -53,17 +53,18 @@ pub(crate) fn bytes(bytes: &[u8]) {
     note(out.write_all(bytes).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()));
 }
 
-/// One JSON value.
+/// Prints one JSON value.
 pub(crate) fn json(value: &Value) {
     line(&json_printable(&format!("{value:#}")));
 }
 
-/// One JSON value in one line: results that come bit by bit.
+/// Prints one JSON value in one line, for results that arrive one by one.
 pub(crate) fn json_line(value: &Value) {
     line(&json_printable(&value.to_string()));
 }
 
-/// JSON escapes few of the characters that change how a terminal shows text. Those stand in its strings only.
+/// Escapes characters that change how a terminal shows text, most of which JSON leaves alone. They occur only
+/// in its strings.
 fn json_printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -79,7 +80,7 @@ fn json_printable(text: &str) -> String {
     out
 }
 
-/// Columns under their headers.
+/// Prints columns under their headers.
 pub(crate) fn table<const N: usize>(headers: [&str; N], rows: Vec<[String; N]>) {
     line(&columns(headers, rows));
 }
@@ -95,7 +96,7 @@ fn columns<const N: usize>(headers: [&str; N], rows: Vec<[String; N]>) -> String
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// Names and values, one a line.
+/// Prints names and values, one pair per line.
 pub(crate) fn pairs(rows: &[(&str, String)]) {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in rows {
@@ -103,7 +104,7 @@ pub(crate) fn pairs(rows: &[(&str, String)]) {
     }
 }
 
-/// A time, as people say it: its two largest units.
+/// A human-readable duration: its two largest units.
 pub(crate) fn span(ms: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
     let mut rest = ms / 1_000;
@@ -121,15 +122,15 @@ pub(crate) fn span(ms: u64) -> String {
     words.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(" ")
 }
 
-/// A time of a wall clock, in UTC: the form that other logs have.
+/// A wall-clock time in UTC, in the usual form of logs.
 pub(crate) fn wall(ms: u64) -> String {
     let at = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
-    // Beyond what a calendar has.
+    // Beyond the calendar's range.
     at.filter(|_| ms < 253_402_300_800_000)
         .map_or_else(|| format!("{ms} ms"), |at| humantime::format_rfc3339_seconds(at).to_string())
 }
 
-/// Bytes, as people say them.
+/// A human-readable size.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..1_024 => format!("{bytes} B"),

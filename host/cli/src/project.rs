@@ -11,7 +11,7 @@ pub(crate) mod compile;
 pub(crate) mod template;
 pub(crate) mod watch;
 
-/// A manifest that was read, and where.
+/// A manifest and where it was read from.
 pub(crate) struct Project {
     /// The manifest's directory.
     pub(crate) dir: PathBuf,
@@ -47,7 +47,7 @@ impl Project {
         Ok(Self { dir, file, text, manifest })
     }
 
-    /// Where the component is.
+    /// Path of the component.
     pub(crate) fn component(&self) -> PathBuf {
         self.dir.join(&self.manifest.component)
     }

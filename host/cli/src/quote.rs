@@ -1,6 +1,6 @@
-//! Words for a shell, so that a printed command can be typed as it is.
+//! Quotes words for a shell, so that a printed command can be copied.
 
-/// The word, in quotes if a shell would read it otherwise.
+/// The word, quoted if a shell would interpret it otherwise.
 pub(crate) fn shell_quote(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./:@%+=,".contains(&b);
     if !text.is_empty() && text.bytes().all(plain) {

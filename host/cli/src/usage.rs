@@ -1,4 +1,5 @@
-//! Command lines that clap refuses. Clap prints them as text; where JSON is asked for, they are errors like all others.
+//! Errors of clap in a command line. Clap prints them as text; with `--output json` they are errors like all
+//! others.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -6,7 +7,7 @@ use std::process::ExitCode;
 use crate::args::OutputFormat;
 use crate::failure::{Exit, Failure};
 
-/// Prints what clap has to say, be it help or a refusal, and gives the exit code.
+/// Prints clap's help or error, and returns the exit code.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     let refused = error.use_stderr();
     if refused && wants_json(std::env::args_os().skip(1)) {
@@ -14,12 +15,12 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
         eprint!("{}", failure.render(OutputFormat::Json, false));
         return failure.exit.into();
     }
-    // A reader that went away wanted no more.
+    // A reader that closed the pipe is not an error.
     let _ = error.print();
     if refused { Exit::Usage.into() } else { Exit::Done.into() }
 }
 
-/// Whether the arguments ask for JSON, as far as arguments can say that do not parse.
+/// Whether the arguments ask for JSON, as far as that can be told from arguments that do not parse.
 fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     let mut json = false;
     let mut args = args.take_while(|arg| arg != "--");
@@ -33,7 +34,7 @@ fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     json
 }
 
-/// Clap's text: its first paragraph says what is wrong, the rest what can be done.
+/// Converts clap's text: its first paragraph says what is wrong, the rest how to fix it.
 fn failure(text: &str) -> Failure {
     let text = text.strip_prefix("error: ").unwrap_or(text).trim();
     let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));

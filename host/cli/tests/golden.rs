@@ -172,5 +172,5 @@ fn a_result_that_could_not_be_written_is_an_error() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ostraca"));
     let output = command.args(["config", "default"]).stdout(full).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
-    assert!(output.stderr.starts_with(b"output\n"));
+    assert!(output.stderr.starts_with(b"output-write-failed\n"));
 }

@@ -1,6 +1,5 @@
-//! Requests that are no messages. Each goes once, on a stream of its own; a caller may repeat it, since
-//! all of them are idempotent. Answers that grow come as [`Updates`]: dropping them ends the telling, and
-//! not what was asked for.
+//! Administrative requests. Each is sent once, on a stream of its own. All are idempotent, so a caller may
+//! repeat them. Streamed responses come as [`Updates`]; dropping these does not cancel the operation.
 
 mod exchange;
 mod updates;
@@ -34,11 +33,10 @@ const DEPLOY_TIMEOUT: Duration = Duration::from_secs(180);
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The node answered with a problem.
+    /// The node refused it.
     #[error("{}: {}", .0.code, .0.message)]
     Refused(Box<Problem>),
-    /// The connection broke, or there was none in time. A deploy may have been done; deploying the
-    /// same again is safe.
+    /// The connection broke, or there was none in time. A deploy may have taken effect; repeating it is safe.
     #[error("{0}")]
     Connection(String),
 }
@@ -61,8 +59,8 @@ impl From<Error> for AdminError {
 }
 
 impl Client {
-    /// Deploys a component with its manifest. With `expected_revision`, only if that one stands (0:
-    /// none yet). Idempotent by the component's digest.
+    /// Deploys a component with its manifest. With `expected_revision`, only if that is the current revision
+    /// (0: none yet). Idempotent by the component's digest.
     ///
     /// # Errors
     ///
@@ -86,7 +84,7 @@ impl Client {
         }
     }
 
-    /// The deployments that stand.
+    /// The current deployments.
     ///
     /// # Errors
     ///
@@ -116,7 +114,7 @@ impl Client {
         }
     }
 
-    /// How the node does that the client is connected to.
+    /// Health of the connected node.
     ///
     /// # Errors
     ///
@@ -129,7 +127,7 @@ impl Client {
         }
     }
 
-    /// What the node is that the client is connected to.
+    /// Identity of the connected node.
     ///
     /// # Errors
     ///
@@ -191,8 +189,9 @@ impl Client {
         }
     }
 
-    /// How one entity does. One that was never written is answered too, as not existing. `values` asks for what stands
-    /// under its keys, cut to 4 KiB each: refused (`access-denied`) to who may not send to the type.
+    /// State of one entity. One that was never written is reported as not existing. `values` also returns the
+    /// values under its keys, cut to 4 KiB each; that is refused (`access-denied`) if the client may not send
+    /// to the type.
     ///
     /// # Errors
     ///
@@ -206,8 +205,8 @@ impl Client {
         }
     }
 
-    /// Hands a node's shards over to others (R12), or with `undo` lets it have some again. The last update
-    /// says `done`; a drain that cannot end is a problem. It goes on when nobody listens.
+    /// Moves all shards off a node (R12), or with `undo` lets it have shards again. The last update says
+    /// `done`; a drain that cannot finish ends in an error. The drain continues after the updates are dropped.
     ///
     /// # Errors
     ///
@@ -220,8 +219,8 @@ impl Client {
         self.follow(Request::Drain(DrainRequest { node: node.into(), undo })).await
     }
 
-    /// A node is gone for good: its last life counts as one that said goodbye. Refused (`node-live`) while that one
-    /// lives; a node that starts again registers another life, as ever.
+    /// Marks a permanently lost node as removed: its last incarnation counts as having left. Refused
+    /// (`node-live`) while the node is live. A node that starts again registers a new incarnation as usual.
     ///
     /// # Errors
     ///
@@ -234,7 +233,7 @@ impl Client {
         }
     }
 
-    /// What holds for all nodes, after the changes that are asked for.
+    /// The cluster-wide settings, after the requested changes.
     ///
     /// # Errors
     ///
@@ -249,7 +248,7 @@ impl Client {
         }
     }
 
-    /// What a rebalance would move now.
+    /// The moves that a rebalance would make now.
     ///
     /// # Errors
     ///
@@ -269,7 +268,7 @@ impl Client {
         Ok(plan)
     }
 
-    /// Moves shards until all nodes own as many, give or take one. The last update says `done`.
+    /// Moves shards until the shard counts of any two nodes differ by at most one. The last update says `done`.
     ///
     /// # Errors
     ///
@@ -278,8 +277,8 @@ impl Client {
         self.follow(Request::Rebalance(RebalanceRequest { dry_run: false })).await
     }
 
-    /// What the connected node saw happen: from sequence `since` on (0: all that it keeps), and with `follow`
-    /// whatever else does, until the updates are dropped or the connection breaks.
+    /// Events that the connected node saw: from sequence `since` on (0: all that it keeps), and with `follow`
+    /// also later ones, until the updates are dropped or the connection breaks.
     ///
     /// # Errors
     ///
@@ -343,7 +342,7 @@ impl Client {
         component: Bytes,
     ) -> Result<Vec<Response>, AdminError> {
         let (mut writer, mut reader) = self.open(request).await?;
-        // A node that has answered already takes no more: what it says counts, not that it stopped us.
+        // A node that has already responded stops the upload: its response counts, not the failed write.
         let sent = upload(&mut writer, component).await;
         match receive(&mut reader).await {
             Err(AdminError::Connection(lost)) => match sent {

@@ -13,7 +13,7 @@ use ostraca_wire::proto::{MessageKind, Problem};
 pub struct SessionId(pub [u8; 16]);
 
 impl SessionId {
-    /// A new one.
+    /// A random id.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())
@@ -33,15 +33,16 @@ impl fmt::Debug for SessionId {
 }
 
 /// A message's id as its sender knows it, written `<session>-<sequence>@<created>`. Entities know the session
-/// by a hash of this and of the sender's principal, so an id means nothing in another's hands. All copies of a message
-/// bear the same creation time: an entity that has forgotten the session since refuses them by it (R17).
+/// by a hash of this and of the sender's principal, so an id means nothing to another principal. All copies of
+/// a message have the same creation time, by which an entity that has dropped the session since refuses them
+/// (R17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
     /// The session.
     pub session: SessionId,
-    /// The place in it, from 1.
+    /// The sequence in the session, from 1.
     pub sequence: u64,
-    /// When the message was made, in milliseconds of cluster time, from 1.
+    /// The creation time, in milliseconds of cluster time, from 1.
     pub created_ms: u64,
 }
 
@@ -51,7 +52,7 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// A text that is no message id.
+/// The text is not a message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message id is 32 hexadecimal digits, a dash, a number from 1, an @ and a time from 1")]
 pub struct InvalidMessageId;
@@ -82,12 +83,12 @@ impl FromStr for MessageId {
     }
 }
 
-/// A method's result. Final: every copy of the message is answered so.
+/// A method's result. Final: every copy of the message gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// What the method returned.
     pub body: Bytes,
-    /// What it is.
+    /// Media type of the body.
     pub content_type: String,
     /// The entity's version after the turn, or the one that a query read.
     pub version: u64,
@@ -97,7 +98,7 @@ pub struct Reply {
     pub id: MessageId,
 }
 
-/// The other ways in which a call ends (R16). The type says what may be done next.
+/// The other ways in which a call ends (R16). The variant says what the caller may do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// Final: the method refused. It is not run again under this id.
@@ -107,47 +108,48 @@ pub enum CallError {
         id: MessageId,
         /// The guest's own code.
         code: Box<str>,
-        /// For people.
+        /// Human-readable text.
         message: Box<str>,
         /// The entity's version: a refused command counts as a turn.
         version: u64,
     },
-    /// Final: the message ran, and what it answered is no longer kept (`reply-dropped`).
+    /// Final: the message ran, and its reply is no longer kept (`reply-dropped`).
     #[error("{code}: {message}")]
     ReplyDropped {
         /// The message's id.
         id: MessageId,
-        /// Stable.
+        /// Stable code.
         code: Box<str>,
-        /// For people.
+        /// Human-readable text.
         message: Box<str>,
         /// The entity's version after the turn.
         version: u64,
     },
-    /// The message had no effect and never will: send it again as you like.
+    /// The message had no effect and never will: it may be sent again in any way.
     #[error("not run: {code}: {message}")]
     NotRun {
         /// The message's id.
         id: MessageId,
-        /// Stable: `mailbox-full`, `unknown-method`, `deadline`, `not-connected`, …
+        /// Stable code: `mailbox-full`, `unknown-method`, `deadline`, `not-connected`, …
         code: Box<str>,
-        /// For people.
+        /// Human-readable text.
         message: Box<str>,
-        /// What to do; may be empty.
+        /// How to fix it; may be empty.
         help: Box<str>,
-        /// More for programs.
+        /// Machine-readable details.
         details: BTreeMap<String, String>,
-        /// Set if the same may succeed after this time.
+        /// Set if a retry may succeed after this time.
         retry_after: Option<Duration>,
     },
-    /// A query that was sent as one got no answer. It has no effect, whether it ran or not: asking again is safe.
+    /// A message sent as a query got no answer. It has no effect, whether it ran or not, so asking again is
+    /// safe.
     #[error("the query was not answered: {cause}: {message}")]
     Unanswered {
         /// The message's id.
         id: MessageId,
-        /// Why there was no answer: a stable code.
+        /// Stable code that says why there was no answer.
         cause: Box<str>,
-        /// The same for people.
+        /// Human-readable text.
         message: Box<str>,
     },
     /// It may have run, or may still run: send it again under the same id only.
@@ -155,9 +157,9 @@ pub enum CallError {
     Unknown {
         /// The id under which it may be sent again.
         id: MessageId,
-        /// The last that was heard: `deadline`, `connection-lost`, `superseded`, …
+        /// Stable code of the last known cause: `deadline`, `connection-lost`, `superseded`, …
         code: Box<str>,
-        /// For people.
+        /// Human-readable text.
         message: Box<str>,
     },
 }

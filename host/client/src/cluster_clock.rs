@@ -1,4 +1,4 @@
-//! The client's one reading of cluster time, which all its sessions share.
+//! The client's reading of cluster time, shared by all its sessions.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use ostraca_wire::proto;
 
 use crate::ledger::ClusterTime;
 
-/// [`ClusterTime`] by this machine's clock.
+/// [`ClusterTime`] on this machine's clock.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterClock(Mutex<ClusterTime>);
 
@@ -17,14 +17,14 @@ impl ClusterClock {
         self.lock().at(since_boot())
     }
 
-    /// Somebody who knows says that it is so late, or later.
+    /// Advances the clock to a cluster time that a node reported, unless it is already later.
     pub(crate) fn advance_to(&self, cluster_ms: u64) {
         self.lock().advance_to(cluster_ms, since_boot());
     }
 
-    /// A refused stamp says which time would pass (R17).
+    /// Adopts the acceptable creation time in a refusal (R17).
     pub(crate) fn observe_reply(&self, reply: &proto::Reply) {
-        // Nearly no reply says it.
+        // Most replies have none: avoid taking the lock.
         if reply.problem.is_some() {
             self.lock().observe_reply(reply, since_boot());
         }

@@ -1,4 +1,4 @@
-//! The connection: made, kept, and made again on whichever of the profile's addresses answers.
+//! The connection: made, kept up, and made again to whichever of the profile's addresses answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,33 +20,33 @@ use crate::gateway_switch::SharedSwitchTimer;
 use crate::profile::{Profile, ProfileError};
 use crate::session::{Session, Shared};
 
-/// The first wait before connecting again; doubled each time.
+/// The first pause before a reconnect; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// The longest.
+/// The longest pause.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The profile is of no use.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A node was found, and it or this side refuses. Trying again does not help.
+    /// A node answered, but it or this side refused the connection. A retry does not help.
     #[error("{address}: {error}")]
     Refused {
-        /// Which node.
+        /// The node's address.
         address: String,
-        /// Why, and what to do.
+        /// Why, and how to fix it.
         error: Error,
     },
-    /// No address answers. It may later.
+    /// No address answers. A retry may succeed.
     #[error(
         "no node answers at {addresses} ({last}): start one with `ostraca run` or `ostraca dev`, or correct the addresses in the profile"
     )]
     NoNodeReachable {
-        /// What was tried.
+        /// The addresses tried.
         addresses: String,
-        /// What the last one said.
+        /// The error of the last one.
         last: String,
     },
 }
@@ -63,23 +63,24 @@ impl ConnectError {
     }
 }
 
-/// How a client connects.
+/// Options of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// For each address. Default 3 s.
     pub connect_timeout: Duration,
-    /// How long messages may only wait or bounce before the client tries another of the profile's addresses: its node may
-    /// be cut off from the cluster. Between three and five quarters of it, so that not all clients leave at once; doubled
-    /// up to 16 times while it does not help. Default 6 s, more than a fail-over takes.
+    /// How long the client tolerates no progress before it switches to another of the profile's addresses,
+    /// because its gateway may be cut off from the cluster. No progress: messages only wait, or the gateway
+    /// refuses them. Randomised between three and five quarters of it, so that not all clients switch at once;
+    /// doubled up to a factor of 16 while switching does not help. Default 6 s, longer than a fail-over.
     pub stall_timeout: Duration,
-    /// What this side takes; see [`Limits`]. Of them, `keep_alive` is 1 s and `idle_timeout` 5 s by default: a client that
-    /// noticed a dead node later than the cluster does would be what its user waits for.
+    /// The limits of this side; see [`Limits`]. Here `keep_alive_interval` defaults to 1 s and `idle_timeout`
+    /// to 5 s: users would wait for a client that notices a dead node later than the cluster does.
     pub limits: Limits,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        // A client takes whatever a node is set to send.
+        // A client accepts frames of any size that a node is configured to send.
         let limits = Limits {
             max_frame: 64 << 20,
             keep_alive_interval: Duration::from_secs(1),
@@ -94,7 +95,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Whether there is a connection.
+/// The current connection, if any.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionState {
     pub(crate) connection: Option<ClientConnection>,
@@ -102,7 +103,7 @@ pub(crate) struct ConnectionState {
     pub(crate) last: Option<Arc<str>>,
 }
 
-/// A client of one cluster: a connection that is made again whenever it breaks, and sessions on it.
+/// A client of one cluster: a connection that is re-established whenever it breaks, and sessions on it.
 pub struct Client {
     profile: Profile,
     pub(crate) connection: watch::Receiver<ConnectionState>,
@@ -118,12 +119,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], whose texts say what to do.
+    /// [`ConnectError`], whose texts say how to fix it.
     pub async fn connect(profile: Profile) -> Result<Self, ConnectError> {
         Self::connect_with(profile, ConnectOptions::default()).await
     }
 
-    /// Connects, with other bounds than the default ones.
+    /// Connects with the given options.
     ///
     /// # Errors
     ///
@@ -168,13 +169,13 @@ impl Client {
         self.session_with_id(SessionId::random(), 1)
     }
 
-    /// A session that an earlier life of the application began; `next` is above every sequence that
-    /// it used. Two lives at the same time, or a `next` that was used already, would give one id to
-    /// two messages: the second is refused as `id-reused`.
+    /// Continues a session that an earlier process of the application began; `next` is above every sequence
+    /// that it used. Two processes at the same time, or a reused `next`, would give one id to two messages: the
+    /// second is refused as `id-reused`.
     #[must_use]
     pub fn session_with_id(&self, id: SessionId, next: u64) -> Session {
         let namespace = match self.profile.namespace.as_str() {
-            // The wire's word for it.
+            // On the wire an empty name stands for it.
             "default" => String::new(),
             other => other.to_owned(),
         };
@@ -186,32 +187,32 @@ impl Client {
         Session::new(shared)
     }
 
-    /// The node that the client is connected to now, and where it is.
+    /// The name and address of the connected node.
     #[must_use]
     pub fn connected_to(&self) -> Option<(String, SocketAddr)> {
         let state = self.connection.borrow();
         state.connection.as_ref().map(|link| (link.hello().node.clone(), link.address()))
     }
 
-    /// Ends all sessions and closes the connection. Calls without an outcome end as `not-run` if they
-    /// never left, else as `unknown`.
+    /// Ends all sessions and closes the connection. Calls without an outcome end as `not-run` if they were
+    /// never sent, else as `unknown`.
     pub async fn close(self) {
         self.cancel.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        // The nodes hear of it if they can; one that is gone is not waited for.
+        // Notify the nodes if possible; do not wait for one that is gone.
         let _ = timeout(Duration::from_secs(2), self.dialers.close()).await;
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Without `close` nobody waits for the tasks, but they end.
+        // Without `close` nobody waits for the tasks, but they still end.
         self.cancel.cancel();
     }
 }
 
-/// Keeps a client's connection.
+/// Keeps up a client's connection.
 struct ConnectionTask {
     dialers: Dialers,
     addresses: Vec<String>,
@@ -221,7 +222,7 @@ struct ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// Keeps a connection until cancelled. Publishes each one, and `None` between them.
+    /// Keeps up a connection until cancelled. Publishes each new one, and `None` in between.
     async fn run(mut self, cancel: CancellationToken) {
         let mut wait = FIRST_WAIT;
         loop {
@@ -275,7 +276,7 @@ impl ConnectionTask {
         self.publish.send_replace(ConnectionState { connection: Some(link), last: None });
     }
 
-    /// Goes to another node, if one takes this client; else stays.
+    /// Switches to another node if one accepts this client; otherwise stays.
     async fn switch_gateway(&mut self, link: &ClientConnection) {
         match self.dialers.connect_any(&self.addresses, Some(link.address())).await {
             Ok(other) => {
@@ -289,7 +290,7 @@ impl ConnectionTask {
     }
 }
 
-/// A socket for each family of addresses that the profile turns out to need.
+/// One socket per address family, created when the profile turns out to need it.
 #[derive(Clone)]
 struct Dialers {
     identity: Identity,
@@ -300,7 +301,7 @@ struct Dialers {
 }
 
 impl Dialers {
-    /// Connects to the first address that answers, but not to `except`.
+    /// Connects to the first address that answers, except `except`.
     async fn connect_any(
         &mut self,
         addresses: &[String],
@@ -328,7 +329,7 @@ impl Dialers {
                         info!(%address, %error, "no connection");
                         last = error.to_string();
                     }
-                    // Another address may still be a node that takes this client.
+                    // A node at another address may still accept this client.
                     Ok(Err(error)) => {
                         info!(%address, %error, "refused");
                         refused = Some(ConnectError::Refused { address: address.clone(), error });

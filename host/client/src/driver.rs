@@ -1,8 +1,8 @@
-//! A session's task: carries out what the [`Ledger`](crate::ledger::Ledger) decides, on whatever
-//! connection there is.
+//! A session's task: carries out the decisions of the [`Ledger`](crate::ledger::Ledger) over the current
+//! connection.
 //!
-//! One task a session, and no lock while it waits. It ends when the client closes, or when no handle
-//! of the session is left and every call has its outcome.
+//! Each session has one task, which holds no lock while it waits. It ends when the client closes, or when all
+//! handles of the session are dropped and every call has its outcome.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ use crate::gateway_switch::SharedSwitchTimer;
 use crate::ledger::{Ledger, SessionLimits};
 use crate::session::{Shared, Waiter};
 
-/// Bytes that are encoded ahead of what QUIC takes.
+/// Bytes that are encoded ahead of what QUIC accepts.
 const AHEAD: usize = 256 << 10;
-/// Between two attempts to open the session's stream.
+/// The first pause between two attempts to open the session's stream.
 const REOPEN: Duration = Duration::from_millis(20);
-/// The longest of these, when streams keep breaking.
+/// The longest pause, when streams keep breaking.
 const REOPEN_LONGEST: Duration = Duration::from_secs(1);
 
 struct Stream {
@@ -99,7 +99,7 @@ pub(crate) async fn drive(
     }
 }
 
-/// Moves new calls into the books; whether no handle is left.
+/// Submits new calls to the ledger; returns true once all session handles are dropped.
 fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
     let mut inbox = shared.inbox();
     let new = std::mem::take(&mut inbox.calls);
@@ -112,13 +112,13 @@ fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
     closed
 }
 
-/// Tells callers their outcomes.
+/// Delivers outcomes to their callers.
 fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
     let (mut messages, mut bytes) = (0, 0);
     for (waiter, outcome) in ledger.take_completed() {
         messages += 1;
         bytes += waiter.size;
-        // A caller that is gone does not want it.
+        // The caller may have dropped its future.
         let _ = waiter.outcome.send(outcome);
     }
     if messages > 0 {
@@ -140,8 +140,7 @@ async fn sleep(until: Option<Instant>) {
     }
 }
 
-/// Writes what is to be written or takes what has come, whichever is possible first; whether it was
-/// the latter.
+/// Writes queued frames or reads replies, whichever is possible first. Returns true if replies were read.
 async fn exchange(
     stream: &mut Option<Stream>,
     ledger: &mut Ledger<Waiter>,
@@ -178,7 +177,7 @@ async fn exchange(
     Ok(true)
 }
 
-/// Opens the session's stream on the standing connection, or on the next one.
+/// Opens the session's stream on the current connection, or on the next one.
 async fn open(
     shared: &Shared,
     links: &mut watch::Receiver<ConnectionState>,
@@ -187,7 +186,7 @@ async fn open(
     sleep_until(not_before.into()).await;
     let link = match links.wait_for(|state| state.connection.is_some()).await {
         Ok(state) => state.connection.clone(),
-        // The client is closing; so is this task.
+        // The client is closing, and so is this task.
         Err(_) => None,
     };
     let Some(link) = link else { return std::future::pending().await };

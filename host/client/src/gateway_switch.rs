@@ -1,4 +1,4 @@
-//! A client's patience, shared: its sessions report to it, and the keeper of its connection is told when it is lost.
+//! A client's switch timer, shared: its sessions report to it, and it tells the connection task when to switch.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,11 +7,11 @@ use tokio::sync::Notify;
 
 use crate::ledger::{Stall, SwitchTimer};
 
-/// One for a client.
+/// One per client.
 #[derive(Debug)]
 pub(crate) struct SharedSwitchTimer {
     switch_timer: Mutex<SwitchTimer>,
-    /// Somebody lost patience.
+    /// Notified when the client should switch its gateway.
     pub(crate) switch_due: Notify,
 }
 
@@ -21,12 +21,12 @@ impl SharedSwitchTimer {
         Self { switch_timer: patience, switch_due: Notify::new() }
     }
 
-    /// See [`Patience::heard`].
+    /// See [`SwitchTimer::record_replies`].
     pub(crate) fn record_replies(&self, answered: bool, now: Instant) {
         self.lock().record_replies(answered, now);
     }
 
-    /// When a session that is stuck like this loses patience; if that is now, the keeper is told.
+    /// When a session with this stall makes the client switch. If that is now, notifies the connection task.
     pub(crate) fn ends(&self, stuck: Stall, now: Instant) -> Instant {
         let mut patience = self.lock();
         let ends = patience.deadline(stuck);

@@ -1,14 +1,14 @@
-//! A session's books, sans-IO: which messages are unresolved, what goes out next, how each ends.
+//! Sans-IO state machine of a session: tracks unresolved messages, and decides what to send next and how each
+//! call ends.
 //!
-//! It takes messages, replies, broken connections and the time, and gives envelopes to send and
-//! outcomes. A message is *unresolved* from its call to its outcome. It is *in doubt* once a copy of
-//! it was sent whose fate is not known: the connection broke, or a node answered `unknown`. From then
-//! on a `not-run` for another copy proves nothing, and only a final reply ends it before its
-//! deadline (R16).
+//! Its inputs are messages, replies, lost connections and the time; its outputs are envelopes to send and
+//! outcomes. A message is *unresolved* from its call to its outcome. It is *in doubt* once the fate of a copy
+//! is unknown: the connection broke, or a node answered `unknown`. From then on a `not-run` for another copy
+//! proves nothing, and only a final reply ends the call before its deadline (R16).
 //!
-//! A call that ended `unknown` is *given up*: it no longer counts for `after` (a message that never
-//! arrived must not hold its successors), yet it holds `settled` down for a while, so that its
-//! recorded outcome can still be asked for under its id.
+//! A call that ended as `unknown` is *given up*. It no longer counts for `after`, since a message that never
+//! arrived must not delay its successors. It still holds `settled` down for a while, so that its recorded
+//! outcome can be requested under its id.
 
 mod admission;
 mod gateway_switch;
@@ -33,7 +33,7 @@ use jitter::JitterRng;
 pub use mutation::Mutation;
 pub use time::ClusterTime;
 
-/// What of a session may be in flight, as the node announced it.
+/// The limits on what a session has in flight, as the node announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Messages without a reply.
@@ -59,13 +59,14 @@ impl Default for SessionLimits {
 
 /// How long a given-up message holds `settled` down.
 pub const DOUBT_TIME: Duration = Duration::from_secs(60);
-/// How many messages may follow a given-up one before it no longer does: lanes keep a reply each.
+/// How many messages may follow a given-up one before it stops holding `settled` down: lanes keep a reply for
+/// each.
 pub const DOUBT_MESSAGES: u64 = 1_024;
 
-/// A message as its caller gave it.
+/// A message as its caller submitted it.
 #[derive(Clone, Debug)]
 pub struct OutgoingMessage {
-    /// Whom it is for.
+    /// The entity that it is for.
     pub entity: Entity,
     /// All but what the ledger fills in: sequence, after, settled, creation time, remaining time.
     pub envelope: Envelope,
@@ -75,17 +76,17 @@ pub struct OutgoingMessage {
     pub created_ms: u64,
     /// When its caller stops waiting (R22).
     pub deadline: Instant,
-    /// It was sent in an earlier life of the session: in doubt from the start.
+    /// Whether an earlier process may have sent it: then it is in doubt from the start.
     pub is_resend: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Goes out as soon as the window lets it.
+    /// Is sent as soon as the window has room.
     Ready,
-    /// Sent on the standing connection, without a reply.
+    /// Sent on the current connection, without a reply.
     InFlight,
-    /// Sent again at this time.
+    /// Is sent again at this time.
     Backoff(Instant),
 }
 
@@ -95,16 +96,16 @@ struct PendingCall<W> {
     waiter: W,
     state: State,
     in_doubt: bool,
-    /// It needs a stamp as high as this before it goes out again.
+    /// The lowest creation time that it needs before it is sent again.
     restamp: Option<u64>,
     attempts: u32,
-    /// Bytes it takes of the window while it is in flight.
+    /// Bytes of the window that it takes while in flight.
     bytes: u64,
-    /// The last that was heard of it.
+    /// The last problem that was reported for it.
     last_problem: Option<Problem>,
 }
 
-/// The books. `W` is whatever the caller wants back with the outcome.
+/// The ledger. `W` is whatever the caller wants back with the outcome.
 #[derive(Debug)]
 pub struct Ledger<W> {
     session: SessionId,
@@ -117,24 +118,24 @@ pub struct Ledger<W> {
     retry_at: BTreeSet<(Instant, u64)>,
     deadlines: BTreeSet<(Instant, u64)>,
     given_up: BTreeMap<u64, Instant>,
-    /// In flight and given up: their replies still free the window.
+    /// In flight although given up: their replies still free the window.
     orphaned_copies: HashMap<u64, Vec<u64>>,
     messages_in_flight: u32,
     bytes_in_flight: u64,
     completed: Vec<(W, Result<Reply, CallError>)>,
-    /// Since when messages are out and no entity was heard of.
+    /// Set while messages are in flight and no entity has answered.
     stall: Option<Stall>,
     /// Why nothing can be sent now, if so.
     not_connected: Option<Problem>,
-    /// The highest stamp that was given anew.
+    /// The highest creation time of a restamped message.
     highest_restamp: u64,
     noise: JitterRng,
-    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    /// Rules that are disabled to see the oracle fail. Empty in production.
     mutations: Vec<Mutation>,
 }
 
 impl<W> Ledger<W> {
-    /// Books of a session whose next message is `next`. `seed` spreads the waits before retries.
+    /// The ledger of a session whose next message is `next`. `seed` spreads the pauses before retries.
     #[must_use]
     pub fn new(session: SessionId, next: u64, seed: u64) -> Self {
         Self {
@@ -159,29 +160,30 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// What the node that is connected takes.
+    /// Sets the limits of the connected node.
     pub fn set_limits(&mut self, window: SessionLimits) {
         self.limits = window;
     }
 
-    /// Says why nothing can be sent now, or that it can: what never left ends for that reason.
+    /// Sets why nothing can be sent now, or `None` if it can. Messages that were never sent end with this
+    /// reason.
     pub fn set_not_connected(&mut self, why: Option<Problem>) {
         self.not_connected = why;
     }
 
-    /// The highest stamp that was given anew: later messages must not bear a lower one.
+    /// The highest creation time of a restamped message. Later messages must not have a lower one.
     #[must_use]
     pub fn highest_restamp(&self) -> u64 {
         self.highest_restamp
     }
 
-    /// Since when messages are out and no entity has answered one, if so.
+    /// The current stall: messages are in flight and no entity has answered.
     #[must_use]
     pub fn stall(&self) -> Option<Stall> {
         self.stall.filter(|_| !self.calls.is_empty())
     }
 
-    /// Whether an entity has answered since anything was sent: then nothing is stuck.
+    /// Whether an entity has answered since anything was sent, so that nothing is stuck.
     #[must_use]
     pub fn is_progressing(&self) -> bool {
         self.stall.is_none()
@@ -193,10 +195,10 @@ impl<W> Ledger<W> {
         self.calls.is_empty()
     }
 
-    /// Takes a message under a sequence: one above all earlier ones, or one that is sent again.
+    /// Adds a message under a sequence: one above all earlier ones, or that of a message that is sent again.
     pub fn push(&mut self, sequence: u64, mut message: OutgoingMessage, waiter: W) {
         if !message.is_resend {
-            // It was stamped before it came here; an earlier one may have been stamped anew since (R17).
+            // It got its creation time earlier; a message before it may have been restamped since (R17).
             message.created_ms = message.created_ms.max(self.highest_restamp);
         }
         if self.calls.contains_key(&sequence) {
@@ -225,7 +227,7 @@ impl<W> Ledger<W> {
         self.calls.insert(sequence, call);
     }
 
-    /// The connection is gone: what was in flight is in doubt, and all is sent again, in order.
+    /// The connection is lost: what was in flight is in doubt, and everything is sent again, in order.
     pub fn connection_lost(&mut self) {
         self.stall = None;
         self.messages_in_flight = 0;
@@ -244,7 +246,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Lets time pass: waits end, deadlines end calls.
+    /// Advances the time: backoffs end, and deadlines end calls.
     pub fn tick(&mut self, now: Instant) {
         while let Some(sequence) = pop_due(&mut self.retry_at, now) {
             if let Some(call) = self.calls.get_mut(&sequence) {
@@ -272,7 +274,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// When [`Ledger::tick`] has something to do, if nothing else happens.
+    /// When [`Ledger::tick`] has something to do if nothing else happens.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(due, _)| *due);
@@ -282,7 +284,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// What ended since the last time.
+    /// The calls that ended since the last call of this function.
     pub fn take_completed(&mut self) -> std::vec::Drain<'_, (W, Result<Reply, CallError>)> {
         self.completed.drain(..)
     }

@@ -12,12 +12,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A [`Session`] is a sender's series of numbered messages (R17): those to one entity run in the
-//! order in which they were called, and each at most once however often the client sends it. A call
-//! ends in one of three ways (R16): final ([`Answer`] or [`CallError::Application`]),
-//! [`CallError::NotRun`], [`CallError::Unknown`]. A message that was sent as a query has no effect, so
-//! where a command would be in doubt it is only [`CallError::Unanswered`]. The bookkeeping of all this is [`ledger`], without
-//! clock or socket; the rest of the crate carries it out.
+//! A [`Session`] is a sender's series of numbered messages (R17). Those to one entity run in the order of the
+//! calls, each at most once however often the client sends it. A call ends in one of three ways (R16): final
+//! ([`Reply`] or [`CallError::Application`]), [`CallError::NotRun`], or [`CallError::Unknown`]. A message sent
+//! as a query has no effect, so where a command would be in doubt it is only [`CallError::Unanswered`].
+//! [`ledger`] decides all this, without clock or socket; the rest of the crate carries it out.
 
 mod admin;
 mod call;

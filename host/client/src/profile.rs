@@ -1,4 +1,5 @@
-//! A profile: which cluster, where, and as whom. `ostraca dev` and `ostraca ca issue` write them.
+//! A profile: the cluster, its addresses, and the client's identity. `ostraca dev` and `ostraca ca issue` write
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +9,13 @@ use ostraca_wire::identity::{Identity, IdentityError, TrustRoot};
 use ostraca_wire::private_file;
 use serde::{Deserialize, Serialize};
 
-/// Names a profile's file.
+/// Environment variable with the path of a profile.
 const VARIABLE: &str = "OSTRACA_PROFILE";
-/// Where a profile is looked for, in the current directory and those above it.
+/// The path at which a profile is looked for, in the current directory and its parents.
 const PLACE: &str = ".ostraca/profile.toml";
 
-/// Which cluster, where, and as whom. Certificates and key stand in the file as PEM, or are named by
-/// their paths, from the profile's own directory.
+/// The cluster, its addresses, and the client's identity. The file holds certificates and key as PEM, or their
+/// paths relative to the profile's directory.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -35,7 +36,7 @@ pub struct Profile {
 
 impl std::fmt::Debug for Profile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key.
+        // Never print the key.
         f.debug_struct("Profile")
             .field("cluster", &self.cluster)
             .field("addresses", &self.addresses)
@@ -47,10 +48,10 @@ fn default_namespace() -> String {
     "default".into()
 }
 
-/// Why a profile is of no use.
+/// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is none.
+    /// No profile was found.
     #[error(
         "there is no profile: {VARIABLE} is not set, and no {PLACE} in {start} or above it: run `ostraca dev` there, or name a profile"
     )]
@@ -63,22 +64,22 @@ pub enum ProfileError {
     File {
         /// `read` or `write`.
         action: &'static str,
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Who named it.
+        /// What named the file.
         from: &'static str,
-        /// The system's word.
+        /// The underlying I/O error.
         source: std::io::Error,
     },
-    /// It is not a profile.
+    /// The file is not a valid profile.
     #[error("profile {path} is of no use: {text}")]
     Invalid {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// What is wrong, with the line.
         text: String,
     },
-    /// What it holds is of no use.
+    /// Its certificates or key are invalid.
     #[error("the profile's credentials are of no use: {0}")]
     Identity(#[from] IdentityError),
     /// Its parts belong to different clusters.
@@ -86,24 +87,24 @@ pub enum ProfileError {
         "the profile names cluster {expected}, but its {part} is of cluster {actual}: take a new profile from the cluster"
     )]
     ClusterMismatch {
-        /// What the profile says.
+        /// The cluster that the profile names.
         expected: String,
-        /// Which part.
+        /// The part that differs.
         part: &'static str,
-        /// What that says.
+        /// The cluster of that part.
         actual: ClusterId,
     },
 }
 
-/// A profile, and which file it was read from.
+/// A profile, and the file that it was read from.
 #[derive(Clone, Debug)]
 pub struct LocatedProfile {
     /// The profile.
     pub profile: Profile,
     /// Its file.
     pub path: PathBuf,
-    /// The `.ostraca/profile.toml` of this folder or of one above, if `OSTRACA_PROFILE` won over it and it says
-    /// something else: another cluster, other addresses or another certificate.
+    /// The `.ostraca/profile.toml` of this directory or a parent, if `OSTRACA_PROFILE` took precedence over it
+    /// and the two differ in cluster, addresses or certificate.
     pub shadowed: Option<PathBuf>,
 }
 
@@ -112,13 +113,13 @@ impl LocatedProfile {
         let what = |it: &Profile| {
             (it.cluster.clone(), it.addresses.clone(), it.namespace.clone(), it.certificate.clone())
         };
-        // One that cannot be read would have been refused: that is a difference, too.
+        // An unreadable profile counts as different.
         Profile::load(other).map_or(true, |other| what(&other) != what(&self.profile))
     }
 }
 
 impl Profile {
-    /// The profile of `client`, at nodes that listen on `addresses`, with everything in the text.
+    /// The profile of `client` for nodes that listen on `addresses`, with all certificates inline.
     #[must_use]
     pub fn new(addresses: Vec<String>, ca_pem: &str, client: &Identity) -> Self {
         Self {
@@ -131,7 +132,7 @@ impl Profile {
         }
     }
 
-    /// Finds the profile: `path` if given, else what `OSTRACA_PROFILE` names, else the nearest
+    /// Finds the profile: `path` if given, else the file that `OSTRACA_PROFILE` names, else the nearest
     /// `.ostraca/profile.toml` from the current directory upwards.
     ///
     /// # Errors
@@ -141,7 +142,7 @@ impl Profile {
         Self::locate(path).map(|found| found.profile)
     }
 
-    /// The same, and which file it is.
+    /// The same, with the path of the file.
     ///
     /// # Errors
     ///
@@ -210,7 +211,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Writes the profile, readable by its owner only, and its directory if need be.
+    /// Writes the profile, readable by its owner only, and creates its directory if needed.
     ///
     /// # Errors
     ///
@@ -229,7 +230,7 @@ impl Profile {
         private_file::write(path, &text).map_err(failed)
     }
 
-    /// What the profile holds, checked to be of one cluster.
+    /// The certificates and key in the profile, checked to belong to one cluster.
     pub(crate) fn credentials(&self) -> Result<(Identity, TrustRoot), ProfileError> {
         let trust = TrustRoot::from_pem(&self.ca)?;
         let identity = Identity::from_pem(&self.certificate, &self.key)?;

@@ -1,4 +1,4 @@
-//! What an application holds: sessions, and calls that are on their way.
+//! The application's handles: sessions, and calls under way.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,22 +17,22 @@ use crate::call::{CallError, MessageId, Reply, SessionId};
 use crate::cluster_clock::ClusterClock;
 use crate::ledger::{AdmissionError, CallAdmission, OutgoingMessage};
 
-/// What a call may say beside its message.
+/// Options of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallOptions {
     /// How long the caller waits (R22). Default 10 s.
     pub timeout: Duration,
     /// Command, query, or as the method declares it (the default).
     pub kind: MessageKind,
-    /// What the body is. Default `application/json`.
+    /// Media type of the body. Default `application/json`.
     pub content_type: String,
     /// W3C trace context; default none.
     pub traceparent: String,
     /// W3C trace context; default none.
     pub tracestate: String,
-    /// Sends again what was sent under this id of the session, with the same target, method and body, however long
-    /// ago: it is answered with the recorded outcome, and run only if it never was. If the entity has forgotten the
-    /// session since, it is told as unknown, with `too-old`. Default: a new message.
+    /// Sends the message with this id of the session again, with the same target, method and body, however long
+    /// ago. It gets the recorded outcome, and runs only if it never did. If the entity has dropped the session
+    /// since, the outcome is unknown, with `too-old`. Default: a new message.
     pub resend: Option<MessageId>,
 }
 
@@ -49,9 +49,9 @@ impl Default for CallOptions {
     }
 }
 
-/// A sender's series of messages (R17). Cheap to clone; all clones are the same session. Messages go
-/// out in the order of the calls, whether or not their futures are polled, and those to one entity
-/// run in that order. When the last clone is dropped, what was called still goes out.
+/// A sender's series of messages (R17). Cheap to clone; all clones are the same session. Messages are sent in
+/// the order of the calls, whether or not their futures are polled, and those to one entity run in that order.
+/// After the last clone is dropped, messages already called are still sent.
 #[derive(Clone)]
 pub struct Session {
     handle: Arc<Handle>,
@@ -73,7 +73,7 @@ impl Session {
         Self { handle: Arc::new(Handle { shared }) }
     }
 
-    /// Its id. Keep it, and [`Session::next_sequence`], to go on with the session in another process.
+    /// Its id. Keep it, with [`Session::next_sequence`], to continue the session in another process.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.handle.shared.id
@@ -102,7 +102,7 @@ impl Session {
         self.send(entity, method, body, &CallOptions::default())
     }
 
-    /// Sends a message. It is on its way when this returns; the future only waits for the outcome.
+    /// Sends a message. It is queued when this returns; the future only waits for the outcome.
     pub fn send(
         &self,
         entity: &Entity,
@@ -130,7 +130,7 @@ impl Session {
             },
             called,
             created_ms: 0,
-            // A deadline beyond what the clock can say is none to speak of: a year.
+            // A deadline beyond the clock's range becomes one year.
             deadline: called
                 .checked_add(options.timeout)
                 .unwrap_or(called + Duration::from_secs(31_536_000)),
@@ -142,7 +142,7 @@ impl Session {
             Ok(id) => id,
             Err(AdmissionError { id, problem: why }) => {
                 drop(inbox);
-                // The receiver is in our hands: it cannot be gone.
+                // This function still holds the receiver, so it cannot be gone.
                 let _ = waiter.send(Err(CallError::not_run(id, *why)));
                 return Call { id, outcome };
             }
@@ -163,8 +163,8 @@ impl Session {
     }
 }
 
-/// A message on its way; a future of its outcome. Dropping it is fine: the message is not taken back,
-/// and counts as unresolved until its reply or its deadline.
+/// A message under way; a future of its outcome. Dropping it does not take the message back, which counts as
+/// unresolved until its reply or its deadline.
 #[derive(Debug)]
 #[must_use = "the outcome says whether the message has run"]
 pub struct Call {
@@ -173,7 +173,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The message's id: with it the message can be sent again, by another process too.
+    /// The message's id, under which it can be sent again, also by another process.
     #[must_use]
     pub fn id(&self) -> MessageId {
         self.id
@@ -200,14 +200,14 @@ pub(crate) struct Shared {
     pub(crate) namespace: String,
     pub(crate) clock: Arc<ClusterClock>,
     inbox: Mutex<CallQueue>,
-    /// Something is in the inbox, or it was closed.
+    /// Notified when the inbox has something, or was closed.
     pub(crate) called: Notify,
 }
 
 pub(crate) struct CallQueue {
     pub(crate) intake: CallAdmission,
     pub(crate) calls: VecDeque<QueuedCall>,
-    /// No handle is left.
+    /// All handles are dropped.
     pub(crate) closed: bool,
 }
 

@@ -1,11 +1,11 @@
 //! Which host a shard goes to: the strategies (section "who decides": K22, K23, S16, E5, A4).
 //!
-//! A strategy is a pure function of a [`View`]: it keeps nothing from call to call, so a new manager
+//! A strategy is a pure function of a [`AllocationView`]: it keeps nothing from call to call, so a new manager
 //! decides as the old one would have. It only proposes. That a shard never has two owners (S14) is the
 //! manager's and the store's work, and no strategy can break it: the worst that a bad one does is to
 //! leave shards where they are or to move them for nothing.
 //!
-//! What is easily confused: [`Place::busy`] is a hand-off under way. Such a shard counts at the host that
+//! What is easily confused: [`ShardPlacement::hand_off_in_progress`] is a hand-off under way. Such a shard counts at the host that
 //! it goes to, already, and no strategy proposes a move of it (A5). So rounds may overlap: a manager that
 //! has begun ten moves asks again, and hears of the next ten.
 //!
@@ -43,7 +43,7 @@ pub struct Host {
 /// Where one shard is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardPlacement {
-    /// Its owner, as an index into [`View::hosts`]; none if it needs one. An index that is out of range is
+    /// Its owner, as an index into [`AllocationView::hosts`]; none if it needs one. An index that is out of range is
     /// no host, and counts as none.
     pub owner: Option<usize>,
     /// A hand-off of it is under way, to `owner` (none: not yet known where). It is not moved (A5).
@@ -66,7 +66,7 @@ pub struct AllocationView {
 pub struct Move {
     /// Which shard.
     pub shard: ShardId,
-    /// Its new owner, as an index into [`View::hosts`].
+    /// Its new owner, as an index into [`AllocationView::hosts`].
     pub to: usize,
 }
 

@@ -31,7 +31,7 @@ pub enum CodecError {
 /// The bytes of a value.
 ///
 /// # Errors
-/// [`DecodeError::Malformed`] for a value that postcard cannot encode; the formats have none.
+/// [`CodecError::Malformed`] for a value that postcard cannot encode; the formats have none.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
     append_encoded(Vec::new(), value)
 }
@@ -50,7 +50,7 @@ pub fn append_encoded<T: Serialize + ?Sized>(
 /// A value from all of its bytes.
 ///
 /// # Errors
-/// [`DecodeError`] says why they are none.
+/// [`CodecError`] says why they are none.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     match decode_prefix(bytes)? {
         (value, []) => Ok(value),
@@ -61,7 +61,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
 /// A value from the first bytes; gives the others too.
 ///
 /// # Errors
-/// [`DecodeError`] says why they are none.
+/// [`CodecError`] says why they are none.
 pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), CodecError> {
     // Left over where somebody else decoded.
     extensions::take_last_error();

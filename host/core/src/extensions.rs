@@ -86,7 +86,7 @@ impl<T: Extensible> Extensions<T> {
     /// The field with that number, which must be one of [`Extensible::FIELDS`].
     ///
     /// # Errors
-    /// [`DecodeError`] if its bytes are not a `V`.
+    /// [`CodecError`] if its bytes are not a `V`.
     pub fn get<V: DeserializeOwned>(&self, number: u32) -> Result<Option<V>, CodecError> {
         debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
         let found = self.fields.binary_search_by_key(&number, |field| field.number);
@@ -96,7 +96,7 @@ impl<T: Extensible> Extensions<T> {
     /// Sets the field with that number, which must be one of [`Extensible::FIELDS`].
     ///
     /// # Errors
-    /// [`DecodeError`] if the value cannot be encoded or the block becomes too large; it is then unchanged.
+    /// [`CodecError`] if the value cannot be encoded or the block becomes too large; it is then unchanged.
     pub fn set<V: Serialize>(&mut self, number: u32, value: &V) -> Result<(), CodecError> {
         debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
         let value = Bytes::from(codec::encode(value)?);
@@ -118,7 +118,7 @@ impl<T: Extensible> Extensions<T> {
     /// Takes the field with that number out of the block.
     ///
     /// # Errors
-    /// [`DecodeError`] if its bytes are not a `V`; it is taken out all the same.
+    /// [`CodecError`] if its bytes are not a `V`; it is taken out all the same.
     pub fn take<V: DeserializeOwned>(&mut self, number: u32) -> Result<Option<V>, CodecError> {
         let value = self.get(number);
         if self.fields.iter().any(|field| field.number == number) {

@@ -17,7 +17,7 @@
 //!
 //! Messages of one shard leave in the order in which they came, those that are sent again among them; while
 //! one waits, all that come later wait behind it (K18). What is in flight is not timed: it ends by its answer or
-//! by [`Router::lost`], and its node must see to it that a link which is silent breaks.
+//! by [`Router::on_link_lost`], and its node must see to it that a link which is silent breaks.
 
 mod action;
 mod flow;
@@ -81,7 +81,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Which life of this node is registered: its shards are [`Step::Local`]. What is in flight to the former
+    /// Which life of this node is registered: its shards are [`Action::Local`]. What is in flight to the former
     /// life is in doubt, as if its link were lost; shards of former lives have no live owner.
     pub fn set_local(&mut self, now: u64, me: Option<Member>, out: &mut Vec<Action<T>>) {
         if self.local == me {
@@ -150,7 +150,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// A shard's row, as this node sees it now: [`node::Action::Route`](crate::node::Action::Route).
+    /// A shard's row, as this node sees it now: [`node::Action::UpdateRoute`](crate::node::Action::Route).
     ///
     /// Lower epochs are not heard (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
     /// what was held.
@@ -172,7 +172,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// A hand-off begins: [`node::Action::Hold`](crate::node::Action::Hold) (A8, K24). Messages for the shard wait for
+    /// A hand-off begins: [`node::Action::BufferShard`](crate::node::Action::Hold) (A8, K24). Messages for the shard wait for
     /// a higher epoch, for this one without a hand-off, or until `hold_wait` has passed: then the route that is
     /// known is tried, and its answer corrects it (R12).
     pub fn buffer_shard(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
@@ -211,7 +211,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// How an attempt ended (S11.8). Given back with [`Verdict::Done`]: the message, and whether an earlier copy of it is
+    /// How an attempt ended (S11.8). Given back with [`AttemptResult::Answered`]: the message, and whether an earlier copy of it is
     /// in doubt, so that an answer that it did not run is told as `unknown` (R16). None: it goes on, or the
     /// attempt was abandoned long ago.
     pub fn on_attempt_result(

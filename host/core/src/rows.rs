@@ -175,7 +175,7 @@ impl ManagerRow {
     }
 }
 
-/// `shards/<pool>/<chunk>`: who owns [`CHUNK`] shards, under the term of who wrote it (R10).
+/// `shards/<pool>/<chunk>`: who owns [`SHARDS_PER_CHUNK`] shards, under the term of who wrote it (R10).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AssignmentsRow {
     /// The term of the manager that wrote it.
@@ -249,11 +249,11 @@ impl RowKey {
 /// A row's value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Row {
-    /// Of [`Key::Node`].
+    /// Of [`RowKey::Node`].
     Node(NodeRow),
-    /// Of [`Key::Manager`].
+    /// Of [`RowKey::Manager`].
     Manager(ManagerRow),
-    /// Of [`Key::Shards`].
+    /// Of [`RowKey::Shards`].
     Assignments(AssignmentsRow),
 }
 

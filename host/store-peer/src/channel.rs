@@ -1,50 +1,50 @@
-//! A link as this crate needs it. [`wire`](crate::wire) has the one over QUIC; tests have one that breaks
-//! when they say so.
+//! A link as this crate needs it. [`wire`](crate::wire) has the one over QUIC; tests have one that breaks on
+//! demand.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-/// How a call ended without an answer.
+/// How a call ended without a response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
-    /// The other side never hears of it.
+    /// The peer never receives it.
     #[error("{0}")]
     NotSent(String),
-    /// The other side may have heard of it.
+    /// The peer may have received it.
     #[error("{0}")]
     Disconnected(String),
-    /// The other side has not answered for as long as a call may take. The link stands.
+    /// The peer did not respond within the call timeout. The link is still up.
     #[error("{0}")]
     TimedOut(String),
-    /// It was done, but its answer is too large.
+    /// It was executed, but its response is too large.
     #[error("{0}")]
     ResponseTooLarge(String),
 }
 
-/// One link. It breaks once and for all.
+/// One link. Once broken, it stays broken.
 pub trait Channel: Send + Sync + 'static {
-    /// Asks. The call is sent, behind those before it, when this returns; the future only waits, under any
+    /// Sends a call. When this returns the call is queued behind earlier ones; the future only waits, under any
     /// executor.
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>>;
 
-    /// The highest version of calls that both sides speak.
+    /// The highest protocol version that both sides support.
     fn version(&self) -> u32 {
         u32::from(crate::protocol::VERSION)
     }
 
-    /// Bytes of the largest call.
+    /// Size of the largest call in bytes.
     fn max_call(&self) -> usize;
 
-    /// Waits until the link is broken or closed; all its calls have ended then.
+    /// Waits until the link is broken or closed and all its calls have ended.
     fn closed(&self) -> BoxFuture<'static, ()>;
 
-    /// Breaks it: calls without an answer end, and nothing more is sent.
+    /// Breaks it: unanswered calls end, and nothing more is sent.
     fn close(&self);
 }
 
-/// Makes links, each to the same store.
+/// Makes links to one store.
 pub trait Connect: Send + Sync + 'static {
-    /// A new link. The future runs in the driver's runtime, and is dropped if it takes too long.
+    /// Makes a new link. The future runs in the driver's runtime, and is dropped if it takes too long.
     fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>>;
 }
 

@@ -1,4 +1,4 @@
-//! The asking side: [`PeerEntityStore`] and [`PeerClusterStore`], each over a line of its own.
+//! The client side: [`PeerEntityStore`] and [`PeerClusterStore`], each over a reconnecting link of its own.
 
 mod cluster;
 mod entity;

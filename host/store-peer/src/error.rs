@@ -1,48 +1,48 @@
-//! Why a store was not reached in the first place.
+//! Why the store cannot be reached when it is opened.
 
 use std::io;
 use std::path::PathBuf;
 
 use ostraca_store::StoreError;
 
-/// Why there is no store to begin with.
+/// Why connecting to the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody answered, or not in time. It may work later.
+    /// No response, or not in time. A retry may succeed.
     #[error("the store is not reached: {0}")]
     Unreachable(String),
-    /// It must not be used (R5); the text says what to do.
+    /// The store must not be used (R5); the text says how to fix it.
     #[error("{0}")]
     Refused(String),
-    /// What is remembered of the store cannot be read.
+    /// The witness file cannot be read.
     #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
     InvalidWitness(PathBuf),
-    /// The system refused a file operation.
+    /// A file operation failed.
     #[error("a file operation failed at {path}: {source}")]
     Io {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The underlying I/O error.
         source: io::Error,
     },
 }
 
 impl ConnectError {
-    /// Whether the same may succeed later without anybody's help.
+    /// Whether a retry may succeed without intervention.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Unreachable(_))
     }
 }
 
-/// Why a call has no answer.
+/// Why a call has no response.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestError {
     /// It had no effect and never will.
     NotExecuted(StoreError),
-    /// It may have been done, or may still be.
+    /// It may have been executed, or may still be.
     OutcomeUnknown(String),
-    /// It was done; the answer is larger than what is taken.
+    /// It was executed; the response is too large.
     ResponseTooLarge(String),
 }
 

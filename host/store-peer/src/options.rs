@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-/// Settings of the asking side, each with a default.
+/// Settings of the client side, each with a default.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// How long a call may be without an answer before it ends as not known. Its link is given up only if then not
-    /// even a ping is answered for as long again. Default 5 s.
+    /// How long a call may be unanswered before it ends with an unknown outcome. Its link is dropped only if
+    /// then a ping is not answered for as long again. Default 5 s.
     pub call_timeout: Duration,
-    /// How long a link may take to come about. Default 5 s.
+    /// How long making a link may take. Default 5 s.
     pub connect_timeout: Duration,
-    /// How long after a broken link the next one is tried; doubled with each failure. Default 50 ms.
+    /// The pause between a broken link and the next attempt; doubled with each failure. Default 50 ms.
     pub backoff: Duration,
     /// The longest of these pauses. Default 1 s.
     pub max_backoff: Duration,
     /// Bytes of a blob in one call. Default 1 MiB.
     pub blob_fragment_bytes: usize,
-    /// Blobs that are fetched or put at the same time; more wait for their turn. Default 2.
+    /// Blobs that are fetched or put concurrently; further ones wait. Default 2.
     pub max_concurrent_blobs: usize,
-    /// How long the store may keep a watch's question before it says that nothing happened; at most half
-    /// of `call_timeout`. Default 2 s.
+    /// How long the store may hold a watch's poll before it responds without changes; at most half of
+    /// `call_timeout`. Default 2 s.
     pub watch_poll_timeout: Duration,
 }
 
@@ -37,25 +37,25 @@ impl Default for ClientOptions {
     }
 }
 
-/// Settings of the serving side, each with a default. All are a link's.
+/// Settings of the server side, each with a default. All apply per link.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Bytes of calls that carry no records and no pieces of blobs. Default 1 MiB.
+    /// Bytes of a call that carries neither records nor fragments of blobs. Default 1 MiB.
     pub max_request_bytes: usize,
-    /// Records of one page of a scan. Default 4,096.
+    /// Records per page of a scan. Default 4,096.
     pub max_page_records: usize,
-    /// Bytes of one page of a scan, unless a single record has more. Default 4 MiB.
+    /// Bytes per page of a scan, unless a single record is larger. Default 4 MiB.
     pub max_page_bytes: usize,
     /// Bytes of a blob. Default 64 MiB.
     pub max_blob_bytes: usize,
-    /// Blobs that are being received, and as many that are being handed out. Default 2. Beyond it the
-    /// oldest is given up. Memory: `max_blob` each.
+    /// Blobs that are being received, and as many that are being read. Default 2. Beyond it the oldest one is
+    /// dropped. Memory: `max_blob_bytes` each.
     pub max_blob_transfers: usize,
     /// Watches. Default 64.
     pub max_watches: usize,
-    /// Changes in one answer to a watch. Default 64. Memory: 64 KiB each at most.
+    /// Changes per response to a watch. Default 64. Memory: 64 KiB each at most.
     pub max_watch_events: usize,
-    /// The longest that a watch's question is kept. Default 30 s.
+    /// The longest that a watch's poll is held. Default 30 s.
     pub max_watch_poll_timeout: Duration,
 }
 

@@ -1,9 +1,10 @@
-//! What is said over a link: one byte of version, then a postcard-encoded [`Request`] or [`Reply`],
-//! then a block of fields that later releases add.
+//! The messages on a link: one byte of version, then a postcard-encoded [`Request`] or [`Response`], then a
+//! block of fields that later releases add.
 //!
-//! The version is the lowest whose speakers understand all of the message; the two nodes of a link have agreed how
-//! high it may be. Variants are only ever added at the end: their numbers are on the wire. A call whose number is
-//! unknown is answered [`Answer::Unsupported`]; an answer of a new kind goes only to who asked a call of its kind.
+//! The version is the lowest whose implementations understand the whole message; the two nodes of a link have
+//! negotiated the highest that it may be. Variants are only ever added at the end, because their numbers are on
+//! the wire. A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent
+//! only in answer to a call of its kind.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -17,13 +18,13 @@ use ostraca_wire::peer::PEER_PROTOCOL_VERSIONS;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The version that every message of this release bears.
+/// The version of every message of this release.
 pub const VERSION: u8 = 2;
 
-/// Kinds of calls that this release knows.
+/// Number of kinds of calls in this release.
 const CALLS: u32 = 14;
 
-/// The most entities of one [`Request::Load`]: their records are all in memory at once.
+/// Maximum number of entities in one [`Request::Load`]: their records are all in memory at once.
 pub const MAX_LOADS: usize = 1024;
 
 /// The number of [`Request::Commit`] on the wire.
@@ -38,7 +39,7 @@ pub enum Request {
     Hello(Hello),
     /// [`EntityStore::claim`](ostraca_store::EntityStore::claim).
     Claim(Vec<Claim>),
-    /// [`EntityStore::claims`](ostraca_store::EntityStore::claims).
+    /// [`EntityStore::current_claims`](ostraca_store::EntityStore::current_claims).
     CurrentClaims(Vec<ShardPath>),
     /// [`EntityStore::commit`](ostraca_store::EntityStore::commit).
     Commit(Vec<Commit>),
@@ -46,24 +47,24 @@ pub enum Request {
     Load(Vec<(ShardPath, Entity)>),
     /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than asked for.
     Scan(Scan),
-    /// A piece of a blob to be kept, in order; the last one keeps it.
+    /// One fragment of a blob, in order; the last one stores the blob.
     PutBlob {
-        /// Names the blob on its link.
+        /// Identifies the blob on its link.
         upload: u64,
-        /// Bytes of the whole.
+        /// Size of the blob in bytes.
         total: u64,
-        /// Where the piece belongs.
+        /// Where the fragment belongs.
         offset: u64,
-        /// The piece.
+        /// The fragment.
         bytes: Bytes,
     },
-    /// A piece of a blob.
+    /// Reads a fragment of a blob.
     GetBlob {
-        /// Which blob.
+        /// The blob's digest.
         digest: [u8; 32],
-        /// From where.
+        /// Where the fragment starts.
         offset: u64,
-        /// At most so many bytes.
+        /// Its maximum size.
         max_bytes: u64,
     },
     /// [`ClusterStore::get`](ostraca_store::ClusterStore::get).
@@ -72,68 +73,69 @@ pub enum Request {
     List(String),
     /// [`ClusterStore::compare_and_set`](ostraca_store::ClusterStore::compare_and_set).
     CompareAndSet(CompareAndSet),
-    /// The next changes that a watch sees. It is answered when there are some, or with none after a while.
+    /// Polls for the next changes of a watch. The response comes when there are some, or with none after a
+    /// timeout.
     Watch {
-        /// Names the watch on its link. A new number begins a watch.
+        /// Identifies the watch on its link. A new number begins a watch.
         watch: u64,
-        /// What to watch; counts only when the watch begins.
+        /// What to watch; used only when the watch begins.
         prefix: String,
-        /// After which revision; counts only when the watch begins.
+        /// The revision to start after; used only when the watch begins.
         revision: u64,
-        /// When to answer although nothing changed, in milliseconds.
+        /// When to respond although nothing changed, in milliseconds.
         poll_timeout_ms: u64,
     },
-    /// A watch is no longer wanted.
+    /// Ends a watch.
     CancelWatch(u64),
-    /// Whether anybody is there; the store is not asked.
+    /// Tests whether the node responds, without using the store.
     Ping,
 }
 
-/// Who asks, for what.
+/// Identifies the client and the store that it expects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The cluster whose store it is to be.
+    /// The cluster that the store must belong to.
     pub cluster: ClusterId,
-    /// Random, made with the client.
+    /// Random, chosen when the client is created.
     pub client: u64,
-    /// Counts the links of this client: nothing is taken from older ones any more.
+    /// Number of this link among the client's: nothing is accepted from older ones any more.
     pub link: u64,
 }
 
-/// The answer to a call.
+/// The response to a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Response {
-    /// The store's newest durable sequence (R5), read after the call was done.
+    /// The store's newest durable sequence (R5), read after the call was executed.
     pub durable_sequence: u64,
-    /// The answer.
+    /// The response itself.
     pub body: ResponseBody,
 }
 
-/// What is answered. Each belongs to the request of its name.
+/// The kinds of responses. Each belongs to the request of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResponseBody {
-    /// Nothing of the call was done: it cannot be read, or may not be asked here.
+    /// Nothing of the call was executed: it cannot be decoded, or is not allowed here.
     Refused(String),
     /// The link can be used.
     Hello {
-        /// Who the store is.
+        /// The store's identity.
         identity: StoreIdentity,
-        /// [`EntityStore::openings`](ostraca_store::EntityStore::openings).
+        /// [`EntityStore::open_nonces`](ostraca_store::EntityStore::open_nonces).
         open_nonces: Vec<u64>,
     },
-    /// One outcome a claim.
+    /// One outcome per claim.
     Claim(Vec<ClaimOutcome>),
-    /// One answer a shard.
+    /// One result per shard.
     CurrentClaims(Result<Vec<Option<Claim>>, StoreError>),
-    /// One outcome a turn.
+    /// One outcome per turn.
     Commit(Vec<CommitOutcome>),
-    /// One answer an entity.
+    /// One result per entity.
     Load(Vec<Result<LoadedEntity, StoreError>>),
     /// A page.
     Scan(Result<Page, StoreError>),
-    /// The digest of a blob that is kept; nothing while pieces of it are missing.
+    /// The digest of the stored blob; `None` while fragments are missing.
     PutBlob(Result<Option<[u8; 32]>, StoreError>),
-    /// A piece and the size of the whole; nothing if there is no such blob.
+    /// A fragment and the blob's size; `None` if there is no such blob.
     GetBlob(Result<Option<(Bytes, u64)>, StoreError>),
     /// A row.
     Get(Result<Option<StoredRow>, StoreError>),
@@ -141,21 +143,21 @@ pub enum ResponseBody {
     List(Result<(Vec<StoredRow>, u64), StoreError>),
     /// The row's new revision.
     CompareAndSet(Result<u64, CompareAndSetError>),
-    /// Changes, in order; none: nothing happened.
+    /// Changes, in order; empty if nothing changed.
     Watch(Vec<RowEvent>),
     /// The watch has ended.
     CancelWatch,
-    /// A call that this node's release does not have; nothing was done.
+    /// This node's release does not have the call; nothing was executed.
     Unsupported {
-        /// Its number.
+        /// The call's number.
         call: u32,
     },
-    /// Somebody is there.
+    /// The node responds.
     Ping,
 }
 
 impl ResponseBody {
-    /// To what it is an answer, in words.
+    /// What it responds to, for error texts.
     #[must_use]
     pub fn subject(&self) -> &'static str {
         match self {
@@ -179,13 +181,13 @@ impl ResponseBody {
     }
 }
 
-/// Why bytes are no message of this protocol.
+/// Why bytes do not decode as a message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There are none.
+    /// There are no bytes.
     #[error("an empty store call")]
     Empty,
-    /// Another release speaks another version.
+    /// The other node uses another version.
     #[error(
         "a store call of version {0}, where versions {min} to {max} are spoken: use one release on all nodes",
         min = PEER_PROTOCOL_VERSIONS.start(),
@@ -195,20 +197,20 @@ pub enum DecodeError {
     /// A later release has calls that this one does not know.
     #[error("a store call of the unknown kind {0}")]
     UnknownRequest(u32),
-    /// They are rubbish.
+    /// The bytes are malformed.
     #[error("a store call that cannot be read: {0}")]
     Malformed(String),
-    /// A question is larger than questions are.
+    /// A request without data is too large.
     #[error("a store call of {bytes} bytes, where {limit} are taken (`max_question`)")]
     TooLarge {
-        /// How large it is.
+        /// Its size in bytes.
         bytes: usize,
-        /// How large it may be.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
-/// What is said over a link.
+/// A message on a link.
 pub trait WireMessage: Serialize + DeserializeOwned + Extensible {}
 
 impl Extensible for Request {
@@ -223,10 +225,10 @@ impl Extensible for Response {
 
 impl WireMessage for Response {}
 
-/// A message in bytes.
+/// Encodes a message.
 ///
 /// # Errors
-/// [`StoreError::Limit`] for what cannot be encoded; there is no such message.
+/// [`StoreError::LimitExceeded`] for what cannot be encoded; there is no such message.
 pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
     let bytes = codec::append_encoded(vec![VERSION], &(message, Extensions::<T>::default()));
     bytes
@@ -234,10 +236,10 @@ pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
         .map_err(|error| StoreError::LimitExceeded(format!("not encoded: {error}")))
 }
 
-/// A message from bytes.
+/// Decodes a message.
 ///
 /// # Errors
-/// [`Unreadable`] says why not.
+/// [`DecodeError`] says why it is invalid.
 pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         None => Err(DecodeError::Empty),
@@ -250,11 +252,11 @@ pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// A request from bytes, of which only those that carry data may have more than `max_question`: a list of short
-/// names takes many times its bytes in memory.
+/// Decodes a request. Only requests that carry data may be larger than `max_question`, since a list of short
+/// names takes many times its encoded size in memory.
 ///
 /// # Errors
-/// [`Unreadable`] says why not.
+/// [`DecodeError`] says why it is invalid.
 pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, DecodeError> {
     let carries_data = matches!(bytes.get(1), Some(&COMMIT | &PUT_BLOB));
     if bytes.len() > max_question && !carries_data {
@@ -268,7 +270,7 @@ pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, Deco
     })
 }
 
-/// The number of the call that the bytes begin with.
+/// The number of the call, which the bytes begin with.
 fn kind(body: &[u8]) -> Option<u32> {
     codec::decode_prefix(body).ok().map(|(kind, _)| kind)
 }

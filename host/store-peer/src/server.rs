@@ -1,7 +1,7 @@
-//! The serving side: a store's calls, as they come over a link.
+//! The server side: executes a store's calls as they arrive over a link.
 //!
-//! Every call of the store is *made* while its frame is handled, in the order of frames; only its answer is waited
-//! for. So calls of one link take effect in the order in which they were sent.
+//! Every call to the store is *made* while its frame is handled, in the order of frames; only its result is
+//! awaited. So the calls of one link take effect in the order in which they were sent.
 
 mod blobs;
 mod cluster;
@@ -22,17 +22,17 @@ use fence::{Fence, LinkPermit};
 pub use cluster::{ClusterLink, ClusterServer};
 pub use entity::{EntityLink, EntityServer};
 
-/// The bytes of a reply; a link whose replies cannot be encoded ends itself by empty ones, which no client takes.
+/// Encodes a response. One that cannot be encoded becomes empty, which no client accepts, so the link ends.
 fn reply(sequence: u64, answer: ResponseBody) -> Bytes {
     protocol::encode(&Response { durable_sequence: sequence, body: answer }).unwrap_or_default()
 }
 
-/// Nothing of the call was done.
+/// Responds that nothing of the call was executed.
 fn refused(why: impl ToString) -> BoxFuture<'static, Bytes> {
     ready(reply(0, ResponseBody::Refused(why.to_string()))).boxed()
 }
 
-/// One link's way in: what is not greeted, or was given up, gets no further.
+/// Admission of a link's calls: refuses them before the hello, and after a newer link has replaced this one.
 struct LinkSession {
     node: NodeId,
     pass: Option<LinkPermit>,
@@ -43,7 +43,8 @@ impl LinkSession {
         Self { node: node.clone(), pass: None }
     }
 
-    /// Takes a call. `who` is the store, `sequence` its newest one by the time of the answer.
+    /// Handles a call. `who` identifies the store; `sequence` returns its newest sequence at the time of the
+    /// response.
     fn call(
         &mut self,
         body: &[u8],

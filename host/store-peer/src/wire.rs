@@ -1,4 +1,4 @@
-//! Links over QUIC: the asking half as a [`Channel`], the answering half for both servers.
+//! Links over QUIC: the client half as a [`Channel`], the server half for both stores.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 use crate::channel::{Channel, ChannelError};
 use crate::server::{ClusterServer, EntityServer};
 
-/// Bytes of a call's frame beside the body, rounded up.
+/// Bytes of a call's frame in addition to its body, rounded up.
 const HEAD: usize = 64;
 
 /// Serves a stream of the bulk connection to its end.
 ///
 /// # Errors
-/// How the stream ended, if not in good order.
+/// How the stream ended, if not gracefully.
 pub async fn serve_entity(
     server: &Arc<EntityServer>,
     reader: FrameReader,
@@ -36,7 +36,7 @@ pub async fn serve_entity(
 /// Serves a stream of the control connection to its end.
 ///
 /// # Errors
-/// How the stream ended, if not in good order.
+/// How the stream ended, if not gracefully.
 pub async fn serve_cluster(
     server: &Arc<ClusterServer>,
     reader: FrameReader,
@@ -62,8 +62,8 @@ impl std::fmt::Debug for QuicChannel {
 }
 
 impl QuicChannel {
-    /// Opens a stream of calls to the store's node: of [`StreamKind::Store`] or [`StreamKind::Cluster`]. The link is
-    /// kept for as long as the stream.
+    /// Opens a stream of calls to the store's node: of [`StreamKind::EntityStore`] or
+    /// [`StreamKind::ClusterStore`]. The connection is kept as long as the stream.
     ///
     /// # Errors
     /// How the connection ended.

@@ -1,9 +1,10 @@
-//! Compiled components on disk, so that a start compiles nothing again.
+//! Keeps compiled components on disk, so that a restart does not compile them again.
 //!
-//! A file holds native code and is mapped as it is, so a file that this node did not write itself would be a way into it.
-//! Each file therefore has a digest beside it, keyed with 32 random bytes that this directory was given when it was made:
-//! a file that is torn, stale or from elsewhere does not match and is compiled again, never trusted. Names carry the
-//! component's digest and the engine's, so that another version or setting of the engine finds nothing.
+//! A file holds native code and is mapped as it is, so a file that this node did not write itself would be a way to
+//! attack it. Each file therefore has a digest next to it, keyed with 32 random bytes that the directory gets at its
+//! first use. A file that is torn, stale or from elsewhere does not match: it is compiled again and never trusted.
+//! File names contain the digest of the component and the compatibility hash of the engine, so another version or
+//! configuration of the engine finds nothing.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -24,7 +25,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens the directory, makes it private if it makes it, and removes what an interrupted write left.
+    /// Opens the directory, creating it as a private one if needed, and removes what interrupted writes left behind.
     pub(crate) fn open(dir: &Path, limit: u64) -> Result<Cache, Error> {
         let failed = |source| Error::Cache { path: dir.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -38,7 +39,7 @@ impl Cache {
         Ok(Cache { dir: dir.to_owned(), key, limit })
     }
 
-    /// The component, if this directory has it whole and for this very engine.
+    /// Loads the component, if the directory has it complete and for exactly this engine.
     pub(crate) fn load(&self, engine: &Engine, digest: &ComponentDigest) -> Option<Component> {
         let path = self.path(engine, digest);
         let stored = fs::read(path.with_extension("digest")).ok()?;
@@ -47,8 +48,8 @@ impl Cache {
             tracing::warn!(path = %path.display(), "a compiled component is not as it was written: compiling again");
             return None;
         }
-        // SAFETY: the file was written by this node for an engine of this configuration: its keyed digest, made of its
-        // name and content with a key that only this directory holds, has just been checked, and the directory is private.
+        // SAFETY: this node wrote the file for an engine of this configuration. Its keyed digest, made of its name
+        // and content with a key that only this directory holds, was verified just now, and the directory is private.
         #[allow(unsafe_code, reason = "wasmtime can map compiled code in no other way")]
         let loaded = unsafe { Component::deserialize_file(engine, &path) };
         loaded
@@ -56,11 +57,11 @@ impl Cache {
             .ok()
     }
 
-    /// Keeps a compiled component. A failure costs the next start a compilation and is only logged.
+    /// Stores a compiled component. A failure is only logged: it costs the next start a compilation.
     pub(crate) fn store(&self, engine: &Engine, digest: &ComponentDigest, code: &[u8]) {
         let path = self.path(engine, digest);
         let sum = self.sum(&path, code);
-        // The digest last: a file without one is not there.
+        // The digest comes last: a file without one counts as absent.
         let written =
             write(&path, code).and_then(|()| write(&path.with_extension("digest"), sum.as_bytes()));
         if let Err(error) = written.and_then(|()| self.shrink(&path)) {
@@ -80,7 +81,7 @@ impl Cache {
         hasher.finalize()
     }
 
-    /// Removes the oldest files until the rest fits the limit; never the one just written.
+    /// Removes the oldest files until the rest fits the limit, but never the one just written.
     fn shrink(&self, newest: &Path) -> std::io::Result<()> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -110,7 +111,7 @@ impl Cache {
     }
 }
 
-/// The directory's key; made at the first use.
+/// Reads the directory's key; creates it at the first use.
 fn key(path: &Path) -> std::io::Result<[u8; 32]> {
     if let Ok(bytes) = fs::read(path)
         && let Ok(key) = <[u8; 32]>::try_from(bytes)
@@ -123,9 +124,9 @@ fn key(path: &Path) -> std::io::Result<[u8; 32]> {
     Ok(key)
 }
 
-/// Writes a private file so that it is there whole or not at all.
+/// Writes a private file atomically: it appears whole or not at all.
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // A name of its own: two threads may have compiled the same.
+    // A unique name, since two threads may have compiled the same component.
     let mut file = tempfile::Builder::new()
         .suffix(".tmp")
         .tempfile_in(path.parent().unwrap_or_else(|| Path::new(".")))?;

@@ -1,4 +1,4 @@
-//! Work that ends early when nobody waits for it any more.
+//! Cancels work that nobody waits for any more.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// How long a waiting thread may not notice that it was cancelled.
+/// The longest time until a waiting thread notices that it was cancelled.
 const NOTICE: Duration = Duration::from_millis(20);
 
-/// Whether work on another thread is still wanted. Clones are the same.
+/// Whether work on another thread is still wanted. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CancelToken(Arc<AtomicBool>);
 
@@ -22,13 +22,13 @@ impl CancelToken {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Cancels when it is dropped.
+    /// Returns a guard that cancels when it is dropped.
     pub(crate) fn on_drop(&self) -> CancelGuard {
         CancelGuard(self.clone())
     }
 
-    /// Runs a future on this thread until it is done; none if it was cancelled before. No runtime is asked for one, so
-    /// that it works inside and outside of any.
+    /// Runs a future on this thread until it completes; `None` if it was cancelled first. Uses no async runtime, so
+    /// that it works inside and outside of one.
     pub(crate) fn block_on<F: Future>(&self, future: F) -> Option<F::Output> {
         struct Unpark(Thread);
         impl Wake for Unpark {
@@ -48,7 +48,7 @@ impl CancelToken {
     }
 }
 
-/// What cancelled work answers. It is read by nobody.
+/// The error that cancelled work returns. Nobody reads it.
 pub(crate) fn cancelled() -> Error {
     Error::ThreadFailed("nobody waits for the component any more".into())
 }

@@ -1,4 +1,5 @@
-//! What native code depends on: a node and its compiler's process must make the same engine, or the code is refused.
+//! The configuration that native code depends on. A node and its compiler process must create the same engine, or the
+//! code is refused.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -6,16 +7,16 @@ use std::str::FromStr;
 
 use wasmtime::{Config, Engine};
 
-/// The part of an engine's settings that compiled code depends on. Whether there is a pool is not one of them.
+/// The part of an engine's configuration that compiled code depends on. Whether there is a pool is not part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CodegenConfig {
     /// Bytes of stack for the guest's calls.
     pub(crate) wasm_stack: usize,
-    /// Bytes of stack for guest and host.
+    /// Bytes of stack for guest and host functions together.
     pub(crate) stack: usize,
     /// Bytes of address space that a memory reserves.
     pub(crate) reservation: u64,
-    /// Bytes of address space beside a memory that grows beyond its reservation.
+    /// Bytes of address space reserved for further growth when a memory outgrows its reservation.
     pub(crate) growth: u64,
 }
 
@@ -24,7 +25,7 @@ impl CodegenConfig {
         let mut config = Config::new();
         config
             .epoch_interruption(true)
-            // Guests are called one at a time and synchronously; the machinery for more costs each store and call.
+            // Guests are called one at a time and synchronously; support for more would cost each store and call.
             .concurrency_support(false)
             .wasm_memory64(false)
             .native_unwind_info(false)
@@ -61,14 +62,14 @@ impl FromStr for CodegenConfig {
     }
 }
 
-/// Names what an engine's code is compatible with: the same text for engines that can run each other's.
+/// A name for what an engine's code is compatible with: engines with the same name can run each other's code.
 pub(crate) fn compatibility(engine: &Engine) -> String {
     let mut hasher = ToBlake3(blake3::Hasher::new());
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.0.finalize().to_hex()[..16].to_owned()
 }
 
-/// Makes a stable digest of what implements only `Hash`.
+/// Computes a stable digest of a value that implements only `Hash`.
 struct ToBlake3(blake3::Hasher);
 
 impl Hasher for ToBlake3 {

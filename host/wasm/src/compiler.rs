@@ -1,9 +1,10 @@
-//! Compiling in a process of its own.
+//! Compiles components in a separate process.
 //!
-//! What a compilation takes in memory and time depends on the component in ways that no count of its parts foretells, and a
-//! compiler may have errors of its own. So it is another process with limits: whatever becomes of it, the node refuses one
-//! component and goes on. The process is this very program, told by its first argument ([`compiler_main`]), or one that is
-//! set. It gets the component and gives native code back as files without names, which only the two of them have.
+//! How much memory and time a compilation needs depends on the component in ways that no count of its parts predicts,
+//! and a compiler may have bugs. So it runs in a process with limits of its own: whatever happens there, the node
+//! refuses one component and continues. The process runs this same program, selected by its first argument
+//! ([`compiler_main`]), or the program that the settings name. It receives the component and returns native code in
+//! unnamed files, which only the two processes have open.
 //!
 //! Native code never comes from anywhere else: not from a peer, and not from a client.
 
@@ -26,29 +27,31 @@ use crate::{CompilerProgram as Program, CompilerSettings, Error};
 mod child;
 mod memory;
 
-/// The first argument of a program that is to be a compiler.
+/// The first argument that makes a program act as the compiler.
 const MARKER: &str = "ostraca-compile-one-component";
-/// The compiler's exit codes.
+/// Exit codes of the compiler process: `REFUSED` if the component does not compile, `MISUSED` for every other failure
+/// that it reports.
 const REFUSED: i32 = 3;
 const MISUSED: i32 = 4;
-/// How much is kept of what the compiler says.
+/// How many bytes of the compiler's standard error are kept.
 const MAX_STDERR_BYTES: u64 = 4 << 10;
-/// Threads that compile one component.
+/// The most threads that compile one component.
 const THREADS: usize = 4;
-/// What is said as memory runs out: by the allocator as it aborts, and by the system where a mapping or a thread's stack
-/// cannot be had.
+/// Messages that show that memory ran out: from the allocator as it aborts, and from the system when it cannot
+/// provide a mapping or a thread's stack.
 const OUT_OF_MEMORY: [&str; 3] =
     ["memory allocation of", "Cannot allocate memory", "Resource temporarily unavailable"];
-/// What SIGKILL means where nobody typed it: the compiler has a limit of its own, but a control group's may be lower.
+/// The usual cause of a SIGKILL that nobody sent by hand: the compiler has a memory limit of its own, but that of its
+/// control group may be lower.
 const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower max-memory in [compiler], or give the node more. ";
-/// Between two looks at whether the compiler has ended.
+/// The shortest and the longest pause between two checks whether the compiler has exited.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
-/// Whether this program can be its own compiler.
+/// Whether this program can be its own compiler, because it called [`compiler_main`].
 static OWN: AtomicBool = AtomicBool::new(false);
 
-/// Makes this program able to compile for itself. Call it first in `main`: where the program was started to compile one
-/// component, it does so and ends; else it returns at once.
+/// Makes this program able to be its own compiler. Call it first in `main`. If the program was started to compile a
+/// component, this compiles it and exits the process; otherwise it returns at once.
 pub fn compiler_main() {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == MARKER) {
@@ -57,22 +60,22 @@ pub fn compiler_main() {
     OWN.store(true, Ordering::Relaxed);
 }
 
-/// What is told to the compiler, beside the component.
+/// What the compiler process needs besides the component.
 struct CompileJob {
-    /// What the engine is made of.
+    /// The configuration of the engine.
     code: CodegenConfig,
-    /// What the engine must then be compatible with.
+    /// The compatibility hash that the engine must then have.
     compatibility: String,
-    /// Bytes of address space.
+    /// The limit on address space in bytes.
     memory: u64,
-    /// Seconds of processor time, of all threads together.
+    /// The limit on processor time in seconds, over all threads.
     seconds: u64,
 }
 
 pub(crate) struct Compiler {
     settings: CompilerSettings,
     memory: u64,
-    /// Compilations that may still begin.
+    /// Permits for compilations.
     free: Semaphore,
 }
 
@@ -86,7 +89,7 @@ impl Compiler {
         Compiler { settings: settings.clone(), memory, free }
     }
 
-    /// Compiles a component for an engine, when its turn has come. `dir` is where the files are made.
+    /// Compiles a component for an engine, once a permit is free. Creates its files in `dir`.
     pub(crate) fn compile(
         &self,
         engine: &Engine,
@@ -138,7 +141,7 @@ impl Compiler {
             .args(job.args())
             .env_clear()
             .env("RAYON_NUM_THREADS", threads.to_string())
-            // Each arena of the allocator takes address space.
+            // Each arena of the allocator reserves address space.
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(input)
             .stdout(shared(&output).map_err(failed("share a file"))?)
@@ -211,18 +214,18 @@ impl CompileJob {
     }
 }
 
-/// Ends the process, if it has not ended, when nobody waits for it any more.
+/// Kills the process when dropped, unless it has exited by then.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it must be waited for, or it stays a zombie.
+        // It may have exited by itself. Either way it must be waited for, or it stays a zombie process.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The running program's file, even if another one has taken its name since.
+/// The executable of this process, even if another file has taken its path since.
 fn this_program() -> Result<PathBuf, Error> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
@@ -230,7 +233,7 @@ fn this_program() -> Result<PathBuf, Error> {
     std::env::current_exe().map_err(|error| Error::CompilerUnavailable(error.to_string()))
 }
 
-/// A file without a name.
+/// Creates an unnamed file.
 fn file(dir: Option<&Path>) -> std::io::Result<File> {
     match dir {
         Some(dir) => tempfile::tempfile_in(dir),
@@ -238,7 +241,7 @@ fn file(dir: Option<&Path>) -> std::io::Result<File> {
     }
 }
 
-/// The beginning of what was written to a file.
+/// Returns the beginning of what was written to a file.
 fn beginning(file: &mut File) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;

@@ -1,10 +1,10 @@
-//! From a core module with embedded component types to a component.
+//! Converts a core module with embedded component types into a component.
 
 use wit_component::ComponentEncoder;
 
 use crate::Error;
 
-/// What the first eight bytes say.
+/// The format that the first eight bytes indicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Component,
@@ -20,7 +20,7 @@ fn format(bytes: &[u8]) -> Format {
     }
 }
 
-/// Refuses what is no component.
+/// Fails unless the bytes are a component.
 pub(crate) fn check(bytes: &[u8]) -> Result<(), Error> {
     match format(bytes) {
         Format::Component => Ok(()),
@@ -29,8 +29,9 @@ pub(crate) fn check(bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Makes a component of a core module built for `wasm32-unknown-unknown` with wit-bindgen. A component passes through
-/// unchanged. Fails with `not-wasm`, or `encode-failed` for a module without the types or with imports that they don't name.
+/// Converts a core module that was built for `wasm32-unknown-unknown` with wit-bindgen into a component. Returns a
+/// component unchanged. Fails with `not-wasm`, or with `encode-failed` if the module lacks the component types or has
+/// imports that they do not name.
 pub fn encode(module: &[u8]) -> Result<Vec<u8>, Error> {
     match format(module) {
         Format::Component => Ok(module.to_vec()),

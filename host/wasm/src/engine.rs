@@ -1,8 +1,9 @@
-//! Making engines that fit the machine.
+//! Creates engines that fit the machine.
 //!
-//! Three things bound how many instances can live at once, and each fails in its own confusing way when it is met
-//! unprepared: the address space (a memory reserves much more than it uses), `vm.max_map_count` (each instance splits
-//! mappings), and the pool's own sizes (a live store keeps its fiber's stack; a component has up to two tables there). All of them are worked out here, at start.
+//! Three things limit how many instances can be live at once, and each fails in its own confusing way if nobody has
+//! planned for it: the address space (a memory reserves much more than it uses), `vm.max_map_count` (each instance
+//! splits mappings), and the sizes of the pool itself (a live store keeps its fiber's stack; a component has up to
+//! two tables in the pool). All of them are computed here, at start.
 
 use std::path::Path;
 
@@ -14,49 +15,49 @@ use crate::instance_data::InstanceData;
 use crate::survey::Counts;
 use crate::{Allocator, Error, RuntimeSettings, imports};
 
-/// Without a number set, at most so many instances live.
+/// The most live instances, if the settings name no number.
 const DEFAULT_LIVE: u32 = 8_000;
-/// Mappings that one live instance may take. Measured: six in the pool (two of its stack, four of its memory and tables);
-/// one more is left for a memory that grows.
+/// Mappings per live instance. Measured: six in the pool (two for its stack, four for its memory and tables). One
+/// more is for a memory that grows.
 const MAPPINGS: u64 = 7;
-/// Mappings left to the rest of the process: code, threads, the store, other memories.
+/// Mappings reserved for the rest of the process: code, threads, the store, other memories.
 const MAPPINGS_ELSEWHERE: u64 = 8_192;
-/// Places beyond `max_live`, for reading methods and for instances that are being dropped.
+/// Slots in the pool beyond `max_live_instances`, for reading methods and for instances that are being dropped.
 const SLACK: u32 = 64;
-/// Stack beyond the guest's own, for host functions.
+/// Bytes of stack beyond the guest's own, for host functions.
 const HOST_STACK: usize = 512 << 10;
-/// Address space that memories may reserve in all: half of what a process has.
+/// Bytes of address space that all memories together may reserve: half of what a process has.
 const ADDRESS_SPACE: u64 = 1 << 46;
-/// With so much reserved a 32-bit guest needs no bounds checks.
+/// With this reservation in bytes, a 32-bit guest needs no bounds checks.
 const FULL_RESERVATION: u64 = 1 << 32;
 
-/// What the host of guests came to at start, for status.
+/// What the runtime chose at start and how much of it is in use, for the node's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// In use: never [`Allocator::Auto`].
+    /// The allocator in use: never [`Allocator::Auto`].
     pub allocator: Allocator,
-    /// Why the pool could not be had, if it was tried and could not.
+    /// Why there is no pool, if creating it was tried and failed.
     pub fallback_reason: Option<String>,
-    /// The most live instances.
+    /// The most instances that may be live at once.
     pub max_live_instances: u32,
-    /// Live now.
+    /// How many instances are live now.
     pub live_instances: u32,
-    /// The largest memory in bytes that an instance of the main engine may have.
+    /// The largest memory in bytes of an instance on the main engine.
     pub max_memory: u64,
-    /// Address space in bytes that a memory reserves.
+    /// Bytes of address space that each memory reserves.
     pub memory_reservation: u64,
-    /// Stack in bytes that an instance reserves.
+    /// Bytes of stack that each instance reserves, for guest and host functions together.
     pub stack: usize,
-    /// Whether the second engine, for types with a larger memory, is running.
+    /// Whether the second engine exists, for types that do not fit into the pool.
     pub large: bool,
 }
 
-/// An engine with its linkers: without WASI, and with it.
+/// An engine with two linkers: one without WASI, one with it.
 pub(crate) struct EngineContext {
     pub(crate) engine: Engine,
     pub(crate) plain: Linker<InstanceData>,
     pub(crate) wasi: Linker<InstanceData>,
-    /// What the compiler's process makes the same engine of.
+    /// The configuration from which the compiler process creates the same engine.
     pub(crate) code: CodegenConfig,
 }
 
@@ -72,18 +73,18 @@ impl EngineContext {
     }
 }
 
-/// Tables of a component in the pool: its own, and the one that wit-component's shim adds.
+/// The most tables of a component in the pool: its own, and the one that wit-component's shim adds.
 const TABLES: u32 = 2;
-/// Elements that a table in the pool may have. Address space only: 160 KB a table.
+/// The most elements of a table in the pool. They cost only address space: 160 KB per table.
 const TABLE_ELEMENTS: u64 = 20_000;
-/// Core instances of a component in the pool: as many as the survey lets through by default. They are allocated one by
-/// one, so this reserves nothing.
+/// The most core instances of a component in the pool: as many as the survey admits by default. They are allocated
+/// one by one, so this reserves nothing.
 const CORE_INSTANCES: u32 = 64;
-/// What the records of one instance may take in the pool, in bytes. Not reserved either.
+/// The most bytes of wasmtime's own records for one instance in the pool. This reserves nothing either.
 const RECORDS: usize = 16 << 20;
 
 impl RuntimeStatus {
-    /// Whether an instance of a component that has these counts, under these limits, fits into the pool.
+    /// Whether an instance of a component with these counts and limits fits into the pool.
     pub(crate) fn pool_fits(&self, counts: &Counts, limits: &crate::InstanceLimits) -> bool {
         limits.memory <= self.max_memory
             && limits.table_elements as u64 <= TABLE_ELEMENTS
@@ -93,7 +94,7 @@ impl RuntimeStatus {
     }
 }
 
-/// The main engine.
+/// Creates the main engine.
 pub(crate) fn main_engine(
     settings: &RuntimeSettings,
 ) -> Result<(EngineContext, RuntimeStatus), Error> {
@@ -140,7 +141,7 @@ pub(crate) fn main_engine(
     Ok((EngineContext::new(engine, code)?, shape))
 }
 
-/// The second engine, for types whose memory may be larger than the pool's places.
+/// Creates the second engine, for types that do not fit into the pool.
 pub(crate) fn large_engine(
     shape: &RuntimeStatus,
     settings: &RuntimeSettings,
@@ -184,7 +185,8 @@ fn pooling(shape: &RuntimeStatus, settings: &RuntimeSettings) -> Result<Config, 
     Ok(config)
 }
 
-/// Full reservations while the address space has room for them, else what a guest may use: then it pays bounds checks.
+/// Reserves the full range per memory while the address space has room for that. Otherwise reserves only what a guest
+/// may use, and guests pay for bounds checks.
 fn reservation(max_live: u32, max_memory: u64) -> u64 {
     if u64::from(max_live + SLACK).saturating_mul(FULL_RESERVATION) <= ADDRESS_SPACE {
         FULL_RESERVATION
@@ -193,7 +195,7 @@ fn reservation(max_live: u32, max_memory: u64) -> u64 {
     }
 }
 
-/// The most instances, given how many mappings a process may have; none where that has no limit.
+/// The most live instances, given how many mappings a process may have (`None`: any number).
 fn max_live(settings: &RuntimeSettings, max_map_count: Option<u64>) -> Result<u32, Error> {
     let fits =
         max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);

@@ -1,20 +1,20 @@
-//! What may go wrong outside a turn. What goes wrong inside one is a [`crate::Failure`].
+//! Errors outside of a turn. A failure inside of a turn is a [`crate::Failure`].
 
 use std::path::PathBuf;
 
-/// Why the host, a program or an instance could not be made.
+/// Why the runtime, a program or an instance could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting does not fit this machine or another setting.
     #[error("use the setting {setting}: {reason}")]
     Setting {
-        /// Its name in [`crate::Settings`].
+        /// Its key in `[guests]` of the node's configuration.
         setting: &'static str,
         /// What does not fit, and what would.
         reason: String,
     },
-    /// The engine could not be made.
+    /// The engine could not be created.
     #[error("make the engine: {0}")]
     EngineFailed(String),
     /// The cache directory cannot be used.
@@ -22,22 +22,22 @@ pub enum Error {
     Cache {
         /// The directory or a file in it.
         path: PathBuf,
-        /// What the system said.
+        /// The underlying I/O error.
         source: std::io::Error,
     },
     /// The bytes are not WebAssembly.
     #[error("read the component: these {bytes} bytes are not WebAssembly")]
     NotWasm {
-        /// How many there were.
+        /// How many bytes there were.
         bytes: usize,
     },
-    /// A core module where a component is needed.
+    /// A core module where a component is expected.
     #[error("read the component: this is a core module; `ostraca build` makes a component of it")]
     CoreModule,
     /// WebAssembly that does not validate or compile.
     #[error("compile the component: {0}")]
     InvalidComponent(String),
-    /// Beyond [`crate::Settings::component_limit`].
+    /// The component is larger than [`crate::RuntimeSettings::component_limit`].
     #[error("read the component: {bytes} bytes are more than component_limit, {limit} bytes")]
     TooLarge {
         /// The component's size.
@@ -45,31 +45,32 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// Beyond one of [`crate::ComponentLimits`], or of the deployment's [`crate::Limits`], before anything was compiled.
+    /// The component exceeds one of [`crate::ComponentLimits`], or of the deployment's [`crate::InstanceLimits`].
+    /// Detected before anything was compiled.
     #[error("use the component as an entity: one instance makes {found} {}, and {} allows {limit}", part.name(), part.setting())]
     ComponentLimit {
         /// What there is too much of.
         part: ComponentResource,
-        /// How much there is, the nested counted each time that they are instantiated.
+        /// How much there is. A nested component counts each time it is instantiated.
         found: u64,
         /// How much is allowed.
         limit: u64,
     },
-    /// Something is instantiated that is not nested in the component, so that its size is not known.
+    /// The component instantiates something that is not nested in it, so its size is not known.
     #[error(
         "use the component as an entity: it instantiates a {what} that is imported or another instance's export"
     )]
     UnsizedInstantiation {
-        /// A core module or a component.
+        /// `core module` or `component`.
         what: &'static str,
     },
-    /// The compiler's process could not be started, or did not understand what it was told.
+    /// The compiler process could not be started, or failed for a reason other than the component.
     #[error("run the compiler: {0}")]
     CompilerUnavailable(String),
-    /// The compiler's process ended without a word, as by a signal.
+    /// The compiler process died unexpectedly, for example from a signal.
     #[error("compile the component: the compiler ended with {how}")]
     CompilerCrashed {
-        /// Its exit code or signal, and the last that it wrote.
+        /// Its exit code or signal, and the beginning of its standard error.
         how: String,
     },
     /// The compiler took too long.
@@ -84,34 +85,34 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// An export of the world is missing.
+    /// A required export is missing.
     #[error("use the component as an entity: it does not export {export}")]
     MissingExport {
-        /// The interface, with its version.
+        /// The interface with its version, or the function that the interface lacks.
         export: String,
     },
-    /// An import that nothing grants.
+    /// The component imports something that the host does not provide.
     #[error("use the component as an entity: it imports {import}, which is not granted")]
     ImportNotGranted {
         /// The import's name.
         import: String,
     },
-    /// A function of the right name and another type.
+    /// A function has the right name and the wrong type.
     #[error("use the component as an entity: {0}")]
     WrongSignature(String),
-    /// `methods` failed or returned a list that cannot be used.
+    /// `methods` failed, or returned an invalid list.
     #[error("read the component's methods: {0}")]
     InvalidMethods(String),
-    /// As many instances live as may: evict one and try again.
+    /// As many instances are live as may be: evict one and try again.
     #[error("start an instance: {limit} are live, and max_live allows no more")]
     InstanceLimit {
-        /// The limit that was met.
+        /// The limit that was reached.
         limit: u32,
     },
-    /// The guest failed while its instance was made.
+    /// The guest failed while its instance was being created.
     #[error("start an instance: {0}")]
     Activation(crate::Failure),
-    /// A core module that cannot be made a component.
+    /// The core module cannot be converted into a component.
     #[error("make a component of the core module: {0}")]
     EncodeFailed(String),
     /// A thread could not be started, or ended without an answer.
@@ -119,7 +120,7 @@ pub enum Error {
     ThreadFailed(String),
 }
 
-/// A part of which a component may make only so many.
+/// A resource of which a component may use only so much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComponentResource {
     /// Instances of core modules.
@@ -134,11 +135,11 @@ pub enum ComponentResource {
     Functions,
     /// Types.
     Types,
-    /// All else that a component lists.
+    /// Everything else that a component lists.
     Definitions,
-    /// Bytes that memories have at the start.
+    /// Initial size of all memories in bytes.
     Memory,
-    /// Elements that tables have at the start.
+    /// Initial number of elements in all tables.
     TableElements,
 }
 
@@ -171,7 +172,7 @@ impl ComponentResource {
         }
     }
 
-    /// The setting of the node, or the limit in the manifest.
+    /// The node's setting, or the manifest's limit, that applies.
     fn setting(self) -> &'static str {
         match self {
             ComponentResource::CoreInstances => "core-instances in [components]",
@@ -215,7 +216,7 @@ impl Error {
         }
     }
 
-    /// Whether it is about the compiler's process, which may have met this machine's load rather than the component.
+    /// Whether the compiler process failed, which may be due to the load of this machine and not to the component.
     pub fn is_compiler_failure(&self) -> bool {
         matches!(
             self,
@@ -226,7 +227,7 @@ impl Error {
         )
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later if nobody changes anything.
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::InstanceLimit { .. } | Error::ThreadFailed(_) => true,

@@ -1,24 +1,24 @@
-//! What fuzz targets call (`tests/fuzz`): how a component is surveyed, without compiling it.
+//! What the fuzz targets (`tests/fuzz`) call: the survey of a component, without compiling it.
 
 use crate::{ComponentLimits, Error};
 
-/// What one instantiation of a component makes. Sums stop at the largest number.
+/// What one instantiation of a component creates. Sums saturate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InstantiationCounts {
     /// Instances of core modules.
     pub core_instances: u64,
-    /// Instances of components, itself not counted.
+    /// Instances of components, not counting the component itself.
     pub component_instances: u64,
     /// Linear memories.
     pub memories: u64,
-    /// Core functions.
+    /// Functions of core modules.
     pub functions: u64,
 }
 
 /// Surveys a component within the default limits.
 ///
 /// # Errors
-/// That it cannot be read, lists too much, or instantiates what has no known size.
+/// If the component cannot be read, lists too much, or instantiates something of unknown size.
 pub fn made(component: &[u8]) -> Result<InstantiationCounts, Error> {
     let found = crate::survey::survey(component, ComponentLimits::default().definitions)?.counts;
     Ok(InstantiationCounts {

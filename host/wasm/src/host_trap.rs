@@ -1,4 +1,4 @@
-//! From an error that came out of wasmtime to a [`Failure`] with a stable code.
+//! Converts errors from wasmtime into a [`Failure`] with a stable code.
 
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
@@ -9,7 +9,7 @@ use crate::text::sanitized;
 use crate::wasi::RESOURCES;
 use crate::{Failure, FailureKind, InstanceLimits};
 
-/// Why the host ended a call into the guest. Raised by host functions and the meter, carried through wasmtime.
+/// Why the host ended a call into the guest. Host functions and the meter raise it, and wasmtime carries it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HostTrap {
     #[error("the owner stopped the instance")]
@@ -30,7 +30,7 @@ pub(crate) enum HostTrap {
     StateUnavailable(String),
 }
 
-/// What a guest said through `log.panicked` before it trapped.
+/// What a guest reported with `log.report-panic` before it trapped.
 pub(crate) struct Panic {
     pub(crate) message: String,
     pub(crate) file: String,
@@ -38,8 +38,8 @@ pub(crate) struct Panic {
 }
 
 impl Panic {
-    /// A panic has a code of its own where the SDK says so by the first word of its message: these are not the
-    /// program's mistakes in a turn, but say that its state and its code do not fit each other.
+    /// A panic has a code of its own if the SDK put that code at the start of its message. Such a panic is not a
+    /// mistake of the program in this turn: the entity's state and its code do not fit each other.
     fn code(&self) -> &'static str {
         match self.message.split_once(": ") {
             Some(("state-does-not-decode", _)) => "state-does-not-decode",
@@ -49,7 +49,7 @@ impl Panic {
     }
 }
 
-/// Every failure is made here: its text may be a guest's, and goes to the log and to the caller.
+/// Creates every failure, since its text may come from a guest, and goes to the log and to the caller.
 fn failure(code: &'static str, kind: FailureKind, message: String) -> Failure {
     Failure { code, message: sanitized(message), kind }
 }
@@ -66,7 +66,7 @@ pub(crate) fn host(code: &'static str, message: String) -> Failure {
     failure(code, FailureKind::Host, message)
 }
 
-/// Where in an instance's life a call failed: names the export, and which time limit was in force.
+/// Where in an instance's lifecycle a call failed. Names the export, and tells which time limit was in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Instantiate,
@@ -125,21 +125,22 @@ impl HostTrap {
     }
 }
 
-/// Whether the guest passed more than [`Limits::most_passed`]. The engine has no type for it that can be seen from here.
+/// Whether the guest passed more than [`InstanceLimits::hostcall_fuel`]. wasmtime has no public type for this error.
 fn copies_too_much(error: &wasmtime::Error) -> bool {
     error.root_cause().to_string().contains("fuel allocated for hostcalls")
 }
 
-/// Whether the guest gave up by itself, as allocators do when they are denied memory. Any other trap has another cause.
+/// Whether the guest aborted by itself, as allocators do when they are denied memory. Any other trap has another
+/// cause.
 fn aborted(error: &wasmtime::Error, stage: Stage) -> bool {
     match error.downcast_ref::<Trap>() {
         Some(trap) => *trap == Trap::UnreachableCodeReached,
-        // A memory or table that is too large from the start.
+        // A memory or table whose initial size is too large.
         None => stage == Stage::Instantiate,
     }
 }
 
-/// What may have led to a failure, where it is not certain.
+/// A hint at what may have caused a failure, if it is not certain.
 fn denied(entity: &InstanceData) -> String {
     match (entity.memory_denied, entity.table_denied) {
         (true, _) => format!("; it was denied memory beyond {} bytes before", entity.limits.memory),
@@ -150,7 +151,7 @@ fn denied(entity: &InstanceData) -> String {
     }
 }
 
-/// The failure that `error` stands for. Takes the guest's panic, and logs the backtrace, which callers do not get.
+/// Converts `error` into a failure. Takes the guest's panic, and logs the backtrace, which callers do not get.
 pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut InstanceData) -> Failure {
     let limits = entity.limits.clone();
     let backtrace = error.downcast_ref::<WasmBacktrace>().map(ToString::to_string);

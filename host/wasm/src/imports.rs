@@ -1,7 +1,8 @@
-//! What a guest may call: `ostraca:entity`'s imports, linked by hand.
+//! What a guest may call: the imports of `ostraca:entity`, linked by hand.
 //!
-//! By hand and not by `bindgen!`, because keys and values are then read where they lie in the guest's memory and written
-//! from where they lie in the state: one copy each way. Only the functions that may have to load state are asynchronous.
+//! They are linked by hand and not by `bindgen!`, because keys and values are then read directly from the guest's
+//! memory, and written to it directly from the state: one copy each way. Only the functions that may have to load
+//! state are asynchronous.
 
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
 
-/// The most entries of one listing.
+/// The most entries in one page of a listing.
 const PAGE_LIMIT: u32 = 1_000;
-/// The longest panic message that is kept, in bytes.
+/// The most bytes that are kept of a panic's message, and of its file name.
 const PANIC_LIMIT: usize = 4 << 10;
 
 #[derive(ComponentType, Lower)]
@@ -113,7 +114,7 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
             let key = own_key(&cx, &key)?;
             let limits = cx.data().limits.clone();
             let limit = limits.state;
-            // Checked before it is copied: the value may be as large as the guest's memory.
+            // Checked before copying, since the value may be as large as the guest's memory.
             let would = (key.len() + value.len()) as u64 + KEY_CHARGE;
             let fits = would <= limit
                 || awake(cx.data())?.get(&key).is_some_and(|old| value.len() <= old.len());
@@ -179,7 +180,7 @@ fn log(linker: &mut Linker<InstanceData>) -> Result<()> {
     Ok(())
 }
 
-/// Loads the state at its first access (E16), outside the guest's time.
+/// Loads the state at its first access (E16). The time is not charged to the guest.
 async fn load(cx: &mut Cx<'_>) -> Result<()> {
     let entity = cx.data_mut();
     let EntityState::NotLoaded(source) = &mut entity.state else { return Ok(()) };

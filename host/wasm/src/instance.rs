@@ -15,10 +15,10 @@ use crate::{
     Failure, GuestTurnOutput, MessageContext, Program, StartReason, StopReason, TurnResult,
 };
 
-/// Bytes of an application error's code.
+/// The most bytes of an application error's code.
 const CODE_LIMIT: usize = 128;
 
-/// How a guest's `message` refuses.
+/// Why a guest's `message` refuses a message: the WIT's `message-error`.
 #[derive(ComponentType, Lift)]
 #[component(variant)]
 pub(crate) enum GuestError {
@@ -37,15 +37,16 @@ pub(crate) struct ApplicationError {
     message: String,
 }
 
-/// What `message` answers.
+/// The result of the export `message`.
 type MessageResult = Result<Vec<u8>, GuestError>;
 /// The type of the export `message`.
 pub(crate) type MessageFunc<'a> = TypedFunc<(&'a str, &'a [u8]), (MessageResult,)>;
 
-/// A store and a memory of one entity's own. After a [`TurnResult::Failed`], or when a turn's future was dropped before
-/// its end, every further turn fails with `instance-dropped`: drop it and make a new one.
+/// A sandbox with a store and a memory of its own, for one entity. After a [`TurnResult::Failed`], or if the future
+/// of a turn was dropped before its end, every further call into the guest fails with `instance-dropped`: drop the
+/// instance and create a new one.
 pub struct Instance {
-    // Before `place`: the memory is given back first.
+    // Declared before `permit`, so that its memory is freed first.
     store: Store<InstanceData>,
     start: Func,
     message: Func,
@@ -55,12 +56,13 @@ pub struct Instance {
     permit: InstancePermit,
 }
 
-/// Stops an instance from outside: the running turn ends at once with `interrupted`, and so does any later one.
+/// Interrupts an instance from outside: the running turn ends with `interrupted`. If none is running, the next one
+/// does.
 #[derive(Clone)]
 pub struct InterruptHandle(Arc<Meter>);
 
 impl InterruptHandle {
-    /// Stops it. A guest that runs is stopped at the next tick, one that waits at once.
+    /// Interrupts the instance. A guest that is running stops at the next tick, one that waits stops at once.
     pub fn interrupt(&self) {
         self.0.interrupt();
     }
@@ -78,17 +80,17 @@ impl Instance {
         Instance { store, start, message, stop, poisoned: false, program, permit: place }
     }
 
-    /// The switch that stops it; may be used from any thread.
+    /// Returns the handle that interrupts this instance, from any thread.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         InterruptHandle(self.store.data().meter.clone())
     }
 
-    /// The program it runs.
+    /// The program that this instance runs.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// The first turn. Its time is counted on from instantiation, to the limit on activation.
+    /// Runs the first turn. Its time counts from instantiation on, against the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
         self.begin(Stage::Start, Phase::Hook);
         let called =
@@ -121,7 +123,7 @@ impl Instance {
         self.finish(result)
     }
 
-    /// The last turn. A guest without the hook has an empty one.
+    /// Runs the last turn, which is empty if the guest has no stop hook.
     pub async fn stop(&mut self, reason: StopReason) -> GuestTurnOutput {
         self.begin(Stage::Stop, Phase::Hook);
         let called = match self.stop {
@@ -154,16 +156,16 @@ impl Instance {
         R: ComponentNamedList + Lift + Send + Sync + 'static,
     {
         if self.poisoned {
-            // No news: what poisoned it has been logged.
+            // Not logged again: the failure that poisoned the instance has been logged.
             return Err(host(
                 "instance-dropped",
                 "the instance failed before and must be dropped".into(),
             ));
         }
-        // Stands if this future is dropped half-way: the guest's memory is then in no known state.
+        // Stays set if this future is dropped midway, since the state of the guest's memory is then unknown.
         self.poisoned = true;
-        // SAFETY: `Compiled::read_methods` has checked this export of this very component against these types; only
-        // lifetimes of the parameters differ.
+        // SAFETY: `CompiledComponent::read_methods` has checked this export of the same component against these
+        // types; only the lifetimes of the parameters differ.
         #[allow(
             unsafe_code,
             reason = "a TypedFunc of borrowed parameters cannot be kept, and checking types costs a tenth of a turn"
@@ -185,7 +187,7 @@ impl Instance {
         }
     }
 
-    /// What a guest's answer means.
+    /// Converts a guest's answer into the result of the turn.
     fn interpret_answer(&mut self, answer: MessageResult, method: &str) -> TurnResult {
         let most = self.program.limits().reply;
         let (code, message) = match answer {
@@ -222,7 +224,7 @@ impl Instance {
         ))
     }
 
-    /// For what the guest returned; a call that failed has been logged.
+    /// For failures in what the guest returned. A call that failed has been logged already.
     fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
         self.store.data().log.failed(&failure, None);
         self.fail(failure)

@@ -1,4 +1,4 @@
-//! What an instance's store holds: the host's side of one entity.
+//! The data in an instance's store: the host's side of one entity.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::state::State;
 use crate::wasi::Wasi;
 use crate::{InstanceLimits, MessageContext, MessageKind, StateSource};
 
-/// What the guest is being called for, hence what it may do.
+/// What the guest is being called for, which decides what it may do.
 pub(crate) enum Phase {
-    /// Between turns, in instantiation, or in `methods`: nothing may be changed.
+    /// Between turns, during instantiation, or in `methods`: writes are refused.
     NoTurn,
     /// Start or stop: a turn without a message.
     Hook,
@@ -37,7 +37,7 @@ pub(crate) struct InstanceData {
     pub(crate) panic: Option<Panic>,
     pub(crate) memory_denied: bool,
     pub(crate) table_denied: bool,
-    /// Made at the first use: guests without WASI pay nothing for it.
+    /// Created at first use: guests without WASI pay nothing for it.
     pub(crate) wasi: Option<Box<Wasi>>,
     memory: usize,
     tables: usize,
@@ -66,7 +66,7 @@ impl InstanceData {
         }
     }
 
-    /// The state; none while it has not been loaded.
+    /// Returns the state; `None` while it has not been loaded.
     pub(crate) fn loaded_state(&mut self) -> Option<&mut State> {
         match &mut self.state {
             EntityState::NotLoaded(_) => None,
@@ -74,7 +74,7 @@ impl InstanceData {
         }
     }
 
-    /// Whether `what` may happen now.
+    /// Fails unless the guest may write now. `what` describes the write.
     pub(crate) fn may_write(&self, what: &'static str) -> Result<(), HostTrap> {
         match &self.phase {
             Phase::Hook => Ok(()),
@@ -97,7 +97,7 @@ impl ResourceLimiter for InstanceData {
             return Ok(false);
         }
         self.memory = would;
-        // It has found a way: what fails later, fails for another reason.
+        // The guest got the memory in the end, so a later failure has another cause.
         self.memory_denied = false;
         Ok(true)
     }
@@ -128,7 +128,7 @@ impl ResourceLimiter for InstanceData {
         Ok(())
     }
 
-    // These were counted before the component was compiled, within the node's settings.
+    // Not limited here: the survey checked these counts against the node's settings before compiling.
     fn instances(&self) -> usize {
         usize::MAX
     }

@@ -1,13 +1,15 @@
-//! A narrow wrapper round wasmtime: compiles components, keeps what it compiled, makes an entity's sandbox of it, and runs
-//! one turn at a time in it, within limits.
+//! A narrow wrapper around wasmtime. It compiles components, caches the compiled code, creates a sandbox for each
+//! entity, and runs one turn at a time in it, within limits.
 //!
-//! Three types are easy to confuse. A [`Host`] is the node's, made once. A [`Program`] is a component that has been checked
-//! and compiled, with the limits of one deployment. An [`Instance`] is one entity: it has a store and a memory of its own,
-//! which no other entity ever sees.
+//! Three types are easy to confuse. A [`WasmRuntime`] belongs to the node and is created once. A [`Program`] is a
+//! checked and compiled component with the limits of one deployment. An [`Instance`] is the sandbox of one entity,
+//! with a store and a memory that no other entity ever sees.
 //!
-//! This crate decides nothing about ownership, order or durability: it gives back what a turn wrote, and forgets it if the
-//! turn did not succeed. Whatever a guest does ends in a [`TurnResult`] with a stable code. No guest can panic or block the
-//! thread that runs it for longer than a tick: turns are futures that yield at each tick, and can be polled by any executor.
+//! This crate decides nothing about ownership, order or durability: it returns what a turn wrote, and discards it if
+//! the turn did not succeed. Whatever a guest does ends in a [`TurnResult`], and every failure has a stable code. No
+//! guest can panic the host, or block the thread that runs it for longer than a tick: turns are futures that yield at
+//! each tick, and any executor can poll them. The one exception is a bulk instruction such as `memory.fill`, which is
+//! not interrupted in the middle.
 
 mod cache;
 mod cancel;

@@ -1,4 +1,4 @@
-//! A guest's lines on their way to the node's log: limited in rate and length, under the entity's name.
+//! Writes a guest's lines to the node's log under the entity's name, limited in rate and length.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -9,7 +9,8 @@ use crate::{EntityIdentity, Failure, InstanceLimits};
 /// The `tracing` target of guests' lines.
 pub const TARGET: &str = "ostraca::guest";
 
-/// The level of a line. Most are made only by lifting them from a guest, which the compiler does not count.
+/// The level of a line. Most variants are only constructed by lifting them from a guest, which the compiler does not
+/// see.
 #[derive(Debug, Clone, Copy, wasmtime::component::ComponentType, wasmtime::component::Lift)]
 #[allow(dead_code, reason = "constructed by the derived Lift")]
 #[component(enum)]
@@ -27,7 +28,7 @@ pub(crate) enum Level {
     Error,
 }
 
-/// One instance's log, shared with its standard output if it has one.
+/// One instance's log, shared with its standard output and standard error if it has them.
 pub(crate) struct GuestLog {
     identity: EntityIdentity,
     lines: u32,
@@ -60,17 +61,17 @@ impl GuestLog {
         &self.identity
     }
 
-    /// The longest line in bytes.
+    /// The most bytes of a line; the rest is cut.
     pub(crate) fn max_line_bytes(&self) -> usize {
         self.max_line_bytes
     }
 
-    /// How many lines were dropped since this was last asked.
+    /// Returns how many lines were dropped since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.bucket.lock().unwrap_or_else(PoisonError::into_inner).dropped)
     }
 
-    /// Logs a line if the rate allows it, cut to its limit.
+    /// Logs a line, cut to its limit, if the rate allows it.
     pub(crate) fn line(&self, level: Level, line: &str) {
         if self.admit() {
             let (line, cut) = self.cut(line);
@@ -78,10 +79,11 @@ impl GuestLog {
         }
     }
 
-    /// The one line on a failed call, whatever failed. Not limited: each ends an instance.
+    /// Logs the one line about a failed call, whatever failed. Not limited in rate, since each failure ends an
+    /// instance.
     pub(crate) fn failed(&self, failure: &Failure, backtrace: Option<&str>) {
         let EntityIdentity { namespace, entity_type, id, revision } = &self.identity;
-        // Names of functions are the component's; ids are clients'.
+        // Function names come from the component and ids from clients, so both must be made printable.
         let (id, backtrace) = (printable(id), one_line(backtrace.unwrap_or_default()));
         let message = &failure.message;
         tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, %backtrace, "{message}");
@@ -110,7 +112,7 @@ impl GuestLog {
     fn emit(&self, level: Level, line: &str, cut: usize) {
         let EntityIdentity { namespace, entity_type, id, revision } = &self.identity;
         let (id, line) = (printable(id), printable(line));
-        // tracing wants the level to be constant, hence an arm for each.
+        // tracing needs a constant level, hence an arm for each.
         macro_rules! emit {
             ($level:ident) => {
                 tracing::$level!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, cut, "{line}")

@@ -1,10 +1,11 @@
-//! How long a guest has been running, and how it is stopped.
+//! Measures how long a guest has been running, and interrupts it.
 //!
-//! R22 counts time in the guest, not time waiting in the host. Three clocks could be meant, and this is none of them
-//! exactly: the wall clock would charge a guest for the node's other threads; the thread's processor clock costs two
-//! system calls a turn. So time is counted in segments (from the start of a poll, or from the last epoch tick, to the next
-//! tick or the poll's end), and a segment counts for two ticks at most: a thread that lost the processor for longer is not
-//! charged for it. A guest that sleeps through WASI is charged in full, since nobody but the guest asked for it.
+//! R22 counts time in the guest, not time that the guest waits in the host. No clock measures exactly that: the wall
+//! clock would charge a guest for the node's other threads, and the thread's processor clock costs two system calls
+//! per turn. So time is counted in segments. A segment runs from the start of a poll, or from the last epoch tick, to
+//! the next tick or the end of the poll. It counts for at most two ticks, so a guest is not charged when its thread
+//! loses the processor for longer. A guest that sleeps through WASI is charged in full, since it asked for that
+//! itself.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -23,7 +24,7 @@ const YIELDED: u8 = 1;
 const IN_HOST: u8 = 2;
 const ASLEEP: u8 = 3;
 
-/// One instance's meter and stop switch, shared by the turn's future, the epoch callback and the owner.
+/// One instance's meter and interrupt flag, shared by the turn's future, the epoch callback and the owner.
 pub(crate) struct Meter {
     /// Where the guest is while the future is not being polled: one of the constants above.
     position: AtomicU8,
@@ -57,7 +58,7 @@ impl Meter {
         })
     }
 
-    /// Starts counting anew, to `limit`.
+    /// Restarts counting at zero, with a new `limit`.
     pub(crate) fn begin(&self, limit: Duration) {
         self.spent.store(0, Relaxed);
         self.limit.store(nanos(limit), Relaxed);
@@ -67,7 +68,7 @@ impl Meter {
         Duration::from_nanos(self.spent.load(Relaxed))
     }
 
-    /// Called at an epoch tick: may the guest go on?
+    /// Called at an epoch tick. Fails if the guest must not continue.
     pub(crate) fn tick(&self) -> Result<(), HostTrap> {
         self.charge(self.segment);
         self.check()?;
@@ -75,7 +76,7 @@ impl Meter {
         Ok(())
     }
 
-    /// The guest's time stops while the host works for it.
+    /// Pauses the guest's time while the host works for it.
     pub(crate) fn enter_host(&self) {
         self.charge(self.segment);
         self.position.store(IN_HOST, Relaxed);
@@ -112,7 +113,7 @@ impl Meter {
     }
 }
 
-/// Runs a call into the guest under its meter. Dropping `call` half-way unwinds the guest's stack.
+/// Runs a call into the guest under its meter. Dropping `call` midway unwinds the guest's stack.
 pub(crate) async fn metered<F: Future>(
     meter: &Arc<Meter>,
     sleepers: &Sleepers,
@@ -142,7 +143,7 @@ pub(crate) async fn metered<F: Future>(
             sleepers.wake_after(Duration::from_nanos(left), meter);
         }
         meter.waker.register(cx.waker());
-        // The switch may have been thrown between the check above and the registration.
+        // An interrupt may have come between the check above and the registration.
         if meter.interrupted.load(SeqCst) {
             return Poll::Ready(Err(HostTrap::Interrupted));
         }

@@ -21,14 +21,14 @@ use crate::{
     StartReason, StateSource, StopReason,
 };
 
-/// Methods that a component may have.
+/// The most methods that a component may have.
 const METHODS: usize = 1_000;
-/// Bytes of a method's name.
+/// The most bytes of a method's name.
 const METHOD_NAME: usize = 128;
-/// What `methods` may return, in bytes as the host holds it.
+/// The most bytes that `methods` may return, as the host holds them.
 pub(crate) const METHODS_BYTES: usize = 4 << 20;
 
-/// What does not depend on a deployment's limits: shared by all programs of one component.
+/// The part that does not depend on a deployment's limits. All programs of one component share it.
 pub(crate) struct CompiledComponent {
     pre: InstancePre<InstanceData>,
     exports: Exports,
@@ -65,7 +65,8 @@ impl CompiledComponent {
         Ok(compiled)
     }
 
-    /// Instantiates once, without identity and effects; checks the exports' types on the way.
+    /// Instantiates the component once, without identity and effects, and reads its methods. Also checks the types of
+    /// the exports.
     async fn read_methods(
         &self,
         inner: &Arc<Inner>,
@@ -152,12 +153,12 @@ impl Program {
         Program { inner, compiled, limits }
     }
 
-    /// What it answers to, as the component lists it.
+    /// The methods that the component lists.
     pub fn methods(&self) -> &[Method] {
         &self.compiled.methods
     }
 
-    /// Whether it has the stop hook.
+    /// Whether the component exports the stop hook.
     pub fn has_stop_hook(&self) -> bool {
         self.compiled.exports.stop.is_some()
     }
@@ -167,13 +168,13 @@ impl Program {
         self.compiled.digest
     }
 
-    /// What each of its instances may use.
+    /// The limits of each of its instances.
     pub fn limits(&self) -> &InstanceLimits {
         &self.limits
     }
 
-    /// Makes an entity's sandbox: a store and a memory of its own. [`Error::NoRoom`] is answered by dropping another
-    /// instance. The state is not loaded yet.
+    /// Creates an entity's sandbox, with a store and a memory of its own. On [`Error::InstanceLimit`], drop another
+    /// instance and try again. The state is not loaded yet.
     pub async fn instantiate(self: &Arc<Self>, spec: InstanceSpec) -> Result<Instance, Error> {
         let place = self.inner.acquire_permit()?;
         let (mut store, instance) =

@@ -1,4 +1,4 @@
-//! The host of guests: engines, linkers, the ticking thread, and every component compiled once.
+//! The runtime: engines, linkers, the ticker thread, and every component compiled once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,20 +17,21 @@ use crate::survey::survey;
 use crate::ticker::Ticker;
 use crate::{Error, InstanceLimits, RuntimeSettings, encode, world};
 
-/// Components whose methods are read at the same time. Their code runs then, each on a thread of its own.
+/// How many components may have their methods read at the same time. This runs their code, each on a thread of its
+/// own.
 const READERS: usize = 4;
 
-/// A component's content hash: blake3.
+/// A component's content hash (BLAKE3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ComponentDigest([u8; 32]);
 
 impl ComponentDigest {
-    /// The digest of a component.
+    /// Computes the digest of a component.
     pub fn of(component: &[u8]) -> ComponentDigest {
         ComponentDigest(*blake3::hash(component).as_bytes())
     }
 
-    /// Its 32 bytes.
+    /// Returns the 32 bytes of the digest.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -48,7 +49,7 @@ impl fmt::Debug for ComponentDigest {
     }
 }
 
-/// Compiles components and starts instances. Clones share everything; the ticking thread ends with the last clone,
+/// Compiles components and starts instances. Clones share everything; the ticker thread ends with the last clone,
 /// program and instance.
 #[derive(Clone)]
 pub struct WasmRuntime(pub(crate) Arc<Inner>);
@@ -59,7 +60,7 @@ pub(crate) struct Inner {
     shape: RuntimeStatus,
     main: EngineContext,
     large: OnceLock<EngineContext>,
-    /// Held while the second engine is made.
+    /// Locked while the second engine is being created.
     making_large: Mutex<()>,
     cache: Option<Cache>,
     compiled: Mutex<HashMap<(ComponentDigest, bool), Weak<CompiledComponent>>>,
@@ -69,7 +70,8 @@ pub(crate) struct Inner {
 }
 
 impl WasmRuntime {
-    /// Makes the engine and its pool, and starts the ticking thread. Takes about 20 ms for a pool of 8,000.
+    /// Creates the engine and its pool, and starts the ticker thread. Takes about 20 ms for a pool of 8,000
+    /// instances.
     pub fn new(settings: &RuntimeSettings) -> Result<WasmRuntime, Error> {
         let cache = settings
             .cache_dir
@@ -94,8 +96,8 @@ impl WasmRuntime {
         })))
     }
 
-    /// Checks a component, compiles it in the compiler's process unless that was done before, and reads its methods. Waits
-    /// on a thread of its own, and ends what it has begun if this future is dropped.
+    /// Checks a component, compiles it in the compiler process unless the compiled code is cached, and reads its
+    /// methods. Works on a thread of its own, and stops early if this future is dropped.
     pub async fn prepare(
         &self,
         component: Vec<u8>,
@@ -108,14 +110,14 @@ impl WasmRuntime {
         std::thread::Builder::new()
             .name("ostraca-compile".into())
             .spawn(move || {
-                // Nobody to answer means that nobody waits any more.
+                // A failed send means that nobody is waiting any more.
                 let _ = answer.send(host.0.prepare(&component, limits, &cancel));
             })
             .map_err(|error| Error::ThreadFailed(error.to_string()))?;
         answered.await.map_err(|_| Error::ThreadFailed("it ended early".into()))?
     }
 
-    /// The same on the caller's thread, which must not be one that serves others.
+    /// Like [`prepare`](Self::prepare), but works on the caller's thread, which must not serve anything else.
     pub fn prepare_blocking(
         &self,
         component: &[u8],
@@ -124,7 +126,7 @@ impl WasmRuntime {
         self.0.prepare(component, limits, &CancelToken::default())
     }
 
-    /// What this host came to at start, and how many instances live now.
+    /// What the runtime chose at start, and how many instances are live now.
     pub fn status(&self) -> RuntimeStatus {
         let live = self.0.live.load(Relaxed);
         RuntimeStatus {
@@ -150,7 +152,7 @@ impl Inner {
         let survey = survey(component, self.settings.component.definitions)?;
         let wasi = world::check_names(&survey)?;
         survey.counts.check(&self.settings.component, &limits)?;
-        // By the counts: what does not fit into the pool is not compiled for it.
+        // The counts decide: a component that does not fit into the pool is compiled for the second engine.
         let large = !self.shape.pool_fits(&survey.counts, &limits);
         let digest = ComponentDigest::of(component);
         let limits = Arc::new(limits);
@@ -176,7 +178,7 @@ impl Inner {
             .upgrade()
     }
 
-    /// Keeps a component that was compiled; if another thread was faster, its.
+    /// Keeps a compiled component. If another thread was faster, returns that thread's.
     fn remember(
         &self,
         digest: ComponentDigest,
@@ -192,7 +194,7 @@ impl Inner {
         compiled
     }
 
-    /// As many as may read methods at the same time.
+    /// Permits for reading methods.
     pub(crate) fn readers(&self) -> &Semaphore {
         &self.readers
     }
@@ -213,13 +215,13 @@ impl Inner {
         let native = self.compiler.compile(engine, code, bytes, dir, cancel)?;
         if let Some(cache) = &self.cache {
             cache.store(engine, &digest, &native);
-            // Mapped from the file where that can be, rather than held in memory.
+            // Prefer a mapping of the file to a copy in memory.
             if let Some(component) = kept() {
                 return Ok(component);
             }
         }
-        // SAFETY: this node's own compiler has just written these bytes into a file that only the two of them have open,
-        // for an engine that it has found to be compatible with this one.
+        // SAFETY: this node's own compiler has just written these bytes into a file that only the two of them have
+        // open, for an engine that it verified to be compatible with this one.
         #[allow(unsafe_code, reason = "wasmtime can take compiled code in no other way")]
         let loaded = unsafe { Component::deserialize(engine, &native) };
         loaded.map_err(|error| {
@@ -227,7 +229,7 @@ impl Inner {
         })
     }
 
-    /// The second engine; made at its first use.
+    /// The second engine, which is created at its first use.
     fn large(&self) -> Result<&EngineContext, Error> {
         let _making = self.making_large.lock().unwrap_or_else(PoisonError::into_inner);
         if self.large.get().is_none() {
@@ -238,7 +240,7 @@ impl Inner {
         self.large.get().ok_or_else(|| Error::EngineFailed("the second engine is gone".into()))
     }
 
-    /// A place for one more instance.
+    /// Takes a permit for one more live instance.
     pub(crate) fn acquire_permit(self: &Arc<Self>) -> Result<InstancePermit, Error> {
         let limit = self.shape.max_live_instances;
         let taken =
@@ -256,7 +258,7 @@ impl Inner {
     }
 }
 
-/// One of the `max_live` places; given back when dropped.
+/// One of the `max_live_instances` permits; returned when dropped.
 pub(crate) struct InstancePermit(pub(crate) Arc<Inner>);
 
 impl Drop for InstancePermit {

@@ -1,25 +1,25 @@
-//! What the host of guests is set to, and what one type's guests may use.
+//! The node's settings for guests, and the limits of one type's guests.
 //!
-//! Two different things are easy to take for one: [`Settings`] are the node's and fixed at its start; [`Limits`] are one
-//! deployment's, from its manifest, and bound each of its instances.
+//! Two types are easy to confuse. [`RuntimeSettings`] belong to the node and are fixed at its start.
+//! [`InstanceLimits`] belong to one deployment, come from its manifest, and apply to each of its instances.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where instances get their memories, tables and stacks from.
+/// Where instances get their memories, tables and stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Allocator {
-    /// A pool sized at start. Where it cannot be had, start fails and names the limit.
+    /// A pool, sized at start. If it cannot be created, the start fails and names the limit.
     Pooling,
-    /// A pool; where it cannot be had, on demand, with a warning and shown in [`crate::Shape`].
+    /// A pool. If it cannot be created, on demand, with a warning; [`crate::RuntimeStatus`] shows it.
     #[default]
     Auto,
-    /// Mapped for each instance when it starts.
+    /// Memory is mapped for each instance when it starts.
     OnDemand,
 }
 
 impl Allocator {
-    /// The name that configuration and status use.
+    /// The name in configuration and status.
     pub fn name(self) -> &'static str {
         match self {
             Allocator::Pooling => "pooling",
@@ -34,29 +34,30 @@ impl Allocator {
 pub struct RuntimeSettings {
     /// Default [`Allocator::Auto`].
     pub allocator: Allocator,
-    /// The most live instances. Default 8,000, lowered with a warning where `vm.max_map_count` does not allow them;
-    /// a number that was set and does not fit is an error at start.
+    /// The most live instances. Default 8,000, lowered with a warning if `vm.max_map_count` does not allow that many.
+    /// A number that was set explicitly and does not fit is an error at start.
     pub max_live_instances: Option<u32>,
-    /// The largest memory in bytes that an instance in the pool may have. Default 16 MiB. A type whose limit is higher
-    /// runs on a second engine, outside the pool.
+    /// The largest memory in bytes of an instance in the pool. Default 16 MiB. A type with a higher limit runs on a
+    /// second engine, outside the pool.
     pub pooled_instance_memory: u64,
-    /// Where compiled components are kept; must be private to this node. Default none: each start compiles again.
+    /// Where compiled components are cached; must be private to this node. Default none: each start compiles again.
     pub cache_dir: Option<PathBuf>,
-    /// The most bytes that the cache keeps; the oldest files go first. Default 1 GiB.
+    /// The most bytes of the cache; the oldest files are removed first. Default 1 GiB.
     pub compile_cache_limit: u64,
-    /// How often a running guest is looked at. Default 5 ms.
+    /// The interval at which running guests yield and their time limits are checked. Default 5 ms.
     pub tick_interval: Duration,
-    /// The largest component in bytes. Default 64 MiB; compiling takes about 20 times its size in memory.
+    /// The largest component in bytes. Default 64 MiB; compiling needs about 20 times its size in memory.
     pub component_limit: u64,
-    /// The stack in bytes that a guest's calls may use. Default 512 KiB.
+    /// The stack in bytes for a guest's calls. Default 512 KiB. Error `stack-overflow`.
     pub wasm_stack: usize,
-    /// What any component may make.
+    /// How much any component may create.
     pub component: ComponentLimits,
-    /// Where and within which bounds components are compiled.
+    /// Where components are compiled, and within which limits.
     pub compiler: CompilerSettings,
 }
 
-/// How much one instantiation of a component may make, nested components included. Counted before anything is compiled.
+/// How much one instantiation of a component may create, nested components included. Counted before anything is
+/// compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComponentLimits {
     /// Default 64. Error `too-many-core-instances`.
@@ -89,17 +90,17 @@ impl Default for ComponentLimits {
     }
 }
 
-/// The compiler: a process of its own, so that neither its memory nor its crash is the node's.
+/// The compiler: a process of its own, so that its memory and its crashes are not the node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompilerSettings {
-    /// What is run. Default [`Compiler::ThisProgram`].
+    /// The program that compiles. Default [`CompilerProgram::CurrentExecutable`].
     pub program: CompilerProgram,
-    /// The most address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or this
-    /// process's control group has, from 256 MiB to 2 GiB. Error `compile-memory-limit`.
+    /// The most address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or
+    /// this process's control group has, from 256 MiB to 2 GiB. Error `compile-memory-limit`.
     pub max_memory: u64,
     /// How long one compilation may take. Default 90 s. Error `compile-time-limit`.
     pub timeout: Duration,
-    /// How many compile at the same time; others wait. Default 2.
+    /// How many components are compiled at the same time; others wait. Default 2.
     pub max_concurrent: usize,
 }
 
@@ -117,13 +118,13 @@ impl Default for CompilerSettings {
 /// Which program compiles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CompilerProgram {
-    /// This one: its `main` calls [`crate::compiler_main`] before anything else.
+    /// This program: its `main` calls [`crate::compiler_main`] before anything else.
     #[default]
     CurrentExecutable,
-    /// Another one of the same release that does so.
+    /// Another program of the same release whose `main` does so.
     Executable(PathBuf),
-    /// None: compiles in this process, without any bounds. For tests of other things, and for programs that compile only
-    /// what they have made themselves.
+    /// No other process: compiles in this one, without any limits. For tests of other things, and for programs that
+    /// compile only components that they built themselves.
     InProcess,
 }
 
@@ -144,10 +145,10 @@ impl Default for RuntimeSettings {
     }
 }
 
-/// Bytes that may go with the largest value in one call: keys, method names, log lines.
+/// Bytes that may accompany the largest value in one call: keys, method names, log lines.
 const HOSTCALL_FUEL_OVERHEAD: usize = 64 << 10;
 
-/// What each instance of one deployment may use.
+/// The limits of each instance of one deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceLimits {
     /// Linear memory in bytes. Default 16 MiB. Error `memory-limit`.
@@ -158,27 +159,27 @@ pub struct InstanceLimits {
     pub turn_time: Duration,
     /// Time in the guest for instantiation and `start` together. Default 1 s. Error `activation-time-limit`.
     pub activation_time: Duration,
-    /// Keys and values in bytes, 100 for each key included. Default 1 MiB. Error `state-too-large`.
+    /// Size of keys and values in bytes, including 100 for each key. Default 1 MiB. Error `state-too-large`.
     pub state: u64,
-    /// Keys. Default 10,000. Error `too-many-keys`.
+    /// Number of keys. Default 10,000. Error `too-many-keys`.
     pub keys: u64,
     /// Keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
     pub turn_keys: u64,
     /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB. Error
     /// `turn-too-large`.
     pub turn_bytes: u64,
-    /// A reply in bytes. Default 1 MiB. Error `reply-too-large`.
+    /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
-    /// Log lines a second, with bursts of as many. Default 100. What is beyond is counted and dropped.
+    /// Log lines per second, and in one burst. Default 100. Lines beyond it are counted and dropped.
     pub log_lines_per_second: u32,
-    /// Bytes of one log line. Default 4 KiB. What is beyond is cut.
+    /// Bytes of one log line. Default 4 KiB. The rest is cut.
     pub log_line_bytes: usize,
 }
 
 impl InstanceLimits {
-    /// Bytes of texts and values that a guest may pass to the host in one call, or return from one: as much as any of
-    /// them may be, and what goes with it. Error `value-too-large`. The host copies them before it can look at them, on
-    /// a thread that other entities wait for.
+    /// The most bytes of texts and values that a guest may pass to the host in one call, or return from one: the
+    /// largest of the limits on state, a turn's writes and replies, plus an overhead. Error `value-too-large`. The
+    /// host copies them before it can examine them, on a thread that other entities wait for.
     pub(crate) fn hostcall_fuel(&self) -> usize {
         let most = self.state.max(self.turn_bytes).max(self.reply);
         usize::try_from(most).unwrap_or(usize::MAX).saturating_add(HOSTCALL_FUEL_OVERHEAD)

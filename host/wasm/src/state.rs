@@ -1,7 +1,9 @@
-//! An entity's keys and values, as its instance sees them: what stands, and what the present turn has changed.
+//! An entity's keys and values as its instance sees them: the state before the current turn, and what that turn has
+//! changed.
 //!
-//! `base` is the state at the turn's beginning, earlier turns that are not durable yet included (R21); `overlay` is this
-//! turn's. Keeping them apart makes discarding free, and lets the turn's net effect be told at its end.
+//! `base` is the state at the beginning of the turn, including earlier turns that are not durable yet (R21).
+//! `overlay` is what this turn has changed. Keeping them apart makes discarding cheap, and shows the turn's net
+//! effect at its end.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Range;
@@ -17,7 +19,7 @@ use crate::host_trap::HostTrap;
 /// The longest key in bytes.
 pub(crate) const KEY_LIMIT: usize = 512;
 
-/// What a key takes beside its bytes and its value's, on disk and in memory.
+/// Bytes charged for each key besides its own and its value's, for what it takes on disk and in memory.
 pub(crate) const KEY_CHARGE: u64 = 100;
 
 pub(crate) type Value = Arc<[u8]>;
@@ -30,12 +32,12 @@ pub(crate) struct State {
     overlay: BTreeMap<Arc<str>, Option<Value>>,
     bytes: u64,
     keys: u64,
-    /// What this turn writes, counted as `bytes`.
+    /// Bytes that this turn writes, counted like `bytes`.
     turn_bytes: u64,
 }
 
 impl State {
-    /// Takes what the store has.
+    /// Builds the state from the store's entries.
     pub(crate) fn from_store(entries: Vec<(Bytes, Bytes)>) -> Result<State, HostTrap> {
         let mut base = BTreeMap::new();
         let mut bytes = 0;
@@ -50,7 +52,7 @@ impl State {
         Ok(State { base, base_bytes: bytes, bytes, keys, ..State::default() })
     }
 
-    /// Keys and values in bytes and [`KEY_CHARGE`] for each key, this turn's changes included.
+    /// Size of keys and values in bytes, with [`KEY_CHARGE`] for each key, this turn's changes included.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -62,7 +64,7 @@ impl State {
         }
     }
 
-    /// Sets a key unless that passes a limit. A state that is beyond one already may shrink.
+    /// Sets a key, unless that exceeds a limit. A state that exceeds its limit already may shrink.
     pub(crate) fn set(
         &mut self,
         key: Arc<str>,
@@ -84,7 +86,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts a change into the overlay unless the turn would write too much.
+    /// Puts a change into the overlay, unless the turn would write too much.
     fn write(
         &mut self,
         key: Arc<str>,
@@ -108,13 +110,13 @@ impl State {
         Ok(())
     }
 
-    /// The key as it is kept, to save making it anew.
+    /// The key as it is stored, to avoid allocating it again.
     pub(crate) fn known_key(&self, key: &str) -> Option<Arc<str>> {
         let key = self.base.get_key_value(key).map(|(key, _)| key);
         key.cloned()
     }
 
-    /// Deletes a key; whether there was one.
+    /// Deletes a key, and returns whether it existed.
     pub(crate) fn delete(
         &mut self,
         key: Arc<str>,
@@ -122,7 +124,8 @@ impl State {
     ) -> Result<bool, HostTrap> {
         let Some(old) = self.get(&key) else { return Ok(false) };
         let old = size(&key, old);
-        // A key that this turn made leaves nothing behind: else a guest could fill the host's memory with them.
+        // A key that this turn created leaves nothing behind. Otherwise a guest could fill the host's memory with
+        // such keys.
         if self.base.contains_key(&key) {
             self.write(key, None, limits)?;
         } else {
@@ -134,7 +137,7 @@ impl State {
         Ok(true)
     }
 
-    /// Up to `limit` entries after `cursor` whose keys begin with `prefix`, and whether there are more.
+    /// Returns up to `limit` entries after `cursor` whose keys start with `prefix`, and whether there are more.
     pub(crate) fn list(&self, prefix: &str, limit: usize, cursor: Option<&str>) -> (Entries, bool) {
         let from = match cursor {
             Some(cursor) if cursor >= prefix => Bound::Excluded(cursor),
@@ -156,7 +159,7 @@ impl State {
         (entries, false)
     }
 
-    /// Forgets this turn's changes.
+    /// Discards this turn's changes.
     pub(crate) fn discard(&mut self) {
         self.overlay.clear();
         self.bytes = self.base_bytes;
@@ -164,7 +167,7 @@ impl State {
         self.turn_bytes = 0;
     }
 
-    /// Makes this turn's changes stand and tells their net effect.
+    /// Moves this turn's changes into `base`, and returns their net effect.
     pub(crate) fn accept(&mut self) -> Vec<(Bytes, Option<Bytes>)> {
         let mut writes = Vec::with_capacity(self.overlay.len());
         while let Some((key, value)) = self.overlay.pop_first() {
@@ -190,7 +193,7 @@ fn size(key: &str, value: &[u8]) -> u64 {
     (key.len() + value.len()) as u64 + KEY_CHARGE
 }
 
-/// Base and overlay in order of key, the overlay before the base; deleted keys come as none.
+/// Base and overlay merged in order of key. The overlay wins; a deleted key comes with `None`.
 struct Merged<'a> {
     base: Peekable<Range<'a, Arc<str>, Value>>,
     overlay: Peekable<Range<'a, Arc<str>, Option<Value>>>,

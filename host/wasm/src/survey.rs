@@ -1,12 +1,13 @@
-//! One cheap pass over a component before anything is compiled: what it imports and exports, and how much it makes.
+//! One cheap pass over a component before anything is compiled: what it imports and exports, and how much it creates.
 //!
-//! A component may nest others and instantiate each of them more than once, so a few bytes can stand for millions of
-//! instances, all of which the compiler and every later instantiation would work through. The counts here are of what one
-//! instantiation makes in all. Each nested component is counted once, when its end is read, and whoever instantiates it
-//! adds that sum: the pass takes time by the file's size alone, whatever the counts come to.
+//! A component may nest others and instantiate each of them more than once. So a few bytes can stand for millions of
+//! instances, all of which the compiler and every later instantiation would have to process. The counts here are the
+//! totals that one instantiation creates. Each nested component is counted once, when its end is read, and every
+//! instantiation of it adds that sum. The time of the pass depends only on the size of the file, whatever the counts
+//! are.
 //!
-//! What is instantiated must be nested where the pass has seen it. A component or core module that arrives as an import,
-//! or as another instance's export, has no size that could be known here, and instantiating one is refused.
+//! What is instantiated must be nested where the pass has seen it. A component or core module that arrives as an
+//! import, or as another instance's export, has no size that could be known here, so instantiating it is refused.
 
 use wasmparser::{
     ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind,
@@ -16,21 +17,21 @@ use wasmparser::{
 use crate::text::sanitized;
 use crate::{ComponentLimits, ComponentResource, Error, InstanceLimits};
 
-/// What one instantiation of a component makes, nested ones included. Sums stop at the largest number.
+/// What one instantiation of a component creates, nested components included. Sums saturate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) core_instances: u64,
     pub(crate) component_instances: u64,
     pub(crate) memories: u64,
     pub(crate) tables: u64,
-    /// Of core modules, imported ones included, once for each instance.
+    /// Functions of core modules, imported ones included, counted once for each instance.
     pub(crate) functions: u64,
     pub(crate) types: u64,
     /// Everything else that a component lists: imports, exports, aliases, arguments, canonical functions.
     pub(crate) definitions: u64,
-    /// Bytes that memories have at the start.
+    /// Initial size of all memories in bytes.
     pub(crate) memory: u64,
-    /// Elements that tables have at the start.
+    /// Initial number of elements in all tables.
     pub(crate) table_elements: u64,
 }
 
@@ -52,7 +53,7 @@ impl Counts {
         }
     }
 
-    /// Refuses what is more than the node allows any component, or than its own deployment allows an instance.
+    /// Fails if a count exceeds what the node allows any component, or what the deployment allows an instance.
     pub(crate) fn check(
         &self,
         most: &ComponentLimits,
@@ -81,7 +82,7 @@ impl Counts {
     }
 }
 
-/// What the pass found.
+/// The result of the pass.
 #[derive(Debug)]
 pub(crate) struct Survey<'a> {
     /// Names of the component's own imports.
@@ -91,8 +92,8 @@ pub(crate) struct Survey<'a> {
     pub(crate) counts: Counts,
 }
 
-/// Surveys a component. It need not be valid: what is not, the compiler refuses. Memory: about 100 bytes for each of
-/// `definitions`.
+/// Surveys a component. It need not be valid: the compiler refuses an invalid one. Memory: about 100 bytes for each
+/// of `definitions`.
 pub(crate) fn survey(component: &[u8], definitions: u32) -> Result<Survey<'_>, Error> {
     let mut pass = Surveyor { definitions: definitions.into(), ..Surveyor::default() };
     for payload in Parser::new(0).parse_all(component) {
@@ -102,7 +103,7 @@ pub(crate) fn survey(component: &[u8], definitions: u32) -> Result<Survey<'_>, E
     Ok(Survey { imports, exports, counts: whole })
 }
 
-/// Counts more. A sum that has become the largest number stays that.
+/// Adds to a sum, which saturates.
 fn more(sum: &mut u64, count: u64) {
     *sum = sum.saturating_add(count);
 }
@@ -111,10 +112,10 @@ fn invalid(error: impl std::fmt::Display) -> Error {
     Error::InvalidComponent(sanitized(error.to_string()))
 }
 
-/// Where the counts of a module or component are that an index stands for; none of what comes from outside.
+/// The index in [`Surveyor::ended`] of a module's or component's counts; `None` for one that comes from outside.
 type CountsIndex = Option<usize>;
 
-/// A component or core module whose end has not been read.
+/// A component or core module whose end has not been read yet.
 #[derive(Default)]
 struct Scope {
     module: bool,
@@ -126,9 +127,9 @@ struct Scope {
 #[derive(Default)]
 struct Surveyor<'a> {
     open: Vec<Scope>,
-    /// Of each module and component that has ended.
+    /// The counts of each module and component whose end has been read.
     ended: Vec<Counts>,
-    /// What was listed so far, in the whole file, and how much may be.
+    /// How many items were listed so far in the whole file; at most `definitions` may be.
     listed: u64,
     definitions: u64,
     imports: Vec<&'a str>,
@@ -151,7 +152,7 @@ impl<'a> Surveyor<'a> {
         let Some(open) = self.open.last_mut() else { return Ok(()) };
         let counts = &mut open.counts;
         match payload {
-            // Of a core module.
+            // Sections of a core module.
             Payload::TypeSection(section) => more(&mut counts.types, section.count().into()),
             Payload::FunctionSection(section) => {
                 more(&mut counts.functions, section.count().into())
@@ -179,7 +180,7 @@ impl<'a> Surveyor<'a> {
                     more(&mut counts.memory, memory.initial.saturating_mul(page));
                 }
             }
-            // Of a component.
+            // Sections of a component.
             Payload::CoreTypeSection(section) => more(&mut counts.types, section.count().into()),
             Payload::ComponentTypeSection(section) => {
                 for ty in section {
@@ -214,7 +215,7 @@ impl<'a> Surveyor<'a> {
                     let export = export.map_err(invalid)?;
                     self.listed += 1;
                     more(&mut counts.definitions, 1);
-                    // What is exported has an index more, for what follows.
+                    // An export also gets a new index, to which later items may refer.
                     match export.kind {
                         ComponentExternalKind::Module => {
                             open.modules.push(find(&open.modules, "core module", export.index)?);
@@ -258,7 +259,7 @@ impl<'a> Surveyor<'a> {
         self.within()
     }
 
-    /// Bounds what this pass itself keeps.
+    /// Bounds what the pass itself keeps in memory.
     fn within(&self) -> Result<(), Error> {
         if self.listed <= self.definitions {
             return Ok(());
@@ -270,7 +271,7 @@ impl<'a> Surveyor<'a> {
         })
     }
 
-    /// What was open last is whole: the one around it knows it by the next index.
+    /// Closes the innermost scope. The scope around it refers to it by the next index.
     fn end(&mut self) -> Result<(), Error> {
         let Some(done) = self.open.pop() else { return Ok(()) };
         match self.open.last_mut() {

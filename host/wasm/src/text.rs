@@ -1,16 +1,17 @@
-//! Text of a guest's making, on its way to a log, a terminal or a caller.
+//! Makes text from guests safe for a log, a terminal or a caller.
 //!
-//! A line break would forge a line of the node's own log, ESC and CR move or colour what stands on a terminal, and marks
-//! of direction show a text in another order than it has. So each of them is written as an escape wherever text leaves.
+//! A line break would forge a line of the node's own log, ESC and CR move or colour text on a terminal, and direction
+//! marks show a text in another order than it has. So each of them is written as an escape wherever such text is
+//! output.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Bytes of a failure's or refusal's text. What is beyond is cut.
+/// The most bytes of the text of a failure or refusal; the rest is cut.
 pub const TEXT_LIMIT: usize = 4 << 10;
 
-/// Whether a character changes how other text is shown: a control character, a line or paragraph separator, a mark of
-/// direction, or one that cannot be seen.
+/// Whether a character is invisible or changes how other text is shown: a control character, a line or paragraph
+/// separator, a direction mark, or another character that cannot be seen.
 pub fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -20,7 +21,7 @@ pub fn is_control(c: char) -> bool {
         )
 }
 
-/// The text with every such character as an escape: `\n`, `\u{1b}`.
+/// Returns the text with every character of [`is_control`] as an escape: `\n`, `\u{1b}`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
         return Cow::Borrowed(text);
@@ -40,7 +41,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same, but for line breaks: for text of the program's own that may have some.
+/// Like [`printable`], but keeps line breaks: for the program's own text, which may have several lines.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c != '\n' && is_control(c)) {
         return Cow::Borrowed(text);
@@ -49,25 +50,25 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.join("\n"))
 }
 
-/// Text of several lines in one, printable.
+/// Joins the lines of a text into one printable line.
 pub fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(printable).collect::<Vec<_>>().join(" | ")
 }
 
-/// Text of a guest's making as part of a failure: one printable line, no longer than [`TEXT_LIMIT`].
+/// Prepares text from a guest for a failure: one printable line, no longer than [`TEXT_LIMIT`].
 pub fn sanitized(text: String) -> String {
-    // Cut before it is escaped, since it may be as large as a guest's memory, and after, since escapes are longer.
+    // Cut before escaping, since the text may be as large as a guest's memory, and after, since escapes are longer.
     shortened(one_line(&shortened(text)))
 }
 
-/// Cuts a text to its limit, at the beginning of a character, and says how much is gone.
+/// Cuts a text to [`TEXT_LIMIT`] at a character boundary, and appends how many bytes were cut.
 pub fn shortened(mut text: String) -> String {
     if text.len() <= TEXT_LIMIT {
         return text;
     }
     let whole = text.len();
-    // Room for what is added.
+    // Leaves room for the text that is appended.
     text.truncate(text.floor_char_boundary(TEXT_LIMIT - 40));
     let gone = whole - text.len();
     let _ = write!(text, "… ({gone} bytes more)");

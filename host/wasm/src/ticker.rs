@@ -1,6 +1,6 @@
-//! The thread that ticks the engines' epochs and wakes guests which sleep beyond their limit.
+//! The thread that advances the engines' epochs, and wakes guests that sleep beyond their limit.
 //!
-//! It is an OS thread of its own, since a guest that loops may hold every worker of an async runtime at once.
+//! It is an OS thread of its own, since looping guests may occupy every worker of an async runtime at once.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,10 +12,10 @@ use wasmtime::Engine;
 use crate::Error;
 use crate::meter::Meter;
 
-/// When a sleeping guest's time is up.
+/// When a sleeping guest will have used up its time.
 type Alarm = (Instant, Weak<Meter>);
 
-/// Guests that wait for a clock of WASI.
+/// Guests that wait for a WASI clock.
 #[derive(Clone, Default)]
 pub(crate) struct Sleepers(Arc<Mutex<Vec<Alarm>>>);
 
@@ -41,7 +41,7 @@ impl Sleepers {
     }
 }
 
-/// The running thread; it ends when this is dropped.
+/// The running thread, which ends when this is dropped.
 pub(crate) struct Ticker {
     pub(crate) sleepers: Sleepers,
     engines: Arc<Mutex<Vec<Engine>>>,
@@ -81,7 +81,7 @@ impl Drop for Ticker {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It holds no lock while it waits and cannot panic; an error here has nobody to be told to.
+            // The thread holds no lock while it waits, and cannot panic. There would be nobody to report an error to.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What goes into a turn and what comes out of it.
+//! The inputs and outputs of a turn.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use wasmtime::component::{ComponentType, Lift, Lower};
 
 use crate::StateError;
 
-/// Who an instance is.
+/// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityIdentity {
     /// The namespace.
@@ -19,11 +19,11 @@ pub struct EntityIdentity {
     pub entity_type: Arc<str>,
     /// The entity id.
     pub id: Arc<str>,
-    /// The deployment's revision.
+    /// The revision of the deployment.
     pub revision: u64,
 }
 
-/// Whether a message may change something (R16).
+/// Whether a message may change state (R16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ComponentType, Lift, Lower)]
 #[component(enum)]
 #[repr(u8)]
@@ -31,20 +31,20 @@ pub enum MessageKind {
     /// May change state.
     #[component(name = "command")]
     Command,
-    /// Changes nothing: its effects are refused.
+    /// Must not change state: its writes are refused.
     #[component(name = "query")]
     Query,
 }
 
-/// One method that a guest answers to.
+/// One method of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, ComponentType, Lift)]
 #[component(record)]
 pub struct Method {
-    /// 1 to 128 bytes.
+    /// 1 to 128 bytes, without control characters or direction marks, and unique in the component.
     pub name: String,
-    /// Command or query.
+    /// Whether a call of this method is a command or a query.
     pub kind: MessageKind,
-    /// One line for people; may be empty.
+    /// A one-line description for people; may be empty.
     pub summary: String,
 }
 
@@ -53,13 +53,13 @@ pub struct Method {
 #[component(enum)]
 #[repr(u8)]
 pub enum StartReason {
-    /// A message came for an entity that had no turn yet.
+    /// A message arrived for an entity that has no committed turn yet (version 0).
     #[component(name = "first-message")]
     FirstMessage,
-    /// A message came for an entity that sleeps.
+    /// A message arrived for an entity that has committed turns, but no instance.
     #[component(name = "message")]
     Message,
-    /// The entity is remembered, and its shard has come to this node.
+    /// The entity is remembered, and its shard moved to this node. Reserved: nothing uses it yet.
     #[component(name = "remembered")]
     Remembered,
 }
@@ -69,19 +69,19 @@ pub enum StartReason {
 #[component(enum)]
 #[repr(u8)]
 pub enum StopReason {
-    /// Nothing came for a while.
+    /// No message arrived for the type's `idle-timeout`.
     #[component(name = "idle")]
     Idle,
-    /// Room is needed for others.
+    /// The node needs room for another instance.
     #[component(name = "evicted")]
     Evicted,
     /// The guest asked for it.
     #[component(name = "passivated")]
     Passivated,
-    /// The shard goes to another node, or the node stops.
+    /// The shard moves to another node, or the node shuts down.
     #[component(name = "handed-off")]
     HandedOff,
-    /// A newer revision takes over.
+    /// A newer revision of the type replaces this one.
     #[component(name = "redeployed")]
     Redeployed,
 }
@@ -91,26 +91,26 @@ pub enum StopReason {
 pub struct MessageContext {
     /// The sender's session; the guest sees 32 hexadecimal digits.
     pub session: u128,
-    /// The message's place in its session.
+    /// The message's number in its session, from 1.
     pub sequence: u64,
-    /// Command or query: a query's writes are refused.
+    /// Whether the message is a command or a query: a query's writes are refused.
     pub kind: MessageKind,
-    /// Who sent it.
+    /// The principal that sent it.
     pub principal: Arc<str>,
-    /// The body's content type, as sent.
+    /// The content type of the body, as the sender set it.
     pub content_type: Arc<str>,
-    /// W3C trace context; empty if there is none.
+    /// W3C trace context (`traceparent`); empty if there is none.
     pub traceparent: Arc<str>,
-    /// How long the sender still waits, if it said.
+    /// Time from the start of the turn to the sender's deadline; `None` without a deadline.
     pub remaining: Option<Duration>,
     /// The entity's version before this turn.
     pub version: u64,
 }
 
-/// Where an instance's state comes from.
+/// Where an instance loads its entity's state from.
 pub trait StateSource: Send {
-    /// The entity's whole state. Called at most once in an instance's life, at its first access to state (E16). Its time
-    /// is not the guest's. Keys must be UTF-8; values must be as of the last commit.
+    /// Loads the entity's whole state. Called at most once for an instance, at its first access to state (E16). The
+    /// time is not charged to the guest. Keys must be UTF-8; values must be those of the last commit.
     fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>>;
 }
 
@@ -124,26 +124,28 @@ impl StateSource for NoState {
     }
 }
 
-/// What one instance needs beyond its program.
+/// What an instance needs besides its program.
 pub struct InstanceSpec {
-    /// Who it is.
+    /// The identity of its entity.
     pub identity: EntityIdentity,
-    /// Its state.
+    /// The source of its entity's state.
     pub state: Box<dyn StateSource>,
 }
 
-/// What one turn came to.
+/// The output of one turn.
 #[derive(Debug)]
 pub struct GuestTurnOutput {
-    /// The outcome.
+    /// How the turn ended.
     pub result: TurnResult,
-    /// The net effect on state, in order of key; none deletes. Empty unless the result is [`TurnResult::Ok`].
+    /// The net effect on state, in order of key; a value of `None` deletes the key. Empty unless the result is
+    /// [`TurnResult::Ok`].
     pub writes: Vec<(Bytes, Option<Bytes>)>,
-    /// The size of the entity's keys and values in bytes after the turn; none while this instance has not loaded them.
+    /// The size of the entity's state in bytes after the turn, including 100 for each key; `None` while this instance
+    /// has not loaded the state.
     pub state_bytes: Option<u64>,
     /// Whether the guest asked for the instance to be dropped after this turn.
     pub passivate: bool,
-    /// Time in the guest.
+    /// Time spent in the guest.
     pub guest_time: Duration,
     /// Log lines that were dropped in this turn.
     pub logs_dropped: u64,
@@ -154,25 +156,26 @@ pub struct GuestTurnOutput {
 pub enum TurnResult {
     /// The guest's result; empty for start and stop.
     Ok(Bytes),
-    /// The guest refused; its writes of this turn are gone, in the host too (R21).
+    /// The guest refused the message. Its writes of this turn are discarded, in the host too (R21).
     Application {
-        /// 1 to 128 bytes. `invalid-arguments` and `unknown-method` are the SDK's own.
+        /// 1 to 128 bytes. `invalid-arguments` and `unknown-method` stand for the cases of these names in the WIT's
+        /// `message-error`.
         code: String,
-        /// A sentence for people.
+        /// A message for people.
         message: String,
     },
-    /// The turn left no trace. The instance is poisoned and must be dropped.
+    /// The turn had no effect. The instance is poisoned and must be dropped.
     Failed(Failure),
 }
 
-/// Whose doing a failure was.
+/// What caused a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The guest broke: it trapped, panicked or returned rubbish.
+    /// The guest failed: it trapped, panicked or returned an invalid value.
     Guest,
-    /// The guest met one of its limits.
+    /// The guest exceeded one of its limits.
     Limit,
-    /// The host could not go on; the guest is not to blame, and the turn may be run again on a new instance.
+    /// The host could not continue. The guest is not at fault, and the turn may be run again on a new instance.
     Host,
 }
 
@@ -181,14 +184,14 @@ pub enum FailureKind {
 pub struct Failure {
     /// A stable code: see `docs/errors.md`.
     pub code: &'static str,
-    /// A sentence for the caller, without a backtrace.
+    /// A message for the caller, without a backtrace.
     pub message: String,
-    /// Whose doing it was.
+    /// What caused it.
     pub kind: FailureKind,
 }
 
 impl Failure {
-    /// Whether the same turn may go better on a new instance.
+    /// Whether the same turn may succeed on a new instance.
     pub fn is_retryable(&self) -> bool {
         self.kind == FailureKind::Host
     }

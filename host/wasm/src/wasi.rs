@@ -1,7 +1,8 @@
-//! WASI 0.2, as far as a guest gets it: clocks, random numbers, and standard output to the log.
+//! The part of WASI 0.2 that guests get: clocks, random numbers, and standard output to the log.
 //!
-//! Components for `wasm32-wasip2` import much more than they use. All of `wasi:cli`, `io`, `clocks`, `random`, `filesystem`
-//! and `sockets` is linked, with nothing behind it: no environment, no arguments, no preopened folder, no sockets.
+//! Components for `wasm32-wasip2` import much more than they use. All of `wasi:cli`, `io`, `clocks`, `random`,
+//! `filesystem` and `sockets` is linked, but there is nothing behind the rest: no environment, no arguments, no
+//! preopened directory, no sockets.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +18,15 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use crate::instance_data::InstanceData;
 use crate::log::{GuestLog, Level};
 
-/// How many WASI resources (streams, pollables) an instance may hold.
+/// The most WASI resources (streams, pollables) that an instance may hold.
 pub(crate) const RESOURCES: usize = 1_000;
-/// The most random bytes in one call.
+/// The most random bytes per call.
 const RANDOM: u64 = 1 << 20;
 
 const PACKAGES: [&str; 6] =
     ["wasi:cli/", "wasi:io/", "wasi:clocks/", "wasi:random/", "wasi:filesystem/", "wasi:sockets/"];
 
-/// Whether an import is of WASI 0.2 and linked.
+/// Whether an import is a WASI 0.2 interface that the host links.
 pub(crate) fn is_linked(import: &str) -> bool {
     let version = import.rsplit_once('@').map_or("", |(_, version)| version);
     version.starts_with("0.2.") && PACKAGES.iter().any(|package| import.starts_with(package))
@@ -54,7 +55,7 @@ impl Wasi {
         Box::new(Wasi { context, table, out, err })
     }
 
-    /// Logs lines that were begun and not ended: called after each turn.
+    /// Logs the lines that have no line break yet. Called after each turn.
     pub(crate) fn flush(&self) {
         self.out.flush_rest();
         self.err.flush_rest();
@@ -91,7 +92,7 @@ impl LogStream {
         self.extend(&mut begun, bytes);
     }
 
-    /// Keeps no more of a line than will be shown, and one byte to tell that it was cut.
+    /// Keeps only as much of a line as will be shown, and one more byte as a sign that it was cut.
     fn extend(&self, begun: &mut Vec<u8>, bytes: &[u8]) {
         let room = (self.log.max_line_bytes() + 1).saturating_sub(begun.len());
         begun.extend_from_slice(&bytes[..bytes.len().min(room)]);

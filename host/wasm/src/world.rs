@@ -1,4 +1,5 @@
-//! Is this component an entity? Its imports and exports, checked by name before it is compiled, and by type afterwards.
+//! Decides whether a component is an entity. Its imports and exports are checked by name before it is compiled, and
+//! by type afterwards.
 
 use wasmtime::component::{Component, ComponentExportIndex};
 
@@ -10,24 +11,24 @@ const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
 const IMPORTS: [&str; 5] = ["types", "context", "state", "lifecycle", "log"];
 
-/// Where a component's exports are.
+/// Indices of the exported functions.
 pub(crate) struct Exports {
     pub(crate) methods: ComponentExportIndex,
     pub(crate) start: ComponentExportIndex,
     pub(crate) message: ComponentExportIndex,
     pub(crate) stop: Option<ComponentExportIndex>,
-    /// Whether it imports anything of WASI.
+    /// Whether the component imports any WASI interface.
     pub(crate) wasi: bool,
 }
 
-/// Whether `name` is `interface` of a version that this host runs: every 0.1.x.
+/// Whether `name` is `interface` in a version that this host supports: every 0.1.x.
 fn is(name: &str, interface: &str) -> bool {
     name.strip_prefix(PACKAGE)
         .and_then(|rest| rest.strip_prefix(interface))
         .is_some_and(|rest| rest.starts_with("@0.1."))
 }
 
-/// Checks names alone, before anything is compiled. Says whether WASI is imported.
+/// Checks only names, before anything is compiled. Returns whether the component imports WASI.
 pub(crate) fn check_names(survey: &Survey<'_>) -> Result<bool, Error> {
     let mut uses_wasi = false;
     for name in &survey.imports {
@@ -49,7 +50,7 @@ fn missing(name: &str) -> Error {
     Error::MissingExport { export: format!("{PACKAGE}{name}") }
 }
 
-/// Finds the exported functions.
+/// Looks up the exported functions.
 pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Error> {
     let engine = component.engine();
     let ty = component.component_type();

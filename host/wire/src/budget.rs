@@ -1,15 +1,18 @@
-//! Budgets: the bytes that a node holds for those who send to it.
+//! Budgets: bounds on the bytes that a node holds for its senders.
 //!
-//! A message is charged from its reading until its reply was handed to QUIC; the reply is charged from its making.
-//! What QUIC then holds unacknowledged is bounded by each connection's send window, sized by how many there are. A
-//! charge counts on three levels: the connection, the principal and the node. (A session has a window of its own,
-//! in `flow`.) Messages that another node passes on count for the principal that sent them and for
-//! the node; a share of the link's replies takes the connection's place.
+//! A message is charged from when it is read until its reply has been handed to QUIC. The reply is charged from
+//! when it is made. What QUIC then holds unacknowledged is bounded by the connection's send window, which
+//! shrinks as connections are added. A charge counts on three levels: connection, principal and node. (A
+//! session has a window of its own, in `message_stream`.) A message forwarded by another node is charged to the
+//! principal that sent it and to the node; a share of the link's replies takes the place of the connection.
 //!
-//! Confusing at first: there are two ways to be over a budget. A level is *full* when its messages and replies
-//! together reach its limit: then no further message is taken. It is *clogged* when its replies alone reach the
-//! limit: then no turn starts for it, and a reply that was made elsewhere is given up. So a sender that fills its
-//! budget with messages still has them answered, and no level ever holds more than twice its limit.
+//! A level can be over its limit in two ways:
+//!
+//! - Messages and replies together reach the limit: no further message is accepted.
+//! - Replies alone reach the limit: no turn starts, and a reply made elsewhere is dropped.
+//!
+//! So a sender that fills its budget with messages still gets replies, and no level ever holds more than twice
+//! its limit.
 
 mod account;
 mod permits;
@@ -20,15 +23,16 @@ pub use account::{Account, BudgetExceeded, Charge};
 pub use permits::{LimitReached, Permit};
 pub use principals::Budgets;
 
-/// Charged for each message beside its frame: what it costs in queues and tables, and a short reply.
+/// Charged for each message on top of its frame: queue and table entries, and a short reply.
 pub const OVERHEAD: u64 = 1 << 10;
 
 /// The smallest send window of a connection.
 const LEAST_WINDOW: u64 = 64 << 10;
 
-/// Bytes that may wait unacknowledged on the `of_principal`th connection of a principal, which is the `of_node`th
-/// of the node: of a quarter of each budget the first has all, the second half, the third a third, and so on. So all
-/// windows of a principal together stay below twice `principal_bytes`, and those of a node below twice `node_bytes`.
+/// Bytes that may be unacknowledged on the `of_principal`th connection of a principal, which is the `of_node`th
+/// of the node. The first connection gets a quarter of each budget, the second half of that, the third a third,
+/// and so on. So the windows of a principal add up to less than twice `principal_bytes`, and those of a node to
+/// less than twice `node_bytes`.
 pub(crate) fn send_window(limits: &crate::Limits, of_principal: usize, of_node: usize) -> u64 {
     let share = |of: u64, place: usize| of / 4 / (place.max(1) as u64);
     let share = share(limits.principal_bytes, of_principal).min(share(limits.node_bytes, of_node));

@@ -1,32 +1,32 @@
 //! A clock that goes on while the machine sleeps.
 //!
-//! Leases end by it (R8), and clients move cluster time on by it, which they stamp their messages with (R17). The standard
-//! library's clock stands still while a machine is suspended: stamps of a laptop that slept would lie far behind, and
-//! be refused by every entity that has forgotten sessions meanwhile.
+//! Leases lapse by it (R8), and clients use it to advance the cluster time that they stamp messages with (R17).
+//! The clock of the standard library stands still while a machine is suspended: after sleep, a laptop's
+//! creation times would lie far behind, and every entity that has dropped sessions meanwhile would refuse them.
 
 use std::time::Duration;
 
 #[cfg(unix)]
 use nix::time::{ClockId, clock_gettime};
 
-/// A moment on this machine's clock.
+/// A moment on this clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootInstant(Duration);
 
 impl BootInstant {
-    /// This moment.
+    /// The current moment.
     #[must_use]
     pub fn now() -> Self {
         Self(since_boot())
     }
 
-    /// How long ago it was, sleep included.
+    /// Time since this moment, sleep included.
     #[must_use]
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
 
-    /// How long after an earlier one it was; nothing if it was before.
+    /// Time from `earlier` to this moment; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -35,25 +35,25 @@ impl BootInstant {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
-/// Elsewhere this one counts sleep.
+/// On other systems `CLOCK_MONOTONIC` counts sleep.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
-/// What the machine's clock says.
+/// Time since the machine booted, sleep included.
 #[cfg(unix)]
 #[must_use]
 pub fn since_boot() -> Duration {
-    // The clock is there; an error would only make what is held look young, and stop a lease.
+    // The clock exists. An error would only make held things look young and stop a lease.
     clock_gettime(CLOCK).map_or(Duration::ZERO, Duration::from)
 }
 
-/// What the machine's clock says.
+/// Time since the first call; serves as the time since boot.
 #[cfg(not(unix))]
 #[must_use]
 pub fn since_boot() -> Duration {
     use std::sync::OnceLock;
     use std::time::Instant;
-    // This one counts sleep.
+    // `Instant` counts sleep here.
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed()
 }

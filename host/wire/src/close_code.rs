@@ -1,6 +1,6 @@
 //! The numbers with which connections are closed and streams are reset.
 //!
-//! QUIC carries a number and, for a connection, a reason in words. Numbers are never given out anew.
+//! QUIC carries a number and, for a connection, a reason as text. Numbers are never reused.
 
 use quinn::VarInt;
 
@@ -14,7 +14,7 @@ macro_rules! codes {
         }
 
         impl CloseCode {
-            /// Every code, by rising number.
+            /// All codes, in ascending order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The code's stable name.
@@ -29,52 +29,52 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The sender has no more use for it.
+    /// The sender no longer needs it.
     Done = 0x00, "done";
-    /// The node stops or drains; connect to another one, or to this one again later.
+    /// The node stops or drains: connect to another one, or to this one again later.
     ShuttingDown = 0x01, "shutting-down";
     /// The first stream of the connection did not begin with a hello.
     InvalidHello = 0x02, "invalid-hello";
-    /// No hello came in time.
+    /// No hello arrived in time.
     HelloTimeout = 0x03, "hello-timeout";
-    /// There is no protocol version that both sides speak.
+    /// The two sides support no common protocol version.
     UnsupportedProtocol = 0x04, "unsupported-protocol";
-    /// The other side requires a feature that this one does not know; the reason names it.
+    /// The peer requires a feature that this side does not know; the reason names it.
     UnknownFeature = 0x05, "unknown-feature";
-    /// The other side belongs to another cluster.
+    /// The peer belongs to another cluster.
     ClusterMismatch = 0x06, "cluster-mismatch";
-    /// The node has as many connections as it takes.
+    /// The limit on connections is reached.
     TooManyConnections = 0x07, "too-many-connections";
-    /// This protocol is for nodes: the certificate is a client's; the reason names it.
+    /// This protocol is for nodes, and the certificate is a client's; the reason names it.
     NodesOnly = 0x08, "nodes-only";
-    /// The other side is another node than it says, or than was expected; the reason names both.
+    /// The peer is not the node that it claims to be, or not the one that was expected; the reason names both.
     NodeMismatch = 0x09, "node-mismatch";
-    /// The other node counts other shards; the reason has both numbers.
+    /// The other node has another number of shards; the reason has both numbers.
     ShardCountMismatch = 0x0a, "shard-count-mismatch";
-    /// The other node puts entities into shards by another hash; the reason names both.
+    /// The other node maps entities to shards by another hash; the reason names both.
     HashMismatch = 0x0b, "hash-mismatch";
-    /// A frame's announced length is beyond the limit.
+    /// The announced length of a frame exceeds the limit.
     FrameTooLarge = 0x10, "frame-too-large";
-    /// A frame is not the message that belongs there.
+    /// A frame does not decode as the expected message.
     InvalidFrame = 0x11, "invalid-frame";
-    /// A frame began and did not end in time.
+    /// A frame was not complete in time.
     FrameTimeout = 0x12, "frame-timeout";
-    /// A stream was opened and its first frame did not come in time.
+    /// The first frame of a stream did not arrive in time.
     OpenTimeout = 0x13, "open-timeout";
-    /// A frame that has no place there: a second hello, a session id that is not 16 bytes.
+    /// A frame that does not belong there: a second hello, or a session id that is not 16 bytes.
     UnexpectedFrame = 0x14, "unexpected-frame";
-    /// The stream ended within a frame.
+    /// The stream ended in the middle of a frame.
     TruncatedFrame = 0x15, "truncated-frame";
-    /// Replies waited and the other side took nothing of them in time.
+    /// The peer did not read any waiting reply in time.
     ReplyTimeout = 0x16, "reply-timeout";
-    /// The principal has as many streams open as it may.
+    /// The principal has reached its limit on open streams.
     TooManyStreams = 0x17, "too-many-streams";
-    /// The next piece of a component, or the last one, did not come in time.
+    /// A fragment of a component, or the last one, did not arrive in time.
     UploadTimeout = 0x18, "upload-timeout";
 }
 
 impl CloseCode {
-    /// The code of a number, if it is one of these.
+    /// The code with this number, if there is one.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| u64::from(*code as u32) == number)

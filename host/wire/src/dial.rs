@@ -1,6 +1,6 @@
-//! A client's side of a connection: handshake, hello, and streams of either sort.
+//! Client side of a connection: handshake, hello, and both kinds of streams.
 //!
-//! It keeps no state beside the connection: sessions, retries and reconnects are `ostraca-client`'s.
+//! It keeps no state beyond the connection: `ostraca-client` handles sessions, retries and reconnects.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::limits::Limits;
 use crate::proto::{self, Hello, Open, SessionOpen, open};
 use crate::{ALPN_CLIENT, endpoint, hello, tls};
 
-/// Makes connections to the nodes of one cluster.
+/// Connects to the nodes of one cluster.
 #[derive(Clone)]
 pub struct Dialer {
     endpoint: quinn::Endpoint,
@@ -26,8 +26,8 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// A dialer with a socket of its own. Must be called within a tokio runtime. `identity` may be
-    /// left out only to see how a node refuses that.
+    /// Creates a dialer with a socket of its own. Must be called within a tokio runtime. Leave out `identity`
+    /// only to test how a node refuses that.
     ///
     /// # Errors
     ///
@@ -47,12 +47,12 @@ impl Dialer {
         Ok(Self { endpoint, config, limits, trust: trust.clone() })
     }
 
-    /// Connects, and exchanges hellos, within `hello_deadline`.
+    /// Connects and exchanges hellos, within `hello_timeout`.
     ///
     /// # Errors
     ///
-    /// [`Error::Untrusted`] and [`Error::Closed`] say why this node is of no use; [`Error::Lost`]
-    /// that nobody answers.
+    /// [`Error::CertificateRejected`] and [`Error::Closed`] say why this node cannot be used;
+    /// [`Error::ConnectionLost`] that it does not respond.
     pub async fn connect(&self, address: SocketAddr) -> Result<ClientConnection, Error> {
         match timeout(self.limits.hello_timeout, self.handshake(address)).await {
             Ok(done) => done,
@@ -77,14 +77,14 @@ impl Dialer {
         Ok(ClientConnection { connection, hello: theirs, limits: self.limits.clone() })
     }
 
-    /// Closes all connections, and waits until the other sides know, at most a few round trips.
+    /// Closes all connections and waits until the peers know, at most a few round trips.
     pub async fn close(&self) {
         self.endpoint.close(CloseCode::Done.into(), b"");
         self.endpoint.wait_idle().await;
     }
 }
 
-/// Says hello, and hears the other side's.
+/// Sends the hello and receives the peer's.
 pub(crate) async fn exchange_hello<M: Message>(
     connection: &quinn::Connection,
     own: &M,
@@ -96,7 +96,7 @@ pub(crate) async fn exchange_hello<M: Message>(
     writer.flush().await?;
     writer.finish();
     let mut reader = FrameReader::new(recv, limits.max_frame, limits.frame_timeout);
-    // A stream that breaks because the connection did says less than the connection does.
+    // If the stream broke because the connection did, the connection's reason says more.
     let frame = match reader.next().await {
         Ok(frame) => frame,
         Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
@@ -106,13 +106,13 @@ pub(crate) async fn exchange_hello<M: Message>(
     Hello::decode(frame).map_err(|e| bad(format!("the hello is {}", decode_error_message(&e))))
 }
 
-/// Closes a connection with the reason, and gives the error that says so.
+/// Closes a connection with the reason, and returns it as an error.
 pub(crate) fn refuse(connection: &quinn::Connection, code: CloseCode, reason: String) -> Error {
     connection.close(code.into(), reason.as_bytes());
     Error::violation(code, reason)
 }
 
-/// A connection whose hellos fit.
+/// A connection after a successful exchange of hellos.
 #[derive(Clone, Debug)]
 pub struct ClientConnection {
     connection: quinn::Connection,
@@ -121,49 +121,50 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// What the node said of itself.
+    /// The node's hello.
     #[must_use]
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// What the node takes; 0 stands for "not announced".
+    /// The limits that the node announced; 0 stands for "not announced".
     #[must_use]
     pub fn node_limits(&self) -> proto::Limits {
         self.hello.limits.unwrap_or_default()
     }
 
-    /// Where the node is.
+    /// The node's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.connection.remote_address()
     }
 
-    /// Waits until the connection is gone, and says why.
+    /// Waits until the connection is closed, and returns why.
     pub async fn closed(&self) -> Error {
         self.connection.closed().await.into()
     }
 
-    /// Closes the connection; what was not sent yet is not.
+    /// Closes the connection; unsent data is discarded.
     pub fn close(&self) {
         self.connection.close(CloseCode::Done.into(), b"");
     }
 
-    /// Opens a stream for one session. Its first frame goes with the first flush.
+    /// Opens a stream for one session. Its first frame goes out with the first flush. Waits while the node's
+    /// `max_streams` are open.
     ///
     /// # Errors
     ///
-    /// How the connection ended. Waits while the node's `max_streams` are open.
+    /// How the connection ended.
     pub async fn session(&self, id: [u8; 16]) -> Result<(FrameWriter, FrameReader), Error> {
         let session = SessionOpen { session: Bytes::copy_from_slice(&id) };
         self.open(open::Stream::Session(session)).await
     }
 
-    /// Opens a stream for one request. Its first frame goes with the first flush.
+    /// Opens a stream for one request. Its first frame goes out with the first flush.
     ///
     /// # Errors
     ///
-    /// As [`Link::session`].
+    /// As [`ClientConnection::session`].
     pub async fn admin(
         &self,
         request: proto::AdminRequest,

@@ -1,4 +1,4 @@
-//! The UDP socket, and every bound of QUIC set by us: its defaults leave some of them open.
+//! The UDP socket and its QUIC endpoint. Sets every limit of QUIC, since its defaults leave some unbounded.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::error::Error;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::Limits;
 
-/// Handshakes that may wait for their turn.
+/// Handshakes that may be queued.
 const MAX_INCOMING: usize = 512;
-/// Bytes that one of them may send before it is looked at.
+/// Bytes that may be buffered for each of them.
 const INCOMING_BYTES: u64 = 64 << 10;
-/// Bytes that all of them may.
+/// Bytes that may be buffered for all of them.
 const INCOMING_BYTES_TOTAL: u64 = 4 << 20;
-/// Bytes of a connection's id.
+/// Length of a connection id in bytes.
 const CONNECTION_ID: usize = 8;
 
-/// Binds `address` and makes a QUIC endpoint of it. `setting` is named in the errors. Must be called
-/// within a tokio runtime.
+/// Binds `address` and creates a QUIC endpoint on it. Errors name `setting`. Must be called within a tokio
+/// runtime.
 ///
 /// # Errors
 ///
@@ -40,9 +40,9 @@ pub fn bind(
     bind_as(address, setting, limits, EndpointConfig::default(), server)
 }
 
-/// The same for a node: after a crash, its next life at the same address tells the clients of the one
-/// before at once that their connections are gone (a stateless reset), where they would otherwise wait
-/// for their `idle_timeout`.
+/// The same for a node. After a crash, its next incarnation at the same address tells the clients of the former
+/// one at once that their connections are gone (by a stateless reset). Otherwise they would wait for their
+/// `idle_timeout`.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub fn bind_node(
     server: quinn::ServerConfig,
     identity: &Identity,
 ) -> Result<quinn::Endpoint, Error> {
-    // The same in each life, and a secret: so it comes from the node's key.
+    // The reset key must be secret and the same in each incarnation, so it derives from the node's key.
     const PURPOSE: &str = "ostraca 2026-11 stateless reset";
     let reset = ResetKey(blake3::derive_key(PURPOSE, identity.key_der.secret_der()));
     let mut config = EndpointConfig::new(Arc::new(reset));
@@ -80,15 +80,15 @@ fn bind_as(
     if address.is_ipv6() {
         socket.set_only_v6(false).map_err(failed)?;
     }
-    // The kernel caps them by its own limits: less is slower, not wrong.
+    // The kernel caps them by its own limits: a smaller buffer is slower, not wrong.
     let _ = socket.set_recv_buffer_size(limits.socket_buffer);
     let _ = socket.set_send_buffer_size(limits.socket_buffer);
     socket.bind(&address.into()).map_err(failed)?;
     quinn::Endpoint::new(config, server, socket.into(), Arc::new(TokioRuntime)).map_err(failed)
 }
 
-/// Random connection ids. Quinn's own mark theirs with a key of each life, and drop what the life before
-/// gave out where a reset is due.
+/// Random connection ids. Quinn's own ids are marked with a key for each process, so it would drop packets with
+/// ids of the former incarnation where a stateless reset is due.
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {
@@ -119,7 +119,7 @@ impl HmacKey for ResetKey {
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
         let signature = signature.try_into().map_err(|_| CryptoError)?;
-        // Compared in constant time.
+        // Hashes compare in constant time.
         let same = blake3::keyed_hash(&self.0, data) == blake3::Hash::from_bytes(signature);
         if same { Ok(()) } else { Err(CryptoError) }
     }
@@ -161,8 +161,8 @@ pub fn client_config(
     Ok(config)
 }
 
-/// The same for a node that dials another one. The silence that ends a connection is the shorter one of both
-/// sides', and its keep-alives are answered: so the side that dialled sets both for the two of them.
+/// The same for a node that dials another one. The idle timeout of a connection is the shorter one of both
+/// sides', and keep-alives are acknowledged, so the dialling side sets both for both sides.
 ///
 /// # Errors
 ///
@@ -176,7 +176,7 @@ pub fn peer_config(
 }
 
 fn transport(limits: &Limits, streams: u32) -> TransportConfig {
-    // Out of QUIC's range (millions of years) only by a mistake: then the longest that it knows.
+    // Only a mistake puts it out of QUIC's range (millions of years): then use QUIC's maximum.
     let idle = IdleTimeout::try_from(limits.idle_timeout).unwrap_or(IdleTimeout::from(VarInt::MAX));
     let mut config = TransportConfig::default();
     config

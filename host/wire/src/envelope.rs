@@ -1,5 +1,5 @@
-//! What gateways and owners make of an envelope: how long its message may take, whether its type takes it so, what
-//! another node gets, and the message of the core. Sans-IO: the simulator's nodes go by it too.
+//! What gateways and owners derive from an envelope: its deadline, whether its type accepts it, the envelope
+//! that is forwarded, and the message of the core. Sans-IO, so that the simulator's nodes use it too.
 
 use std::sync::Arc;
 
@@ -11,20 +11,21 @@ use crate::outcome::wire_kind;
 use crate::problem;
 use crate::proto::{self, Envelope, Problem};
 
-/// The one namespace; an empty one stands for it.
+/// The only namespace; an empty one stands for it.
 pub const NAMESPACE: &str = "default";
 
-/// How long messages may have, in milliseconds: no message is kept for ever because its sender forgot to say.
+/// Bounds on the timeout of a message, in milliseconds, so that no message is kept forever because its sender
+/// set none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutLimits {
-    /// Of a message that names none (`gateway.default-timeout`).
+    /// Of a message that sets none (`gateway.default-timeout`).
     pub default_ms: u64,
-    /// The longest; more is cut to it (`gateway.max-timeout`).
+    /// The maximum; longer ones are cut to it (`gateway.max-timeout`).
     pub max_ms: u64,
 }
 
 impl TimeoutLimits {
-    /// Sees to it that the message has a deadline, and none that is too long.
+    /// Gives the message a deadline if it has none, and cuts one that is too long.
     pub fn apply(&self, envelope: &mut Envelope) {
         envelope.remaining_ms = match envelope.remaining_ms {
             0 => self.default_ms,
@@ -33,29 +34,25 @@ impl TimeoutLimits {
     }
 }
 
-/// What a deployed type says of messages to it.
+/// What a deployed type determines about messages to it.
 pub trait TypeInfo {
-    /// Its name.
+    /// The name of the type.
     fn name(&self) -> &Arc<str>;
 
-    /// Whether its manifest lets a principal send to it.
+    /// Whether its manifest allows a principal to send to it.
     fn admits(&self, principal: &str) -> bool;
 
     /// A method's shared name and its kind.
     fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)>;
 
-    /// The answer to whoever names a method that it does not have.
+    /// The refusal of a message whose method the type does not have.
     fn unknown_method(&self, name: &str) -> Problem;
 
-    /// Bytes of a body that it takes.
+    /// The largest body that it accepts, in bytes.
     fn max_message(&self) -> u64;
 }
 
 /// Refuses a message to another namespace.
-///
-/// # Errors
-///
-/// The refusal.
 pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
     if matches!(envelope.namespace.as_str(), "" | NAMESPACE) {
         return Ok(());
@@ -65,7 +62,7 @@ pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
     Err(Problem { help: "leave the namespace empty".into(), ..problem("unknown-namespace", text) })
 }
 
-/// The method that an envelope to a type names, if its sender may use it so.
+/// The method that an envelope names, if the type has it and its sender may use it.
 ///
 /// # Errors
 ///
@@ -101,7 +98,7 @@ pub fn resolve_method<T: TypeInfo>(
     Ok((method.clone(), *kind))
 }
 
-/// A type's manifest does not name a sender.
+/// The refusal of a sender that the type's manifest does not name.
 #[must_use]
 pub fn access_denied(name: &str, principal: &str) -> Problem {
     Problem {
@@ -118,14 +115,15 @@ fn kind_name(kind: MessageKind) -> &'static str {
 }
 
 impl Envelope {
-    /// When its sender stops waiting, on the clock that shows `now`, after the node has held it for so many milliseconds.
+    /// When the sender stops waiting, on the clock of `now`, if the node has held the message for `elapsed_ms`.
     #[must_use]
     pub fn deadline(&self, now: u64, elapsed_ms: u64) -> Option<u64> {
         let left = self.remaining_ms.saturating_sub(elapsed_ms);
         (self.remaining_ms > 0).then(|| now.saturating_add(left))
     }
 
-    /// The same as another node gets it: with what this one knows, and without the milliseconds that it was held.
+    /// The envelope as it is forwarded to another node: with what this node knows, and without the time for
+    /// which it was held.
     #[must_use]
     pub fn to_forwarded(
         &self,
@@ -140,13 +138,13 @@ impl Envelope {
         envelope.hops = envelope.hops.saturating_add(1);
         envelope.route_epoch = epoch.0;
         if envelope.remaining_ms > 0 {
-            // A deadline that has passed on the way is told by the owner, which knows whether a copy ran.
+            // The owner reports an expired deadline, since it knows whether a copy ran: so keep at least 1 ms.
             envelope.remaining_ms = envelope.remaining_ms.saturating_sub(held).max(1);
         }
         envelope
     }
 
-    /// The message of the core, which came at `now` after the node had held it for so many milliseconds.
+    /// The message of the core, received at `now` after the node had held it for `elapsed_ms`.
     #[must_use]
     pub fn to_message(
         &self,

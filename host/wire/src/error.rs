@@ -1,4 +1,4 @@
-//! What can go wrong on a connection, and the [`Problem`](crate::proto::Problem) that says it on the wire.
+//! Errors of connections and streams, and the [`Problem`](crate::proto::Problem) that reports them on the wire.
 
 use std::net::SocketAddr;
 
@@ -11,87 +11,87 @@ use prost::Message;
 /// Why an endpoint, a connection or a stream failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The UDP port is taken.
+    /// The UDP port is in use.
     #[error(
         "port {port} is in use (setting `{setting}` = \"{address}\"): stop the process that has it, or choose another port"
     )]
     AddressInUse {
-        /// What was to be bound.
+        /// The address to bind.
         address: SocketAddr,
         /// Its port.
         port: u16,
-        /// The setting that named it.
+        /// The setting that holds the address.
         setting: &'static str,
     },
-    /// The socket could not be made.
+    /// The socket could not be created.
     #[error("cannot listen on {address} (setting `{setting}`): {source}")]
     Bind {
-        /// What was to be bound.
+        /// The address to bind.
         address: SocketAddr,
-        /// The setting that named it.
+        /// The setting that holds the address.
         setting: &'static str,
-        /// The system's word.
+        /// The underlying I/O error.
         source: std::io::Error,
     },
-    /// A certificate or key is of no use.
+    /// A certificate or key is invalid.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The other side was refused, or refused this one, because of who it is. Trying again does not help.
+    /// One side rejected the other because of its certificate. A retry does not help.
     #[error("{message}: {help}")]
     CertificateRejected {
-        /// Stable: `no-certificate`, `unknown-ca`, `certificate-expired`, `not-a-node`, …
+        /// Stable code: `no-certificate`, `unknown-ca`, `certificate-expired`, `not-a-node`, …
         code: &'static str,
         /// What happened.
         message: String,
-        /// What to do.
+        /// How to fix it.
         help: String,
     },
-    /// The other side closed the connection, with its reason.
+    /// The peer closed the connection, with a reason.
     #[error("connection closed by the other side: {code}: {reason}")]
     Closed {
-        /// Which.
+        /// The code that it sent.
         code: CloseCode,
-        /// In words.
+        /// The reason as text.
         reason: String,
     },
-    /// The other side reset the stream, or asked to stop sending on it.
+    /// The peer reset the stream, or asked to stop sending on it.
     #[error("stream reset by the other side: {0}")]
     Reset(CloseCode),
-    /// This side gave the stream up.
+    /// This side ended the stream because the peer violated the protocol.
     #[error("{code}: {message}")]
     Violation {
-        /// With which code the stream is reset.
+        /// The code with which the stream is reset.
         code: CloseCode,
-        /// What the other side did.
+        /// What the peer did.
         message: String,
     },
-    /// The connection is gone: nobody answers, or the network failed. It may come back.
+    /// The connection is lost: the peer does not respond, or the network failed. It may come back.
     #[error("connection lost: {0}")]
     ConnectionLost(String),
-    /// The connection was gone before this was handed to it: the other side never hears of it.
+    /// The connection was lost before this was handed to it: the peer never receives it.
     #[error("not sent: {0}")]
     NotSent(String),
-    /// As much is without an answer as may be. Nothing was sent.
+    /// The limit on unanswered requests or messages is reached. Nothing was sent.
     #[error("not sent: {limit} {what} wait for their answers already (`{setting}`)")]
     Overloaded {
-        /// Of what: `calls`, `bytes of calls`, and the same of messages.
+        /// What is limited: `calls`, `bytes of calls`, and the same for messages.
         what: &'static str,
-        /// How many may wait.
+        /// The limit.
         limit: u64,
-        /// The setting that says so.
+        /// The setting that holds the limit.
         setting: &'static str,
     },
-    /// A call, its answer or a message is larger than what is taken. A call or message was not sent; an
-    /// answer was made, and what it was made for is done.
+    /// A request, response or message exceeds its limit. A request or message was not sent. A response was
+    /// made, so its request has been executed.
     #[error("{what} of {bytes} bytes: {limit} are taken (`{setting}`)")]
     TooLarge {
         /// `a call`, `an answer`, `a message`.
         what: &'static str,
-        /// How large it is.
+        /// Its size in bytes.
         bytes: u64,
-        /// How large it may be.
+        /// The limit in bytes.
         limit: u64,
-        /// The setting that says so.
+        /// The setting that holds the limit.
         setting: &'static str,
     },
 }
@@ -133,7 +133,7 @@ impl Error {
         }
     }
 
-    /// With which code a stream is reset that ended like this.
+    /// The code with which a stream that ended with this error is reset.
     pub(crate) fn close_code(&self) -> CloseCode {
         match self {
             Self::Violation { code, .. } => *code,
@@ -208,7 +208,7 @@ fn reset(number: quinn::VarInt) -> Error {
     }
 }
 
-/// Why bytes are no message of the protocol: without the words of the library that read them.
+/// Why bytes do not decode as a message of the protocol, without prost's own wording.
 #[must_use]
 pub fn decode_error_message(error: &prost::DecodeError) -> String {
     let text = error.to_string().replace("r#", "");
@@ -217,14 +217,14 @@ pub fn decode_error_message(error: &prost::DecodeError) -> String {
     format!("unreadable: {what}")
 }
 
-/// The problem within so many bytes: its message is cut, and help and details left out, if it is larger.
+/// Cuts the problem to `most` bytes: if it is larger, drops help and details, and truncates its message.
 pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
     if problem.encoded_len() <= most {
         return problem;
     }
     problem.help.clear();
     problem.details.clear();
-    // Bytes of the rest, with the message's own head.
+    // Bytes of the rest, with the field header of the message.
     let rest = problem.encoded_len() - problem.message.len();
     let mut end = most.saturating_sub(rest).min(problem.message.len());
     while !problem.message.is_char_boundary(end) {
@@ -234,7 +234,7 @@ pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
     problem
 }
 
-/// A problem without help and details, not retryable; the fields are public, add what is known.
+/// A problem that is not retryable, without help and details. The fields are public: set what is known.
 #[must_use]
 pub fn problem(code: &str, message: impl Into<String>) -> Problem {
     Problem { code: code.into(), message: message.into(), ..Problem::default() }

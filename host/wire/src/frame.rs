@@ -1,29 +1,29 @@
 //! Frames: 4 bytes of length, big-endian, and a protobuf message of that length. Sans-IO.
 //!
-//! The length is checked against the limit when its fourth byte is there, and memory is taken only
-//! for bytes that have come: an announced length costs nothing.
+//! The length is checked against the limit as soon as its fourth byte arrives. Memory is allocated only for
+//! bytes that have arrived, so an announced length costs nothing.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
-/// Bytes of a frame's length.
+/// Length of a frame's header in bytes.
 pub const HEADER: usize = 4;
 
-/// Frames are cut from blocks of this size, so a message that is kept for long keeps at most so
-/// much memory beside its own.
+/// Frames are cut from blocks of this size, so a message that is kept for long holds at most this much memory
+/// beyond its own.
 const BLOCK: usize = 8 << 10;
 
-/// A frame's announced length is beyond the limit.
+/// The announced length of a frame exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("frame of {announced} bytes is larger than the limit of {limit}")]
 pub struct TooLarge {
-    /// What was announced, in bytes.
+    /// The announced length in bytes.
     pub announced: u32,
-    /// What is taken (`max_frame`), in bytes.
+    /// The limit in bytes (`max_frame`).
     pub limit: u32,
 }
 
-/// Takes a stream's bytes as they come, gives whole frames.
+/// Splits the bytes of a stream into whole frames.
 #[derive(Debug)]
 pub struct FrameBuffer {
     bytes: BytesMut,
@@ -31,13 +31,13 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// An empty one that takes frames of at most `limit` bytes.
+    /// An empty buffer that accepts frames of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: u32) -> Self {
         Self { bytes: BytesMut::with_capacity(BLOCK), limit }
     }
 
-    /// Takes the stream's next bytes.
+    /// Appends the next bytes of the stream.
     pub fn push(&mut self, chunk: &[u8]) {
         self.bytes.extend_from_slice(chunk);
     }
@@ -46,7 +46,7 @@ impl FrameBuffer {
     ///
     /// # Errors
     ///
-    /// [`TooLarge`]: the stream cannot be read on.
+    /// [`TooLarge`]: the stream cannot be read any further.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, TooLarge> {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else {
             return Ok(None);
@@ -63,13 +63,13 @@ impl FrameBuffer {
         Ok(Some(self.bytes.split_to(length).freeze()))
     }
 
-    /// Bytes of the frame that has begun and not ended, if its length has come.
+    /// Length of the incomplete frame, if its header has arrived.
     #[must_use]
     pub fn unfinished(&self) -> Option<u32> {
         self.bytes.first_chunk::<HEADER>().map(|header| u32::from_be_bytes(*header))
     }
 
-    /// Whether a frame has begun and not ended.
+    /// Whether a frame is incomplete.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
         !self.bytes.is_empty()
@@ -78,8 +78,8 @@ impl FrameBuffer {
 
 /// Appends `message` as a frame.
 ///
-/// Messages are far below 4 GiB by the limits of those who make them; the length of one that is not
-/// is cut to the largest number, which every receiver refuses.
+/// The limits of the callers keep messages far below 4 GiB. A longer one would get the largest length, which
+/// every receiver refuses.
 pub fn put_frame<M: Message>(buffer: &mut BytesMut, message: &M) {
     let length = message.encoded_len();
     buffer.reserve(HEADER + length);

@@ -1,4 +1,4 @@
-//! Frames over QUIC streams. Reading and writing are cancel-safe: both may stand in a `select!`.
+//! Frames over QUIC streams. Reading and writing are cancel-safe, so both may be used in a `select!`.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::close_code::CloseCode;
 use crate::error::Error;
 use crate::frame::{FrameBuffer, put_frame};
 
-/// Chunks taken from QUIC at a time; a chunk is what one packet carried.
+/// Chunks taken from QUIC at a time; a chunk is the data of one packet.
 const MAX_IO_SLICES: usize = 32;
 
-/// Bytes that go into one write, about.
+/// Bytes that go into one write, approximately.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
-/// How long the last frames of a stream may take to arrive.
+/// How long to wait for the last frames of a stream to arrive.
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
 /// The receiving half of a stream, in frames.
@@ -24,23 +24,23 @@ pub struct FrameReader {
     stream: quinn::RecvStream,
     buffer: FrameBuffer,
     deadline: Duration,
-    /// When the frame that is not whole yet began.
+    /// When the incomplete frame began.
     began: Option<Instant>,
 }
 
 impl FrameReader {
-    /// Reads `stream` in frames of at most `max_frame` bytes, each of which must be whole `deadline`
-    /// after its first byte.
+    /// Reads frames of at most `max_frame` bytes from `stream`. Each must be complete `deadline` after its
+    /// first byte.
     #[must_use]
     pub fn new(stream: quinn::RecvStream, max_frame: u32, deadline: Duration) -> Self {
         Self { stream, buffer: FrameBuffer::new(max_frame), deadline, began: None }
     }
 
-    /// The next frame, waiting for it; `None` at the stream's end.
+    /// Waits for the next frame; `None` at the end of the stream.
     ///
     /// # Errors
     ///
-    /// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
+    /// [`Error::Violation`] if the peer violated the protocol, else how the stream or connection ended.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             if let Some(frame) = self.next_buffered()? {
@@ -52,11 +52,11 @@ impl FrameReader {
         }
     }
 
-    /// The next frame if it has come already.
+    /// The next frame if it has already arrived.
     ///
     /// # Errors
     ///
-    /// [`Error::Violation`] if its length is beyond the limit.
+    /// [`Error::Violation`] if its length exceeds the limit.
     pub fn next_buffered(&mut self) -> Result<Option<Bytes>, Error> {
         let frame = self.buffer.next_frame()?;
         if frame.is_some() {
@@ -65,14 +65,14 @@ impl FrameReader {
         Ok(frame)
     }
 
-    /// Bytes of the frame that is not whole yet, if its length has come; it is within the limit once
-    /// [`FrameReader::buffered`] was called.
+    /// Length of the incomplete frame, if its header has arrived. It is within the limit once
+    /// [`FrameReader::next_buffered`] has been called.
     pub(crate) fn unfinished(&self) -> Option<u32> {
         self.buffer.unfinished()
     }
 
-    /// Waits for more bytes; `false` at the stream's end. Call it only when
-    /// [`FrameReader::buffered`] has no more frames, so that memory stays bounded.
+    /// Waits for more bytes; returns `false` at the end of the stream. Call it only when
+    /// [`FrameReader::next_buffered`] has no more frames, so that memory stays bounded.
     ///
     /// # Errors
     ///
@@ -104,9 +104,9 @@ impl FrameReader {
         Ok(true)
     }
 
-    /// Tells the other side not to send any more.
+    /// Asks the peer to stop sending.
     pub fn stop(&mut self, code: CloseCode) {
-        // An error says that the stream has ended already.
+        // An error means that the stream has already ended.
         let _ = self.stream.stop(code.into());
     }
 }
@@ -114,37 +114,37 @@ impl FrameReader {
 /// The sending half of a stream, in frames.
 pub struct FrameWriter {
     stream: quinn::SendStream,
-    /// Frames put and not handed to QUIC.
+    /// Frames that were put and not yet handed to QUIC.
     buffer: BytesMut,
     /// The part of them that is being handed over.
     pending: Bytes,
 }
 
 impl FrameWriter {
-    /// Writes `stream` in frames.
+    /// Writes frames to `stream`.
     #[must_use]
     pub fn new(stream: quinn::SendStream) -> Self {
         Self { stream, buffer: BytesMut::new(), pending: Bytes::new() }
     }
 
-    /// Adds a frame to what the next write carries.
+    /// Queues a frame for the next write.
     pub fn put<M: Message>(&mut self, message: &M) {
         put_frame(&mut self.buffer, message);
     }
 
-    /// Whether all that was put has been handed to QUIC.
+    /// Whether all queued frames have been handed to QUIC.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.pending.is_empty() && self.buffer.is_empty()
     }
 
-    /// Bytes put and not handed to QUIC.
+    /// Bytes queued and not yet handed to QUIC.
     #[must_use]
     pub fn unwritten(&self) -> usize {
         self.pending.len() + self.buffer.len()
     }
 
-    /// Hands over as much as QUIC takes now, waiting until it takes something.
+    /// Waits until QUIC accepts data, and hands over as much as it accepts.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Hands over all.
+    /// Hands over everything.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Hands over all, unless the other side takes nothing of it for `deadline`.
+    /// Hands over everything; fails if the peer reads nothing of it for `deadline`.
     pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
         while !self.is_flushed() {
             timeout(deadline, self.write_some()).await.map_err(|_| {
@@ -182,24 +182,24 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Nothing more will be sent.
+    /// Ends the stream: nothing more will be sent.
     pub fn finish(&mut self) {
-        // An error says that the stream has ended already.
+        // An error means that the stream has already ended.
         let _ = self.stream.finish();
     }
 
-    /// Gives the stream up; what was not sent yet is not.
+    /// Resets the stream; unsent data is discarded.
     pub fn reset(&mut self, code: CloseCode) {
-        // An error says that the stream has ended already.
+        // An error means that the stream has already ended.
         let _ = self.stream.reset(code.into());
     }
 
-    /// Waits until the other side has everything (after [`FrameWriter::finish`]), or wants no more.
+    /// Waits until the peer has acknowledged all data (after [`FrameWriter::finish`]) or stopped the stream.
     pub async fn taken(&self) {
         self.unwanted().await;
     }
 
-    /// The same, apart from the writer. Before [`FrameWriter::finish`]: until nobody listens any more.
+    /// The same, without borrowing the writer. Before [`FrameWriter::finish`]: until the peer stops the stream.
     pub(crate) fn unwanted(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let stopped = self.stream.stopped();
         async move {

@@ -1,4 +1,4 @@
-//! Hello: who speaks, and whether the two can speak with each other.
+//! The hello: the identity of each side, and whether the two are compatible.
 
 use std::ops::RangeInclusive;
 
@@ -8,18 +8,18 @@ use crate::close_code::CloseCode;
 use crate::limits::Limits;
 use crate::proto;
 
-/// The lowest version of the clients' protocol that this build speaks.
+/// The lowest version of the client protocol that this build supports.
 pub const CLIENT_PROTOCOL_MIN: u32 = 1;
-/// The highest.
+/// The highest version.
 pub const CLIENT_PROTOCOL_MAX: u32 = 1;
-/// Both.
+/// The supported range.
 pub const CLIENT_PROTOCOL_VERSIONS: RangeInclusive<u32> = CLIENT_PROTOCOL_MIN..=CLIENT_PROTOCOL_MAX;
-/// What this build knows beyond the protocol version.
+/// Features that this build supports beyond the protocol version.
 pub const FEATURES: &[&str] = &[];
-/// What this build calls itself.
+/// Name and version of this build's software.
 pub const SOFTWARE: &str = concat!("ostraca ", env!("CARGO_PKG_VERSION"));
 
-/// What a node says of itself.
+/// What a node announces about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDescriptor {
     /// Its cluster.
@@ -28,7 +28,7 @@ pub struct NodeDescriptor {
     pub store_id: u128,
     /// Its name.
     pub node: NodeId,
-    /// Which life of it (R7).
+    /// Its incarnation (R7).
     pub incarnation: Incarnation,
 }
 
@@ -49,7 +49,7 @@ impl NodeDescriptor {
     }
 }
 
-/// A client's hello. With a cluster, another cluster's node refuses.
+/// A client's hello. If it names a cluster, a node of another cluster refuses it.
 #[must_use]
 pub fn client_hello(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello {
     proto::Hello {
@@ -63,11 +63,11 @@ pub fn client_hello(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello
     }
 }
 
-/// The protocol version that both speak, or with which code and reason the connection is closed.
+/// The highest protocol version that both support, or the code and reason with which to close the connection.
 ///
 /// # Errors
 ///
-/// The first thing that does not fit: protocol version, required feature, cluster.
+/// The first mismatch: protocol version, required feature, cluster.
 pub fn negotiate(
     versions: RangeInclusive<u32>,
     own: Option<ClusterId>,
@@ -85,7 +85,7 @@ pub fn negotiate(
     if let Some(feature) =
         theirs.required_features.iter().find(|name| !FEATURES.contains(&name.as_str()))
     {
-        // The reason travels in one packet: a long name is cut.
+        // The reason must fit in one packet, so cut a long name.
         let name: String = feature.chars().take(100).collect();
         return Err((
             CloseCode::UnknownFeature,

@@ -1,9 +1,9 @@
-//! Who is who: the cluster's own authority, and the certificates that it issues.
+//! Identities: the cluster's own authority, and the certificates that it issues.
 //!
-//! A certificate says who its holder is by one URI: `ostraca://<cluster>/node/<name>` or
-//! `ostraca://<cluster>/client/<name>`. No host names are checked anywhere: a node is a node of the
-//! cluster wherever it answers. The *authority* (CA) signs; an [`Identity`] is a certificate with
-//! its key; a [`Principal`] is what a certificate says.
+//! A certificate names its holder by one URI: `ostraca://<cluster>/node/<name>` or
+//! `ostraca://<cluster>/client/<name>`. Host names are never checked: a node belongs to its cluster at any
+//! address. The *authority* (CA) signs; an [`Identity`] is a certificate with its key; a [`Principal`] is what
+//! a certificate names.
 
 use std::fmt;
 use std::path::Path;
@@ -21,10 +21,10 @@ use time::{Duration, OffsetDateTime};
 pub(crate) mod files;
 mod validity;
 
-/// How long what [`Ca`] issues is good: 10 years.
+/// How long certificates issued by [`Ca`] are valid: 10 years.
 pub const VALIDITY: Duration = Duration::days(3_650);
 
-/// Why an identity cannot be made, read or used.
+/// Why an identity cannot be created, read or used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file could not be read or written.
@@ -32,45 +32,45 @@ pub enum IdentityError {
     File {
         /// `read` or `write`.
         action: &'static str,
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// The system's word.
+        /// The underlying I/O error.
         source: std::io::Error,
     },
-    /// The certificate is not one of Ostraca's, or not readable.
+    /// The certificate is unreadable, or was not issued by Ostraca.
     #[error("certificate is of no use: {0}")]
     Certificate(String),
-    /// The key is not readable, or does not fit the certificate.
+    /// The key is unreadable, or does not match the certificate.
     #[error("key is of no use: {0}")]
     Key(String),
-    /// The certificate's time is over, or has not come yet.
+    /// The certificate has expired, or is not valid yet.
     #[error("the certificate of {subject} is good from {from} to {until}, and now is {now}")]
     Expired {
-        /// Whose.
+        /// Whose certificate it is.
         subject: String,
-        /// When it begins.
+        /// Start of its validity.
         from: String,
-        /// When it ends.
+        /// End of its validity.
         until: String,
-        /// This machine's time.
+        /// The current time of this machine.
         now: String,
     },
-    /// A name that cannot stand in a certificate.
+    /// A name that is not allowed in a certificate.
     #[error(
         "name {0:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
     )]
     Name(String),
-    /// Making it failed.
+    /// The certificate could not be created.
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
 
-/// What a certificate's holder may be.
+/// The kinds of certificate holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrincipalKind {
     /// A node of the cluster.
     Node,
-    /// A client; never taken for a node.
+    /// A client; never accepted as a node.
     Client,
 }
 
@@ -83,14 +83,14 @@ impl PrincipalKind {
     }
 }
 
-/// What a certificate says. Displayed as `client/alice`.
+/// The identity in a certificate. Displayed as `client/alice`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// Of which cluster.
+    /// The cluster that it belongs to.
     pub cluster: ClusterId,
-    /// As what.
+    /// Node or client.
     pub kind: PrincipalKind,
-    /// Under which name.
+    /// The name within the cluster.
     pub name: String,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Principal {
 }
 
 impl Principal {
-    /// Reads it from a certificate. The certificate's signature is not checked here.
+    /// Reads it from a certificate, without checking its signature.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Principal {
     }
 }
 
-/// The cluster's own authority: it signs what nodes and clients show.
+/// The cluster's own authority, which signs the certificates of nodes and clients.
 pub struct Ca {
     cluster: ClusterId,
     certificate: String,
@@ -139,11 +139,11 @@ pub struct Ca {
 }
 
 impl Ca {
-    /// A new authority for a cluster.
+    /// Creates an authority for a cluster.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Make`] if the system gives no randomness.
+    /// [`IdentityError::Make`] if the system provides no randomness.
     pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
         let key = KeyPair::generate()?;
         let now = OffsetDateTime::now_utc();
@@ -163,7 +163,7 @@ impl Ca {
     ///
     /// # Errors
     ///
-    /// [`IdentityError`] if either is not readable or not an authority's.
+    /// [`IdentityError`] if either is unreadable or does not belong to an authority.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
         let cluster = TrustRoot::from_pem(certificate)?.cluster;
         let pair = KeyPair::from_pem(key).map_err(|e| IdentityError::Key(e.to_string()))?;
@@ -192,29 +192,29 @@ impl Ca {
         files::write(&directory.join("ca.key"), &self.key)
     }
 
-    /// Of which cluster.
+    /// The cluster of this authority.
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }
 
-    /// The certificate, which everybody who trusts the cluster needs.
+    /// The certificate, which everyone who trusts the cluster needs.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate
     }
 
-    /// What makes others trust this cluster.
+    /// The trust root of this cluster.
     ///
     /// # Errors
     ///
-    /// None that [`Ca::from_pem`] would not have found.
+    /// None that [`Ca::from_pem`] would not have reported.
     pub fn trust(&self) -> Result<TrustRoot, IdentityError> {
         TrustRoot::from_pem(&self.certificate)
     }
 
-    /// A node's identity. `addresses` (host names or IP addresses) are for tools that look at
-    /// certificates; Ostraca itself does not check them.
+    /// Issues a node's identity. `addresses` (host names or IP addresses) are for tools that inspect
+    /// certificates; Ostraca does not check them.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl Ca {
         self.issue(PrincipalKind::Node, name, addresses, now - Duration::hours(1), now + VALIDITY)
     }
 
-    /// A client's identity.
+    /// Issues a client's identity.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl Ca {
         self.issue(PrincipalKind::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
     }
 
-    /// An identity that is good between two moments.
+    /// Issues an identity that is valid between two moments.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl Ca {
     }
 }
 
-/// A certificate with its key: what a node or client shows.
+/// A certificate with its key, as a node or client presents it.
 pub struct Identity {
     principal: Principal,
     certificate: String,
@@ -280,7 +280,7 @@ pub struct Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the key.
+        // Never print the key.
         f.debug_tuple("Identity").field(&self.principal.uri()).finish()
     }
 }
@@ -302,7 +302,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// [`IdentityError`] if either is not readable or the certificate names nobody.
+    /// [`IdentityError`] if either is unreadable or the certificate names no principal.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
         let chain = certificates(certificate)?;
         let first = chain
@@ -333,7 +333,7 @@ impl Identity {
         files::write(&directory.join(format!("{stem}.key")), &self.key)
     }
 
-    /// Who it says its holder is.
+    /// The principal that the certificate names.
     #[must_use]
     pub fn principal(&self) -> &Principal {
         &self.principal
@@ -352,10 +352,10 @@ impl Identity {
     }
 }
 
-/// The cluster that is trusted: its authority's certificate.
+/// The cluster that is trusted, with its authority's certificate.
 #[derive(Clone, Debug)]
 pub struct TrustRoot {
-    /// Which cluster.
+    /// The cluster's id.
     pub cluster: ClusterId,
     pub(crate) authority: CertificateDer<'static>,
 }
@@ -387,7 +387,7 @@ fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, IdentityError
         .map_err(|e| IdentityError::Certificate(e.to_string()))
 }
 
-/// The one `ostraca://` name of a certificate. Two would let a holder choose who it is.
+/// The only `ostraca://` name of a certificate. Two names would let a holder choose its identity.
 fn ostraca_uri(certificate: &CertificateDer<'_>) -> Result<String, IdentityError> {
     use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
     let (_, parsed) = X509Certificate::from_der(certificate)

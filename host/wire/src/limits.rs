@@ -1,100 +1,100 @@
-//! What a side takes from the other: every bound of the protocol, with its default.
+//! What a side accepts from its peer: every bound of the protocol, with its default.
 
 use std::time::Duration;
 
 use crate::proto;
 
-/// Bounds of an endpoint. Each has a default, and the errors name the field.
+/// Limits of an endpoint. Each has a default, and errors name the limit that was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of an envelope's body. Default 1 MiB. Memory: `session_bytes` a session.
+    /// Bytes of an envelope's body. Default 1 MiB. Memory: `session_in_flight_bytes` per session.
     pub max_message: u32,
-    /// Bytes of a frame, checked before anything of it is kept. Default `max_message` and 64 KiB.
+    /// Bytes of a frame, checked before any of it is stored. Default `max_message` and 64 KiB.
     pub max_frame: u32,
-    /// Messages of a session without a reply. Default 256.
+    /// Unanswered messages of a session. Default 256.
     pub session_in_flight_messages: u32,
-    /// Bytes of a session's messages without a reply. Default 8 MiB. A session's reader goes on
-    /// to the end of the message that passes it, so a session holds at most this and one frame.
+    /// Bytes of a session's unanswered messages. Default 8 MiB. Reading goes on to the end of the message that
+    /// crosses the limit, so a session holds at most this and one frame.
     pub session_in_flight_bytes: u64,
-    /// Bytes of a connection: its messages without a reply, and replies that were not handed to QUIC. Default
-    /// 32 MiB. Beyond it nothing more of the connection is read, and beyond as much of replies alone none is made.
-    /// Memory: at worst twice this, and `send_window`. The next two are the same.
+    /// Bytes of a connection: its unanswered messages, and replies not yet handed to QUIC. Default 32 MiB. At
+    /// the limit nothing more is read from the connection; where replies alone reach it, no further reply is
+    /// made. Memory: at worst twice this, and `send_window`. The next two work the same way.
     pub connection_bytes: u64,
-    /// Bytes of all connections of a principal, and of what other nodes pass on for it. Default 128 MiB.
+    /// Bytes of all connections of a principal, and of what other nodes forward for it. Default 128 MiB.
     pub principal_bytes: u64,
     /// Bytes of all principals. Default 512 MiB.
     pub node_bytes: u64,
-    /// How long a reply may wait for the other side to take any of it. Default 1 min.
+    /// How long a reply may wait for the peer to read any of it. Default 1 min.
     pub reply_timeout: Duration,
-    /// Streams of a connection. Default 100.
+    /// Streams per connection. Default 100.
     pub max_streams: u32,
-    /// Streams of a principal, on all of its connections. Default 5,000.
+    /// Streams per principal, over all of its connections. Default 5,000.
     pub principal_streams: usize,
-    /// Connections of a node. Default 1,000.
+    /// Connections per node. Default 1,000.
     pub max_connections: usize,
-    /// Connections of a principal. Default 250.
+    /// Connections per principal. Default 250.
     pub principal_connections: usize,
-    /// Connections that are kept for principals that have none; at most a quarter of `max_connections`. Default 50.
+    /// Connections reserved for principals that have none; at most a quarter of `max_connections`. Default 50.
     pub reserved_connections: usize,
-    /// Bytes of a component in a deploy. Default 64 MiB.
+    /// Bytes of a deployed component. Default 64 MiB.
     pub max_component: u64,
-    /// Deploys of a node that are received at the same time. Default 4. Memory: `max_component` each.
+    /// Concurrent uploads of components to a node. Default 4. Memory: `max_component` each.
     pub max_uploads: usize,
-    /// The same of a principal. Default 2.
+    /// The same per principal. Default 2.
     pub principal_uploads: usize,
-    /// How long a deploy beyond those waits, unread, until one ends; then it is refused. Default 1 s.
+    /// How long a further deploy waits, unread, for another one to end; then it is refused. Default 1 s.
     pub upload_queue_timeout: Duration,
-    /// From one piece of a component to the next. Default 20 s.
+    /// From one fragment of a component to the next. Default 20 s.
     pub upload_fragment_timeout: Duration,
-    /// From a deploy's request to the last piece of its component. Default 5 min.
+    /// From a deploy's request to the last fragment of its component. Default 5 min.
     pub upload_timeout: Duration,
     /// From the first packet to the end of the hello. Default 10 s.
     pub hello_timeout: Duration,
-    /// From a stream's opening to its first whole frame. Default 10 s.
+    /// From the opening of a stream to its first complete frame. Default 10 s.
     pub open_timeout: Duration,
     /// From a frame's first byte to its last. Default 20 s.
     pub frame_timeout: Duration,
-    /// Bytes that may wait unread on one stream. Default 2 MiB.
+    /// Unread bytes per stream. Default 2 MiB.
     pub stream_receive_window: u32,
-    /// Bytes that may wait unread on one connection. Default 16 MiB.
+    /// Unread bytes per connection. Default 16 MiB.
     pub connection_receive_window: u32,
-    /// Bytes that may wait unacknowledged at the sender, a connection. Default 16 MiB. A principal's further
-    /// connections to a node have less, so that all of them stay within its budget.
+    /// Unacknowledged bytes per connection, at the sender. Default 16 MiB. Further connections of a principal
+    /// to a node get less, so that all of them stay within its budget.
     pub send_window: u64,
     /// Silence after which a keep-alive is sent. Default 5 s.
     pub keep_alive_interval: Duration,
-    /// Silence after which a connection is given up. Default 30 s.
+    /// Silence after which a connection is considered lost. Default 30 s.
     pub idle_timeout: Duration,
-    /// Bytes of the UDP socket's buffers, each way; the kernel may give less. Default 2 MiB.
+    /// Size of the UDP socket's buffers in bytes, in each direction; the kernel may give less. Default 2 MiB.
     pub socket_buffer: usize,
-    /// What nodes take from each other.
+    /// Limits between nodes.
     pub peers: PeerLimits,
 }
 
-/// Bounds of connections between nodes. In errors their names begin with `peer_`.
+/// Limits of connections between nodes. In errors their names begin with `peer_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Bytes of a frame. Default 20 MiB: a record of the largest size with its head, in one frame.
-    /// Memory: one frame a stream that is being received.
+    /// Bytes of a frame. Default 20 MiB: a record of the largest size with its head fits into one frame.
+    /// Memory: one frame per stream that is being received.
     pub max_frame: u32,
-    /// Calls of a stream without an answer. Default 4,096.
+    /// Unanswered requests per stream. Default 4,096.
     pub in_flight_requests: u32,
-    /// Bytes of a stream's calls without an answer. Default 64 MiB. The frame that passes it is still
-    /// taken, so a stream holds at most this and one frame of calls, at each side.
+    /// Bytes of a stream's unanswered requests. Default 64 MiB. The frame that crosses the limit is still
+    /// accepted, so a stream holds at most this and one frame of requests, on each side.
     pub in_flight_request_bytes: u64,
-    /// Events of a stream that may wait for whoever asked for them. Default 1,024. Beyond it the
-    /// stream is not read. Memory: `max_frame` each at the very most; events are of rows, and small.
+    /// Pushed events of a stream that wait for their consumer. Default 1,024. At the limit the stream is not
+    /// read. Memory: at the very most `max_frame` each; events describe rows and are small.
     pub pushes: usize,
-    /// Messages of a stream without a reply. Default 8,192.
+    /// Unanswered messages per stream. Default 8,192.
     pub in_flight_messages: u32,
-    /// Bytes of a stream's messages without a reply, and of replies that wait on it. Default 64 MiB, and one frame,
-    /// at each side. Principals share the replies' part.
+    /// Bytes of a stream's unanswered messages, and of replies queued on it. Default 64 MiB, and one frame, on
+    /// each side. Principals share the part for replies.
     pub in_flight_message_bytes: u64,
-    /// Connections from nodes, beside the `max_connections` of clients. Default 128.
+    /// Connections from nodes, in addition to the `max_connections` of clients. Default 128.
     pub max_connections: usize,
-    /// Silence after which a keep-alive is sent, by the node that dialled. Default 500 ms.
+    /// Silence after which the node that dialled sends a keep-alive. Default 500 ms.
     pub keep_alive_interval: Duration,
-    /// Silence after which a connection is given up, at both sides. Default 3 s.
+    /// Silence after which both sides consider a connection lost. Default 3 s.
     pub idle_timeout: Duration,
 }
 
@@ -151,7 +151,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What of them is announced in a hello.
+    /// The limits announced in a hello between a client and a node.
     #[must_use]
     pub fn announced(&self) -> proto::Limits {
         proto::Limits {
@@ -165,7 +165,7 @@ impl Limits {
         }
     }
 
-    /// What of them is announced in a hello between nodes.
+    /// The limits that a hello between nodes announces.
     #[must_use]
     pub fn announced_to_peers(&self) -> proto::Limits {
         proto::Limits {

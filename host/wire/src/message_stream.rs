@@ -1,18 +1,18 @@
-//! Messages come in batches, replies go out in batches: what a client's session and a node's stream of
-//! forwarded messages have in common.
+//! Batched messages in, batched replies out: what a client's session and a node's stream of forwarded messages
+//! have in common.
 //!
-//! The window is kept by not reading: while a stream has its messages or bytes in flight, it is left
-//! alone and QUIC's flow control holds the sender. A message is in flight from its decoding until its
-//! reply has been handed to QUIC, so whoever does not read its replies is not read either, and no queue
-//! here is longer than the window. Replies count for the window as they are made, and before that as the
-//! stream's replies mostly are: whoever asks for large ones has few messages in flight.
+//! The window is enforced by not reading. While the messages or bytes in flight on a stream reach the limit,
+//! the stream is not read, and QUIC's flow control stops the sender. A message is in flight from its decoding
+//! until its reply has been handed to QUIC. So a peer that does not read its replies is not read either, and no
+//! queue here is longer than the window. A reply counts with its size once it exists, before that with the
+//! stream's average reply size: a peer that asks for large replies has few messages in flight.
 //!
-//! The window bounds one stream. What all streams of a connection, a principal and the node hold together is
-//! bounded by [`budget`](crate::budget): at a full connection's the stream waits, at the others' the message is
-//! refused. A frame that has come in part has to be let in before its rest is read.
+//! The window bounds one stream. [`budget`](crate::budget) bounds what all streams of a connection, a principal
+//! and the node hold together: if the connection's budget is full the stream waits, if another one is full the
+//! message is refused. A partly received frame must be admitted before its rest is read.
 //!
-//! A stream of a node carries messages of many senders, none of whom may delay the others. So its window does not
-//! count replies (each sender's budgets do), and its senders take turns in being answered.
+//! A stream of a node carries messages of many senders, none of whom may delay the others. So its window does
+//! not count replies (each sender's budgets do), and its senders take turns in getting their replies.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -34,26 +34,27 @@ use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{Envelope, Outcome, Problem, Reply};
 use crate::validate::InvalidFrame;
 
-/// Replies that go into one write.
+/// Replies per write.
 const BATCH: usize = 512;
 
-/// The part by which one reply moves what the next ones are expected to be.
+/// The weight of one reply in the average reply size, as a divisor.
 const SMOOTHING: u64 = 8;
 
-/// A message, and what it is answered with.
+/// A received message, with the means to answer it.
 #[derive(Debug)]
 pub struct IncomingMessage {
-    /// Checked against the limits of names and bodies. From a client, `principal` is empty, since its
-    /// certificate says it; from a node, `session` is the entity's and `principal` is the sender.
+    /// Validated: its names and body are within the limits. From a client, `principal` is empty, since the
+    /// certificate says it. From a node, `session` is the one that entities know, and `principal` is the
+    /// sender.
     pub envelope: Envelope,
-    /// When it was read: the time since is taken off `remaining_ms` (R22).
+    /// When it was read. The time since then is subtracted from `remaining_ms` (R22).
     pub received: BootInstant,
     /// The right to answer it.
     pub ticket: Ticket,
 }
 
-/// The right to answer one message, which keeps its place in the stream's window. Dropped without
-/// an answer it says `unknown`, since no accepted message ends in silence.
+/// The right to answer one message, which occupies the stream's window until then. If it is dropped without an
+/// answer it answers `unknown`, since every accepted message gets a reply.
 #[derive(Debug)]
 pub struct Ticket {
     reply_channel: Arc<ReplyChannel>,
@@ -65,30 +66,30 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// What the message costs its sender: to be asked before its turn starts, and told what the turn has made.
+    /// The budget charge of this message: check it before the turn starts, then set the reply size.
     #[must_use]
     pub fn charge(&self) -> &Arc<Charge> {
         &self.charge
     }
 
-    /// The message's place in its session.
+    /// The message's sequence in its session.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether the answer can go nowhere: the connection that the message came through is closed.
+    /// Whether the reply can no longer be delivered: the connection that the message came through is closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.reply_channel.outgoing.is_closed()
     }
 
-    /// Answers the message; the reply's sequence is set here. Never waits.
+    /// Answers the message, and sets the reply's sequence. Never waits.
     pub fn reply(mut self, reply: Reply) {
         self.send(reply);
     }
 
-    /// Answers that this copy of the message was not run, and never will be.
+    /// Answers that this copy of the message did not run and never will.
     pub fn not_run(self, problem: Problem) {
         self.reply(Reply {
             outcome: Outcome::NotRun.into(),
@@ -124,25 +125,25 @@ impl Drop for Ticket {
     }
 }
 
-/// What flows on a stream, and where it goes.
+/// The kind of messages that a stream carries, and where they go.
 pub(crate) trait StreamHandler: Sync {
-    /// What a reply is sent as.
+    /// The frame that carries a reply.
     type Frame: Message;
 
-    /// A frame's message, with the tag that its reply is sent under.
+    /// Decodes a frame's message, with the tag for its reply.
     fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), InvalidFrame>;
 
-    /// A reply's frame.
+    /// Encodes a reply.
     fn encode(&self, tag: u64, reply: Reply) -> Self::Frame;
 
-    /// Who is charged for the stream itself.
+    /// The account of the stream itself.
     fn account(&self) -> &Arc<Account>;
 
-    /// Who is charged for a message, if that is somebody else.
+    /// The account of a message, if it is not the stream's.
     fn account_for(&self, envelope: &Envelope) -> Option<Arc<Account>>;
 
-    /// Takes messages in the order they were sent, and leaves the batch empty. While it waits, nothing
-    /// more of the stream is read.
+    /// Takes messages in the order in which they were sent, and leaves the batch empty. Until it returns,
+    /// nothing more is read from the stream.
     fn deliver(&self, batch: &mut Vec<IncomingMessage>) -> impl Future<Output = ()> + Send;
 }
 
@@ -150,12 +151,12 @@ pub(crate) trait StreamHandler: Sync {
 pub(crate) struct StreamLimits {
     pub(crate) messages: u32,
     pub(crate) bytes: u64,
-    /// Whether replies count for the bytes.
+    /// Whether the bytes of replies count.
     pub(crate) count_replies: bool,
-    /// Bytes of a reply that the other side takes, and its setting.
+    /// The largest reply that the peer accepts, in bytes, and the setting that holds it.
     pub(crate) max_reply_bytes: u32,
     pub(crate) setting: &'static str,
-    /// How long replies may wait for the other side to take any of them.
+    /// How long replies may wait for the peer to read any of them.
     pub(crate) reply_timeout: Duration,
 }
 
@@ -163,7 +164,7 @@ pub(crate) struct StreamLimits {
 struct OutgoingReply {
     tag: u64,
     reply: Reply,
-    /// Of the message and the reply.
+    /// Of the message and its reply.
     bytes: u64,
     charge: Arc<Charge>,
 }
@@ -174,12 +175,12 @@ struct ReplyChannel {
     window: Arc<Window>,
 }
 
-/// What of a stream is in flight.
+/// The messages of a stream that are in flight.
 #[derive(Debug)]
 struct Window {
     messages: AtomicU32,
     bytes: AtomicU64,
-    /// Bytes that a reply of the stream has, by those that were made.
+    /// Average size in bytes of the stream's recent replies.
     expected: AtomicU64,
     max_messages: u32,
     max_bytes: u64,
@@ -194,12 +195,12 @@ impl Window {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A reply was made: the bytes that it counts for.
+    /// Adds a reply to the average, and returns the bytes that it counts for.
     fn add_reply(&self, bytes: u64) -> u64 {
         if !self.replies {
             return 0;
         }
-        // Two at once may lose one of them, which only makes the guess a little worse.
+        // Concurrent updates may lose one of them, which makes the estimate only slightly worse.
         let expected = self.expected.load(Ordering::Relaxed);
         let moved = expected - expected / SMOOTHING + bytes / SMOOTHING;
         self.expected.store(moved, Ordering::Relaxed);
@@ -217,11 +218,11 @@ impl Window {
         let messages = self.messages.load(Ordering::Acquire);
         let expected = self.expected.load(Ordering::Relaxed).saturating_mul(messages.into());
         let bytes = self.bytes.load(Ordering::Acquire).saturating_add(expected);
-        // Alone a message may have any size.
+        // A single message may have any size.
         messages >= self.max_messages || (messages > 0 && bytes >= self.max_bytes)
     }
 
-    /// Only the stream's reader waits here, so the one permit that `Notify` keeps is enough.
+    /// Only the stream's reader waits here, so the one permit that `Notify` stores is enough.
     async fn wait_for_room(&self) {
         while self.is_full() {
             self.freed.notified().await;
@@ -257,7 +258,7 @@ pub(crate) async fn serve<T: StreamHandler>(
                 done?;
                 read_all = true;
             }
-            // Ends when every ticket is gone, and the reader with its share of the lane.
+            // Ends once all tickets are gone, and the reader with its half of the channel.
             done = &mut writing => return done,
         }
     }
@@ -271,7 +272,7 @@ async fn read<T: StreamHandler>(
 ) -> Result<(), Error> {
     let account = traffic.account();
     let mut batch = Vec::new();
-    // For the rest of a frame that has come in part.
+    // Covers the rest of a partly received frame.
     let mut paid: Option<Arc<Charge>> = None;
     loop {
         lane.window.wait_for_room().await;
@@ -288,7 +289,7 @@ async fn read<T: StreamHandler>(
             }
             let Some(frame) = reader.next_buffered()? else { break true };
             let paid = paid.take();
-            // At most the frames' limit, which is a u32.
+            // Bounded by the limit on frames, which is a `u32`.
             let bytes = frame.len() as u32;
             lane.window.take(u64::from(bytes));
             let ticket = |tag, sequence, charge| {
@@ -300,7 +301,7 @@ async fn read<T: StreamHandler>(
                     let payer = traffic.account_for(&envelope);
                     let payer = payer.as_ref().unwrap_or(account);
                     let (charge, full) = match paid {
-                        // What was let in before all of it had come is not refused now.
+                        // A message that was admitted before all of it had arrived is not refused now.
                         Some(paid) if paid.is_of(payer) => (paid, None),
                         Some(_) => (payer.charge(bytes.into()), None),
                         None => payer.admit(bytes.into()),
@@ -364,7 +365,7 @@ async fn write<T: StreamHandler>(
         while !waiting.is_empty() {
             let mut written = WriteBatch { window, messages: 0, bytes: 0, charges: Vec::new() };
             while written.charges.len() < BATCH && writer.unwritten() < BATCH_BYTES {
-                // Whoever comes only now has the next turn.
+                // A sender that is new to the queue gets the next turn.
                 while let Ok(next) = replies.try_recv() {
                     waiting.put(next);
                 }
@@ -384,19 +385,19 @@ async fn write<T: StreamHandler>(
         }
     }
     writer.finish();
-    // Whoever reads nothing more is not waited for.
+    // Do not wait for a peer that no longer reads.
     let _ = timeout(LINGER, writer.taken()).await;
     Ok(())
 }
 
-/// Replies that are not written yet: each sender's in their order, and senders take turns.
+/// Replies that are not written yet: in order for each sender, with senders taking turns.
 #[derive(Default)]
 struct FairReplyQueue {
-    /// By their accounts' addresses: the charges in a queue keep its account.
+    /// Keyed by the address of the account, which the charges in the queue keep alive.
     queues: HashMap<usize, VecDeque<OutgoingReply>>,
-    /// Who has replies here, in the order of their turns.
+    /// The senders with queued replies, in the order of their turns.
     turns: VecDeque<usize>,
-    /// An empty queue for the next sender: most streams have one, whose queue runs empty at each batch.
+    /// An empty queue for the next sender. Most streams have only one, whose queue runs empty with each batch.
     spare: VecDeque<OutgoingReply>,
 }
 
@@ -428,7 +429,7 @@ impl FairReplyQueue {
     }
 }
 
-/// What is in the writer, and free when it was handed to QUIC.
+/// The replies in the writer. They leave the window once they have been handed to QUIC.
 struct WriteBatch<'a> {
     window: &'a Window,
     messages: u32,
@@ -443,8 +444,8 @@ impl WriteBatch<'_> {
     }
 }
 
-/// A result that cannot be delivered: the command stays done, and its caller does not hear it. Of other replies the
-/// text is cut.
+/// Replaces a result that is too large for the peer: the command stays committed, but its caller does not get
+/// the result. Of other replies the text is cut.
 fn fit_reply(reply: Reply, bound: &StreamLimits) -> Reply {
     if let (Some(told), true) = (&reply.problem, reply.outcome() != Outcome::Result) {
         let rest = reply.encoded_len() - told.encoded_len();

@@ -1,6 +1,6 @@
-//! How a message ends (R16): the core's word for it, the wire's, and what it means for the route.
+//! How a message ends (R16): the core's outcome, its form on the wire, and what it means for the route.
 //!
-//! Gateways and owners answer by this; so does the simulator, whose nodes have no sockets.
+//! Gateways and owners use it, and so do the simulator's nodes, which have no sockets.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use ostraca_core::rows::Member;
 use crate::problem;
 use crate::proto::{self, Problem, Reply};
 
-/// The detail of a refusal that says which creation time would pass (R17).
+/// The detail of a refusal that holds an acceptable creation time (R17).
 const CREATED_MS: &str = "created_ms";
 
-/// The kind, as the wire has it.
+/// Converts a kind to its form on the wire.
 #[must_use]
 pub fn wire_kind(kind: MessageKind) -> proto::MessageKind {
     match kind {
@@ -25,7 +25,8 @@ pub fn wire_kind(kind: MessageKind) -> proto::MessageKind {
     }
 }
 
-/// What a refusal tells the sender's gateway: `epoch`, and where the owner is known `owner`, `incarnation`, `nonce`.
+/// What a refusal tells the sender's gateway: `epoch`, and `owner`, `incarnation` and `nonce` if the owner is
+/// known.
 #[must_use]
 pub fn hint_details(hint: &OwnerHint) -> BTreeMap<String, String> {
     let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
@@ -43,7 +44,7 @@ fn details(hint: Option<&OwnerHint>, stamp: Option<u64>) -> BTreeMap<String, Str
     details
 }
 
-/// A message's end, as it goes over the wire.
+/// Converts a message's outcome to a reply.
 #[must_use]
 pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> Reply {
     let kind = wire_kind(kind).into();
@@ -97,7 +98,7 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
     }
 }
 
-/// A refusal by the router, as a reply.
+/// Converts a refusal by the router to a reply.
 #[must_use]
 pub fn reply_for_refusal(refusal: Refusal) -> Reply {
     let Refusal { code, message, retry_after, in_doubt } = refusal;
@@ -111,7 +112,8 @@ pub fn reply_for_refusal(refusal: Refusal) -> Reply {
     unknown_if_in_doubt(reply_for_outcome(outcome, MessageKind::Command, Epoch(0)), in_doubt)
 }
 
-/// An answer that this copy did not run says nothing of a former one that may have (R16).
+/// Turns `not-run` into `unknown` if an earlier copy may have run: this copy's refusal proves nothing about
+/// that one (R16).
 #[must_use]
 pub fn unknown_if_in_doubt(reply: Reply, in_doubt: bool) -> Reply {
     if !in_doubt || reply.outcome() != proto::Outcome::NotRun {
@@ -129,13 +131,13 @@ pub fn unknown_if_in_doubt(reply: Reply, in_doubt: bool) -> Reply {
     Reply { outcome: proto::Outcome::Unknown.into(), problem, ..reply }
 }
 
-/// A refusal, as a reply.
+/// A `not-run` reply with this problem.
 #[must_use]
 pub fn not_run(problem: Problem) -> Reply {
     Reply { outcome: proto::Outcome::NotRun.into(), problem: Some(problem), ..Reply::default() }
 }
 
-/// What an answer of a worker of this node means for the route.
+/// What the outcome from a worker of this node means for the route.
 #[must_use]
 pub fn attempt_result_for_outcome(outcome: &Outcome, epoch: Epoch) -> AttemptResult {
     match outcome {
@@ -173,14 +175,14 @@ pub fn attempt_result_for_reply(reply: &Reply) -> AttemptResult {
     }
 }
 
-/// The answer while a node starts.
+/// The refusal while a node starts.
 #[must_use]
 pub fn node_starting() -> Problem {
     let help = "send it again, or to another node".into();
     Problem { help, ..retryable_problem(codes::REBALANCING, "the node is starting") }
 }
 
-/// A refusal that the sender's node acts on.
+/// A retryable refusal, on which the sender's node acts.
 #[must_use]
 pub fn retryable_problem(code: &str, message: &str) -> Problem {
     Problem { retryable: true, retry_after_ms: 100, ..problem(code, message) }

@@ -1,18 +1,18 @@
-//! Files that only their owner can read: keys, and what holds them.
+//! Files that only their owner can read, such as keys.
 
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Writes a file whole, for good and for its owner only. Whoever reads it meanwhile finds the one before, or none:
-/// it is written beside, under a name of its own, and renamed.
+/// Writes a file atomically and durably, readable by its owner only. It writes a temporary file of a unique
+/// name beside it and renames that, so a concurrent reader finds the former file, or none.
 ///
 /// # Errors
-/// The system's word.
+/// The underlying I/O error.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_added_extension("new");
-    // What a crash left there.
+    // Left there by a crash.
     let _ = fs::remove_file(&beside);
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
     file.write_all(text.as_bytes())?;

@@ -1,7 +1,7 @@
-//! TLS 1.3 with ring, both sides with a certificate of the cluster's own authority.
+//! TLS 1.3 with ring; both sides present certificates of the cluster's own authority.
 //!
-//! Resumption is off: each connection checks certificates anew, so that an expired one ends with the
-//! connections that it has. No process-wide default of rustls is read or set.
+//! Resumption is off, so each connection verifies certificates anew, and an expired certificate is useless once
+//! its connections end. Does not read or set rustls' process-wide default provider.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use rustls::{
 use crate::error::Error;
 use crate::identity::{Identity, IdentityError, Principal, PrincipalKind, TrustRoot};
 
-/// What a client asks TLS for; certificates carry no host names, so it is the same everywhere.
+/// The server name in TLS handshakes. Certificates carry no host names, so it is the same everywhere.
 pub const SERVER_NAME: &str = "ostraca";
 
-/// A node's side: it shows `identity`, speaks the application protocols of `alpns`, and takes whoever the
-/// trusted authority has certified.
+/// A node's side: presents `identity`, offers the application protocols `alpns`, and accepts every peer that
+/// the trusted authority has certified.
 ///
 /// # Errors
 ///
-/// [`IdentityError`] if key and certificate do not fit.
+/// [`IdentityError`] if key and certificate do not match.
 pub fn server(
     identity: &Identity,
     trust: &TrustRoot,
@@ -50,11 +50,11 @@ pub fn server(
     Ok(config)
 }
 
-/// A client's side: it shows `identity`, if any, and takes only nodes of the trusted cluster.
+/// A client's side: presents `identity`, if any, and accepts only nodes of the trusted cluster.
 ///
 /// # Errors
 ///
-/// [`IdentityError`] if key and certificate do not fit.
+/// [`IdentityError`] if key and certificate do not match.
 pub fn client(
     identity: Option<&Identity>,
     trust: &TrustRoot,
@@ -80,7 +80,7 @@ pub fn client(
     Ok(config)
 }
 
-/// Who is at the other end of an established connection.
+/// The principal at the other end of an established connection.
 pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, IdentityError> {
     let chain = connection
         .peer_identity()
@@ -110,7 +110,7 @@ fn roots(trust: &TrustRoot) -> Result<RootCertStore, IdentityError> {
     Ok(roots)
 }
 
-/// What the chain does not say: the holder's name belongs to the trusted cluster.
+/// Checks what the chain does not: that the holder's name belongs to the trusted cluster.
 fn named(certificate: &CertificateDer<'_>, trust: &TrustRoot) -> Result<Principal, rustls::Error> {
     let principal = Principal::of(certificate).map_err(other)?;
     if principal.cluster != trust.cluster {
@@ -126,7 +126,7 @@ fn other(error: IdentityError) -> rustls::Error {
     ))))
 }
 
-/// An error of ours within one of rustls, which shows it by its `Debug`: as it is told.
+/// Wraps our error within one of rustls, which prints it by its `Debug`: prints the `Display` text.
 struct DisplayAsDebug(IdentityError);
 
 impl fmt::Debug for DisplayAsDebug {
@@ -143,7 +143,7 @@ impl fmt::Display for DisplayAsDebug {
 
 impl std::error::Error for DisplayAsDebug {}
 
-/// What rustls says of a certificate, without its own words round ours.
+/// Rustls' reason for rejecting a certificate, without the text that it puts around ours.
 fn plain(reason: &str) -> &str {
     let reason = reason.strip_prefix("invalid peer certificate: ").unwrap_or(reason);
     let ours = reason.strip_prefix("Other(OtherError(").and_then(|rest| rest.strip_suffix("))"));
@@ -250,12 +250,12 @@ impl ServerCertVerifier for NodeVerifier {
     }
 }
 
-/// QUIC's number for a TLS alert.
+/// QUIC's error code for a TLS alert.
 const fn alert(number: u64) -> u64 {
     0x100 + number
 }
 
-/// The other side ended the handshake with a TLS alert.
+/// The error if the peer ended the handshake with a TLS alert.
 pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
     const ISSUE: &str = "get one of this cluster with `ostraca ca issue`";
     let (code, text, help) = match number {
@@ -285,7 +285,7 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
     Some(Error::CertificateRejected { code, message: text.into(), help: help.into() })
 }
 
-/// This side ended the handshake, because of what the other one showed.
+/// The error if this side ended the handshake because of the peer's certificate.
 pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
     let (code, help) = match number {
         n if n == alert(48) || n == alert(51) => (

@@ -1,4 +1,4 @@
-//! What is wrong with a message before any entity is asked.
+//! Validates a message before it reaches an entity.
 
 use bytes::Bytes;
 use ostraca_core::ids::Entity;
@@ -8,41 +8,41 @@ use crate::error::{decode_error_message, problem};
 use crate::limits::Limits;
 use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem};
 
-/// Bytes of a type, a method and a namespace.
+/// Maximum length of a type, a method and a namespace in bytes.
 const NAME: usize = 255;
-/// Bytes of an entity id.
+/// Maximum length of an entity id in bytes.
 const ID: usize = 512;
 
-/// Bytes of a session as entities know it.
+/// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
-/// How often nodes may pass a message on.
+/// How often nodes may forward a message.
 const HOPS: u32 = 1;
 
-/// What is no message.
+/// Why a frame is not a valid message.
 #[derive(Clone, Debug)]
 pub enum InvalidFrame {
-    /// It can be told which one it was: it alone is refused.
+    /// The message can be identified, so it alone is refused.
     Message {
-        /// What its answer is sent under: its sequence, or a node's tag.
+        /// The tag of its reply: its sequence, or a node's tag.
         tag: u64,
-        /// Its place in its session.
+        /// Its sequence in its session.
         sequence: u64,
-        /// What is wrong.
+        /// Why it is refused.
         problem: Box<Problem>,
     },
-    /// It cannot: the stream is reset.
+    /// The message cannot be identified: the stream is reset.
     Stream,
 }
 
-/// What can still be read of an envelope that as a whole cannot: whom to answer. It is read up to what cannot be read
-/// even here, such as an unknown field that is nested without end.
+/// What can be decoded of an envelope that as a whole cannot: where to send the refusal. Decoding stops at
+/// whatever fails even here, such as an unknown field with endless nesting.
 #[derive(Clone, PartialEq, Message)]
 struct PartialEnvelope {
     #[prost(uint64, tag = "5")]
     sequence: u64,
 }
 
-/// The same of a message that a node passes on.
+/// The same for a forwarded message.
 #[derive(Clone, PartialEq, Message)]
 struct PartialForwardedMessage {
     #[prost(uint64, tag = "1")]
@@ -51,11 +51,11 @@ struct PartialForwardedMessage {
     envelope: Option<PartialEnvelope>,
 }
 
-/// The envelope of a client's frame, without a principal: the certificate says who it is.
+/// Decodes the envelope of a client's frame, without a principal, which comes from the certificate.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Why it is invalid.
 pub fn decode_client_message(
     frame: &Bytes,
     session: &[u8; SESSION],
@@ -82,16 +82,16 @@ pub fn decode_client_message(
     if let Some(problem) = validate_envelope(&envelope, limits.max_message) {
         return alone(envelope.sequence, problem);
     }
-    // The certificate says who it is.
+    // The principal comes from the certificate.
     envelope.principal.clear();
     Ok(envelope)
 }
 
-/// The envelope of a message that a node passes on, and its tag.
+/// Decodes the envelope of a forwarded message, and its tag.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Why it is invalid.
 pub fn decode_forwarded_message(
     frame: &Bytes,
     max_message: u32,
@@ -133,7 +133,7 @@ pub fn decode_forwarded_message(
 
 fn decode_partial<M: Message + Default>(frame: &Bytes) -> M {
     let mut found = M::default();
-    // What was read before the error stays.
+    // Keep what was decoded before the error.
     let _ = found.merge(frame.clone());
     found
 }
@@ -185,7 +185,7 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
 }
 
 impl Envelope {
-    /// Whom it is for.
+    /// The entity that the message is for.
     #[must_use]
     pub fn entity(&self) -> Entity {
         Entity::new(self.r#type.as_str(), self.id.as_str())

@@ -26,7 +26,7 @@
 //!
 //! What would make many states of one, and is made one, without a loss:
 //! - What no node will ever look at again is thrown away: in machines, on links, in the history that rules
-//!   look at ([`past`]). It rests on what only rises (revisions, epochs, terms) and what never comes back (a
+//!   look at ([`pruning`]). It rests on what only rises (revisions, epochs, terms) and what never comes back (a
 //!   life, an epoch that was given up). Not only argued: [`proof`] runs each machine beside one that forgets
 //!   nothing, and says again, in every later step, what was thrown away.
 //! - That a manager has news to decide from is no part of a state. Wherever it would do something at its next

@@ -1,9 +1,9 @@
 //! What the tests of real processes, the demo and the bench have in common.
 //!
 //! A node here is always the program `ostraca` in a process of its own, driven over QUIC by
-//! `ostraca-client`; nothing is mocked. From the bottom up: [`parts`] builds the program and the
-//! guests, [`home`] is a node's directory, [`node`] its process, [`history`] what clients saw,
-//! [`load`] many clients at once, [`echo`] and [`joined`] what to compare with, [`proxy`] a bad network, [`recorder`] and [`image`] a bad disk,
+//! `ostraca-client`; nothing is mocked. From the bottom up: [`artifacts`] builds the program and the
+//! guests, [`node_dir`] is a node's directory, [`node`] its process, [`history`] what clients saw,
+//! [`load`] many clients at once, [`echo`] and [`baseline`] what to compare with, [`proxy`] a bad network, [`io_recorder`] and [`image`] a bad disk,
 //! [`cluster`] many nodes, [`attack`] what is done to them under load.
 //!
 //! What is confusing: the node is built with the profile of the program that uses it (tests with

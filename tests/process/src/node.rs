@@ -44,7 +44,7 @@ impl NodeProcess {
     /// The same with a change to the command (its environment).
     ///
     /// # Errors
-    /// As [`Node::start`].
+    /// As [`NodeProcess::start`].
     pub fn start_as(home: &NodeDir, change: impl FnOnce(&mut Command)) -> Result<Self> {
         let log = home.dir().with_file_name("node.log");
         let mut command = Command::new(artifacts::ostraca()?);

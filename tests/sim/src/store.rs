@@ -1,7 +1,7 @@
 //! A store as bad as a real one, sans-IO: applying is not syncing, with crashes between; outcomes get lost;
 //! a sync may fail and leave clean pages that the disk never saw (R6).
 //!
-//! It keeps the contract of `EntityStore` all the same, unless a [`Breach`] is asked for, to see the oracle
+//! It keeps the contract of `EntityStore` all the same, unless a [`StoreMutation`] is asked for, to see the oracle
 //! fail. Arrival, delay, duplication and reordering are the world's; this file is the engine.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What can be typed about a cluster that runs.
+//! The command line of commands on a running cluster.
 
 use std::time::Duration;
 

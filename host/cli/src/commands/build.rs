@@ -1,4 +1,4 @@
-//! `ostraca build`: a Rust entity becomes a component.
+//! `ostraca build`: compiles a Rust entity to a component.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! `ostraca ca issue`: a certificate with its key, for a client or a node.
+//! `ostraca ca issue`: issues a certificate with its key, for a client or a node.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `ostraca cluster`: settings and format of the whole cluster.
+//! `ostraca cluster`: cluster-wide settings and format.
 
 use ostraca_wire::proto::{ClusterConfigRequest, ClusterSetting};
 use serde_json::{Map, json};

@@ -1,4 +1,4 @@
-//! `ostraca completions SHELL`: what a shell needs to complete commands.
+//! `ostraca completions SHELL`: prints a completion script.
 
 use clap::CommandFactory;
 use clap_complete::shells;

@@ -1,4 +1,4 @@
-//! `ostraca config`: what a node is set to.
+//! `ostraca config`: shows and checks a node's configuration.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure>
 fn print(global: &Global, text: &str) {
     match global.output {
         OutputFormat::Table => output::text(text),
-        // It was TOML a moment ago.
+        // It has just been parsed as TOML.
         OutputFormat::Json => output::json(&toml_as_json(text)),
     }
 }
@@ -37,7 +37,7 @@ fn toml_as_json(text: &str) -> Value {
         .unwrap_or_default()
 }
 
-/// The file alone: what it names (certificates, the store) is looked at when the node starts.
+/// Checks the file alone: what it names (certificates, the store) is checked when the node starts.
 fn check(global: &Global, file: &Path) -> Result<(), Failure> {
     let config = Config::load(&config_file(file))?;
     match global.output {

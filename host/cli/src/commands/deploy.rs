@@ -1,4 +1,4 @@
-//! `ostraca deploy`: a component with its manifest.
+//! `ostraca deploy`: deploys a component with its manifest.
 
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ fn hosts(hosts: &[NodeIssue]) -> serde_json::Value {
     hosts.iter().map(|host| json!({ "node": host.node, "why": host.reason })).collect()
 }
 
-/// What a deploy did.
+/// One line about the result of a deploy.
 pub(crate) fn summary(it: &DeployResult) -> String {
     let mut text = match it.unchanged {
         true => format!("{}: unchanged, revision {}", it.r#type, it.revision),
@@ -74,7 +74,7 @@ pub(crate) fn summary(it: &DeployResult) -> String {
     text
 }
 
-/// What to type next.
+/// The command to try next.
 pub(crate) fn hint(it: &Methods) -> String {
     let names: Vec<_> =
         it.methods.iter().map(|method| format!("{} ({})", method.name, kind(method))).collect();

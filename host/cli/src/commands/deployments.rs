@@ -1,4 +1,4 @@
-//! `ostraca deployments`: what is deployed.
+//! `ostraca deployments`: lists the deployments.
 
 use serde_json::json;
 

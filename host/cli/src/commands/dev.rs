@@ -1,4 +1,4 @@
-//! `ostraca dev`: a node for development, and the loop of saving and seeing.
+//! `ostraca dev`: a node for development that rebuilds and deploys at each save.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::failure::{Exit, Failure};
 use crate::project::{Project, compile, watch};
 use crate::{connection, output, quote};
 
-/// How often the sources are looked at.
+/// Interval at which source files are checked for changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     let mut stop = run::Stop::listen()?;
-    // A wrong directory is said before a node is started.
+    // Report a wrong directory before a node is started.
     let project = args.dir.as_deref().map(Project::load).transpose()?;
     let (mut config, made) = settle(args)?;
     let port = SavedAddress::choose(args, &mut config);
@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     run::finish(node, stop, why).await
 }
 
-/// The node's configuration; makes the node first if there is none.
+/// The node's configuration; initialises the node if there is none.
 fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
     let file = args.data.join("ostraca.toml");
     let made = !file.exists();
@@ -71,15 +71,15 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
     Ok((config, made))
 }
 
-/// Where the node listens, from one start to the next: other terminals and programs keep its address.
+/// The node's address, kept from one start to the next, so that other terminals and programs can keep using it.
 struct SavedAddress {
     file: PathBuf,
-    /// The address of the time before, if something else has it now.
+    /// The former address, if it is now in use.
     taken: Option<SocketAddr>,
 }
 
 impl SavedAddress {
-    /// Unless an address is given, the one of the time before, if it is free.
+    /// Unless an address is given, uses the former one if it is free.
     fn choose(args: &Dev, config: &mut Config) -> Self {
         let file = args.data.join("address");
         let mut taken = None;
@@ -87,7 +87,7 @@ impl SavedAddress {
             let before = std::fs::read_to_string(&file).ok();
             let before = before.and_then(|text| text.trim().parse::<SocketAddr>().ok());
             match before.filter(|before| before.ip() == config.listen.ip()) {
-                // Only tried: another process may still take it before the node does, which the node then says.
+                // Only a probe: another process may still take the address, which the node then reports.
                 Some(before) if UdpSocket::bind(before).is_ok() => config.listen = before,
                 before => taken = before,
             }
@@ -112,7 +112,7 @@ impl SavedAddress {
     }
 }
 
-/// The profile in the data directory, at the address that the node has now.
+/// The profile in the data directory, with the node's current address.
 fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
     let path = data.join("profile.toml");
     let mut address = node.address();
@@ -167,8 +167,8 @@ fn greet(
 
 enum Never {}
 
-/// Builds and deploys now and whenever a source is saved. A build or deploy that fails is shown; what was deployed
-/// before goes on serving.
+/// Builds and deploys now and at each save of a source file. A failed build or deploy is shown; the former
+/// deployment keeps serving.
 async fn follow(
     dir: Option<&Path>,
     mut project: Option<Project>,
@@ -196,7 +196,7 @@ async fn follow(
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             let now = fingerprint(&sources).await;
-            // An editor may write in several steps: only what has come to rest is built.
+            // An editor may write in several steps: build only once nothing changes.
             if now != before && now == seen {
                 break;
             }

@@ -1,7 +1,7 @@
-//! `ostraca drain NODE`: a node without shards, so that it can be stopped.
+//! `ostraca drain NODE`: moves all shards off a node, so that it can be stopped.
 //!
-//! The drain is a mark in the node's row, and goes on whoever watches (R12). So a connection that breaks
-//! meanwhile is made again, and a watch that ends early says how to go on.
+//! The drain is a mark in the node's row, and continues without a watcher (R12). So a broken connection is made
+//! again, and a watch that ends early says how to continue.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::args::{Drain, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output, quote};
 
-/// How often a broken connection is tolerated, and the wait after it.
+/// Number of broken connections that are tolerated, and the pause after each.
 const RECONNECT: (u32, Duration) = (10, Duration::from_millis(500));
 
 pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> {
@@ -47,7 +47,8 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
     Ok(Exit::Done)
 }
 
-/// Follows the drain to its end, through connections that break. The shards that the node had at first.
+/// Follows the drain to its end, across broken connections. Returns the number of shards that the node had at
+/// first.
 async fn watch(
     client: &Client,
     args: &Drain,
@@ -93,7 +94,7 @@ async fn follow(
     Ok(false)
 }
 
-/// A mistyped name is told before anything is asked for.
+/// Reports a mistyped name before anything is requested.
 async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> {
     let nodes = client.nodes().await?.nodes;
     let names = || nodes.iter().map(|node| node.name.as_str());
@@ -110,7 +111,7 @@ async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> 
 fn progress(args: &Drain) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} [{bar:40}] {pos}/{len} shards, {msg}");
     let bar = ProgressBar::new(0).with_prefix(format!("draining {}", args.node));
-    // The template is a constant; without it the default style is shown.
+    // The template is a constant; if it is invalid the default style is shown.
     match style {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,

@@ -1,4 +1,4 @@
-//! `ostraca entities`: which there are.
+//! `ostraca entities`: lists entities.
 
 use bytes::Bytes;
 use ostraca_client::{EntitiesRequest, EntityInfo, NodeIssue};
@@ -19,7 +19,7 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
     let client = connection::connect(global).await?;
     let mut all: Vec<EntityInfo> = Vec::new();
     let mut silent: Vec<NodeIssue> = Vec::new();
-    // A page may have fewer than were asked for, and still not be the last.
+    // A page may have fewer entities than requested without being the last.
     loop {
         let left = (args.limit as usize).saturating_sub(all.len());
         request.limit = u32::try_from(left).unwrap_or(u32::MAX);
@@ -77,7 +77,7 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
     check_owners(&silent)
 }
 
-/// What is stored was shown; what is missing, and whose it is, is an error all the same.
+/// What is stored was shown; missing information from an owner is still an error.
 pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
     let Some(first) = silent.first() else { return Ok(Exit::Done) };
     let said =
@@ -90,7 +90,7 @@ pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
     Err(Failure::new(Exit::Unreachable, "owner-unresponsive", text).help(help))
 }
 
-/// The word for whether an entity's instance is live.
+/// The word for whether an entity is active.
 pub(crate) fn instance_state(live: Option<bool>) -> &'static str {
     match live {
         Some(true) => "live",
@@ -108,7 +108,7 @@ fn cursor(text: &str) -> Result<Bytes, Failure> {
     })
 }
 
-/// What to type for the next page.
+/// The command that prints the next page.
 fn next_page_command(args: &Entities, next: &str) -> String {
     let mut words = vec!["ostraca".to_owned(), "entities".into()];
     words.extend(args.entity_type.as_deref().map(quote::shell_quote));

@@ -1,4 +1,4 @@
-//! `ostraca events`: what happened in the cluster, as the connected node saw it.
+//! `ostraca events`: events in the cluster, as the connected node saw them.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
                     (OutputFormat::Table, false) => {
                         groups.take(page);
                         if args.follow {
-                            // What comes next may be long in coming.
+                            // The next event may take long: print what was grouped.
                             groups.end();
                         }
                     }
@@ -73,7 +73,7 @@ fn print_missed(missed: u64) {
     }
 }
 
-/// One event in one line: lines come one by one, so their columns are fixed.
+/// One event as a line. Lines are printed one by one, so their columns are fixed.
 fn line(it: &Event) -> String {
     columns(it, &it.kind, &it.message)
 }
@@ -87,10 +87,10 @@ fn columns(it: &Event, kind: &str, text: &str) -> String {
     format!("{:>6}  {at}  {ago:>16}  {kind:<20}  {text}", it.sequence)
 }
 
-/// Events of so many shards in a row are shown in one line.
+/// More consecutive events of shards than this are shown as one line.
 const MANY: usize = 4;
 
-/// What many shards do at once, as one line: a node that joins or dies moves hundreds of them.
+/// Groups events of many shards into one line: a node that joins or dies moves hundreds of them.
 #[derive(Default)]
 struct Groups {
     run: Vec<Event>,
@@ -103,7 +103,7 @@ impl Groups {
             print_missed(page.missed);
         }
         for it in page.events {
-            // One that failed is worth its line.
+            // A failed one gets a line of its own.
             if matches!(it.kind.as_str(), "shard-assigned" | "hand-off-started") {
                 self.run.push(it);
                 continue;
@@ -113,7 +113,7 @@ impl Groups {
         }
     }
 
-    /// Shows what was gathered.
+    /// Prints the group.
     fn end(&mut self) {
         let run = std::mem::take(&mut self.run);
         match run.last() {
@@ -125,7 +125,7 @@ impl Groups {
     }
 }
 
-/// How many shards came to which node, and how many hand-offs began.
+/// How many shards went to which node, and how many hand-offs began.
 fn summary(run: &[Event]) -> String {
     let mut to: BTreeMap<&str, usize> = BTreeMap::new();
     for it in run.iter().filter(|it| it.kind == "shard-assigned") {

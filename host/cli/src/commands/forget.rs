@@ -1,4 +1,4 @@
-//! `ostraca forget NODE`: a node that is gone for good is no problem any more.
+//! `ostraca forget NODE`: marks a permanently lost node as removed.
 
 use serde_json::json;
 

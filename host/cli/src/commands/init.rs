@@ -1,4 +1,4 @@
-//! `ostraca init`: a cluster's first node, or one that joins.
+//! `ostraca init`: initialises a cluster's first node, or one that joins.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(global: &Global, args: &Init) -> Result<Exit, Failure> {
     }
 }
 
-/// A node that joins.
+/// Initialises a node that joins.
 fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     let named = || args.dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let node = args.node.clone().or_else(named).unwrap_or_default();
@@ -63,7 +63,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What is set for the whole cluster.
+/// The cluster-wide settings from the arguments.
 fn settings(args: &Init) -> Result<ClusterSettings, Failure> {
     let mut settings = ClusterSettings::default();
     for (name, value) in &args.set {
@@ -72,7 +72,7 @@ fn settings(args: &Init) -> Result<ClusterSettings, Failure> {
     Ok(settings)
 }
 
-/// A cluster's first node.
+/// Initialises a cluster's first node.
 fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
     let node = args.node.as_deref().unwrap_or("node-1");
     let options = InitOptions {

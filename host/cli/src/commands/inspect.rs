@@ -1,4 +1,4 @@
-//! `ostraca inspect TYPE/ID`: how one entity does.
+//! `ostraca inspect TYPE/ID`: shows one entity's state.
 
 use std::borrow::Cow;
 
@@ -93,7 +93,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     entities::check_owners(it.unresponsive_owner.as_slice())
 }
 
-/// A value is JSON where it is whole and reads as that, else text, else hexadecimal digits.
+/// A value is shown as JSON if it is complete and parses as that, else as text, else as hexadecimal digits.
 fn key_json(key: &StateKey, values: bool) -> Value {
     let mut it = json!({ "key": key.key, "bytes": key.size });
     if !values {
@@ -111,12 +111,12 @@ fn key_json(key: &StateKey, values: bool) -> Value {
     it
 }
 
-/// A value as a terminal may see it, in one line.
+/// A value in one line, safe to print on a terminal.
 fn value(key: &StateKey) -> String {
     let whole = key.value.len() as u64 == key.size;
     let text = match String::from_utf8_lossy(&key.value) {
         Cow::Borrowed(text) => shown(text),
-        // It was cut within a character, or is no text.
+        // It was cut within a character, or is not text.
         Cow::Owned(_) if whole => format!("0x{}", hex(&key.value)),
         Cow::Owned(text) => shown(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
     };
@@ -127,7 +127,7 @@ fn many(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
-/// A key as it is if a terminal may see it, else escaped: guests make keys of whatever they like.
+/// A key, escaped unless it is safe to print on a terminal: guests choose arbitrary keys.
 pub(super) fn shown(key: &str) -> String {
     match key.chars().any(char::is_control) {
         true => key.escape_debug().to_string(),

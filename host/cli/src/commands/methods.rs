@@ -1,4 +1,4 @@
-//! `ostraca methods TYPE`: what a type answers to.
+//! `ostraca methods TYPE`: lists a type's methods.
 
 use ostraca_client::{MessageKind, Method};
 use serde_json::json;

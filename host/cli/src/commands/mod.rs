@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! The commands, one per file.
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `ostraca new`: an entity project that builds, deploys and answers, anywhere.
+//! `ostraca new`: creates an entity project that builds, deploys and answers without further setup.
 
 use std::fs;
 use std::path::Path;

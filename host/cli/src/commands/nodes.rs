@@ -1,4 +1,4 @@
-//! `ostraca nodes`: who is there, and how they stand.
+//! `ostraca nodes`: lists the nodes and their status.
 
 use ostraca_client::{NodeState, NodeStatus, Nodes};
 use serde_json::json;
@@ -53,7 +53,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// The word for how a node stands.
+/// The word for a node's status.
 pub(crate) fn status_name(it: &NodeState) -> &'static str {
     match it.status() {
         NodeStatus::Live => "live",
@@ -65,7 +65,7 @@ pub(crate) fn status_name(it: &NodeState) -> &'static str {
     }
 }
 
-/// When its life registered, by its own clock, if it says so.
+/// When its incarnation registered, by the node's own clock, if known.
 fn since(it: &NodeState) -> Option<String> {
     (it.registered_at_unix_ms > 0).then(|| output::wall(it.registered_at_unix_ms))
 }

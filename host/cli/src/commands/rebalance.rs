@@ -1,4 +1,4 @@
-//! `ostraca rebalance`: as many shards on each node, give or take one.
+//! `ostraca rebalance`: evens out the shard counts of the nodes, to within one.
 
 use std::collections::BTreeMap;
 
@@ -79,8 +79,8 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
     }
 }
 
-/// One shape for what would be done and what was: the plan as it stood at the beginning, and what became of it.
-/// More may have been planned while it went on, as shards had to move for other reasons.
+/// One JSON shape for a plan and for a result: the plan as of the beginning, and the progress. More moves may
+/// have been planned meanwhile, if shards had to move for other reasons.
 fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
     let moves: Vec<_> = plan
         .moves
@@ -98,7 +98,7 @@ fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
 
 fn progress() -> ProgressBar {
     let style = ProgressStyle::with_template("rebalancing [{bar:40}] {pos}/{len} shards, {msg}");
-    // The template is a constant; without it the default style is shown.
+    // The template is a constant; if it is invalid the default style is shown.
     match style {
         Ok(style) => ProgressBar::new(0).with_style(style.progress_chars("=> ")),
         Err(_) => ProgressBar::new(0),

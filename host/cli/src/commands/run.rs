@@ -1,4 +1,4 @@
-//! `ostraca run`: a node, until it is told to stop.
+//! `ostraca run`: runs a node until it is told to stop.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::args::Run;
 use crate::failure::{Exit, Failure};
 use crate::output;
 
-/// What a stop may take before it is given up; what was not answered is then told as unknown.
+/// How long a stop may take before it is abandoned; unanswered messages then end as unknown.
 const GRACE: Duration = Duration::from_secs(20);
-/// The same where a part of the node has ended: its shards cannot be handed over in good order.
+/// The same if a part of the node has failed: its shards cannot be handed over gracefully.
 const BROKEN: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
@@ -20,7 +20,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let config = Config::load_with_join(&config_file(&args.config), &args.join)?;
     let mut node = tokio::select! {
         begun = Node::launch(config) => begun?,
-        // It served nobody yet, and its store may be left at any moment.
+        // It has served nobody yet, and may leave its store at any moment.
         () = stop.recv() => return Ok(Exit::Done),
     };
     let settled = tokio::select! {
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     finish(node, stop, why).await
 }
 
-/// The line that says that a node serves.
+/// The line that says that a node is ready.
 pub(crate) fn ready(node: &Node) -> String {
     let it = node.summary();
     format!(
@@ -51,7 +51,7 @@ pub(crate) fn ready(node: &Node) -> String {
     )
 }
 
-/// Stops in good order; at a second signal at once.
+/// Stops gracefully; at a second signal at once.
 pub(crate) async fn finish(
     node: Node,
     mut stop: Stop,
@@ -90,7 +90,7 @@ impl Stop {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(crate) async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -1,4 +1,4 @@
-//! `ostraca send`: one message, and its outcome.
+//! `ostraca send`: sends one message and prints its outcome.
 
 use std::io::Read;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::args::{Global, OutputFormat, Send};
 use crate::failure::{Exit, Failure, STATUS};
 use crate::{connection, output, quote};
 
-/// The longest body that is read from standard input: no node takes more.
+/// Maximum size of a body that is read from standard input: no node accepts more.
 const MAX_INPUT: u64 = 64 << 20;
 
 pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
@@ -38,7 +38,8 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let waiting = connection::with_spinner("waiting for the outcome", call);
-    // Who waits long may need to know what was waited for: in doubt is only a command.
+    // If no outcome comes, the error depends on the kind: only a command is in doubt. So ask for the kind
+    // meanwhile.
     let asking = is_query(&client, &entity.entity_type, &args.method, options.timeout / 2);
     let (outcome, query) = with_kind(waiting, asking).await;
     connection::disconnect(client).await;
@@ -68,14 +69,14 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     }
 }
 
-/// Whether a method is declared a query, asked after a while.
+/// Whether a method is declared a query; asks after a pause.
 async fn is_query(client: &Client, kind: &str, method: &str, after: Duration) -> bool {
     tokio::time::sleep(after).await;
     let methods = client.methods(kind).await.map(|found| found.methods).unwrap_or_default();
     methods.iter().any(|it| it.name == method && it.kind() == MessageKind::Query)
 }
 
-/// Waits for the outcome only; what `asking` found out by then comes with it.
+/// Waits for the outcome only, and returns it with what `asking` has found out by then.
 async fn with_kind<T>(
     outcome: impl Future<Output = T>,
     asking: impl Future<Output = bool>,
@@ -106,7 +107,7 @@ pub(super) fn entity(text: &str) -> Result<Entity, Failure> {
     }
 }
 
-/// The arguments, checked to be JSON before anything is sent, and sent as they are.
+/// The arguments, checked to be JSON before anything is sent, and sent unchanged.
 pub(super) fn body(json: Option<&str>) -> Result<Bytes, Failure> {
     let (name, text) = match json {
         None => return Ok(Bytes::new()),
@@ -132,7 +133,7 @@ fn stdin() -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Where JSON stops being JSON.
+/// The place at which the JSON becomes invalid.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("not JSON")]
 struct InvalidJson {
@@ -143,7 +144,7 @@ struct InvalidJson {
 }
 
 fn invalid_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
-    // serde counts columns in bytes from 1, and says 0 at the end of a line before.
+    // serde counts columns in bytes from 1, and reports 0 at the end of the line before.
     let before: usize =
         text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let mut at = (before + error.column().saturating_sub(1)).min(text.len());
@@ -172,7 +173,7 @@ fn print(global: &Global, answer: &Reply) {
     }));
 }
 
-/// What to type to send the very same again.
+/// The command that sends the same message again.
 pub(super) fn command_line(
     global: &Global,
     verb: &str,

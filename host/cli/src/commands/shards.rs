@@ -1,4 +1,4 @@
-//! `ostraca shards`: who owns what, as a map of letters.
+//! `ostraca shards`: shows the owner of each shard, as a map of letters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,9 +10,9 @@ use crate::args::{Global, OutputFormat, Shards};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
 
-/// Shards a line of the map.
+/// Shards per line of the map.
 const LINE: usize = 64;
-/// Owners that have a letter of their own; those after them share one sign.
+/// Owners with a letter of their own; all further ones share one sign.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {
@@ -58,7 +58,7 @@ fn state(it: &ShardInfo) -> &'static str {
     }
 }
 
-/// Shards by owner. An owner that is dead has some until they are assigned anew.
+/// Number of shards per owner. A dead owner keeps its shards until they are reassigned.
 fn counts(all: &[ShardInfo]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for owner in all.iter().filter_map(|it| some(&it.owner)) {
@@ -67,7 +67,7 @@ fn counts(all: &[ShardInfo]) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// A letter for each shard, and what the letters mean.
+/// A letter for each shard, and a legend.
 fn map(all: &[ShardInfo]) -> String {
     let counts = counts(all);
     let letter = |owner: &str| {

@@ -1,6 +1,6 @@
-//! `ostraca status`: whether the cluster is well, and what to do if not, in one screen.
+//! `ostraca status`: shows cluster health and how to fix problems, in one screen.
 //!
-//! What is wrong comes last, where a terminal shows it; whether anything is stands in the exit code, for monitors.
+//! Problems come last, where a terminal shows them. The exit code says whether there are any, for monitoring.
 
 use ostraca_client::{ClusterStatus, Status};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     }
     let name = status.info.get("cluster_name").map_or("", String::as_str);
     let sees = match &status.cluster_status {
-        // All that it knows of the others it has from there.
+        // Everything that it knows of other nodes comes from the store.
         Some(it) if !it.store_available => {
             let ago = output::span(it.since_renewal_ms);
             format!("as node {} saw it {ago} ago, before the store fell silent", status.node)
@@ -120,7 +120,7 @@ fn cluster(it: &ClusterStatus) -> [(&'static str, String); 4] {
     [("manager", manager), ("nodes", nodes), ("shards", shards), ("store", store)]
 }
 
-/// Two columns of numbers: one screen.
+/// Numbers in two columns, to fit one screen.
 fn numbers(status: &Status) {
     let all: Vec<_> = status.metrics.iter().map(|(name, n)| (name.replace('_', " "), n)).collect();
     let half = all.len().div_ceil(2);

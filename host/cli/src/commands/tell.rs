@@ -1,4 +1,4 @@
-//! `ostraca tell`: a command, and only that it is done for good (R19).
+//! `ostraca tell`: sends a command and prints only whether it was committed (R19).
 
 use ostraca_client::{CallError, CallOptions, MessageKind, SessionId};
 use serde_json::json;

@@ -1,7 +1,7 @@
-//! From a Rust project to a component: cargo, then the encoder, then the same check that a node makes.
+//! Compiles a Rust project to a component: cargo, then the encoder, then the same check that a node makes.
 //!
-//! The release profile is set by environment variables, so that projects need not repeat it. Those change what
-//! cargo thinks of everything it has built: hence a target directory of its own, inside the project's.
+//! Environment variables set the release profile, so that projects need not repeat it. They would invalidate
+//! everything that cargo has built, hence a target directory of its own within the project's.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -18,7 +18,7 @@ use crate::output;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
-/// Small and fast, and a panic is a trap. What is durable does not wrap in silence: overflow panics, as in tests.
+/// Small and fast; a panic is a trap. Durable state must not wrap silently, so overflow panics, as in tests.
 const PROFILE: [(&str, &str); 7] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
     ("CARGO_PROFILE_RELEASE_LTO", "fat"),
@@ -29,7 +29,7 @@ const PROFILE: [(&str, &str); 7] = [
     ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
 ];
 
-/// What was built.
+/// The result of a build.
 pub(crate) struct Built {
     pub(crate) size: u64,
     pub(crate) methods: Vec<(String, &'static str)>,
@@ -75,9 +75,9 @@ fn program(variable: &str, name: &str) -> OsString {
     std::env::var_os(variable).filter(|it| !it.is_empty()).unwrap_or_else(|| name.into())
 }
 
-/// Runs it to its end: what it prints for people goes where ours goes, what it prints for us is given back.
+/// Runs a command to its end. Its standard error passes through; its standard output is returned.
 async fn output_of(name: &str, command: &mut Command) -> Result<Output, Failure> {
-    // Not `output()`: that would take standard error too.
+    // Not `output()`, which would capture standard error too.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
     let child = child.map_err(|error| not_started(name, &error))?;
     child.wait_with_output().await.map_err(|error| not_started(name, &error))
@@ -92,7 +92,8 @@ fn not_started(name: &str, error: &std::io::Error) -> Failure {
     }
 }
 
-/// Says what to type before cargo prints a page of errors. Whoever builds the standard library anew has none.
+/// Suggests the missing target before cargo prints a page of errors. A build of the standard library from
+/// source does not need it.
 async fn target_is_there() -> Result<(), Failure> {
     if std::env::var_os("CARGO_UNSTABLE_BUILD_STD").is_some() {
         return Ok(());
@@ -139,7 +140,7 @@ fn build_failed(text: &str) -> Failure {
     Failure::new(Exit::Usage, "build-failed", text).help("fix what is shown above, and build again")
 }
 
-/// One line of what cargo reports.
+/// One line of cargo's JSON report.
 #[derive(Deserialize)]
 struct Report {
     reason: String,
@@ -154,7 +155,7 @@ struct Target {
     crate_types: Vec<String>,
 }
 
-/// Runs cargo, and gives the core module's path.
+/// Runs cargo, and returns the path of the core module.
 async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Failure> {
     let package = metadata.packages.iter().find(|package| package.manifest_path == cargo_toml);
     let mut cargo = Command::new(program("CARGO", "cargo"));
@@ -165,7 +166,7 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
         .arg("--manifest-path")
         .arg(cargo_toml)
         .envs(PROFILE)
-        // They are for this machine's programs; a guest's own stand in its .cargo/config.toml.
+        // They are for this machine's programs; a guest's own are in its .cargo/config.toml.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let output = output_of("cargo", &mut cargo).await?;
@@ -190,7 +191,7 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
     })
 }
 
-/// What a node would say to it, before a node is asked.
+/// Validates the component as a node would, before it is sent to one.
 async fn check(project: &Project, component: &[u8]) -> Result<Built, Failure> {
     let settings = RuntimeSettings {
         allocator: Allocator::OnDemand,
@@ -219,7 +220,7 @@ fn refused(error: ostraca_wasm::Error) -> Failure {
     Failure::usage(error.code(), format!("cannot {error}"))
 }
 
-/// Beside and renamed: a deploy meanwhile reads the old one, whole.
+/// Writes a temporary file and renames it, so that a concurrent deploy reads the former component, complete.
 fn write(path: &Path, component: &[u8]) -> Result<(), Failure> {
     let failed = |error| Failure::file("write", path, &error);
     if let Some(folder) = path.parent() {

@@ -1,9 +1,9 @@
-//! What `ostraca new` writes: a small entity, and the SDK and WIT beside it.
+//! What `ostraca new` writes: a small entity, and the SDK and WIT with it.
 
-/// The SDK's and the WIT's sources, with their paths in this repository.
+/// Sources of the SDK and the WIT, with their paths in this repository.
 const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));
 
-/// Names that cargo or Rust would take for something else.
+/// Names that have another meaning for cargo or Rust.
 pub(crate) const RESERVED: [&str; 51] = [
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate",
     "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl",

@@ -1,13 +1,13 @@
-//! Notices that a source file was saved, by looking: no watcher of the system's is needed for a few files.
+//! Detects saved source files by polling: a few files need no watcher of the operating system.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
-/// Files that are looked at, at most: a wrong directory must not keep the disk busy.
+/// Maximum number of files that are polled: a wrong directory must not keep the disk busy.
 const MAX_FILES: usize = 10_000;
 
-/// A hash of names, sizes and times of a project's files. Never stored: it only tells now from before.
+/// A hash of the names, sizes and times of a project's files. Never stored: it only detects changes.
 pub(crate) fn fingerprint(dir: &Path) -> u64 {
     let mut all = Vec::new();
     walk(dir, &mut all);
@@ -18,7 +18,7 @@ pub(crate) fn fingerprint(dir: &Path) -> u64 {
 }
 
 fn walk(dir: &Path, all: &mut Vec<(std::path::PathBuf, u64, Option<std::time::SystemTime>)>) {
-    // A directory that went away while it was looked at is a change like any other.
+    // A directory that disappears meanwhile is a change like any other.
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! One request and its answer, frame by frame.
+//! One request and its response, frame by frame.
 
 use bytes::Bytes;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
@@ -30,7 +30,7 @@ pub(super) async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, A
         match frame.response {
             Some(Response::Problem(problem)) => return Err(AdminError::Refused(Box::new(problem))),
             Some(response) => responses.push(response),
-            // Something newer than this client.
+            // Sent by a newer node: ignore it.
             None => {}
         }
         if !frame.more {

@@ -1,4 +1,4 @@
-//! Answers that grow.
+//! Streamed responses.
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ use ostraca_wire::proto::{DrainProgress, Events, RebalanceProgress};
 use super::AdminError;
 use super::exchange::{decode, other_question, too_early};
 
-/// What [`Updates`] can be of.
+/// The kinds of updates that [`Updates`] can carry.
 pub trait Update: Sized {
     #[doc(hidden)]
     fn of(response: Response) -> Option<Self>;
@@ -42,7 +42,7 @@ impl Update for Events {
     }
 }
 
-/// An answer that grows. Dropping it ends the telling, and not what was asked for.
+/// A streamed response. Dropping it does not cancel the operation.
 pub struct Updates<T> {
     reader: FrameReader,
     ended: bool,
@@ -56,7 +56,7 @@ impl<T> Updates<T> {
 }
 
 impl<T: Update> Updates<T> {
-    /// The next part, waiting for it as long as it takes; none at the end. Cancel-safe.
+    /// Waits for the next update, without a timeout; `None` at the end. Cancel-safe.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl<T: Update> Updates<T> {
                     self.ended |= part.is_none();
                     return part.map(Some).ok_or_else(other_question);
                 }
-                // The end, or something newer than this client.
+                // The end, or sent by a newer node.
                 None => {}
             }
         }

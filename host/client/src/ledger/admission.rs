@@ -1,25 +1,26 @@
-//! What a session takes from its callers: ids, stamps, and how much it may hold without an outcome.
+//! What a session accepts from its callers: ids, creation times, and limits on calls without an outcome.
 
 use ostraca_wire::problem;
 use ostraca_wire::proto::Problem;
 
 use crate::call::{MessageId, SessionId};
 
-/// Messages that a session holds without an outcome, at most; beyond it `session-full`.
+/// Maximum number of a session's messages without an outcome; beyond it `session-full`.
 const MAX_PENDING: usize = 65_536;
-/// Bytes of their bodies, at most.
+/// Maximum size of their bodies in bytes.
 const MAX_PENDING_BYTES: usize = 64 << 20;
 
-/// A message that was not taken, by the id that it would have had.
+/// A refused message, with the id that it would have had.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdmissionError {
     /// The id.
     pub id: MessageId,
-    /// Why not.
+    /// Why it was refused.
     pub problem: Box<Problem>,
 }
 
-/// Where a session's messages come in: each new one gets the next sequence and a creation time that never falls (R17).
+/// Admits a session's messages: each new one gets the next sequence, and a creation time that never decreases
+/// (R17).
 #[derive(Debug)]
 pub struct CallAdmission {
     session: SessionId,
@@ -32,7 +33,7 @@ pub struct CallAdmission {
 }
 
 impl CallAdmission {
-    /// Of a session whose next message is `next`.
+    /// Admission for a session whose next message is `next`.
     #[must_use]
     pub fn new(session: SessionId, next: u64) -> Self {
         Self { session, next: next.max(1), latest: 0, pending: 0, pending_bytes: 0, ended: false }
@@ -44,11 +45,12 @@ impl CallAdmission {
         self.next
     }
 
-    /// Takes a message with a body of `size` bytes: a new one at this cluster time, or one that is sent `again`.
+    /// Admits a message with a body of `size` bytes: a new one at this cluster time, or one that is sent
+    /// `again`.
     ///
     /// # Errors
     ///
-    /// Why it is not taken.
+    /// Why it is refused.
     pub fn admit(
         &mut self,
         resend: Option<MessageId>,
@@ -94,18 +96,18 @@ impl CallAdmission {
         }
     }
 
-    /// The books stamped a message anew: later ones must not bear a lower stamp.
+    /// The ledger restamped a message: later ones must not have a lower creation time.
     pub fn stamped(&mut self, latest: u64) {
         self.latest = self.latest.max(latest);
     }
 
-    /// So many messages, of so many bytes, have their outcome.
+    /// This many messages, with this many bytes, have got their outcome.
     pub fn release(&mut self, messages: usize, bytes: usize) {
         self.pending -= messages;
         self.pending_bytes -= bytes;
     }
 
-    /// Nothing is taken from now on.
+    /// Refuses everything from now on.
     pub fn close(&mut self) {
         self.ended = true;
     }

@@ -1,42 +1,43 @@
-//! When a client leaves a gateway that is there, and cannot reach its cluster.
+//! When a client switches away from a gateway that is reachable but cut off from its cluster.
 //!
-//! Such a gateway keeps its connections: messages wait at it, or come back as bounces. A session whose messages only
-//! bounced for a while asks for another gateway; one that hears nothing does so only if no other session of the
-//! client hears anything either, since a turn may be slow. Clients differ in their patience, and each leave that did
-//! not help doubles it, so that a cluster in trouble is not made to shake hands all the time.
+//! Such a gateway keeps its connections; messages wait at it, or it refuses them itself. A session whose
+//! messages only got such refusals for a while asks for another gateway. A session that gets no replies does so
+//! only if no other session of the client gets any either, since a turn may be slow. The timeout differs
+//! between clients, and each switch that did not help doubles it, so that a cluster in trouble is not flooded
+//! with handshakes.
 
 use std::time::{Duration, Instant};
 
 use super::jitter::JitterRng;
 
-/// Patience is doubled at most so often.
+/// The timeout is doubled at most this often.
 const DOUBLINGS: u32 = 4;
 
-/// What a session's messages meet.
+/// Lack of progress of a session's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// Since when none of them was answered by an entity.
+    /// Since when no entity has answered any of them.
     pub since: Instant,
-    /// They came back from the gateway; else nothing was heard.
+    /// The gateway refused them; otherwise there was no reply.
     pub rejected_by_gateway: bool,
 }
 
-/// One for a client: its sessions report to it. Sans-IO, as the books of a session are.
+/// One per client; its sessions report to it. Sans-IO, like the ledger.
 #[derive(Debug)]
 pub struct SwitchTimer {
     bound: Duration,
-    /// This client's share of the bound: not all leave at once.
+    /// This client's factor on the timeout, so that not all switch at once.
     share: f64,
     switches: u32,
-    /// When this connection began, or any session last heard of an entity.
+    /// When this connection began, or any session last got an entity's reply.
     progress: Instant,
-    /// When patience was lost last.
+    /// When the client last switched.
     last_switch: Option<Instant>,
     noise: JitterRng,
 }
 
 impl SwitchTimer {
-    /// The patience of a client that connects now. `seed` makes it differ from others'.
+    /// The timer of a client that connects now. `seed` makes its timeout differ from others'.
     #[must_use]
     pub fn new(bound: Duration, seed: u64, now: Instant) -> Self {
         let mut noise = JitterRng::new(seed);
@@ -44,7 +45,7 @@ impl SwitchTimer {
         Self { bound, share, switches: 0, progress: now, last_switch: None, noise }
     }
 
-    /// A session took replies: whether an entity has answered it.
+    /// A session received replies; `answered`: an entity has answered it.
     pub fn record_replies(&mut self, answered: bool, now: Instant) {
         if answered {
             self.switches = 0;
@@ -52,7 +53,8 @@ impl SwitchTimer {
         }
     }
 
-    /// Whether the client leaves its gateway because a session is stuck like this: then all wait anew, and longer.
+    /// Whether the client switches its gateway because of this stall. If so, restarts the timer with a longer
+    /// timeout.
     pub fn try_switch(&mut self, stuck: Stall, now: Instant) -> bool {
         if self.deadline(stuck) > now {
             return false;
@@ -64,7 +66,7 @@ impl SwitchTimer {
         true
     }
 
-    /// When a session that is stuck like this loses patience.
+    /// When a session with this stall makes the client switch.
     #[must_use]
     pub fn deadline(&self, stuck: Stall) -> Instant {
         let since = match stuck.rejected_by_gateway {

@@ -1,6 +1,6 @@
-//! Noise that spreads clients' retries over time.
+//! Random noise that spreads clients' retries over time.
 
-/// Xorshift, which is noise enough for that.
+/// Xorshift is random enough for that.
 #[derive(Debug)]
 pub(super) struct JitterRng(u64);
 

@@ -1,4 +1,4 @@
-//! How a message ends, or is sent again: by a reply, or by what is known when there will be none.
+//! How a message ends or is retried: by a reply, or by what is known when none will come.
 
 use std::time::{Duration, Instant};
 
@@ -7,26 +7,26 @@ use ostraca_wire::proto::{self, MessageKind, Outcome, Problem};
 use super::{Ledger, Mutation, State};
 use crate::call::{CallError, Reply};
 
-/// The first wait before a message is sent again; doubled each time.
+/// The first pause before a retry; doubled each time.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
-/// The longest, unless a node asks for more.
+/// The longest pause, unless a node asks for more.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Outcomes that no further copy can better: what ran cannot be told any more. (`superseded` says that
-/// this copy did not run: proof, if it was the only one.)
+/// Codes that no further copy can improve on: what ran can no longer be found out. (`superseded` says that this
+/// copy did not run, which is proof if it was the only one.)
 const LOST_FOR_GOOD: [&str; 2] = ["superseded", "reply-too-large"];
 /// The entity does not remember the session.
 const TOO_OLD: &str = "too-old";
-/// What a gateway says that does not reach the owner.
+/// Codes of a gateway that does not reach the owner.
 const BOUNCES: [&str; 6] =
     ["no-owner", "not-owner", "rebalancing", "store-unavailable", "unknown", "abandoned"];
-/// What a gateway that holds messages back says, as an owner does: it is no sign of either.
+/// Codes that gateways and owners both use: they indicate neither.
 const AMBIGUOUS: [&str; 2] = ["overloaded", "deadline-exceeded"];
-/// The id stands for another message: this one has not run, whatever became of that one.
+/// The id belongs to another message. This one has not run, whatever became of that one.
 const OTHER_MESSAGE: &str = "id-reused";
 
 impl<W> Ledger<W> {
-    /// Takes a reply. One to a message that has its outcome changes nothing.
+    /// Handles a reply. One to a message that already has its outcome changes nothing.
     pub fn on_reply(&mut self, reply: proto::Reply, now: Instant) {
         let sequence = self.sequence_of(&reply);
         let outcome = reply.outcome();
@@ -46,7 +46,7 @@ impl<W> Ledger<W> {
             call.state = State::Ready;
             self.release_window(bytes);
         } else if !is_final(outcome) {
-            // Of a copy that does not matter any more.
+            // To a copy that no longer matters.
             return;
         }
         let id = self.id(sequence);
@@ -97,7 +97,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Whether an entity was reached, or the gateway speaks for itself.
+    /// Tracks whether an entity answered, or the gateway itself.
     fn note_speaker(&mut self, reply: &proto::Reply) {
         let code = reply.problem.as_ref().map_or("", |said| &*said.code);
         let by_entity = is_final(reply.outcome());
@@ -131,12 +131,12 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Sends it again after a wait, if its deadline lets it.
+    /// Retries it after a pause, if its deadline allows.
     pub(super) fn schedule_retry(&mut self, sequence: u64, said: Problem, now: Instant) {
         let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
-        // Between half of it and all of it, and never before the node asked for it.
+        // Between half of it and all of it, and never before the time that the node asked for.
         let wait = full.mul_f64(0.5 + noise / 2.0).max(Duration::from_millis(said.retry_after_ms));
         call.attempts += 1;
         let due = now + wait;
@@ -154,7 +154,7 @@ impl<W> Ledger<W> {
         let Some(call) = self.calls.get(&sequence) else { return };
         let sent = call.in_doubt || call.state == State::InFlight;
         if sent && call.message.envelope.kind() == MessageKind::Query {
-            // It changed nothing and nothing of it is recorded: there is nothing to find out later.
+            // It changed nothing and is not recorded, so there is nothing to find out later.
             let error = CallError::unanswered(self.id(sequence), why);
             self.complete(sequence, Err(error));
         } else if sent {

@@ -1,9 +1,10 @@
-//! When a message may be stamped anew, after an entity refused its creation time (R17).
+//! When a message may be restamped, after an entity refused its creation time (R17).
 //!
-//! Only if no copy of it is in doubt: a second stamp would let it run a second time. And only if every later message
-//! to the same entity bears a stamp as high: an entity that drops a lane refuses by the highest stamp that ran in it,
-//! which must cover every sequence below. A later one that is in doubt keeps its stamp, and waits at the entity for this
-//! one: then this one takes the later one's stamp, and no higher one.
+//! First, no copy of it may be in doubt: a second creation time would let it run a second time. Second, every
+//! later message to the same entity must have a creation time at least as high. An entity that drops a lane
+//! refuses by the highest creation time that ran in it, which must cover every sequence below. A later message
+//! that is in doubt keeps its creation time, and waits at the entity for this one. Then this one takes the
+//! later one's creation time, and no higher one.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +12,18 @@ use ostraca_wire::proto::{MessageKind, Problem};
 
 use super::{Ledger, Mutation, State};
 
-/// How long a message waits before it is looked at again whether it may be stamped anew.
+/// How long a message waits before the next check whether it may be restamped.
 const RESTAMP_RETRY: Duration = Duration::from_millis(20);
 
-/// The detail of a refusal that says which creation time would pass.
+/// The detail of a refusal that holds an acceptable creation time.
 const CREATED_MS: &str = "created_ms";
 
-/// The creation time that a refusal says would pass.
+/// The acceptable creation time that a refusal holds.
 pub(super) fn suggested_created_ms(problem: &Problem) -> Option<u64> {
     problem.details.get(CREATED_MS)?.parse().ok()
 }
 
-/// What may be done now with a message that needs another stamp.
+/// What may be done now with a message that needs another creation time.
 enum Restamp {
     Done,
     Later,
@@ -30,7 +31,8 @@ enum Restamp {
 }
 
 impl<W> Ledger<W> {
-    /// The entity does not remember the session, and the message may be a copy of what ran before it was forgotten.
+    /// The entity does not remember the session, and the message may be a copy of one that ran before the
+    /// session was dropped.
     pub(super) fn too_old(&mut self, sequence: u64, said: Problem, now: Instant) {
         let restamps = self.has_mutation(Mutation::RestampInDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
@@ -46,7 +48,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Gives a message its new stamp, if it needs one; false: it does not go out now.
+    /// Restamps a message if it needs it; false: it must not be sent now.
     pub(super) fn apply_restamp(&mut self, sequence: u64, now: Instant) -> bool {
         let Some(stamp) = self.calls.get(&sequence).and_then(|call| call.restamp) else {
             return true;
@@ -71,7 +73,7 @@ impl<W> Ledger<W> {
 
     fn restamp(&mut self, sequence: u64, asked: u64) -> Restamp {
         let Some(call) = self.calls.get(&sequence) else { return Restamp::Never };
-        // A copy of one that was given up may still be on its way, with its old stamp.
+        // A copy of a given-up message may still be on its way, with its old creation time.
         let careful = !self.has_mutation(Mutation::RestampInDoubt);
         if careful && (call.in_doubt || self.given_up.range(sequence + 1..).next().is_some()) {
             return Restamp::Never;
@@ -81,14 +83,15 @@ impl<W> Ledger<W> {
             of_entity.map(|lane| lane.range(sequence..).copied().collect()).unwrap_or_default();
         let mut stamp = asked;
         for later in from.iter().filter_map(|later| self.calls.get(later)).filter(|_| careful) {
-            // What a query bears is never looked at: it leaves no lane.
+            // The creation time of a query does not matter: a query leaves no lane.
             let query = later.message.envelope.kind() == MessageKind::Query;
             if query || later.message.created_ms >= stamp {
                 continue;
             }
             if later.in_doubt {
-                // It waits for this one at the entity, so waiting for its end would be for ever. Its own stamp may do: if
-                // not now, then where an entity is loaded that has not forgotten the session, or it is refused itself.
+                // The later message waits for this one at the entity, so waiting for it would never end. Its
+                // creation time may be accepted: if not now, then on a host where the entity still remembers
+                // the session; otherwise it is itself refused.
                 stamp = later.message.created_ms;
             } else if later.state == State::InFlight {
                 return Restamp::Later;

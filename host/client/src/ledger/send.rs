@@ -1,4 +1,4 @@
-//! What goes out next, and what is said with it.
+//! What is sent next, and the fields that are filled in then.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use prost::Message as _;
 use super::{Ledger, Mutation, Stall, State};
 
 impl<W> Ledger<W> {
-    /// The lowest message that is ready, if the window has room: it counts as sent from now on.
+    /// The lowest ready message, if the window has room. It counts as sent from now on.
     pub fn next_to_send(&mut self, now: Instant) -> Option<&Envelope> {
         let sequence = loop {
             if self.messages_in_flight >= self.limits.messages
@@ -25,7 +25,8 @@ impl<W> Ledger<W> {
             }
         };
         let after = self.after(sequence);
-        // Gateways refuse more than the message's own sequence. Only `Mutation::SettleUnread` gets there.
+        // Gateways refuse more than the message's own sequence. Only `Mutation::SettleUnreadReplies` gets
+        // there.
         let settled = self.settled().min(sequence);
         let call = self.calls.get_mut(&sequence)?;
         call.state = State::InFlight;
@@ -34,10 +35,10 @@ impl<W> Ledger<W> {
         envelope.after = after;
         envelope.settled = settled;
         envelope.created_ms = call.message.created_ms;
-        // 0 would say that there is no deadline.
+        // 0 would mean no deadline.
         envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;
-        // What never ended before is not of this series.
+        // Begins a new stall, unless one is under way.
         self.stall.get_or_insert(Stall { since: now, rejected_by_gateway: false });
         self.messages_in_flight += 1;
         self.bytes_in_flight += call.bytes;
@@ -57,7 +58,7 @@ impl<W> Ledger<W> {
 
     fn too_large(&self, sequence: u64) -> Option<Problem> {
         let envelope = &self.calls.get(&sequence)?.message.envelope;
-        // What is filled in when it is sent takes at most so much.
+        // Maximum size of the fields that are filled in when it is sent.
         const FILLED_IN: usize = 64;
         let (size, body) = (envelope.encoded_len() + FILLED_IN, envelope.body.len());
         let (what, size, limit, setting) = if body > self.limits.max_message as usize {

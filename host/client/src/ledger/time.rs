@@ -1,4 +1,4 @@
-//! Cluster time as a client knows it: what nodes say, moved on by a clock that counts suspension (R17).
+//! Cluster time as a client knows it: reported by nodes, and advanced by a clock that counts suspension (R17).
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use ostraca_wire::proto;
 
 use super::restamp::suggested_created_ms;
 
-/// A client's reading of cluster time, which stamps its messages. Behind is safe: what is stamped too low is refused
-/// with a time that passes. Ahead is refused until the cluster's time is there.
+/// A client's reading of cluster time, which stamps its messages. Being behind is safe: a refusal of a creation
+/// time that is too low names an acceptable one. One that is ahead is refused until the cluster's time catches
+/// up.
 ///
-/// Sans-IO: `local` is what a clock of this machine shows that counts suspension.
+/// Sans-IO: `local` is the reading of a clock of this machine that counts suspension.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClusterTime(Option<(u64, Duration)>);
 
@@ -20,19 +21,19 @@ impl ClusterTime {
         self.reading(local).max(1)
     }
 
-    /// Somebody who knows says that it is so late, or later.
+    /// Advances the clock to a cluster time that a node reported, unless it is already later.
     pub fn advance_to(&mut self, cluster_ms: u64, local: Duration) {
         if self.reading(local) < cluster_ms {
             self.0 = Some((cluster_ms, local));
         }
     }
 
-    /// A refused stamp says which time would pass (R17).
+    /// Adopts the acceptable creation time in a refusal (R17).
     pub fn observe_reply(&mut self, reply: &proto::Reply, local: Duration) {
         let Some(problem) = &reply.problem else { return };
         match (problem.code.as_str(), suggested_created_ms(problem)) {
             ("too-old", Some(time)) => self.advance_to(time, local),
-            // An owner says that it is so late, and that this clock is far ahead.
+            // An owner reports its time, and that this clock is far ahead.
             ("created-in-future", Some(time)) => self.0 = Some((time, local)),
             _ => {}
         }

@@ -13,11 +13,11 @@ use crate::shard::StopReason;
 /// One thing to do. Those with an answer get it as an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Read all rows of nodes, manager and shards, and begin a watch from there: [`Event::Listed`](super::Event::Listed).
+    /// Read all rows of nodes, manager and shards, and begin a watch from there: [`Event::RowsListed`](super::Event::RowsListed).
     ListRows,
-    /// Read one row: [`Event::Row`](super::Event::Row).
+    /// Read one row: [`Event::RowObserved`](super::Event::RowObserved).
     ReadRow(RowKey),
-    /// Write one row by compare-and-set: [`Event::Written`](super::Event::Written).
+    /// Write one row by compare-and-set: [`Event::RowWritten`](super::Event::RowWritten).
     WriteRow {
         /// Comes back with the answer.
         request_id: u64,
@@ -48,7 +48,7 @@ pub enum Action {
     Suspend,
     /// The lease is good again and the claims stand: shards go on (R9).
     Resume,
-    /// Read the claims that stand on these shards: [`Event::Claims`](super::Event::Claims).
+    /// Read the claims that stand on these shards: [`Event::ClaimsRead`](super::Event::ClaimsRead).
     ReadClaims {
         /// Comes back with the answer.
         request_id: u64,
@@ -64,7 +64,7 @@ pub enum Action {
         /// In whose name.
         member: Member,
     },
-    /// Give a shard up in good order: [`Event::Stopped`](super::Event::Stopped) follows.
+    /// Give a shard up in good order: [`Event::ShardStopped`](super::Event::ShardStopped) follows.
     StopShard {
         /// Which.
         shard: ShardId,

@@ -125,7 +125,7 @@ impl NodeReport {
         self.extensions.get(Self::UNRUNNABLE).ok().flatten().unwrap_or_default()
     }
 
-    /// Sets them; at most [`Self::MAX_UNRUNNABLE`].
+    /// Sets them; at most [`Self::MAX_UNRUNNABLE_TYPES`].
     ///
     /// # Errors
     /// They take more bytes than a block may.

@@ -11,12 +11,12 @@ use crate::rows::{Member, Row, RowKey};
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
-    /// Time passed: [`Machine::wake`](super::Machine::wake) said so.
+    /// Time passed: [`Machine::next_wake`](super::Machine::next_wake) said so.
     Tick,
-    /// The answer to [`Action::List`](super::Action::List): every row of nodes, manager and shards, as of
+    /// The answer to [`Action::ListRows`](super::Action::ListRows): every row of nodes, manager and shards, as of
     /// one revision, from which a watch was begun. None: the store did not answer; it is asked again later.
     RowsListed(Option<Vec<(RowKey, Row, u64)>>),
-    /// A row was changed, as the watch says, or as [`Action::Read`](super::Action::Read) found it (`None`: it is not there).
+    /// A row was changed, as the watch says, or as [`Action::ReadRow`](super::Action::ReadRow) found it (`None`: it is not there).
     RowObserved {
         /// Which.
         key: RowKey,
@@ -25,7 +25,7 @@ pub enum Event {
     },
     /// The watch missed changes or broke: everything is listed anew.
     WatchLost,
-    /// The answer to [`Action::Write`](super::Action::Write).
+    /// The answer to [`Action::WriteRow`](super::Action::WriteRow).
     RowWritten {
         /// The action's number.
         request_id: u64,

@@ -82,11 +82,11 @@ pub struct LeaseSettings {
     pub revision: u64,
     /// As [`Settings::lease`].
     pub lease: u64,
-    /// As [`Settings::margin`].
+    /// As [`Settings::lease_margin`].
     pub lease_margin: u64,
-    /// As [`Settings::renew`]: at most two fifths of the lease.
+    /// As [`Settings::renew_interval`]: at most two fifths of the lease.
     pub renew_interval: u64,
-    /// As [`Settings::unheard`].
+    /// As [`Settings::manager_silence_timeout`].
     pub manager_silence_timeout: u64,
 }
 

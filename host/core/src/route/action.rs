@@ -12,7 +12,7 @@ pub enum Action<T> {
         shard: ShardId,
         /// The epoch that the route has.
         epoch: Epoch,
-        /// Names this attempt: [`Router::answered`](super::Router::answered) takes it.
+        /// Names this attempt: [`Router::answered`](super::Router::on_attempt_result) takes it.
         attempt_id: u64,
         /// The message.
         item: T,
@@ -23,7 +23,7 @@ pub enum Action<T> {
         to: Member,
         /// The epoch that the route has.
         epoch: Epoch,
-        /// Names this attempt: [`Router::answered`](super::Router::answered) takes it.
+        /// Names this attempt: [`Router::answered`](super::Router::on_attempt_result) takes it.
         attempt_id: u64,
         /// The message.
         item: T,

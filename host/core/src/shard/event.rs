@@ -14,7 +14,7 @@ use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 /// those that come late, for something that the machine has given up, are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// Time passed: [`Machine::wake`](super::Machine::wake) said so.
+    /// Time passed: [`Machine::next_wake`](super::Machine::next_wake) said so.
     Tick,
     /// The lease was renewed by a request *sent* at this time of the node's clock (R8).
     LeaseRenewed {
@@ -48,7 +48,7 @@ pub enum Event {
         /// What the store has, or why it could not tell.
         result: Result<LoadedEntity, String>,
     },
-    /// There is room for the instance that [`Action::WantSlot`](super::Action::WantSlot) asked for.
+    /// There is room for the instance that [`Action::RequestSlot`](super::Action::RequestSlot) asked for.
     SlotGranted {
         /// Whose.
         entity: Entity,
@@ -69,7 +69,7 @@ pub enum Event {
         /// The start turn's effects, or why there is no instance.
         result: ActivationOutcome,
     },
-    /// The answer to [`Action::Run`](super::Action::Run) and [`Action::Stop`](super::Action::Stop).
+    /// The answer to [`Action::Run`](super::Action::Run) and [`Action::CallStopHook`](super::Action::CallStopHook).
     TurnDone {
         /// Whose.
         entity: Entity,

@@ -43,7 +43,7 @@ impl InstanceSlots {
         self.granted.len()
     }
 
-    /// Asks for a slot; it is given by a later [`LiveCap::grant`].
+    /// Asks for a slot; it is given by a later [`InstanceSlots::grant`].
     pub fn request(&mut self, holder: SlotHolder, generation: u64) {
         self.requests.push_back((holder, generation));
     }

@@ -219,7 +219,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
-        (["compiler", "pooled-instance-memory"], file.compiler.max_memory, 0, 1024 * GIB),
+        (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
         // One session may take half of this, and a session is written whole with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),

@@ -111,7 +111,7 @@ fn each_error_names_its_line() {
         ("node = \"n\"\n[store]\nreaders = \"two\"", Some(3), "invalid type"),
         ("node = \"n\"\n[store]\nreaders = 0", Some(3), "`readers` must be from 1 to 64"),
         ("node = \"n\"\nlease = 3", Some(2), "a time in quotes"),
-        ("node = \"n\"\nlease = \"1 s\"", None, "`renew` must be at most"),
+        ("node = \"n\"\nlease = \"1 s\"", None, "`renew-interval` must be at most"),
         (
             "node = \"n\"\n\n[guests]\npooled-instance-memory = \"1 KiB\"",
             Some(4),

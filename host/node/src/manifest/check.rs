@@ -35,11 +35,16 @@ pub(super) fn manifest(
     let day = Duration::from_secs(86_400);
     if file.lifecycle.idle_timeout < Duration::from_millis(100) || file.lifecycle.idle_timeout > day
     {
-        return Err(range(input, &["life", "idle"], "100 ms", "24 h"));
+        return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
     }
     if file.lifecycle.remember_entities {
         let help = "leave it out: instances start at their first message";
-        return Err(not_yet(input, &["life", "remember"], "`remember = true`", help));
+        return Err(not_yet(
+            input,
+            &["lifecycle", "remember-entities"],
+            "`remember-entities = true`",
+            help,
+        ));
     }
     let GrantsSection { ask, http, topics } = &file.grants;
     for (key, wanted) in [("ask", ask), ("http", http), ("topics", topics)] {

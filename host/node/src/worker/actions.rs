@@ -152,7 +152,7 @@ impl Worker {
         let entry = self.types.get(&entity.entity_type);
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
         let Some((revision, program)) = runs else {
-            // Unreachable: a machine asks for a type only after it was told of it, and is told only of runnable
+            // Not expected: a machine asks for a type only after it was told of it, and is told only of runnable
             // types.
             return self.tasks.push_ready(Completion::Started(
                 id,

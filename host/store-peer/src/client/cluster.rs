@@ -1,4 +1,4 @@
-//! The `ClusterStore` over a line.
+//! The `ClusterStore` over a reconnecting link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,8 @@ use crate::error::ConnectError;
 use crate::options::ClientOptions;
 use crate::protocol::{Request, ResponseBody};
 
-/// The cluster's `ClusterStore`, carried by another node. Its futures may be awaited under any executor.
+/// Client of the cluster's `ClusterStore`, which another node runs. Its futures may be awaited under any
+/// executor.
 pub struct PeerClusterStore {
     link: Arc<ReconnectingLink>,
     identity: StoreIdentity,
@@ -31,10 +32,10 @@ impl std::fmt::Debug for PeerClusterStore {
 }
 
 impl PeerClusterStore {
-    /// Makes the first link. The driver keeps it up from then on, and has to be run.
+    /// Makes the first link. The driver keeps it up from then on, and must be run.
     ///
     /// # Errors
-    /// [`ConnectError`]; if it is retryable, the same may succeed later.
+    /// [`ConnectError`]; if it is retryable, a retry may succeed later.
     pub async fn connect(
         connect: impl Connect,
         known: Arc<StoreVerifier>,

@@ -1,4 +1,4 @@
-//! The `EntityStore` over a line.
+//! The `EntityStore` over a reconnecting link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use crate::error::{ConnectError, RequestError};
 use crate::options::ClientOptions;
 use crate::protocol::{self, MAX_LOADS, Request, ResponseBody};
 
-/// The cluster's `EntityStore`, carried by another node. Its futures may be awaited under any executor.
+/// Client of the cluster's `EntityStore`, which another node runs. Its futures may be awaited under any
+/// executor.
 pub struct PeerEntityStore {
     link: Arc<ReconnectingLink>,
     identity: StoreIdentity,
@@ -36,10 +37,10 @@ impl std::fmt::Debug for PeerEntityStore {
 }
 
 impl PeerEntityStore {
-    /// Makes the first link. The driver keeps it up from then on, and has to be run.
+    /// Makes the first link. The driver keeps it up from then on, and must be run.
     ///
     /// # Errors
-    /// [`ConnectError`]; if it is retryable, the same may succeed later.
+    /// [`ConnectError`]; if it is retryable, a retry may succeed later.
     pub async fn connect(
         connect: impl Connect,
         known: Arc<StoreVerifier>,
@@ -51,12 +52,12 @@ impl PeerEntityStore {
         Ok((Self { link: Arc::new(line), identity, blobs, uploads: AtomicU64::new(0) }, driver))
     }
 
-    /// Sends turns, in as many calls as their bytes need.
+    /// Sends turns, in as many calls as their size requires.
     fn send(&self, turns: Vec<Commit>) -> Vec<BoxFuture<'static, Vec<CommitOutcome>>> {
         let count = turns.len();
         let request = Request::Commit(turns);
         let (Some(most), Ok(body)) = (self.link.max_call(), protocol::encode(&request)) else {
-            // Without a link the answer is made without looking at the request.
+            // Without a link the call fails whatever the request contains.
             return vec![self.committed(count, self.link.call(&request))];
         };
         let bytes = body.len();
@@ -66,7 +67,7 @@ impl PeerEntityStore {
         drop(body);
         let Request::Commit(mut turns) = request else { return Vec::new() };
         if count <= 1 {
-            // No frame is smaller than what a store takes, so this store would refuse it as well.
+            // A frame fits anything that a store accepts, so the store would refuse this turn as well.
             let limit = turns.first().map_or(Ok(()), check_commit);
             let why = limit.err().unwrap_or_else(|| {
                 format!("a turn of {bytes} bytes, where {most} are taken (`peer_max_frame`)")
@@ -80,7 +81,7 @@ impl PeerEntityStore {
         calls
     }
 
-    /// Asks for entities, in one call if their records fit into its answer.
+    /// Loads entities, in one call if their records fit into its response.
     fn load_some(
         &self,
         entities: &[(ShardPath, Entity)],
@@ -119,7 +120,7 @@ async fn load_all(
     let count = entities.len();
     match first.await {
         Ok(ResponseBody::Load(loaded)) if loaded.len() == count => loaded,
-        // Together they are more than one frame: one by one.
+        // Together they exceed one frame: load them one by one.
         Err(RequestError::ResponseTooLarge(_)) if count > 1 => {
             let mut all = Vec::with_capacity(count);
             for entity in entities {
@@ -143,7 +144,7 @@ async fn scan_page(
     loop {
         match answer {
             Ok(ResponseBody::Scan(page)) => return page,
-            // A page has what fits into a frame.
+            // Shrink the page until it fits into a frame.
             Err(RequestError::ResponseTooLarge(_)) if scan.max_records > 1 => {
                 scan.max_records = (scan.max_records / 8).clamp(1, 512);
                 answer = line.call(&Request::Scan(scan.clone())).await;
@@ -153,7 +154,7 @@ async fn scan_page(
     }
 }
 
-/// Why there is no answer of the kind that was asked for.
+/// Why there is no response of the expected kind.
 fn no(answer: Result<ResponseBody, RequestError>) -> StoreError {
     match answer {
         Ok(other) => StoreError::Unavailable(ReconnectingLink::unexpected_response(&other)),

@@ -1,7 +1,7 @@
 //! One link and the calls that wait on it.
 //!
-//! What is confusing: nobody but its caller polls a call, and a caller may come late, or never. So before a call
-//! counts as unanswered, whoever watches over the link looks whether its answer has come, and keeps it.
+//! Only its caller polls a call, and a caller may come late, or never. So before a call counts as unanswered,
+//! the link's supervisor polls for its response and keeps it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,10 +21,10 @@ pub(super) type CallResult = Result<Bytes, ChannelError>;
 
 /// A link that can be used.
 pub(super) struct Link {
-    /// Counts the links of a line.
+    /// Number of the link among those of its `ReconnectingLink`.
     pub(super) number: u64,
     pub(super) channel: Box<dyn Channel>,
-    /// Somebody saw that it is broken.
+    /// Cancelled once the link is known to be broken.
     pub(super) dead: CancellationToken,
     in_flight: Mutex<InFlight>,
 }
@@ -38,7 +38,7 @@ struct InFlight {
 
 struct InFlightCall {
     since: Instant,
-    /// Until it has given its result.
+    /// `None` once it has returned its result.
     answer: Option<BoxFuture<'static, CallResult>>,
     result: Option<CallResult>,
     waker: Option<Waker>,
@@ -52,7 +52,7 @@ impl Link {
 
     /// Sends a call.
     pub(super) fn call(self: &Arc<Self>, body: Bytes) -> PendingCall {
-        // A message bears the lowest version whose speakers understand it.
+        // A message carries the lowest version whose implementations understand it.
         let (needs, speaks) = (body.first().copied().map(u32::from), self.channel.version());
         let answer = match needs {
             Some(needs) if needs > speaks => {
@@ -71,8 +71,9 @@ impl Link {
         PendingCall { link: self.clone(), number, call }
     }
 
-    /// Ends each call that is without an answer for so long, by itself: the store may be slow, or the call. What
-    /// became of it is not known; later calls on this link come after it. Gives how many there were.
+    /// Ends every call that has been unanswered for this long, and no other: the store may be slow, or just
+    /// this call. The call's outcome is unknown; later calls on this link take effect after it. Returns the
+    /// number of calls ended.
     pub(super) fn expire(&self, limit: Duration) -> usize {
         let mut expired = 0;
         loop {
@@ -98,7 +99,7 @@ impl Link {
 }
 
 impl InFlightCall {
-    /// Whether the result is there; the caller is woken as before.
+    /// Whether the result has arrived; the caller is woken as before.
     fn poll_result(&mut self) -> bool {
         if let Some(answer) = &mut self.answer {
             let waker = self.waker.as_ref().unwrap_or(Waker::noop());
@@ -157,7 +158,7 @@ impl Future for PendingCall {
 }
 
 impl Drop for PendingCall {
-    /// Answered, or nobody wants to know.
+    /// The call was answered, or its caller no longer waits.
     fn drop(&mut self) {
         self.link.waiting().calls.remove(&self.number);
     }

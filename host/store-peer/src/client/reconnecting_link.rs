@@ -1,4 +1,4 @@
-//! A line: links to the store, one after the other, and what becomes of a call when there is none.
+//! A reconnecting link: one link to the store after the other, and how calls fail while there is none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::options::ClientOptions;
 use crate::protocol::{self, Hello, Request, Response, ResponseBody};
 
-/// The calling end of a line. The last one dropped ends its driver.
+/// The calling end. Dropping the last one ends its driver.
 pub(super) struct ReconnectingLink {
     pub(super) shared: Arc<ClientContext>,
     _stop: DropGuard,
@@ -34,9 +34,9 @@ enum State {
     Down(StoreError),
 }
 
-/// Keeps a line's link up. Its future is to be run as a task of its own, in the runtime of the connection that the
-/// links go over; it ends when the store that it belongs to is dropped. Should it end before, calls are
-/// answered as without a link once the present one breaks.
+/// Keeps the link up. Run its future as a task of its own, in the runtime of the connection that carries the
+/// links. It ends when its store is dropped. If it ends earlier, calls fail as without a link once the current
+/// link breaks.
 pub struct Driver {
     shared: Arc<ClientContext>,
     connect: Box<dyn Connect>,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Why there is no link: `Err` in words, for good or for now.
+/// Why there is no link, as text: permanently or for now.
 enum ConnectFailure {
     Transient(String),
     Refused(String),
@@ -87,7 +87,7 @@ impl ReconnectingLink {
         Ok((line, driver))
     }
 
-    /// Asks: the call is sent when this returns.
+    /// Makes a call, which is sent when this returns.
     pub(super) fn call(
         &self,
         request: &Request,
@@ -98,7 +98,8 @@ impl ReconnectingLink {
         }
     }
 
-    /// Asks over that link, or over any; gives the link's number. Over another one it is not asked.
+    /// Makes a call over the link of this number, or over any; returns the link's number. If another link is
+    /// up, the call is not sent.
     pub(super) fn call_on(
         &self,
         link: Option<u64>,
@@ -110,7 +111,7 @@ impl ReconnectingLink {
         }
     }
 
-    /// Sends a call's bytes.
+    /// Sends the bytes of a call.
     pub(super) fn send(
         &self,
         body: Bytes,
@@ -123,7 +124,7 @@ impl ReconnectingLink {
         only: Option<u64>,
         body: Bytes,
     ) -> (Option<u64>, BoxFuture<'static, Result<ResponseBody, RequestError>>) {
-        // Under the lock, so that calls leave in the order in which they are made.
+        // Under the lock, so that calls are sent in the order in which they are made.
         let state = self.shared.state();
         let no = match &*state {
             State::Up(link) if only.is_none_or(|only| only == link.number) => {
@@ -181,13 +182,13 @@ impl ReconnectingLink {
         .boxed()
     }
 
-    /// Who the store is.
+    /// The store's identity.
     pub(super) fn identity(&self) -> Result<StoreIdentity, ConnectError> {
         let nobody = || ConnectError::Unreachable("the store has not said who it is".into());
         self.shared.verifier.identity().ok_or_else(nobody)
     }
 
-    /// Bytes of the largest call; nothing without a link.
+    /// Size of the largest call in bytes; `None` without a link.
     pub(super) fn max_call(&self) -> Option<usize> {
         match &*self.shared.state() {
             State::Up(link) => Some(link.channel.max_call()),
@@ -195,13 +196,13 @@ impl ReconnectingLink {
         }
     }
 
-    /// An answer that does not belong to its question.
+    /// The error for a response that does not match its request.
     pub(super) fn unexpected_response(answer: &ResponseBody) -> String {
         format!("the store answered another question than was asked: {}", answer.subject())
     }
 }
 
-/// A call that the store's node does not know.
+/// The error for a call that the store's node does not support.
 fn unsupported(call: u32) -> String {
     format!("the store's node has an older release, without calls of kind {call}: update it first")
 }
@@ -215,7 +216,7 @@ impl ClientContext {
         *self.state() = state;
     }
 
-    /// Nothing more is sent on this link.
+    /// Marks the link as broken: nothing more is sent on it.
     fn lost(&self, link: &Link, why: &str) {
         let mut state = self.state();
         if matches!(&*state, State::Up(up) if up.number == link.number) {
@@ -228,10 +229,10 @@ impl ClientContext {
 }
 
 impl Driver {
-    /// Works until the store is dropped.
+    /// Runs until the store is dropped.
     pub async fn run(mut self) {
         let stop = self.stop.clone();
-        // Dropped where it stands: what is under way is a link that nobody will use.
+        // May be dropped at any point: it would only finish a link that nobody will use.
         stop.run_until_cancelled(self.work()).await;
         let gone = StoreError::Unavailable("the store was let go".into());
         if let State::Up(link) = std::mem::replace(&mut *self.shared.state(), State::Down(gone)) {
@@ -274,8 +275,8 @@ impl Driver {
         }
     }
 
-    /// Returns when the link is of no more use, and all its calls have ended. A slow call ends alone. Whether the
-    /// link is to blame is asked of the other side, which answers a ping without the store.
+    /// Returns when the link is broken and all its calls have ended. A slow call ends alone. To see whether the
+    /// link is to blame, pings the peer, which answers without using the store.
     async fn supervise(&self, link: &Link) {
         let limit = self.shared.options.call_timeout;
         let every = (limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
@@ -321,7 +322,7 @@ impl Driver {
         link.channel.close();
     }
 
-    /// One more link, greeted.
+    /// Makes one more link, including its hello.
     async fn link(&mut self) -> Result<Arc<Link>, ConnectFailure> {
         let ClientOptions { connect_timeout, call_timeout, .. } = self.shared.options;
         let channel = timeout(connect_timeout, self.connect.connect())

@@ -1,7 +1,7 @@
 //! What this node remembers of the cluster's store (R5).
 //!
-//! What is confusing: a store's sequence rises while a hello is on its way, and two links see it in any
-//! order. So a hello is compared with what was known when it was *sent*.
+//! A store's sequence rises while a hello is under way, and two links see it in any order. So a hello is
+//! compared with what was known when it was *sent*.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +13,15 @@ use ostraca_store::witness::{ObservedStore, ReadError, Witness, WitnessMismatch}
 
 use crate::error::ConnectError;
 
-/// What is known of the store: one for all links of a process, and a file for its next life.
+/// What is known of the store: shared by all links of a process, and saved in a file for the next one.
 #[derive(Debug)]
 pub struct StoreVerifier {
     cluster: ClusterId,
     path: Option<PathBuf>,
     verified: Mutex<Verified>,
-    /// The highest sequence seen in any answer.
+    /// The highest sequence seen in any response.
     sequence: AtomicU64,
-    /// Why the store was refused when that was last said.
+    /// Why the store was refused, as last reported.
     refused: Mutex<Option<String>>,
 }
 
@@ -32,11 +32,11 @@ struct Verified {
 }
 
 impl StoreVerifier {
-    /// What a node of that cluster remembers in the file `path` from its former lives; without a path it
-    /// remembers nothing beyond this process. Blocks.
+    /// Opens what a node of that cluster saved in the file `path`. Without a path nothing is remembered beyond
+    /// this process. Blocks.
     ///
     /// # Errors
-    /// [`ConnectError::BadWitness`], [`ConnectError::Io`].
+    /// [`ConnectError::InvalidWitness`], [`ConnectError::Io`].
     pub fn open(cluster: ClusterId, path: Option<PathBuf>) -> Result<Arc<Self>, ConnectError> {
         let witness = match &path {
             None => None,
@@ -51,8 +51,8 @@ impl StoreVerifier {
         Ok(Arc::new(Self { cluster, path, verified: met, sequence: sequence.into(), refused }))
     }
 
-    /// Writes the newest durable sequence to the file. To be called now and then: a store that goes back is
-    /// noticed, after this process has ended, as far as the file has seen it. Blocks.
+    /// Writes the newest durable sequence to the file. Call it from time to time: after this process has ended,
+    /// a rollback of the store is detected only back to the last sequence in the file. Blocks.
     ///
     /// # Errors
     /// [`ConnectError::Io`].
@@ -62,28 +62,28 @@ impl StoreVerifier {
         written.map_err(|source| ConnectError::Io { path: path.clone(), source })
     }
 
-    /// The cluster whose store it is.
+    /// The cluster that the store must belong to.
     pub(crate) fn cluster(&self) -> ClusterId {
         self.cluster
     }
 
-    /// What a store that is asked from now on must not fall behind.
+    /// What the store must not fall behind from now on.
     pub(crate) fn witness(&self) -> Option<Witness> {
         let witness = self.lock_verified().witness?;
         let sequence = witness.sequence.max(self.sequence.load(Ordering::Acquire));
         Some(Witness { sequence, ..witness })
     }
 
-    /// An answer came from a store at this sequence.
+    /// Records the sequence in a store's response.
     pub(crate) fn saw(&self, sequence: u64) {
         self.sequence.fetch_max(sequence, Ordering::AcqRel);
     }
 
-    /// A store said who it is; `seen` is what was known when it was asked. Gives whether there is something
-    /// new for the file.
+    /// Checks the identity that a store reported; `seen` is what was known when the hello was sent. Returns
+    /// whether the file needs to be written.
     ///
     /// # Errors
-    /// The store must not be used: in words, with what to do.
+    /// Why the store must not be used, and how to fix it.
     pub(crate) fn verify(
         &self,
         seen: Option<Witness>,
@@ -138,9 +138,9 @@ impl StoreVerifier {
         )
     }
 
-    /// Whether it is news that the store is refused, and why: links try again for ever, several times a second.
+    /// Whether this refusal differs from the last reported one. Links retry several times a second, forever.
     pub(crate) fn record_refusal(&self, why: &str) -> bool {
-        // The store's sequence stands in it, and rises.
+        // The text contains the store's sequence, which rises.
         let why: String = why.chars().filter(|c| !c.is_ascii_digit()).collect();
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let news = refused.as_ref() != Some(&why);
@@ -148,7 +148,7 @@ impl StoreVerifier {
         news
     }
 
-    /// Who the store is. Nothing before the first hello.
+    /// The store's identity; `None` before the first hello.
     pub(crate) fn identity(&self) -> Option<StoreIdentity> {
         let identity = self.lock_verified().identity.clone()?;
         let sequence = identity.durable_sequence.max(self.sequence.load(Ordering::Acquire));

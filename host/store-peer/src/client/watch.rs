@@ -1,7 +1,8 @@
-//! A watch over a line: it asks for changes, and the store keeps the question until there are some.
+//! A watch over a reconnecting link: it polls for changes, and the store holds the poll until there are some.
 //!
-//! Asking bounds what a slow watcher costs: what it has not asked for waits in the store's own bounded history,
-//! and when that has forgotten it the watch is lost. It is lost with its link, too: whoever watches lists anew.
+//! Polling bounds the cost of a slow watcher: changes that it has not fetched stay in the store's own bounded
+//! history, and the watch is lost when they have left it. The watch is also lost with its link. A watcher then
+//! lists the rows again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ pub(super) struct PeerWatch {
     watch_id: u64,
     prefix: String,
     revision: u64,
-    /// The link that knows of this watch.
+    /// The link on which the watch exists.
     link_number: Option<u64>,
-    /// Cancelled waits go on here.
+    /// A poll under way, kept here if the future that waits for it is dropped.
     asked: Option<BoxFuture<'static, Result<ResponseBody, RequestError>>>,
     events: VecDeque<RowEvent>,
     lost: bool,
@@ -93,7 +94,7 @@ impl Watch for PeerWatch {
 impl Drop for PeerWatch {
     fn drop(&mut self) {
         if self.link_number.is_some() {
-            // Nobody waits for the answer; with its link the watch is gone anyhow.
+            // Do not wait for the response; the watch ends with its link anyway.
             drop(self.link.call_on(self.link_number, &Request::CancelWatch(self.watch_id)));
         }
     }

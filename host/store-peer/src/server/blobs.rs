@@ -1,5 +1,5 @@
-//! Blobs on their way, piece by piece: those that come in are kept when they are whole, those that go out
-//! are read once.
+//! Blobs in transfer, fragment by fragment: an incoming one is stored when it is complete, an outgoing one is
+//! read once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ impl Blobs {
         Self { transfers: Mutex::default(), max_blob, max_blobs: blobs.max(1) }
     }
 
-    /// Takes a piece; gives the whole with the last one.
+    /// Takes a fragment; returns the whole blob with the last one.
     pub(super) fn receive_fragment(
         &self,
         number: u64,
@@ -75,7 +75,7 @@ impl Blobs {
         Ok(None)
     }
 
-    /// A piece of a blob, and the size of the whole.
+    /// A fragment of a blob, and the blob's size.
     pub(super) fn read_fragment(
         self: Arc<Self>,
         store: &Arc<dyn EntityStore>,

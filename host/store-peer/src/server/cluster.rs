@@ -1,4 +1,4 @@
-//! Serving a `ClusterStore`.
+//! Serves a `ClusterStore`.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ impl std::fmt::Debug for ClusterServer {
 }
 
 impl ClusterServer {
-    /// Serves that store.
+    /// Creates a server of `store`.
     #[must_use]
     pub fn new(store: Arc<dyn ClusterStore>, options: ServerOptions) -> Arc<Self> {
         Arc::new(Self { store, options, fence: Fence::default() })
     }
 
-    /// A link of that node, whose name its certificate says.
+    /// A link from `peer`, whose name comes from its certificate.
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> ClusterLink {
         let watches = Arc::new(Watches::new(&self.options));
@@ -56,7 +56,7 @@ impl std::fmt::Debug for ClusterLink {
 }
 
 impl ClusterLink {
-    /// Takes a call. What must keep the order of calls is done when this returns.
+    /// Handles a call. Whatever depends on the order of calls is done when this returns.
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
         let Self { server, entrance, watches } = self;
         let store = server.store.clone();

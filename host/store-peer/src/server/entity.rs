@@ -1,4 +1,4 @@
-//! Serving an `EntityStore`.
+//! Serves an `EntityStore`.
 
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ impl std::fmt::Debug for EntityServer {
 }
 
 impl EntityServer {
-    /// Serves that store.
+    /// Creates a server of `store`.
     #[must_use]
     pub fn new(store: Arc<dyn EntityStore>, options: ServerOptions) -> Arc<Self> {
         Arc::new(Self { store, options, fence: Fence::default() })
     }
 
-    /// A link of that node, whose name its certificate says.
+    /// A link from `peer`, whose name comes from its certificate.
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> EntityLink {
         let blobs = Arc::new(Blobs::new(&self.options));
@@ -58,7 +58,7 @@ impl std::fmt::Debug for EntityLink {
 }
 
 impl EntityLink {
-    /// Takes a call. What must keep the order of calls is done when this returns.
+    /// Handles a call. Whatever depends on the order of calls is done when this returns.
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
         let Self { server, entrance, blobs } = self;
         let (store, node) = (server.store.clone(), entrance.node.clone());
@@ -134,7 +134,8 @@ impl EntityServer {
     }
 }
 
-/// What a node says in its own name, and in which places somebody else's name stands, with a refusal.
+/// Separates a node's own claims from those in the name of another node. Returns the latter as positions with
+/// refusals.
 fn own<T>(
     peer: &NodeId,
     all: Vec<T>,
@@ -153,7 +154,7 @@ fn own<T>(
     (own, foreign)
 }
 
-/// Puts refusals back into their places.
+/// Puts refusals back at their positions.
 fn merge<T>(
     mut answers: Vec<T>,
     foreign: Vec<(usize, String)>,

@@ -1,8 +1,8 @@
-//! Which link of a client is its newest: from older ones nothing is taken any more.
+//! Tracks the newest link of each client, and refuses calls from older ones.
 //!
-//! A client that gave a link up makes another one, and tells its callers what it knows of their calls. Calls
-//! that are still under way on the old link must not take effect after those of the new one: a row that
-//! was made and deleted since would be made again.
+//! A client that drops a link makes another one, and reports what it knows of the calls on the old one. Calls
+//! still under way on the old link must not take effect after those of the new one: a row that was created and
+//! deleted since would be created again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,10 +17,10 @@ pub(super) struct Fence {
     clients: Mutex<HashMap<(NodeId, u64), Weak<Newest>>>,
 }
 
-/// Of one client.
+/// The newest link of one client.
 type Newest = Mutex<u64>;
 
-/// One link's pass.
+/// A link's permit to make calls.
 #[derive(Debug)]
 pub(super) struct LinkPermit {
     link: u64,
@@ -28,7 +28,7 @@ pub(super) struct LinkPermit {
 }
 
 impl Fence {
-    /// Lets a link in, and all older ones of its client out.
+    /// Admits a link, and fences off all older ones of its client.
     ///
     /// # Errors
     /// It is not the newest itself.
@@ -54,10 +54,10 @@ impl Fence {
 }
 
 impl LinkPermit {
-    /// Makes a call while no newer link can come in.
+    /// Makes a call while no newer link can be admitted.
     ///
     /// # Errors
-    /// There is one already.
+    /// There is a newer one already.
     pub(super) fn call<T>(&self, call: impl FnOnce() -> T) -> Result<T, &'static str> {
         let newest = lock(&self.newest);
         if *newest == self.link {

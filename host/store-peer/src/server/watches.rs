@@ -1,4 +1,4 @@
-//! The watches of a link: each waits in the store's own history, and says what it saw when it is asked.
+//! The watches of a link: each one waits in the store's own history, and returns what it saw when it is polled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::options::ServerOptions;
 use crate::protocol::ResponseBody;
 
 pub(super) struct Watches {
-    /// Nothing stands for a watch whose question is being answered.
+    /// `None` while a poll of the watch is being answered.
     watches: Mutex<HashMap<u64, Option<Box<dyn Watch>>>>,
     max_watches: usize,
     max_events: usize,
@@ -36,7 +36,7 @@ impl Watches {
         }
     }
 
-    /// Waits for the next changes that a watch sees.
+    /// Waits for the next changes of a watch.
     pub(super) fn next(
         self: Arc<Self>,
         store: &dyn ClusterStore,

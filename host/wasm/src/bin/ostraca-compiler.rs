@@ -1,4 +1,4 @@
-//! The compiler as a program of its own, for tests of this crate.
+//! The compiler as a separate program, for this crate's tests.
 
 fn main() {
     ostraca_wasm::compiler_main();

@@ -1,4 +1,4 @@
-//! The compiler's process: limits itself, compiles one component, and ends.
+//! The compiler process: limits itself, compiles one component, and exits.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -9,16 +9,16 @@ use wasmtime::Engine;
 use super::{CompileJob, MISUSED, REFUSED};
 use crate::codegen::compatibility;
 
-/// How much lower than the node's its priority is.
+/// Added to the process's nice value, so that the node has priority.
 const NICE: i32 = 10;
 
-/// Compiles what comes on standard input, and gives the exit code.
+/// Compiles the component on standard input, and returns the exit code.
 pub(super) fn run(args: impl Iterator<Item = OsString>) -> i32 {
     let (code, words) = match CompileJob::read(args).and_then(|job| compile(&job)) {
         Ok(()) => return 0,
         Err(failed) => failed,
     };
-    // Nobody may listen any more.
+    // The node may have stopped reading.
     let _ = std::io::stderr().write_all(words.as_bytes());
     code
 }
@@ -60,10 +60,10 @@ fn compile(job: &CompileJob) -> Result<(), Failed> {
     out.write_all(&code).and_then(|()| out.flush()).map_err(misused)
 }
 
-/// Takes from this process what a compilation does not need.
+/// Limits this process to what a compilation needs.
 fn confine(job: &CompileJob) -> rustix::io::Result<()> {
     let limit = |resource, most: u64| {
-        // Where the node itself is limited more, that stands.
+        // A lower limit that the node itself runs under stays.
         let stands = rustix::process::getrlimit(resource).maximum;
         let most = Some(stands.map_or(most, |stands| most.min(stands)));
         rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })
@@ -71,15 +71,15 @@ fn confine(job: &CompileJob) -> rustix::io::Result<()> {
     limit(Resource::As, job.memory)?;
     limit(Resource::Fsize, job.memory)?;
     limit(Resource::Core, 0)?;
-    // The node ends a compilation by the clock. This is for when the node is gone.
+    // The node enforces the timeout by the clock. This limit is for when the node is gone.
     limit(Resource::Cpu, job.seconds)?;
-    // What follows is not needed for the node's safety, and may be forbidden where it runs.
+    // The rest is not needed for the node's safety, and may be forbidden in some environments.
     let _ = rustix::process::nice(NICE);
     #[cfg(target_os = "linux")]
     {
         let _ =
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-        // If memory runs out all the same, this process goes first.
+        // If the machine still runs out of memory, this process is killed first.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     }
     Ok(())

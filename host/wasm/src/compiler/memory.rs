@@ -1,26 +1,25 @@
-//! How much memory a compilation may take where that is not set: the compiler must meet its limit before the node meets
-//! its own.
+//! The default memory limit of a compilation. The compiler must reach its limit before the node reaches its own.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// The most where there is plenty.
+/// The upper bound, for machines with plenty of memory.
 const MOST: u64 = 2 << 30;
-/// The least: what a component of 1 MiB takes.
+/// The lower bound: what a component of 1 MiB needs.
 const LEAST: u64 = 256 << 20;
 
-/// A quarter of what there is, within bounds.
+/// A quarter of the `available` bytes, within the bounds; the upper bound if that is unknown.
 pub(super) fn default(available: Option<u64>) -> u64 {
     available.map_or(MOST, |bytes| (bytes / 4).clamp(LEAST, MOST))
 }
 
-/// Bytes that this machine has, or the control group that this process is in, whichever is less.
+/// The memory in bytes of this machine or of this process's control group, whichever is less.
 pub(super) fn machine() -> Option<u64> {
     let whole = read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let groups = read_to_string("/proc/self/cgroup").ok();
     let group = groups.and_then(|text| {
         let own = text.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
-        // A group's limit holds for those below it.
+        // A group's limit also applies to the groups below it.
         let root = Path::new("/sys/fs/cgroup");
         let limits = root.join(own);
         let limits = limits.ancestors().take_while(|dir| dir.starts_with(root));

@@ -1,4 +1,4 @@
-//! Levels, who is charged, and what for.
+//! The levels of the budgets, and the charges against them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::error::problem;
 use crate::limits::Limits;
 use crate::proto::{MessageKind, Outcome, Problem, Reply};
 
-/// Replies that wait on one link between nodes, of all principals together.
+/// Budget for the replies that wait on one link between nodes, shared by all principals.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     limit: u64,
@@ -24,13 +24,13 @@ impl ReplyBudget {
         Arc::new(Self { limit: most, replies: AtomicU64::new(0) })
     }
 
-    /// What nobody holds.
+    /// Bytes that are not charged.
     fn free(&self) -> u64 {
         self.limit.saturating_sub(self.replies.load(Ordering::Acquire))
     }
 }
 
-/// One budget: what it holds now, and the most that it takes.
+/// One level of the budget: the bytes charged to it now, and its limit.
 #[derive(Debug)]
 pub(super) struct Budget {
     setting: &'static str,
@@ -38,9 +38,9 @@ pub(super) struct Budget {
     limit: u64,
     messages: AtomicU64,
     replies: AtomicU64,
-    /// What it is a share of. Such a level is never full.
+    /// The link's budget that this one is a share of. Such a level never refuses messages.
     reply_budget: Option<Arc<ReplyBudget>>,
-    /// Told when the level is no longer full.
+    /// Notified when the level has room again.
     freed: Notify,
 }
 
@@ -58,8 +58,8 @@ impl Budget {
         }
     }
 
-    /// A principal's share of a link between nodes: as much as it leaves free there. So one principal has half of it
-    /// at most, two have a third each, and there is always room for one more.
+    /// A principal's share of the reply budget of a link: as much as it leaves free there. So one principal
+    /// gets at most half of it, two get a third each, and there is always room for another one.
     pub(super) fn share(shared: Arc<ReplyBudget>, principal: &str) -> Self {
         let whose = format!("{principal} on a link between two nodes").into();
         let level = Self::new("peer_message_bytes", whose, shared.limit);
@@ -74,12 +74,12 @@ impl Budget {
         self.reply_budget.is_none() && self.charged_bytes() >= self.limit
     }
 
-    /// Whether replies alone reach the limit, without so many bytes of them.
+    /// Whether replies alone reach the limit, not counting `own` bytes of them.
     fn replies_exceed_limit_without(&self, own: u64) -> bool {
         let replies = self.replies.load(Ordering::Acquire).saturating_sub(own);
         match &self.reply_budget {
             None => replies >= self.limit,
-            // Whoever has none may always have one.
+            // A principal without replies may always have one.
             Some(shared) => replies > 0 && replies >= shared.free().saturating_add(own),
         }
     }
@@ -115,7 +115,7 @@ impl Budget {
         while self.is_full() {
             let freed = self.freed.notified();
             let mut freed = std::pin::pin!(freed);
-            // From here on no notice is missed.
+            // From here on no notification is missed.
             freed.as_mut().enable();
             if self.is_full() {
                 freed.await;
@@ -128,7 +128,7 @@ impl Budget {
     }
 }
 
-/// Which budget is used up.
+/// The budget that is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetExceeded {
     setting: &'static str,
@@ -137,12 +137,12 @@ pub struct BudgetExceeded {
 }
 
 impl BudgetExceeded {
-    /// The code of what is refused because of it.
+    /// The error code of what is refused because of it.
     pub const CODE: &str = "overloaded";
-    /// Milliseconds after which there may be room.
+    /// Milliseconds after which a retry is worthwhile.
     pub const RETRY_AFTER: u32 = 100;
 
-    /// The refusal of whatever finds it so.
+    /// The refusal of `what` because of it.
     #[must_use]
     pub fn problem(&self, what: &str) -> Problem {
         let mut told = problem(Self::CODE, format!("{what}: {self}"));
@@ -162,10 +162,10 @@ impl std::fmt::Display for BudgetExceeded {
     }
 }
 
-/// Who is charged for what comes on a connection.
+/// The budgets that the traffic of a connection is charged to.
 #[derive(Debug)]
 pub struct Account {
-    /// Of what another node passes on: the principal's share of the link, if there is one.
+    /// For forwarded messages this is the principal's share of the link, if it has one.
     connection: Option<Budget>,
     pub(super) principal: Arc<PrincipalUsage>,
     node: Arc<Budget>,
@@ -184,7 +184,7 @@ impl Account {
         self.connection.iter().chain([&self.principal.bytes, &*self.node])
     }
 
-    /// Whether the connection's own budget is used up: then nothing more of it is read.
+    /// Whether the connection's own budget is used up. Then the node reads nothing more from it.
     #[must_use]
     pub fn connection_is_full(&self) -> bool {
         self.connection.as_ref().is_some_and(Budget::is_full)
@@ -206,12 +206,12 @@ impl Account {
         }
     }
 
-    /// The first level that takes no further message.
+    /// The first level that accepts no further message.
     pub(crate) fn exceeded_budget(&self) -> Option<BudgetExceeded> {
         self.levels().find(|level| level.is_full()).map(Budget::exceeded_error)
     }
 
-    /// Charges a message of so many bytes, whether there is room or not.
+    /// Charges a message of `bytes` bytes, even if there is no room.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Arc<Charge> {
         let message = bytes.saturating_add(OVERHEAD);
         for level in self.levels() {
@@ -220,21 +220,21 @@ impl Account {
         Arc::new(Charge { account: Arc::clone(self), message, reply: AtomicU64::new(0) })
     }
 
-    /// Charges a message of so many bytes; and why it is not taken, if there is no room for it.
+    /// Charges a message of `bytes` bytes, and returns the refusal if there is no room for it.
     #[must_use]
     pub fn admit(self: &Arc<Self>, bytes: u64) -> (Arc<Charge>, Option<Problem>) {
         let full = self.exceeded_budget();
         (self.charge(bytes), full.map(|full| full.problem("the message was not taken")))
     }
 
-    /// Whose.
+    /// The principal that is charged.
     #[must_use]
     pub fn principal(&self) -> &Arc<str> {
         self.principal.name()
     }
 }
 
-/// What one message and its reply cost, until this is dropped.
+/// What one message and its reply are charged, until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -243,29 +243,29 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// One that counts for nobody, and finds room always: for what no client has sent.
+    /// A charge against no budget, for messages that no client has sent. It always finds room.
     #[must_use]
     pub fn unmetered() -> Arc<Self> {
         Budgets::new(&Limits::default()).forwarded_account("").charge(0)
     }
 
-    /// Which budget has no room for any further reply. To be asked before a turn starts.
+    /// The budget that has no room for a further reply, if any. Check it before a turn starts.
     #[must_use]
     pub fn exceeded_reply_budget(&self) -> Option<BudgetExceeded> {
         self.account.levels().find(|level| level.replies_exceed_limit()).map(Budget::exceeded_error)
     }
 
-    /// Who is charged.
+    /// The account that is charged.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Whether it is this account that is charged.
+    /// Whether `account` is charged.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.account, account)
     }
 
-    /// A turn has made a reply of so many bytes.
+    /// Records that a turn has made a reply of `bytes` bytes.
     pub fn set_reply_size(&self, bytes: u64) {
         let now = counted(bytes);
         let former = self.reply.swap(now, Ordering::AcqRel);
@@ -278,7 +278,7 @@ impl Charge {
         }
     }
 
-    /// The reply as it is sent, which is told to have been given up if there is no room for it.
+    /// Returns the reply, or an `overloaded` refusal if it does not fit the budget.
     #[must_use]
     pub fn admit_reply(&self, reply: Reply) -> Reply {
         let size = reply.encoded_len() as u64;
@@ -288,18 +288,19 @@ impl Charge {
         }
     }
 
-    /// The reply is about to wait for its sender. One that was not charged when it was made needs room.
+    /// Charges a reply that is about to be queued for its sender. One that was not charged when it was made
+    /// needs room.
     ///
     /// # Errors
     ///
-    /// The budget that is used up: the reply is to be given up.
+    /// The budget that is used up: drop the reply.
     pub(crate) fn try_charge_reply(&self, bytes: u64) -> Result<(), BudgetExceeded> {
         let former = self.reply.load(Ordering::Acquire);
         self.set_reply_size(bytes);
         if counted(bytes) <= former {
             return Ok(());
         }
-        // A copy of the message may have told another size meanwhile.
+        // Another copy of the message may have set another size meanwhile.
         let over = |level: &&Budget| level.replies_exceed_limit_without(counted(bytes));
         match self.account.levels().find(over).map(Budget::exceeded_error) {
             Some(full) => {
@@ -320,8 +321,8 @@ impl Drop for Charge {
     }
 }
 
-/// A reply for which there is no room. A query may be asked again; of a command the outcome is on record, and its
-/// next copy is told.
+/// Replaces a reply for which there is no room. A query can be sent again; the outcome of a command is
+/// recorded, and its next copy gets it.
 fn overloaded_reply(reply: &Reply, size: u64, full: &BudgetExceeded) -> Reply {
     let query = reply.kind() == MessageKind::Query && reply.outcome() != Outcome::Unknown;
     let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };
@@ -334,7 +335,7 @@ fn overloaded_reply(reply: &Reply, size: u64, full: &BudgetExceeded) -> Reply {
     }
 }
 
-/// A short reply is paid for with its message.
+/// The bytes of a reply that count: a short one is included in the charge of its message.
 fn counted(bytes: u64) -> u64 {
     if bytes <= OVERHEAD { 0 } else { bytes }
 }

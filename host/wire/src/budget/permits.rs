@@ -1,4 +1,4 @@
-//! Places: connections, streams and uploads, of a node and of each principal.
+//! Permits for connections, streams and uploads, counted for the node and for each principal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,22 +10,22 @@ use super::account::Account;
 use super::principals::{Budgets, PrincipalUsage};
 use super::send_window;
 
-/// The part of `max_connections` that `reserved_connections` is at most.
+/// `reserved_connections` is at most this part (a quarter) of `max_connections`.
 const MOST_RESERVED: usize = 4;
 
-/// The pause between two attempts to get a place.
+/// The pause between two attempts to get a permit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// There is no place.
+/// No permit is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitReached {
-    /// Which bound was met.
+    /// The setting whose limit is reached.
     pub setting: &'static str,
-    /// What it is.
+    /// The limit.
     pub limit: usize,
 }
 
-/// One of something of the node and of a principal, until it is dropped.
+/// One slot of the node's and of a principal's limit, held until it is dropped.
 #[derive(Debug)]
 pub struct Permit {
     budgets: Arc<Budgets>,
@@ -44,12 +44,13 @@ impl Drop for Permit {
 }
 
 impl Budgets {
-    /// A place for one more connection of a principal, its account, and its send window. The last
-    /// `reserved_connections` places are for principals that have none: whatever one client does, an operator gets in.
+    /// Admits one more connection of a principal: its permit, its account, and its send window. The last
+    /// `reserved_connections` permits are for principals without a connection, so an operator gets in whatever
+    /// one client does.
     ///
     /// # Errors
     ///
-    /// Which bound leaves no place.
+    /// The limit that is reached.
     pub fn admit_connection(
         self: &Arc<Self>,
         name: &str,
@@ -58,7 +59,7 @@ impl Budgets {
         let principal = self.principal(name);
         let of_principal: fn(&PrincipalUsage) -> &AtomicUsize = |principal| &principal.connections;
         let of_node: fn(&Self) -> &AtomicUsize = |budgets| &budgets.connections;
-        // Counted first: two that come together cannot both have the last place.
+        // Count first, so that two concurrent connections cannot both get the last permit.
         let mine = of_principal(&principal).fetch_add(1, Ordering::AcqRel);
         let all = of_node(self).fetch_add(1, Ordering::AcqRel);
         let (budgets, of_node) = (Arc::clone(self), Some(of_node));
@@ -79,7 +80,7 @@ impl Budgets {
         Ok((place, self.connection(principal), window))
     }
 
-    /// A place for one more stream of a principal.
+    /// A permit for one more stream of a principal.
     pub(crate) fn admit_stream(
         self: &Arc<Self>,
         account: &Account,
@@ -95,8 +96,8 @@ impl Budgets {
         }
     }
 
-    /// A place for one more component that is received, as soon as there is one, if that is within `upload_wait`. A client
-    /// that deploys in a loop is slowed down by the wait, instead of being refused once a round trip.
+    /// A permit for one more upload, waiting for it up to `upload_queue_timeout`. So a client that deploys in a
+    /// loop is slowed down by the wait instead of being refused once a round trip.
     pub(crate) async fn wait_for_upload_permit(
         self: &Arc<Self>,
         account: &Account,
@@ -110,7 +111,7 @@ impl Budgets {
         }
     }
 
-    /// A place for one more component that is received.
+    /// A permit for one more upload.
     pub(crate) fn admit_upload(
         self: &Arc<Self>,
         account: &Account,

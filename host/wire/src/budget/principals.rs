@@ -1,4 +1,4 @@
-//! The principals that a node holds something for.
+//! The principals for which a node holds anything.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::account::{Account, Budget, ReplyBudget};
 use crate::limits::Limits;
 
-/// Names that are kept before those without use are looked for.
+/// Names that are kept before unused ones are first purged.
 const PURGE_THRESHOLD: usize = 64;
 
-/// What one principal has on this node. It lives as long as anything is held for it.
+/// What one principal uses on this node. It lives as long as anything is held for the principal.
 #[derive(Debug)]
 pub(super) struct PrincipalUsage {
     name: Arc<str>,
@@ -29,7 +29,7 @@ impl PrincipalUsage {
 #[derive(Debug)]
 struct PrincipalTable {
     by_name: HashMap<Arc<str>, Weak<PrincipalUsage>>,
-    /// When names without use are looked for.
+    /// Number of names at which unused ones are purged.
     purge_at: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// Those of a node with these limits, which holds nothing yet.
+    /// The budgets of a node with these limits, with nothing charged yet.
     #[must_use]
     pub fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
@@ -69,11 +69,11 @@ impl Budgets {
     }
 
     fn lock_principals(&self) -> MutexGuard<'_, PrincipalTable> {
-        // What it guards is whole at every moment a panic could come.
+        // A panic leaves the map consistent, so a poisoned lock is safe to use.
         self.principals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the principal has, as long as somebody keeps it.
+    /// The usage of a principal, shared as long as somebody holds it.
     pub(super) fn principal(&self, name: &str) -> Arc<PrincipalUsage> {
         let mut known = self.lock_principals();
         if let Some(principal) = known.by_name.get(name).and_then(Weak::upgrade) {
@@ -103,19 +103,19 @@ impl Budgets {
         Account::new(Some(level), principal, self.node.clone())
     }
 
-    /// The account of what another node passes on for a principal.
+    /// The account for what another node forwards for a principal.
     #[must_use]
     pub fn forwarded_account(&self, principal: &str) -> Arc<Account> {
         Account::new(None, self.principal(principal), self.node.clone())
     }
 
-    /// The same, with a share of the replies that wait on the link.
+    /// The same, with a share of the link's budget for replies.
     pub(crate) fn on_link(&self, principal: &str, link: &Arc<ReplyBudget>) -> Arc<Account> {
         let level = Budget::share(link.clone(), principal);
         Account::new(Some(level), self.principal(principal), self.node.clone())
     }
 
-    /// Bytes that are held for all clients.
+    /// Bytes charged for all clients.
     #[must_use]
     pub fn charged_bytes(&self) -> u64 {
         self.node.charged_bytes()

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::IdentityError;
 use crate::private_file;
 
-/// More than any chain of certificates: a wrong path (a device, a database) is not read to its end.
+/// Larger than any chain of certificates: stops reading at a wrong path (a device, a database).
 const LARGEST: u64 = 1 << 20;
 
 pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {

@@ -1,4 +1,5 @@
-//! Whether certificates are good now. Peers check each other's; nobody but a node itself checks its own before it starts.
+//! Checks whether certificates are valid now. Peers check each other's; only the node itself checks its own
+//! before it starts.
 
 use std::time::SystemTime;
 
@@ -10,7 +11,7 @@ use x509_parser::time::ASN1Time;
 use super::{Identity, IdentityError, TrustRoot};
 
 impl Identity {
-    /// Refuses a certificate that everybody else would refuse at that time.
+    /// Refuses a certificate that every peer would refuse at that time.
     ///
     /// # Errors
     ///

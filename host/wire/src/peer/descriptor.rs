@@ -1,4 +1,4 @@
-//! What a node says of itself to other nodes, and what two nodes must agree in.
+//! What a node announces to other nodes, and what two nodes must agree on.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,31 +15,31 @@ use crate::identity::{Principal, PrincipalKind};
 use crate::limits::Limits;
 use crate::proto::Hello;
 
-/// Addresses that a node may announce.
+/// The most addresses that a node may announce.
 const ADDRESSES: usize = 16;
-/// Bytes of one of them, and of the hash's name.
+/// Maximum length in bytes of an address and of the hash's name.
 const TEXT: usize = 255;
 
-/// What a node says of itself.
+/// What a node announces about itself to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerDescriptor {
-    /// What clients hear too. An incarnation of 0 stands for a life that has not registered yet (R7), and
-    /// a store of 0 for one that has not been seen yet.
+    /// What clients see too. An incarnation of 0 stands for one that has not registered yet (R7), and a store
+    /// of 0 for one that is not known yet.
     pub node: NodeDescriptor,
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
-    /// Shards of the pool `default`; 0: not known yet.
+    /// Number of shards of the pool `default`; 0 if not known yet.
     pub shards: u32,
-    /// The hash that puts entities into shards; empty: not known yet.
+    /// The hash that maps entities to shards; empty if not known yet.
     pub hash: String,
-    /// Where it takes clients and nodes.
+    /// The addresses at which it accepts clients and nodes.
     pub addresses: Vec<String>,
-    /// The highest format of records that it reads; 0: not said.
+    /// The highest record format that it reads; 0 if not announced.
     pub format: u32,
 }
 
 impl From<NodeDescriptor> for PeerDescriptor {
-    /// A node of which only that is known.
+    /// A descriptor with nothing else known.
     fn from(node: NodeDescriptor) -> Self {
         let (roles, hash, addresses) = (Roles::default(), String::new(), Vec::new());
         Self { node, roles, shards: 0, hash, addresses, format: 0 }
@@ -63,8 +63,8 @@ impl PeerDescriptor {
         }
     }
 
-    /// Who the other side is, or with which code and reason the connection is closed. Its certificate has
-    /// been checked; here it must be a node's, and that of the node that says hello.
+    /// The identity of the peer, or the code and reason with which to close the connection. Its certificate has
+    /// been verified; here it must be a node's, and that of the node in the hello.
     pub(crate) fn negotiate(
         &self,
         theirs: Hello,
@@ -152,7 +152,7 @@ fn roles(names: &[String]) -> Roles {
     }
 }
 
-/// A node's facts, where all its hellos read them.
+/// A node's descriptor, shared by all its hellos.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedDescriptor(Arc<RwLock<PeerDescriptor>>);
 

@@ -1,7 +1,9 @@
-//! A node's way to other nodes: dials from its own endpoint, so that others see the address it listens on.
+//! Connects a node to other nodes. It dials from the node's own endpoint, so others see the address that the
+//! node listens on.
 //!
 //! A connection's packets are made and timed by a task of the runtime on which [`PeerDialer::connect`] is
-//! called, which may be another one than the endpoint's: the control thread's links do not wait for bulk.
+//! called. That may be another runtime than the endpoint's, so the control thread's links do not wait for bulk
+//! traffic.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use crate::limits::Limits;
 use crate::proto::{PeerOpen, peer_open};
 use crate::{endpoint, tls};
 
-/// Makes links to other nodes. Clones share everything.
+/// Connects to other nodes. Clones share everything.
 #[derive(Clone)]
 pub struct PeerDialer {
     endpoint: quinn::Endpoint,
@@ -49,13 +51,13 @@ impl PeerDialer {
         Ok(Self { endpoint, bulk, control, limits: limits.clone(), facts })
     }
 
-    /// Connects, and exchanges hellos, within `hello_deadline`. With `expect`, any other node than that is
-    /// refused. Must be called within a tokio runtime, which must outlive the link; the endpoint's must too.
+    /// Connects and exchanges hellos, within `hello_timeout`. With `expect`, any other node is refused. Must be
+    /// called within a tokio runtime that outlives the link, as must the endpoint's runtime.
     ///
     /// # Errors
     ///
-    /// [`Error::Untrusted`], [`Error::Violation`] (this side refused) and [`Error::Closed`] (the other side did)
-    /// say why this node is of no use; [`Error::Lost`] that nobody answers.
+    /// [`Error::CertificateRejected`], [`Error::Violation`] (this side refused) and [`Error::Closed`] (the peer
+    /// did) say why this node cannot be used; [`Error::ConnectionLost`] that it does not respond.
     pub async fn connect(
         &self,
         address: SocketAddr,
@@ -97,7 +99,7 @@ impl PeerDialer {
         let hello = facts.hello(&self.limits);
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
         let theirs = exchange_hello(&connection, &open, &self.limits).await?;
-        // Nothing is taken on a connection that was dialled.
+        // A dialled connection accepts no messages.
         let (budgets, never) = (Budgets::new(&self.limits), CancellationToken::new());
         let info =
             facts.negotiate(theirs, &certificate, address, &budgets, never).map_err(refused)?;
@@ -106,7 +108,7 @@ impl PeerDialer {
     }
 }
 
-/// Certificates' errors speak to clients; a node's operator looks elsewhere.
+/// Help texts about certificates address clients; replace them by ones for a node's operator.
 fn for_nodes(error: Error, address: SocketAddr) -> Error {
     let Error::CertificateRejected { code, message: text, help } = error else { return error };
     let help = match code {
@@ -121,22 +123,22 @@ fn for_nodes(error: Error, address: SocketAddr) -> Error {
     Error::CertificateRejected { code, message: format!("{text}, at {address}"), help }
 }
 
-/// A connection to another node, whose hellos fit. Clones are one connection, which ends when all of them
-/// and of its streams are gone.
+/// A connection to another node, after a successful exchange of hellos. Clones share one connection, which ends
+/// when all of them and its streams are gone.
 #[derive(Clone, Debug)]
 pub struct PeerLink {
-    /// Who is at the other end.
+    /// The identity of the peer.
     pub info: Arc<PeerInfo>,
     connection: quinn::Connection,
     limits: Arc<Limits>,
 }
 
 impl PeerLink {
-    /// Opens a stream, and says what it is for.
+    /// Opens a stream of this kind. Waits while the node's `max_streams` are open.
     ///
     /// # Errors
     ///
-    /// How the connection ended. Waits while the node's `max_streams` are open.
+    /// How the connection ended.
     pub async fn open(&self, kind: StreamKind) -> Result<(FrameWriter, FrameReader), Error> {
         let (send, recv) = self.connection.open_bi().await?;
         let mut writer = FrameWriter::new(send);
@@ -146,7 +148,7 @@ impl PeerLink {
         Ok((writer, FrameReader::new(recv, frame, deadline)))
     }
 
-    /// Opens a stream of calls.
+    /// Opens a stream of requests.
     ///
     /// # Errors
     ///
@@ -156,7 +158,7 @@ impl PeerLink {
         Ok(RpcClient::new(writer, reader, &self.info.limits))
     }
 
-    /// Opens a stream of messages.
+    /// Opens a stream of forwarded messages.
     ///
     /// # Errors
     ///
@@ -173,12 +175,12 @@ impl PeerLink {
         Ok(MessageLink::new(writer, reader, bounds, sink))
     }
 
-    /// Waits until the connection is gone, and says why.
+    /// Waits until the connection is closed, and returns why.
     pub async fn closed(&self) -> Error {
         self.connection.closed().await.into()
     }
 
-    /// Closes the connection; what was not sent yet is not.
+    /// Closes the connection; unsent data is discarded.
     pub fn close(&self) {
         self.connection.close(CloseCode::Done.into(), b"");
     }

@@ -1,14 +1,14 @@
-//! Messages that one node passes on to another: both halves of their stream.
+//! Messages that one node forwards to another: both halves of their stream.
 //!
 //! ```text
-//! let link: MessageLink = peer_link.messages(sink).await?;   // sink: impl Replies
-//! link.send(&mut batch)?;                                    // never waits; what there is no room for stays
-//! messages::serve(reader, writer, &peer, kind, &service).await;   // at the other node
+//! let link: MessageLink = peer_link.open_forwarding(sink).await?;   // sink: Arc<dyn ReplyHandler>
+//! link.send(&mut batch)?;                                           // never waits; what does not fit stays
+//! forwarding::serve(reader, writer, &peer, kind, &service).await;   // at the other node
 //! ```
 //!
-//! What is confusing: the sender's bound is on what has *no reply*, whether it was written or not, so that
-//! one bound covers queue and flight. A reply says what is known of a message (R16); a broken link says only
-//! which tags were never handed to it and which are in doubt: to send those again is the sender's business.
+//! The sender's limit counts messages *without a reply*, both queued and in flight. A reply says what is known
+//! of a message (R16). A broken link says only which tags were never sent and which are in doubt; sending those
+//! again is up to the sender.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,52 +29,52 @@ use crate::message_stream::{self, IncomingMessage, StreamHandler, StreamLimits};
 use crate::proto::{self, Envelope, ForwardedReply, Reply};
 use crate::validate::{self, InvalidFrame};
 
-/// Senders of a stream that are kept before those without use are looked for.
+/// Senders of a stream that are kept before unused ones are first purged.
 const KEPT: usize = 64;
 
-/// A message to pass on.
+/// A message to forward.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
-    /// Under which its reply comes; from 1, and of no other message of the link.
+    /// The tag under which its reply comes: from 1, and unique on the link.
     pub tag: u64,
     /// With `session` as the entity knows it, and `principal`, `origin`, `hops`, `route_epoch` set.
-    /// `remaining_ms` holds for now: the time in the link's queue is taken off on the way (R22).
+    /// `remaining_ms` is as of now: the time in the link's queue is subtracted when it is sent (R22).
     pub envelope: Envelope,
 }
 
-/// Where a link's replies go. Both are called by the link's task, and must not wait.
+/// Receives the replies of a link. The link's task calls both methods, so they must not wait.
 pub trait ReplyHandler: Send + Sync + 'static {
     /// Takes replies by their tags, and leaves the batch empty.
     fn on_replies(&self, batch: &mut Vec<(u64, Reply)>);
 
-    /// The link is of no more use; no reply comes any more. Called once.
+    /// The link has ended, and no more replies come. Called once.
     fn on_closed(&self, lost: UnansweredMessages);
 }
 
-/// What had no reply when a link broke.
+/// The messages without a reply when a link broke.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnansweredMessages {
-    /// Tags of messages that the other node never hears of, in the order in which they were sent.
+    /// Tags of messages that the other node never receives, in the order in which they were sent.
     pub not_sent: Vec<u64>,
-    /// Tags of messages that may have arrived, in rising order.
+    /// Tags of messages that may have arrived, in ascending order.
     pub in_doubt: Vec<u64>,
-    /// What happened.
+    /// Why the link ended.
     pub reason: String,
 }
 
 type PendingMessages = PendingRequests<(Envelope, BootInstant), ()>;
 
-/// The sending half. When it is dropped, the link ends.
+/// The sending half. Dropping it ends the link.
 pub struct MessageLink {
     pending: Arc<PendingMessages>,
-    /// Bytes of a frame that the other side takes.
+    /// The largest frame that the peer accepts, in bytes.
     frame: u32,
     _stop: DropGuard,
 }
 
 impl MessageLink {
-    /// Takes a stream of messages over. Must be called within a tokio runtime: a task of it works until
-    /// the stream or this ends.
+    /// Sends messages over a stream. Must be called within a tokio runtime: one of its tasks drives the stream
+    /// until the stream ends or this is dropped.
     #[must_use]
     pub fn new(
         writer: FrameWriter,
@@ -92,12 +92,12 @@ impl MessageLink {
         Self { pending, frame: bounds.max_frame, _stop: stop.drop_guard() }
     }
 
-    /// Queues messages, in their order, and never waits. Those that are taken are taken from the batch; the
-    /// error is about the first of those that stay.
+    /// Queues messages in order; never waits. Removes those that it accepts from the batch. The error is about
+    /// the first that remains.
     ///
     /// # Errors
     ///
-    /// [`Error::Overloaded`] and [`Error::NotSent`]: nothing of what stays in the batch is sent.
+    /// [`Error::Overloaded`] and [`Error::NotSent`]: nothing that remains in the batch is sent.
     pub fn send(&self, batch: &mut Vec<Forward>) -> Result<(), Error> {
         let now = BootInstant::now();
         let mut taken = 0;
@@ -119,19 +119,19 @@ impl MessageLink {
         done
     }
 
-    /// How many messages have no reply yet.
+    /// Number of messages without a reply.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pending.len()
     }
 
-    /// Waits until the link is of no more use, and [`Replies::lost`] has been told so.
+    /// Waits until the link has ended and [`ReplyHandler::on_closed`] has been called.
     pub async fn closed(&self) {
         self.pending.ended().cancelled().await;
     }
 }
 
-/// What works on the stream.
+/// Drives the stream.
 struct Driver {
     pending: Arc<PendingMessages>,
     sink: Arc<dyn ReplyHandler>,
@@ -143,7 +143,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, stop: CancellationToken) {
         let (code, why) = tokio::select! {
-            // First, so that what is queued when this side gives up is not sent any more.
+            // First, so that nothing queued is sent any more once this side has closed.
             biased;
             () = stop.cancelled() => (CloseCode::Done, "this side closed the link".to_owned()),
             error = self.work() => (error.close_code(), error.to_string()),
@@ -209,7 +209,7 @@ impl Driver {
         let known = self.pending.complete(come.into_iter(), |tag, (), reply| {
             batch.push((tag, reply));
         });
-        // What was answered before something went wrong is an answer all the same.
+        // Replies that arrived before the failure are valid.
         if !self.batch.is_empty() {
             self.sink.on_replies(&mut self.batch);
             self.batch.clear();
@@ -234,13 +234,14 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// A runtime that ends, or a panic, ends the link as well.
+    /// Ends the link also if the runtime shuts down or the task panics.
     fn drop(&mut self) {
         self.lose("what worked on the link has ended".into());
     }
 }
 
-/// Every holder takes the time that it held a message off what remains. A deadline that has passed stays one.
+/// Each holder subtracts the time that it held a message from the remaining time. An expired deadline stays
+/// one.
 fn deduct_elapsed(mut envelope: Envelope, millis: u64) -> Envelope {
     if envelope.remaining_ms > 0 {
         envelope.remaining_ms = envelope.remaining_ms.saturating_sub(millis).max(1);
@@ -248,10 +249,10 @@ fn deduct_elapsed(mut envelope: Envelope, millis: u64) -> Envelope {
     envelope
 }
 
-/// What a node does with messages that others pass on to it.
+/// Handles the messages that other nodes forward to this node.
 pub trait ForwardedMessageHandler: Send + Sync {
-    /// Takes messages of one stream in the order they were sent, and leaves the batch empty: what is
-    /// left in it is answered as `unknown`. While it waits, nothing more of this stream is read.
+    /// Takes messages of one stream in the order in which they were sent, and leaves the batch empty: what is
+    /// left in it is answered as `unknown`. Until it returns, nothing more is read from this stream.
     fn handle_messages(
         &self,
         peer: &Arc<PeerInfo>,
@@ -262,17 +263,17 @@ pub trait ForwardedMessageHandler: Send + Sync {
 struct ForwardedStream<'a, S> {
     service: &'a S,
     peer: &'a Arc<PeerInfo>,
-    /// Of the other node: for frames whose sender is not known yet.
+    /// The other node's account, for frames whose sender is not known yet.
     account: Arc<Account>,
     senders: Mutex<SenderAccounts>,
 }
 
-/// The senders of a stream's messages: each has one account as long as anything is held for it.
+/// The accounts of a stream's senders, kept as long as anything is held for them.
 struct SenderAccounts {
-    /// Of the last message's, which the next one often has too.
+    /// The account of the last message, which the next one often shares.
     last: Arc<Account>,
     by_name: HashMap<Arc<str>, Weak<Account>>,
-    /// When names without use are looked for.
+    /// Number of senders at which unused ones are purged.
     purge_at: usize,
     link: Arc<ReplyBudget>,
 }
@@ -321,13 +322,13 @@ impl<S: ForwardedMessageHandler> StreamHandler for ForwardedStream<'_, S> {
     }
 }
 
-/// The receiving half: serves a stream of messages to its end. `window` is what the other side wants to have
-/// without a reply at most, in messages and bytes, as its stream's kind says; 0 stands for this side's own
-/// bound, which holds anyway. When the node stops, nothing more is read, and what was taken is answered.
+/// The receiving half: serves a stream of messages to its end. `window` holds the limits on unanswered messages
+/// and their bytes that the peer asked for in the stream's kind; 0 stands for this side's own limit, which
+/// applies anyway. When the node stops, it reads nothing more, and answers what it has accepted.
 ///
 /// # Errors
 ///
-/// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
+/// [`Error::Violation`] if the peer violated the protocol, else how the stream or connection ended.
 pub async fn serve<S: ForwardedMessageHandler>(
     mut reader: FrameReader,
     mut writer: FrameWriter,

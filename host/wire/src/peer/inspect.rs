@@ -1,4 +1,5 @@
-//! What another node has in memory, asked for operators. A question is one call, on a stream of its own.
+//! Inspecting the entities in another node's memory, for operators. An inspection is one request, on a stream
+//! of its own.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -13,11 +14,11 @@ use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::{PeerInspectRequest, PeerInspectResponse};
 
-/// Asks a node. Waits for its answer as long as the connection stands.
+/// Sends the request to a node, and waits for the response as long as the connection lasts.
 ///
 /// # Errors
 ///
-/// How the stream ended without an answer; [`Error::Violation`] if the answer is none to this question.
+/// How the stream ended without a response; [`Error::Violation`] if the response does not match the request.
 pub async fn request(
     link: &PeerLink,
     look: &PeerInspectRequest,
@@ -39,11 +40,12 @@ pub async fn request(
     }
 }
 
-/// Serves a stream of questions to its end. What cannot be read, or has no answer, is answered with nothing.
+/// Serves a stream of inspections to its end. A request that cannot be decoded, or has no result, gets an empty
+/// response.
 ///
 /// # Errors
 ///
-/// As [`serve_calls`].
+/// As [`serve_rpc`].
 pub async fn serve<H>(
     reader: FrameReader,
     writer: FrameWriter,
@@ -53,7 +55,7 @@ pub async fn serve<H>(
 where
     H: Fn(PeerInspectRequest) -> BoxFuture<'static, Option<PeerInspectResponse>> + Send,
 {
-    // Nothing is pushed.
+    // Pushes no events.
     let (_, pushes) = mpsc::channel(1);
     let answer = move |_, body: Bytes| {
         let looking = PeerInspectRequest::decode(body).ok().map(&look);

@@ -1,14 +1,13 @@
-//! Nodes among themselves: who the other one is, links to it, and what goes over them.
+//! Connections between nodes: identities, links, and what the links carry.
 //!
-//! [`facts`] says who a node is and what two nodes must agree in; [`dial`] makes links to others, and
-//! [`PeerService`] takes theirs. [`messages`] are what clients sent and another node runs; [`calls`] and
-//! [`serve`] are the two halves of a stream of calls: the stores' and the manager's, whose bytes are their
-//! own business.
+//! [`descriptor`] says who a node is and what two nodes must agree on. [`dial`] makes links to other nodes, and
+//! [`PeerService`] serves theirs. [`forwarding`] carries clients' messages to the node that runs them.
+//! [`rpc_client`] and [`rpc_server`] are the two halves of a stream of requests, whose bodies are defined by
+//! the stores and by the manager.
 //!
-//! What is confusing: a link has a direction. The node that dialled opens streams, the other one serves
-//! them; two nodes that both have something to ask have two connections (of each ALPN) between them.
-//! All of them share one UDP socket and its task, on the endpoint's runtime: what a control connection
-//! has to itself is its streams, its windows and the tasks that serve it.
+//! A link has a direction: the node that dialled opens streams, and the other one serves them. Two nodes that
+//! both send requests have two connections (of each ALPN) between them. All of them share one UDP socket and
+//! its task, on the endpoint's runtime. A control connection has its own streams, windows and serving tasks.
 
 pub mod descriptor;
 pub mod dial;
@@ -38,24 +37,24 @@ use crate::limits::Limits;
 use crate::proto::{self, peer_open};
 use crate::{ALPN_CONTROL, ALPN_PEER};
 
-/// The versions of what nodes say to each other that this release speaks: control messages and store calls. Two nodes
-/// speak the highest that both have. Version 1 was never released.
+/// The versions of the control messages and store calls that this release supports. Two nodes use the highest
+/// that both support. Version 1 was never released.
 pub const PEER_PROTOCOL_VERSIONS: std::ops::RangeInclusive<u32> = 2..=2;
 
-/// Bytes of a frame beside its body: two fields' heads and a tag, rounded up.
+/// Bytes of a frame in addition to its body: two field headers and a tag, rounded up.
 const FRAME_OVERHEAD: usize = 32;
 
-/// Which of the two protocols between nodes.
+/// The two protocols between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alpn {
     /// Messages and the EntityStore.
     Bulk,
-    /// Leases, rows, and what the manager says: never behind bulk.
+    /// Leases, rows and control messages: never behind bulk traffic.
     Control,
 }
 
 impl Alpn {
-    /// As TLS knows it.
+    /// The protocol's name in TLS.
     #[must_use]
     pub fn name(self) -> &'static [u8] {
         match self {
@@ -75,28 +74,28 @@ impl fmt::Display for Alpn {
     }
 }
 
-/// What a stream between nodes is for.
+/// The kinds of streams between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamKind {
-    /// Messages that this node should run, and their replies: [`messages::serve`].
+    /// Messages for this node to run, and their replies: [`forwarding::serve`].
     Forwarding {
-        /// Messages without a reply that the other side wants at most.
+        /// Limit that the peer asks for on unanswered messages.
         max_in_flight_messages: u32,
-        /// Bytes of them.
+        /// Limit on their bytes.
         max_in_flight_bytes: u64,
     },
     /// Calls of the EntityStore.
     EntityStore,
     /// Calls and watches of the ClusterStore.
     ClusterStore,
-    /// What node and manager tell each other.
+    /// Control messages.
     Control,
-    /// What the other node has in memory, asked for an operator.
+    /// What the other node has in memory, requested for an operator.
     Inspect,
 }
 
 impl StreamKind {
-    /// Where it belongs.
+    /// The protocol whose connections carry it.
     #[must_use]
     pub fn alpn(self) -> Alpn {
         match self {
@@ -121,7 +120,7 @@ impl StreamKind {
         }
     }
 
-    /// What a stream's first frame says, on a connection of `alpn`.
+    /// The kind that a stream's first frame names, on a connection of `alpn`.
     pub(crate) fn opened(stream: Option<peer_open::Stream>, alpn: Alpn) -> Result<Self, Error> {
         use peer_open::Stream;
         let kind = match stream {
@@ -163,11 +162,11 @@ impl fmt::Display for StreamKind {
     }
 }
 
-/// What a node does with other nodes' streams.
+/// Serves the streams of other nodes.
 pub trait PeerService: Send + Sync + 'static {
-    /// Serves a stream to its end. It is polled on [`PeerService::runtime`] of its connection. When the
-    /// connection breaks, its reader and writer fail; when the node stops, [`messages::serve`] and
-    /// [`serve::serve_calls`] end by themselves, and anything else is given the node's grace.
+    /// Serves a stream to its end. It is polled on the [`PeerService::runtime`] of its connection. When the
+    /// connection breaks, its reader and writer fail. When the node stops, [`forwarding::serve`] and
+    /// [`rpc_server::serve_rpc`] end by themselves; anything else gets the node's grace period.
     fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
@@ -176,62 +175,62 @@ pub trait PeerService: Send + Sync + 'static {
         writer: FrameWriter,
     ) -> BoxFuture<'static, ()>;
 
-    /// Where connections of this protocol are served once their handshake is done.
+    /// The runtime that serves connections of this protocol after their handshake.
     fn runtime(&self, alpn: Alpn) -> Handle;
 }
 
-/// Who is at the other end of a connection between nodes: what its certificate and its hello say.
+/// The identity of the node at the other end of a connection, from its certificate and its hello.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Which life of which node; the name is its certificate's.
+    /// The node's name, from its certificate, and its incarnation.
     pub member: Member,
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
-    /// Where it takes clients and nodes, as it says.
+    /// The addresses at which it accepts clients and nodes, as it announced them.
     pub addresses: Vec<String>,
-    /// Where it is.
+    /// The address of the connection's other end.
     pub remote: SocketAddr,
-    /// The identity of its `EntityStore` (R5); 0: it has not said.
+    /// The identity of its `EntityStore` (R5); 0 if not announced.
     pub store_id: u128,
-    /// Shards of the pool `default`; 0: it does not know yet.
+    /// Number of shards of the pool `default`; 0 if it does not know yet.
     pub shards: u32,
-    /// The hash that puts entities into shards; empty: it does not know yet.
+    /// The hash that maps entities to shards; empty if it does not know yet.
     pub hash: String,
-    /// The highest format of records that it reads; 0: it has not said.
+    /// The highest record format that it reads; 0 if not announced.
     pub format: u32,
-    /// The version that both speak, of [`VERSIONS`].
+    /// The highest version that both support, of [`PEER_PROTOCOL_VERSIONS`].
     pub version: u32,
     /// Its software, for logs.
     pub software: String,
-    /// What both take.
+    /// The limits that both accept.
     pub limits: NegotiatedLimits,
-    /// What this node holds for those whose messages come from there.
+    /// The budgets for the principals whose messages this peer forwards.
     pub(crate) budgets: Arc<Budgets>,
-    /// This node stops: streams take nothing new.
+    /// Cancelled when this node stops: streams accept nothing new.
     pub(crate) stopping: CancellationToken,
 }
 
-/// What the two nodes of a connection agreed to: of each bound the smaller one of both sides'.
+/// The negotiated limits of a connection: of each limit the smaller of both sides' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedLimits {
-    /// Bytes of a frame that the other side takes (`peer_max_frame`).
+    /// The largest frame that the peer accepts, in bytes.
     pub max_frame: u32,
-    /// Calls of a stream without an answer (`peer_calls`).
+    /// Unanswered requests per stream.
     pub in_flight_requests: u32,
-    /// Bytes of them (`peer_call_bytes`).
+    /// Their bytes.
     pub in_flight_request_bytes: u64,
-    /// Messages of a stream without a reply (`peer_messages`).
+    /// Unanswered messages per stream.
     pub in_flight_messages: u32,
-    /// Bytes of them (`peer_message_bytes`).
+    /// Their bytes.
     pub in_flight_message_bytes: u64,
-    /// Bytes of a message's body that this side takes (`max_message`).
+    /// The largest message body that this side accepts, in bytes.
     pub max_message: u32,
-    /// Events of a stream that may wait at the one who asked for them (`peer_pushes`).
+    /// Pushed events that may wait at the side that asked for them.
     pub pushes: usize,
 }
 
 impl NegotiatedLimits {
-    /// From this side's own limits and what the other side announced; 0 there stands for "not announced".
+    /// Computes them from this side's limits and the announced ones, where 0 stands for "not announced".
     #[must_use]
     pub fn negotiate(own: &Limits, theirs: &proto::Limits) -> Self {
         let message = own.max_message;

@@ -1,5 +1,4 @@
-//! What was asked over a stream and is not answered: the bounds on it, and what is known of it when the
-//! stream breaks.
+//! Requests without a response on a stream: their limits, and what is known of them when the stream breaks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
-/// How much may be without an answer, and how the bounds are called.
+/// Limits on unanswered requests, with the names of their settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingLimits {
     pub(super) count: (u32, &'static str, &'static str),
     pub(super) bytes: (u64, &'static str, &'static str),
 }
 
-/// `I` is what is sent, `W` is who waits for the answer.
+/// `I` is what is sent, `W` waits for the response.
 pub(super) struct PendingRequests<I, W> {
     state: Mutex<State<I, W>>,
     queued: Notify,
@@ -25,7 +24,7 @@ pub(super) struct PendingRequests<I, W> {
 }
 
 struct State<I, W> {
-    /// Not handed to the stream yet; they are in `waiting` too.
+    /// Not handed to the stream yet; each also has an entry in `waiting`.
     queue: VecDeque<(u64, I)>,
     waiting: HashMap<u64, (W, u64)>,
     /// Of all that wait.
@@ -33,15 +32,15 @@ struct State<I, W> {
     lost: Option<String>,
 }
 
-/// What had no answer when the stream broke.
+/// The requests without a response when the stream broke.
 pub(super) struct Unanswered<W> {
     /// Never handed to the stream.
     pub(super) not_sent: Vec<(u64, W)>,
-    /// They may have arrived.
+    /// May have arrived.
     pub(super) in_doubt: Vec<(u64, W)>,
 }
 
-/// Several are queued under one lock.
+/// Queues several requests under one lock.
 pub(super) struct QueueGuard<'a, I, W> {
     state: MutexGuard<'a, State<I, W>>,
     limits: &'a PendingLimits,
@@ -71,12 +70,12 @@ impl<I, W> PendingRequests<I, W> {
         done
     }
 
-    /// Waits until something was queued. Only the stream's task waits here.
+    /// Waits until something is queued. Only the stream's task waits here.
     pub(super) async fn queued(&self) {
         self.queued.notified().await;
     }
 
-    /// Takes what is to be sent, in order, until `put` says that it is enough.
+    /// Takes queued requests in order, until `put` returns that it has enough.
     pub(super) fn send(&self, mut put: impl FnMut(u64, I) -> bool) {
         let mut state = self.state();
         while let Some((tag, item)) = state.queue.pop_front() {
@@ -86,7 +85,7 @@ impl<I, W> PendingRequests<I, W> {
         }
     }
 
-    /// Who waits for these answers, in their order; `None` for a tag that nobody waits for, which ends it.
+    /// The waiters of these responses, in order; `None` for a tag without a waiter, which ends the iteration.
     pub(super) fn complete<A>(
         &self,
         answers: impl Iterator<Item = (u64, A)>,
@@ -101,7 +100,7 @@ impl<I, W> PendingRequests<I, W> {
         Ok(())
     }
 
-    /// Ends all. Only the first reason counts; a second call has nothing left to give.
+    /// Ends all requests. Only the first reason counts; a second call returns nothing.
     pub(super) fn lose(&self, why: &str) -> Unanswered<W> {
         let (queue, mut waiting) = {
             let mut state = self.state();
@@ -115,7 +114,7 @@ impl<I, W> PendingRequests<I, W> {
         Unanswered { not_sent, in_doubt }
     }
 
-    /// Says that all have been told.
+    /// Signals that all waiters have been notified.
     pub(super) fn end(&self) {
         self.ended.cancel();
     }
@@ -124,14 +123,14 @@ impl<I, W> PendingRequests<I, W> {
         &self.ended
     }
 
-    /// How many are without an answer.
+    /// Number of unanswered requests.
     pub(super) fn len(&self) -> usize {
         self.state().waiting.len()
     }
 }
 
 impl<I, W> QueueGuard<'_, I, W> {
-    /// Whether one more of so many bytes may be put.
+    /// Whether one more request of this size fits the limits.
     pub(super) fn check(&self, tag: u64, bytes: u64) -> Result<(), Error> {
         let state = &*self.state;
         if let Some(why) = &state.lost {
@@ -141,7 +140,7 @@ impl<I, W> QueueGuard<'_, I, W> {
         if state.waiting.len() >= count as usize {
             return Err(Error::Overloaded { what, limit: count.into(), setting });
         }
-        // One that is larger than the whole bound goes alone.
+        // A request larger than the whole limit may go alone.
         let (limit, what, setting) = self.limits.bytes;
         if state.bytes > 0 && state.bytes.saturating_add(bytes) > limit {
             return Err(Error::Overloaded { what, limit, setting });
@@ -152,7 +151,7 @@ impl<I, W> QueueGuard<'_, I, W> {
         Ok(())
     }
 
-    /// Puts one; [`Queueing::check`] has said that it may.
+    /// Queues one; [`QueueGuard::check`] has accepted it.
     pub(super) fn put(&mut self, tag: u64, bytes: u64, item: I, waiting: W) {
         self.state.bytes += bytes;
         self.state.waiting.insert(tag, (waiting, bytes));

@@ -1,19 +1,20 @@
-//! The asking half of a stream of calls: bytes go, bytes come back, many at a time.
+//! The requesting half of a stream of RPCs: opaque bodies in both directions, many requests at a time.
 //!
 //! ```text
-//! let calls = Calls::new(writer, reader, &bounds);    // of PeerLink::open, within a tokio runtime
-//! let answer = calls.call(bytes);                     // is queued now; frames keep the order of calls
-//! let answer: Result<Bytes, Error> = answer.await;    // answers come in any order
-//! let mut pushes: mpsc::Receiver<Bytes> = calls.pushes();
+//! let client = RpcClient::new(writer, reader, &bounds);  // of PeerLink::open, within a tokio runtime
+//! let response = client.call(bytes);                     // queued now; frames keep the order of calls
+//! let response: Result<Bytes, Error> = response.await;   // responses come in any order
+//! let mut pushes: mpsc::Receiver<Bytes> = client.pushes();
 //! ```
 //!
-//! How a call fails says what is known of it. [`Error::NotSent`], [`Error::Overloaded`] and a call that is
-//! [`Error::TooLarge`]: the other side has not heard of it, and never will. [`Error::Lost`]: it may have been
-//! done, or may still be. An *answer* that is [`Error::TooLarge`]: it was done. Nothing is ever sent twice.
+//! The error of a request says what is known of it. [`Error::NotSent`], [`Error::Overloaded`] and a *request*
+//! that is [`Error::TooLarge`]: the peer never receives it. [`Error::ConnectionLost`]: it may have been
+//! executed, or may still be. A *response* that is [`Error::TooLarge`]: the request was executed. Nothing is
+//! ever sent twice.
 //!
-//! Bounds: `peer_calls` and `peer_call_bytes` without an answer, `peer_max_frame` a frame, `peer_pushes`
-//! events that nobody has taken yet. Beyond the last one the stream is not read, answers included: whoever
-//! has asked for events must not wait for an answer instead of taking them.
+//! [`NegotiatedLimits`] bounds the unanswered requests and their bytes, the size of a frame, and the pushed
+//! events that wait for their consumer. When too many events wait, the stream is not read, responses included:
+//! a consumer of events must not wait for a response instead of taking events.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +35,7 @@ use crate::proto::{RpcRequest, RpcResponse};
 
 type ResponseSender = oneshot::Sender<Result<Bytes, Error>>;
 
-/// Asks over one stream. When it is dropped, the stream ends, and so do the calls that have no answer.
+/// Sends requests over one stream. Dropping it ends the stream, and with it all unanswered requests.
 pub struct RpcClient {
     shared: Arc<Inner>,
     pushes: Mutex<Option<mpsc::Receiver<Bytes>>>,
@@ -44,13 +45,13 @@ pub struct RpcClient {
 struct Inner {
     pending: PendingRequests<Bytes, ResponseSender>,
     last: AtomicU64,
-    /// Bytes of a frame that the other side takes.
+    /// The largest frame that the peer accepts, in bytes.
     frame: u32,
 }
 
 impl RpcClient {
-    /// Takes a stream of calls over. Must be called within a tokio runtime: a task of it works until the
-    /// stream or this ends; if it should panic, all calls end as lost.
+    /// Sends requests over a stream. Must be called within a tokio runtime: one of its tasks drives the stream
+    /// until the stream ends or this is dropped. If the task panics, all requests end as lost.
     #[must_use]
     pub fn new(writer: FrameWriter, reader: FrameReader, bounds: &NegotiatedLimits) -> Self {
         let most = PendingLimits {
@@ -72,12 +73,12 @@ impl RpcClient {
         Self { shared, pushes: Mutex::new(Some(pushes)), _stop: stop.drop_guard() }
     }
 
-    /// Asks. The call is queued when this returns, behind those before it; the future only waits for the
-    /// answer, and may be dropped without taking the call back.
+    /// Sends a request. It is queued, behind earlier ones, when this returns. The future only waits for the
+    /// response; dropping it does not cancel the request.
     ///
     /// # Errors
     ///
-    /// The future's: see the module.
+    /// Those of the future: see the module.
     pub fn call(
         &self,
         body: Bytes,
@@ -94,20 +95,20 @@ impl RpcClient {
         }
     }
 
-    /// What the other side says without having been asked. There is one receiver: a second one is at its
-    /// end. When it is dropped, events are read and thrown away.
+    /// Events that the peer pushes. There is one receiver; a second one is closed from the start. Once it is
+    /// dropped, events are read and discarded.
     #[must_use]
     pub fn pushes(&self) -> mpsc::Receiver<Bytes> {
         let first = self.pushes.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.unwrap_or_else(|| mpsc::channel(1).1)
     }
 
-    /// Waits until the stream is of no more use. All calls have ended then.
+    /// Waits until the stream and all requests have ended.
     pub async fn closed(&self) {
         self.shared.pending.ended().cancelled().await;
     }
 
-    /// Whether it is of no more use.
+    /// Whether the stream has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.pending.ended().is_cancelled()
@@ -121,7 +122,7 @@ impl Inner {
             return Err(self.too_large("a call", bytes));
         }
         self.pending.queue(|pending| {
-            // Within the lock, so that tags rise in the order of frames.
+            // Under the lock, so that tags ascend in the order of frames.
             let tag = self.last.fetch_add(1, Ordering::Relaxed) + 1;
             pending.check(tag, bytes)?;
             pending.put(tag, bytes, body, answer);
@@ -135,7 +136,7 @@ impl Inner {
             bytes => Err(self.too_large("an answer", bytes)),
         };
         let give = |_, asker: ResponseSender, result| {
-            // Whoever does not wait any more does not need it.
+            // A caller that no longer waits does not need it.
             let _ = asker.send(result);
         };
         self.pending.complete(std::iter::once((answer.tag, result)), give).map_err(|tag| {
@@ -161,21 +162,21 @@ impl Inner {
     }
 }
 
-/// What works on the stream.
+/// Drives the stream.
 struct Driver {
     shared: Arc<Inner>,
     writer: FrameWriter,
     reader: FrameReader,
-    /// Until nobody wants events any more.
+    /// `None` once nobody wants events any more.
     pushes: Option<mpsc::Sender<Bytes>>,
-    /// An event for which there is no room.
+    /// An event that waits for room.
     held: Option<Bytes>,
 }
 
 impl Driver {
     async fn run(mut self, stop: CancellationToken) {
         let (code, why) = tokio::select! {
-            // First, so that what is queued when this side gives up is not sent any more.
+            // First, so that nothing queued is sent any more once this side has closed.
             biased;
             () = stop.cancelled() => (CloseCode::Done, "this side closed the stream".to_owned()),
             error = self.work() => (error.close_code(), error.to_string()),
@@ -249,16 +250,16 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// A runtime that ends, or a panic, ends the calls as well.
+    /// Ends the requests also if the runtime shuts down or the task panics.
     fn drop(&mut self) {
         self.shared.lose("what worked on the stream has ended");
     }
 }
 
-/// Waits until there is room for an event, or nobody wants one.
+/// Waits until there is room for an event, or nobody wants events.
 async fn room(pushes: Option<&mpsc::Sender<Bytes>>) {
     if let Some(pushes) = pushes {
-        // The place is taken right after, by the only sender there is.
+        // This is the only sender, so the slot is still free right after.
         let _ = pushes.reserve().await;
     }
 }

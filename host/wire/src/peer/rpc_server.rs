@@ -1,11 +1,11 @@
-//! The answering half of a stream of calls; [`calls`](super::calls) is the asking one.
+//! The responding half of a stream of RPCs; [`rpc_client`](super::rpc_client) is the requesting one.
 //!
-//! Everything runs in the task that calls [`serve_calls`]: the handler in the order of frames, its futures
-//! side by side. A call is in flight from its reading until its answer has been handed to QUIC, so a node
-//! that does not read its answers is not read either.
+//! Everything runs in the task that calls [`serve_rpc`]: the handler in the order of frames, its futures
+//! concurrently. A request is in flight from its reading until its response has been handed to QUIC, so a node
+//! that does not read its responses is not read either.
 //!
-//! Memory of a stream: calls of `peer_call_bytes` and one frame, 256 KiB and one frame of answers that wait
-//! to be written, and what the handler's futures hold: it should not make more answers at once than it can
+//! Memory of a stream: requests up to their limit and one frame, 256 KiB and one frame of responses to be
+//! written, and what the handler's futures hold. The handler should not make more responses at once than it can
 //! afford.
 
 use bytes::Bytes;
@@ -23,14 +23,14 @@ use crate::error::{Error, decode_error_message};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{RpcRequest, RpcResponse};
 
-/// Serves a stream of calls to its end. The handler is called with each call's tag and body, in the order
-/// in which they were sent; what must keep that order it does before it returns. What comes from `pushes`
-/// is sent as events. When the stream breaks, answers that are being made are dropped; when the node
-/// stops, nothing more is read, and what was taken is answered.
+/// Serves a stream of requests to its end. Calls the handler with each request's tag and body, in the order in
+/// which they were sent; the handler must do before it returns whatever depends on that order. What comes from
+/// `pushes` is sent as events. When the stream breaks, unfinished responses are dropped. When the node stops,
+/// it reads nothing more, and answers what it has accepted.
 ///
 /// # Errors
 ///
-/// [`Error::Violation`] by what the other side sent, else how the stream or connection ended.
+/// [`Error::Violation`] if the peer violated the protocol, else how the stream or connection ended.
 pub async fn serve_rpc<H>(
     mut reader: FrameReader,
     mut writer: FrameWriter,
@@ -60,7 +60,7 @@ where
     match &done {
         Ok(()) => {
             writer.finish();
-            // Whoever reads nothing more is not waited for.
+            // Do not wait for a peer that no longer reads.
             let _ = timeout(LINGER, writer.taken()).await;
         }
         Err(error) => {
@@ -71,7 +71,7 @@ where
     done
 }
 
-/// Calls and their bytes.
+/// A number of requests and their bytes.
 #[derive(Clone, Copy, Default)]
 struct InFlight {
     calls: u32,
@@ -80,7 +80,7 @@ struct InFlight {
 
 struct Made {
     tag: u64,
-    /// Of the call.
+    /// Of the request.
     bytes: u64,
     answer: Bytes,
 }
@@ -91,10 +91,10 @@ struct RpcServer<'a, H> {
     making: FuturesUnordered<BoxFuture<'static, Made>>,
     /// In flight.
     in_flight: InFlight,
-    /// The part of them whose answers are in the writer.
+    /// The part of them whose responses are in the writer.
     written: InFlight,
     read_all: bool,
-    /// Until nobody pushes any more.
+    /// `None` once nothing more will be pushed.
     pushes: Option<mpsc::Receiver<Bytes>>,
 }
 
@@ -102,7 +102,7 @@ impl<H> RpcServer<'_, H>
 where
     H: FnMut(u64, Bytes) -> BoxFuture<'static, Bytes> + Send,
 {
-    /// `false` when all is done.
+    /// Returns `false` when everything is done.
     async fn step(
         &mut self,
         reader: &mut FrameReader,
@@ -114,9 +114,9 @@ where
         }
         let room = writer.unwritten() < BATCH_BYTES;
         let full = self.is_full();
-        // While nothing is read, this is how the stream's end is heard of.
+        // While nothing is read, this is how the end of the stream is noticed.
         let unwanted = writer.unwanted();
-        // In this order answers that are ready go into one write, and the window opens before it is looked at.
+        // In this order, ready responses go into one write, and the window opens before it is checked.
         tokio::select! {
             biased;
             () = self.peer.stopping.cancelled(), if !self.read_all => {

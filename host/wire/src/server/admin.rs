@@ -1,8 +1,8 @@
-//! Requests that are no messages: one a stream.
+//! Administrative requests: one per stream.
 //!
-//! Two kinds of answer are easy to confuse. Most are whole when they begin, and are cut into frames
-//! here. Those that grow ([`AdminAnswer::Growing`]) are sent as they come, until the service drops its
-//! end, the client wants no more, or the node stops: none of that ends what was asked for, only its telling.
+//! There are two kinds of responses. Most are complete when they begin, and are split into frames here.
+//! Streamed responses ([`AdminOutput::Updates`]) are sent as they are produced, until the service drops its
+//! sender, the client stops reading, or the node stops. None of these cancels the operation.
 
 mod upload;
 
@@ -22,111 +22,111 @@ use crate::proto::{self, AdminRequest, AdminResponse, Problem};
 use upload::receive;
 pub use upload::{Upload, UploadPermit};
 
-/// Deployments, shards or moves a frame.
+/// Deployments, shards or moves per frame.
 const PAGE: usize = 256;
-/// Parts of a growing answer that wait to be sent: a client that reads slowly slows its own answer.
+/// Updates that may be queued: a client that reads slowly slows only its own response.
 const GROWING: usize = 16;
-/// Entities a page unless told.
+/// Default number of entities per page.
 const ENTITIES: u32 = 100;
-/// Entities a page at most.
+/// Maximum number of entities per page.
 const MAX_ENTITIES: u32 = 1_000;
-/// Bytes of a type's name.
+/// Maximum length of a type's name in bytes.
 const TYPE: usize = 255;
-/// Bytes of an entity id.
+/// Maximum length of an entity id in bytes.
 const ID: usize = 512;
-/// Settings of one request, and bytes of a name or value.
+/// Maximum number of settings in one request.
 const SETTINGS: usize = 16;
 const SETTING: usize = 64;
-/// Bytes of a node's name.
+/// Maximum length of a node's name in bytes.
 const NODE: usize = 64;
 
-/// What is asked.
+/// An administrative request.
 #[derive(Debug)]
 pub enum AdminOperation {
-    /// Deploy this.
+    /// Deploy a component.
     Deploy(Upload),
-    /// Which deployments stand?
+    /// List the deployments.
     Deployments,
-    /// Which methods has this type?
+    /// List the methods of this type.
     Methods(String),
-    /// How does the node do?
+    /// Health of the node.
     Status,
-    /// What is it?
+    /// Identity of the node.
     Node,
-    /// Which nodes are there, and how do they stand?
+    /// List the nodes with their status.
     Nodes,
-    /// Who owns which shard?
+    /// List the shards with their owners.
     Shards,
     /// One page of entities; `limit` is 1 to 1,000.
     Entities(proto::EntitiesRequest),
-    /// How does this entity do?
+    /// State of one entity.
     Inspect(proto::InspectRequest),
-    /// Hand over a node's shards, or let it have some again.
+    /// Drain a node, or stop draining it.
     Drain {
-        /// Which.
+        /// Name of the node.
         node: String,
-        /// No longer.
+        /// Let the node have shards again.
         undo: bool,
     },
-    /// This node is gone for good.
+    /// Mark a permanently lost node as removed.
     Forget {
-        /// Which.
+        /// Name of the node.
         node: String,
     },
-    /// What holds for all nodes, changed or only shown?
+    /// Show or change the cluster-wide settings.
     Cluster(proto::ClusterConfigRequest),
-    /// Which shards would a rebalance move?
+    /// Show which shards a rebalance would move.
     RebalancePlan,
     /// Rebalance now.
     Rebalance,
-    /// What happened?
+    /// Read the node's events.
     Events(proto::EventsRequest),
 }
 
-/// What is answered.
+/// The response to an [`AdminOperation`].
 #[derive(Debug)]
 pub enum AdminOutput {
-    /// To a deploy.
+    /// Result of a deploy.
     Deployed(proto::DeployResult),
-    /// All of them; they are sent in pages.
+    /// All deployments; sent in pages.
     Deployments(Vec<proto::Deployment>),
     /// A type's methods.
     Methods(proto::Methods),
-    /// How the node does.
+    /// The node's health.
     Status(Box<proto::Status>),
-    /// What it is.
+    /// The node's identity.
     Node(proto::NodeInfo),
     /// All nodes.
     Nodes(proto::Nodes),
-    /// All shards; they are sent in pages.
+    /// All shards; sent in pages.
     Shards(Vec<proto::ShardInfo>),
     /// One page.
     Entities(proto::Entities),
     /// One entity.
     Entity(Box<proto::EntityDetail>),
-    /// What would be moved; sent in pages.
+    /// The moves of a rebalance; sent in pages.
     RebalancePlan(proto::RebalancePlan),
-    /// A node that was gone.
+    /// Result of forgetting a node.
     Forgotten(proto::ForgetResult),
-    /// What holds for all nodes.
+    /// The cluster-wide settings.
     Cluster(proto::ClusterConfig),
-    /// To a drain, a rebalance and events: what comes until the sender is dropped. See [`growing`].
+    /// Of a drain, a rebalance or events: the updates until the sender is dropped. See [`update_channel`].
     Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
 
-/// A part of an answer that grows.
+/// One update of a streamed response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdminUpdate {
-    /// Of a drain.
+    /// Progress of a drain.
     Drain(proto::DrainProgress),
-    /// Of a rebalance.
+    /// Progress of a rebalance.
     Rebalance(proto::RebalanceProgress),
-    /// Of events.
+    /// A batch of events.
     Events(proto::Events),
 }
 
-/// Both ends of an answer that grows: parts are sent as they come, a problem ends it. The sender finds
-/// itself [closed](mpsc::Sender::closed) when nobody listens any more.
+/// Both ends of a streamed response: updates are sent as they come, and a problem ends it. The sender is
+/// [closed](mpsc::Sender::closed) when nobody reads the response any more.
 #[must_use]
 pub fn update_channel() -> (mpsc::Sender<Result<AdminUpdate, Problem>>, AdminOutput) {
     let (sender, receiver) = mpsc::channel(GROWING);
@@ -178,7 +178,7 @@ pub(super) async fn serve<S: Service>(
         None => Err(problem("unknown-request", "the node does not know this request")),
     };
     let answer = match admin {
-        // Nobody compiles for a client that has gone; deploys are idempotent.
+        // Stop compiling for a client that has gone; deploys are idempotent.
         Ok(admin @ AdminOperation::Deploy(_)) => tokio::select! {
             () = writer.unwanted() => return Ok(()),
             answer = shared.service.handle_admin(peer, admin) => answer,
@@ -197,7 +197,7 @@ pub(super) async fn serve<S: Service>(
         }
         answer => frames(answer, most),
     };
-    // Charged until the last of it was handed to QUIC.
+    // Charged until the last frame has been handed to QUIC.
     let charge = peer.account.charge(0);
     let size = frames.iter().map(|frame| frame.encoded_len() as u64).sum();
     let frames = match charge.try_charge_reply(size) {
@@ -272,7 +272,7 @@ fn node_name(node: String) -> Result<String, Problem> {
     }
 }
 
-/// Sends an answer that grows.
+/// Sends a streamed response.
 async fn grow<S>(
     shared: &Inner<S>,
     mut parts: mpsc::Receiver<Result<AdminUpdate, Problem>>,
@@ -309,7 +309,7 @@ async fn grow<S>(
     }
 }
 
-/// The frame, if the client takes one of its size; else a refusal that it takes.
+/// The frame if it is within the client's limit, else a refusal that is.
 fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
     let bytes = frame.encoded_len();
     if bytes <= most {
@@ -322,12 +322,12 @@ fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
             problem("reply-too-large", text)
         }
     };
-    // The heads of response and problem.
+    // Reserve room for the headers of response and problem.
     let told = within(told, most.saturating_sub(16));
     AdminResponse { more: false, response: Some(Response::Problem(told)) }
 }
 
-/// Parts of a long list, a frame each; an empty one has one, too. They are as small as the client wants them.
+/// Splits a long list into frames no larger than the client accepts; an empty list has one frame.
 fn pages<T: Clone>(
     all: &[T],
     most: usize,
@@ -349,7 +349,8 @@ fn pages<T: Clone>(
     }
 }
 
-/// The answer's frames. One that is too large for the client ends them with a refusal.
+/// The frames of a response. One that is too large for the client is replaced by a refusal, which ends the
+/// response.
 fn frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResponse> {
     let mut frames: Vec<_> =
         to_frames(answer, most).into_iter().map(|frame| fitting(frame, most)).collect();
@@ -381,7 +382,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
                 Response::Plan(proto::RebalancePlan { moves, blocked_reason: held_up.clone() })
             })
         }
-        // Sent as it grows.
+        // Sent as they are produced.
         Ok(AdminOutput::Updates(_)) => Vec::new(),
     }
 }

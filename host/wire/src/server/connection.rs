@@ -1,4 +1,4 @@
-//! Connections and their streams: the handshake's end, the hello, and a task a stream.
+//! Connections and their streams: the end of the handshake, the hello, and a task per stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,18 +20,18 @@ use crate::peer::Alpn;
 use crate::proto::{self, Open, open};
 use crate::{dial, hello, tls};
 
-/// Connections beyond all others that are not through their handshake yet, or were refused after it: whoever has all
-/// places of its share, and asks for more, does not shut others out.
+/// Extra connections allowed during the handshake, or just after a refusal, so that a principal at its limit
+/// cannot block others.
 const HANDSHAKES: usize = 256;
 
-/// Bytes of a frame that a client must take: a refusal in full.
+/// The smallest frame limit that a client may announce, in bytes: a complete refusal must fit.
 const MIN_CLIENT_MAX_FRAME: u32 = 4 << 10;
 
-/// One connection more, until it is dropped.
+/// Counts one connection until it is dropped.
 pub(super) struct ConnectionGuard(Arc<AtomicUsize>);
 
 impl ConnectionGuard {
-    /// `None` if there are `most` already.
+    /// Returns `None` if there are already `most`.
     fn one_more(of: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let counted = Self(Arc::clone(of));
         (of.fetch_add(1, Ordering::Relaxed) < most).then_some(counted)
@@ -45,8 +45,8 @@ impl Drop for ConnectionGuard {
 }
 
 impl<S: Service> Inner<S> {
-    /// All connections that there may be. Which of them are nodes', and whose the others are, is known after their
-    /// handshakes; as many of nodes as are taken may be dialled.
+    /// Maximum number of connections of all kinds. Which of them belong to nodes, and to which principals, is
+    /// known only after their handshakes. Allows as many outgoing connections to nodes as incoming ones.
     pub(super) fn most_connections(&self) -> usize {
         let nodes = self.peers.as_ref().map_or(0, |_| 2 * self.limits.peers.max_connections);
         self.limits.max_connections.saturating_add(nodes).saturating_add(HANDSHAKES)
@@ -100,7 +100,7 @@ impl<S: Service> Inner<S> {
         dial::refuse(connection, CloseCode::TooManyConnections, text)
     }
 
-    /// Gives a hello its time, and closes the connection if it is none.
+    /// Runs a hello under its timeout, and closes the connection if it fails.
     pub(super) async fn with_hello_timeout<P>(
         &self,
         connection: &quinn::Connection,
@@ -124,7 +124,7 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// Serves a connection's streams until it or the node ends.
+    /// Serves a connection's streams until the connection or the node ends.
     pub(super) async fn streams<F: Future<Output = ()> + Send + 'static>(
         &self,
         connection: &quinn::Connection,
@@ -147,7 +147,7 @@ impl<S: Service> Inner<S> {
         match ended {
             Some(error) => Err(error.into()),
             None => {
-                // The answers on their way arrive before the close does.
+                // Replies under way must arrive before the close does.
                 streams.wait().await;
                 connection.close(CloseCode::ShuttingDown.into(), b"the node stops");
                 Ok(())
@@ -155,7 +155,7 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// The first frame of a connection, and the way to answer it.
+    /// The first frame of a connection, and the writer for its response.
     pub(super) async fn accept_hello_stream(
         &self,
         connection: &quinn::Connection,
@@ -166,7 +166,7 @@ impl<S: Service> Inner<S> {
         Ok((reader.next().await?.ok_or_else(empty)?, FrameWriter::new(send)))
     }
 
-    /// Hears the client's hello and answers it.
+    /// Receives the client's hello and answers it.
     async fn hello(
         &self,
         connection: &quinn::Connection,
@@ -201,7 +201,7 @@ impl<S: Service> Inner<S> {
         }))
     }
 
-    /// Finds out what a stream is for, and serves it to its end.
+    /// Determines the kind of a stream, and serves it to its end.
     async fn stream(
         &self,
         peer: &Arc<ClientInfo>,
@@ -222,7 +222,7 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// The first frame of a stream, which says what it is for.
+    /// The first frame of a stream, which names its kind.
     pub(super) async fn first(&self, reader: &mut FrameReader) -> Result<Bytes, Error> {
         let deadline = self.limits.open_timeout;
         let first = tokio::select! {

@@ -1,19 +1,19 @@
-//! Refusals of nodes, as the log hears of them: one now and then, with how many there were besides.
+//! Rate-limits the log line for refused peer connections, and counts the suppressed ones.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often one is said.
+/// The minimum time between two log lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// What was said last, and what was not.
+/// When the last line was logged, and how many were suppressed since.
 #[derive(Debug, Default)]
 pub(super) struct LogThrottle(Mutex<(Option<Instant>, u64)>);
 
 impl LogThrottle {
-    /// Whether to say this one, and how many were not said since the last one that was.
+    /// If this one should be logged, the number of those suppressed since the last logged one.
     pub(super) fn should_log(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.0.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

@@ -1,10 +1,9 @@
-//! A node's side: takes connections and streams, and hands what is whole and within the limits to a
-//! [`Service`].
+//! Server side of a node: accepts connections and streams, validates frames against the limits, and passes them
+//! to a [`Service`].
 //!
-//! Everything that an unknown or broken client can do ends here, with a code, and on its own stream
-//! or connection only: garbage, half frames, lengths beyond the limit, streams opened and left.
-//! Each connection and each stream is a task of one tracker; one that ends, however it ends, ends
-//! nothing else.
+//! Whatever an unknown or faulty client does ends here, with a code, and affects only its own stream or
+//! connection: garbage, partial frames, lengths beyond the limit, abandoned streams. Each connection and each
+//! stream is a task of one tracker, and the end of one, by whatever cause, ends no other.
 
 mod admin;
 mod connection;
@@ -43,64 +42,64 @@ use crate::peer::{PeerDescriptor, PeerDialer, PeerService};
 use crate::proto::{self, Problem};
 use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, endpoint, tls};
 
-/// What a node does with what has come.
+/// Handles what clients send to a node.
 pub trait Service: Send + Sync + 'static {
-    /// Takes messages of one session, in the order they were sent, and leaves the batch empty: what
-    /// is left in it is answered as `unknown`. While it waits, nothing more of this session is read.
+    /// Takes messages of one session in the order in which they were sent, and leaves the batch empty: what is
+    /// left in it is answered as `unknown`. Until it returns, nothing more is read from this session.
     fn handle_messages(
         &self,
         session: &Arc<SessionInfo>,
         batch: &mut Vec<IncomingMessage>,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Answers a request that is no message.
+    /// Handles an administrative request.
     fn handle_admin(
         &self,
         peer: &Arc<ClientInfo>,
         request: AdminOperation,
     ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send;
 
-    /// Cluster time in milliseconds, which clients stamp their messages with (R17); 0: not known.
+    /// Cluster time in milliseconds, with which clients stamp their messages (R17); 0 if not known.
     fn cluster_time_ms(&self) -> u64 {
         0
     }
 }
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Debug)]
 pub struct ClientInfo {
-    /// From its certificate, as entities' access rules know it: `client/alice`.
+    /// The principal in its certificate, in the form that access rules use: `client/alice`.
     pub principal_name: Arc<str>,
-    /// The same in parts.
+    /// The same, parsed.
     pub principal: Principal,
-    /// Where it is.
+    /// The client's address.
     pub address: SocketAddr,
-    /// What it announced to take; 0 stands for "not announced".
+    /// The limits that it announced; 0 stands for "not announced".
     pub limits: proto::Limits,
-    /// What is held for it.
+    /// The budgets that its traffic is charged to.
     pub(crate) account: Arc<Account>,
 }
 
-/// One session's stream on one connection. The same session may have others, on other connections.
+/// One session's stream on one connection. A session may have several streams, on several connections.
 #[derive(Debug)]
 pub struct SessionInfo {
-    /// Whose.
+    /// The client that sends on it.
     pub client: Arc<ClientInfo>,
-    /// What the client chose.
+    /// The id that the client chose.
     pub client_session_id: [u8; 16],
-    /// As entities know it (R17).
+    /// The id that entities know (R17).
     pub session: ScopedSessionId,
 }
 
-/// A node among nodes.
+/// What a node needs to accept other nodes.
 pub struct PeerConfig {
-    /// What it says of itself to other nodes.
+    /// What it announces about itself.
     pub descriptor: PeerDescriptor,
-    /// What it does with their streams.
+    /// Serves their streams.
     pub service: Arc<dyn PeerService>,
 }
 
-/// Takes clients, and other nodes, on one UDP port.
+/// Accepts clients, and other nodes, on one UDP port.
 pub struct Server<S> {
     shared: Arc<Inner<S>>,
     endpoint: quinn::Endpoint,
@@ -111,19 +110,19 @@ struct Inner<S> {
     limits: Limits,
     descriptor: SharedDescriptor,
     peers: Option<Arc<dyn PeerService>>,
-    /// What is held for clients, and their connections.
+    /// Budgets and connection counts of clients.
     budgets: Arc<Budgets>,
-    /// Connections from nodes.
+    /// Number of connections from nodes.
     nodes: Arc<AtomicUsize>,
     refusals: LogThrottle,
     tasks: TaskTracker,
-    /// Nothing new is taken; what was taken is answered.
+    /// Once cancelled, nothing new is accepted; what was accepted is answered.
     stopping: CancellationToken,
 }
 
 impl<S: Service> Server<S> {
-    /// Binds the port. `setting` is the name of the setting that gave the address, for errors. Must
-    /// be called within a tokio runtime; nothing is taken before [`Server::run`].
+    /// Binds the port. `setting` names the setting that holds the address, for errors. Must be called within a
+    /// tokio runtime. Nothing is accepted before [`Server::run`].
     ///
     /// # Errors
     ///
@@ -140,7 +139,7 @@ impl<S: Service> Server<S> {
         Self::bind_as(address, setting, identity, trust, limits, facts.into(), None, service)
     }
 
-    /// The same for a node that takes other nodes as well, and dials them from the same port.
+    /// The same for a node that also accepts other nodes, and dials them from the same port.
     ///
     /// # Errors
     ///
@@ -201,39 +200,39 @@ impl<S: Service> Server<S> {
         Ok(Self { shared, endpoint })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the system does not say.
+    /// [`Error::ConnectionLost`] if the system does not report it.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         self.endpoint.local_addr().map_err(|e| Error::ConnectionLost(e.to_string()))
     }
 
-    /// Changes what later hellos say, such as the incarnation after a re-registration. Other nodes hear it
-    /// too, and the rest as before.
+    /// Changes what later hellos announce, such as the incarnation after a re-registration. Hellos to nodes
+    /// change as well; the rest of their descriptor stays.
     pub fn set_node_descriptor(&self, facts: NodeDescriptor) {
         self.shared.descriptor.change(|all| all.node = facts);
     }
 
-    /// Changes all that later hellos say. Connections that stand keep what they heard.
+    /// Changes everything that later hellos announce. Established connections are not affected.
     pub fn set_peer_descriptor(&self, facts: PeerDescriptor) {
         self.shared.descriptor.change(|all| *all = facts);
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.endpoint.open_connections()
     }
 
-    /// Bytes that are held for clients, here and through other nodes.
+    /// Bytes charged for clients, here and through other nodes.
     #[must_use]
     pub fn charged_bytes(&self) -> u64 {
         self.shared.budgets.charged_bytes()
     }
 
-    /// Takes connections until [`Server::shut_down`].
+    /// Accepts connections until [`Server::shut_down`].
     pub async fn run(&self) {
         loop {
             let incoming = tokio::select! {
@@ -246,7 +245,7 @@ impl<S: Service> Server<S> {
             if open >= most {
                 incoming.refuse();
             } else if open >= most / 2 && !incoming.remote_address_validated() {
-                // Half full: whoever comes now shows first that its address is its own.
+                // Half full: new clients must first prove their address (by a QUIC retry).
                 if let Err(error) = incoming.retry() {
                     error.into_incoming().refuse();
                 }
@@ -261,15 +260,15 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Takes nothing new, waits up to `grace` until what was taken is answered and the answers have
+    /// Accepts nothing new, waits up to `grace` until accepted requests are answered and the replies have
     /// arrived, then closes every connection as `shutting-down`.
     pub async fn shut_down(&self, grace: Duration) {
         self.shared.stopping.cancel();
         self.shared.tasks.close();
-        // What did not end in time is cut off by the close.
+        // The close ends whatever did not finish in time.
         let _ = timeout(grace, self.shared.tasks.wait()).await;
         self.endpoint.close(CloseCode::ShuttingDown.into(), b"the node stops");
-        // Draining takes three probe time-outs a connection; a node that must go does not wait for more.
+        // Draining takes three probe timeouts per connection; do not wait longer when shutting down.
         let _ = timeout(Duration::from_secs(2), async {
             self.shared.tasks.wait().await;
             self.endpoint.wait_idle().await;

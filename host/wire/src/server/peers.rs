@@ -16,7 +16,7 @@ use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
 use crate::proto::{PeerOpen, peer_open};
 use crate::tls;
 
-/// Serves a connection on the runtime that its protocol has, with the service's streams.
+/// Serves a connection, with the service's streams, on the runtime of its protocol.
 pub(super) async fn connection<S: Service>(
     shared: Arc<Inner<S>>,
     service: Arc<dyn PeerService>,
@@ -28,7 +28,7 @@ pub(super) async fn connection<S: Service>(
     let peer = match shared.with_hello_timeout(&connection, hello(&shared, &connection)).await {
         Ok(peer) => Arc::new(peer),
         Err(error) => {
-            // Whoever tries again and again does not fill the log.
+            // Repeated attempts must not fill the log.
             match shared.refusals.should_log(Instant::now()) {
                 Some(0) => warn!(%error, %remote, "a node was refused"),
                 Some(unsaid) => warn!(%error, %remote, unsaid, "nodes were refused"),
@@ -70,7 +70,7 @@ async fn opened<S: Service>(
     StreamKind::opened(open.stream, alpn)
 }
 
-/// Hears the node's hello and answers it.
+/// Receives the node's hello and answers it.
 async fn hello<S: Service>(
     shared: &Inner<S>,
     connection: &quinn::Connection,

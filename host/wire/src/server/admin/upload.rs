@@ -1,4 +1,4 @@
-//! A component that is received, in pieces, before it is deployed.
+//! Receives a component in fragments before it is deployed.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -11,22 +11,22 @@ use crate::framed::FrameReader;
 use crate::limits::Limits;
 use crate::proto::{self, ComponentFragment, Problem};
 
-/// A deployment that has come whole; the component's digest has been checked.
+/// A complete upload, whose digest has been checked.
 #[derive(Debug)]
 pub struct Upload {
     /// The manifest's text.
     pub manifest: String,
     /// The component.
     pub component: Bytes,
-    /// Its BLAKE3.
+    /// The component's BLAKE3 digest.
     pub digest: [u8; 32],
-    /// The revision that must stand; 0 for none yet, `None` for whichever.
+    /// The current revision must be this one; 0 for none yet, `None` for any.
     pub expected_revision: Option<u64>,
-    /// To be dropped with the component, before anything else is waited for.
+    /// Drop it together with the component, before waiting for anything else.
     pub permit: UploadPermit,
 }
 
-/// A place among the node's uploads, and among those of its principal, until it is dropped.
+/// One slot of the uploads of the node and of the principal, held until it is dropped.
 #[derive(Debug)]
 pub struct UploadPermit(#[expect(dead_code, reason = "held, not looked at")] Option<Permit>);
 
@@ -35,15 +35,15 @@ impl UploadPermit {
         Self(Some(place))
     }
 
-    /// One that nobody else misses: for what no client has sent.
+    /// A permit that counts against no limit, for components that no client has sent.
     #[must_use]
     pub fn unmetered() -> Self {
         Self(None)
     }
 }
 
-/// Receives the component. What is announced is checked, what has come is kept: no more. Whoever stalls is given up,
-/// since its place is others' too.
+/// Receives the component. Checks the announced size, and stores only what has arrived. An upload that stalls
+/// is ended, since its permit is shared with others.
 pub(super) async fn receive(
     limits: &Limits,
     deploy: proto::DeployRequest,
@@ -92,7 +92,7 @@ pub(super) async fn receive(
     Ok(Ok(Upload { manifest, component, digest, expected_revision, permit: place }))
 }
 
-/// The next piece, in time.
+/// Waits for the next fragment, with a timeout.
 async fn next(
     limits: &Limits,
     end: Instant,

@@ -137,7 +137,7 @@ impl Machine {
     }
 
     /// Whether to be told that would change nothing, now or ever. Of a begin-hand-off: but for its answer, which is an
-    /// acknowledgement; of a hand-off: but for [`Talk::ShardStopped`]; of a report: unless another comes before it.
+    /// acknowledgement; of a hand-off: but for [`ControlMessage::ShardStopped`]; of a report: unless another comes before it.
     #[must_use]
     pub fn is_irrelevant(&self, from: &Member, talk: &ControlMessage) -> bool {
         match talk {
