@@ -61,7 +61,7 @@ pub const KINDS: &[&str] = &[
     "not run: mailbox-full",
     "not run: out-of-order",
     "not run: id-reused",
-    "not run: deadline",
+    "not run: deadline-exceeded",
     "not run: not-owner",
     "not run: rebalancing",
     "not run: store-unavailable",
