@@ -55,7 +55,7 @@ lint: setup
 	@echo 'lint: clippy (the first time about 5 minutes on two processors)'
 	@$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@echo 'lint: documentation'
-	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --quiet
+	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	@echo 'lint: bans, licences and sources of the dependencies (deny.toml)'
 	@$(CARGO) test --quiet --workspace --test supply_chain
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \

@@ -1,4 +1,4 @@
-//! A session's task: carries out the decisions of the [`Ledger`](crate::ledger::Ledger) over the current
+//! A session's task: carries out the decisions of the [`Ledger`] over the current
 //! connection.
 //!
 //! Each session has one task, which holds no lock while it waits. It ends when the client closes, or when all

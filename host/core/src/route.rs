@@ -150,7 +150,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// A shard's row, as this node sees it now: [`node::Action::UpdateRoute`](crate::node::Action::Route).
+    /// A shard's row, as this node sees it now: [`node::Action::UpdateRoute`](crate::node::Action::UpdateRoute).
     ///
     /// Lower epochs are not heard (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
     /// what was held.
@@ -172,7 +172,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// A hand-off begins: [`node::Action::BufferShard`](crate::node::Action::Hold) (A8, K24). Messages for the shard wait for
+    /// A hand-off begins: [`node::Action::BufferShard`](crate::node::Action::BufferShard) (A8, K24). Messages for the shard wait for
     /// a higher epoch, for this one without a hand-off, or until `hold_wait` has passed: then the route that is
     /// known is tried, and its answer corrects it (R12).
     pub fn buffer_shard(&mut self, now: u64, shard: ShardId, epoch: Epoch) {

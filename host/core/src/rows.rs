@@ -253,7 +253,7 @@ pub enum Row {
     Node(NodeRow),
     /// Of [`RowKey::Manager`].
     Manager(ManagerRow),
-    /// Of [`RowKey::Shards`].
+    /// Of [`RowKey::Assignments`].
     Assignments(AssignmentsRow),
 }
 

@@ -32,7 +32,7 @@ use writer::Writer;
 pub(crate) struct CachedCluster {
     /// The pool's shard count and hash; `None` if nothing was remembered.
     pub(crate) pool: Option<PoolRow>,
-    /// Rows of nodes and shards, for [`Event::Cached`](ostraca_core::node::Event::Cached). Their revisions are 0.
+    /// Rows of nodes and shards, for [`Event::CachedRows`](ostraca_core::node::Event::CachedRows). Their revisions are 0.
     pub(crate) rows: Vec<(RowKey, Row, u64)>,
     /// Rows of types, for [`Loader::load_cached`](crate::loader::Loader::load_cached).
     pub(crate) types: Vec<StoredRow>,

@@ -2,7 +2,7 @@
 //!
 //! The embedded `default.toml` documents every setting with its default, its unit and what it costs in memory;
 //! a test compares it with the code. Three structures are easy to confuse: the file as written (parts in
-//! [`file`]), this [`Config`] with paths resolved, and each library's settings, which the methods here derive
+//! `file`), this [`Config`] with paths resolved, and each library's settings, which the methods here derive
 //! from it.
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Errors of connections and streams, and the [`Problem`](crate::proto::Problem) that reports them on the wire.
+//! Errors of connections and streams, and the [`Problem`] that reports them on the wire.
 
 use std::net::SocketAddr;
 

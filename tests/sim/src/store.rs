@@ -88,9 +88,9 @@ pub struct Store {
     dirty: bool,
     stopped: bool,
     mutations: Vec<StoreMutation>,
-    /// An old copy of the disk, for [`Breach::OldCopy`].
+    /// An old copy of the disk, for [`StoreMutation::OldCopy`].
     old: Option<Image>,
-    /// What the disk really holds under clean pages that it never saw, for [`Breach::TrustCache`].
+    /// What the disk really holds under clean pages that it never saw, for [`StoreMutation::TrustCache`].
     under: Option<Image>,
 }
 

@@ -1,9 +1,9 @@
 //! How messages move between held and in flight.
 //!
 //! A shard that holds messages stands in exactly one place: in `timers` if it is shut until a time, in its link's
-//! `waiting` if the window is full, or in none if it has no live owner, so that only a route can help. [`Router::ready`]
+//! `waiting` if the window is full, or in none if it has no live owner, so that only a route can help. [`Router::destination_or_wait`]
 //! puts it there and [`Router::withdraw`] takes it away; whoever changes what this depends on calls
-//! [`Router::settle`].
+//! [`Router::flush_shard`].
 
 use super::table::{BufferedMessage, Buffering, InFlightMessage, RoutedMessage, shard_at};
 use super::{Action, Mutation, Router};

@@ -191,7 +191,7 @@ impl Lanes {
         self.transient.entry(session).or_default()
     }
 
-    /// Records a command's outcome, dropping what there is no room for; gives what [`Lanes::written`] gives.
+    /// Records a command's outcome, dropping what there is no room for; gives what [`Lanes::take_head_and_writes`] gives.
     pub(super) fn record(
         &mut self,
         message: &Message,

@@ -83,7 +83,7 @@ pub struct Machine {
     last_turn: u64,
     last_generation: u64,
     next_wake: Option<u64>,
-    /// The entities that time changes, by [`State::timer`].
+    /// The entities that time changes, by [`ResidentEntity::timer`].
     timers: BTreeSet<(u64, Entity)>,
     /// Entities that could go on, but for the shard's claim or the node's lease.
     stalled: BTreeSet<Entity>,

@@ -171,9 +171,8 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         ("peers", file.peers.keep_alive_interval, file.peers.idle_timeout),
     ] {
         if keep_alive * 2 > idle {
-            let why =
-                "`keep-alive` must be at most half of `idle-timeout`: else quiet connections end";
-            return Err(input.at(&[section, "keep-alive"], why.into(), None));
+            let why = "`keep-alive-interval` must be at most half of `idle-timeout`: else quiet connections end";
+            return Err(input.at(&[section, "keep-alive-interval"], why.into(), None));
         }
     }
     if file.gateway.default_timeout > file.gateway.max_timeout {

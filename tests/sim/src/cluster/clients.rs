@@ -350,7 +350,7 @@ impl World {
         }
     }
 
-    /// A message's id, or the one that it was sent under later: see [`Self::anew`].
+    /// A message's id, or the one that it was sent under later: see [`Self::resend_under_new_id`].
     pub(super) fn last_id(&self, mut id: MessageKey) -> MessageKey {
         let session = self.sessions.iter().find(|it| it.session.key == id.session);
         while let Some(next) = session.and_then(|it| it.renamed.get(&id.sequence)) {

@@ -26,7 +26,7 @@ pub(super) enum ConnKind {
     Bulk,
     /// Messages from one node to another, and their replies.
     Peer,
-    /// What one node's machine says to another's. It has no connection here: see [`World::say`].
+    /// What one node's machine says to another's. It has no connection here: see [`World::send_control_message`].
     ControlMessages,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Manager {
     step_down_at: u64,
     chunks: Vec<ManagedChunk>,
     owner_index: OwnerIndex,
-    /// What [`Machine::place`] has not looked at since it changed.
+    /// What [`Machine::assign_unowned_shards`] has not looked at since it changed.
     pub(super) dirty_chunks: DirtyChunks,
     hand_offs: BTreeMap<ShardId, HandOff>,
     /// Hand-offs begun in this term.
