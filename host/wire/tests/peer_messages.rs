@@ -364,7 +364,7 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         let reply = reply.expect("reply");
         let problem = reply.problem.expect("problem");
         assert_eq!((tag, reply.sequence, &*problem.code), (6, 6, "invalid-message"));
-        assert_eq!(problem.message, "unreadable: Forward.envelope: nested too deep");
+        assert_eq!(problem.message, "unreadable: ForwardedMessage.envelope: nested too deep");
         one.stop().await;
         two.stop().await;
     })
