@@ -14,7 +14,8 @@ use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{Incarnation, NodeId, ShardId};
 use ostraca_core::message::Now;
 use ostraca_core::node::{
-    Action, ControlMessage, Event, Machine, NodeIdentity, NodeReport, ReportedShard, Settings,
+    Action, ControlMessage, Event, HandOff, Machine, NodeIdentity, NodeReport, ReportedShard,
+    Settings,
 };
 use ostraca_core::rows::{Member, NodeRow, NodeStatus, Roles, Row, RowKey, shard_at};
 
@@ -60,21 +61,15 @@ impl World {
                     Action::StartShard { shard, epoch, .. } => {
                         queue.push_back(Event::ShardServing { shard, epoch });
                     }
-                    Action::Send {
-                        to,
-                        message: ControlMessage::BeginHandOff { term, shard, epoch, id, .. },
-                    } => {
+                    Action::Send { to, message: ControlMessage::BeginHandOff { hand_off, .. } } => {
+                        let HandOff { term, shard, epoch, id, .. } = hand_off;
                         let talk = ControlMessage::BeginHandOffAck { term, shard, epoch, id };
                         queue.extend(
                             self.member(&to).map(|from| Event::Received { from, message: talk }),
                         );
                     }
-                    Action::Send {
-                        to,
-                        message: ControlMessage::HandOff { term, shard, epoch, incarnation, id },
-                    } => {
-                        let talk =
-                            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id };
+                    Action::Send { to, message: ControlMessage::HandOff(hand_off) } => {
+                        let talk = ControlMessage::ShardStopped(hand_off);
                         queue.extend(
                             self.member(&to).map(|from| Event::Received { from, message: talk }),
                         );

@@ -13,7 +13,7 @@ mod machine;
 mod settings;
 
 pub use action::{Action, Notice};
-pub use control_message::{ControlMessage, NodeReport, ReportedShard};
+pub use control_message::{ControlMessage, HandOff, NodeReport, ReportedShard};
 pub use event::{Event, WriteError};
 pub use machine::{Canonicalizer, Machine, NodeIdentity};
 pub use settings::{LeaseSettings, Mutation, Settings};

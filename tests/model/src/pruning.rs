@@ -1,7 +1,7 @@
 //! What is past: what no node will ever look at again, thrown away after each step.
 
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
-use ostraca_core::node::{ControlMessage, NodeReport, WriteError};
+use ostraca_core::node::{ControlMessage, HandOff, NodeReport, WriteError};
 use ostraca_core::rows::{Assignment, HandOffId, Member, NodeStatus, Row, RowKey, index_in_chunk};
 
 use crate::proof;
@@ -21,12 +21,11 @@ pub fn is_irrelevant(state: &State, to: usize, from: &Member, talk: &ControlMess
         return false;
     }
     let answer = match *talk {
-        ControlMessage::BeginHandOff { term, shard, epoch, id, .. } => {
+        ControlMessage::BeginHandOff { hand_off, .. } => {
+            let HandOff { term, shard, epoch, id, .. } = hand_off;
             ControlMessage::BeginHandOffAck { term, shard, epoch, id }
         }
-        ControlMessage::HandOff { term, shard, epoch, incarnation, id } => {
-            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }
-        }
+        ControlMessage::HandOff(hand_off) => ControlMessage::ShardStopped(hand_off),
         _ => return true,
     };
     // An answer bears no more of who gives it than the name.

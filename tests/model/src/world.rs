@@ -210,11 +210,11 @@ fn registers(write: &Write) -> bool {
 
 fn send(state: &mut State, node: usize, from: Member, to: usize, talk: ControlMessage) {
     match &talk {
-        ControlMessage::ShardStopped { shard, epoch, .. } => {
-            state.given_up.insert((*shard, *epoch));
+        ControlMessage::ShardStopped(stopped) => {
+            state.given_up.insert((stopped.shard, stopped.epoch));
         }
-        ControlMessage::HandOff { id, .. } | ControlMessage::BeginHandOff { id, .. }
-            if !state.intents.contains(id) =>
+        ControlMessage::HandOff(hand_off) | ControlMessage::BeginHandOff { hand_off, .. }
+            if !state.intents.contains(&hand_off.id) =>
         {
             state.break_rule(rules::AHEAD);
         }

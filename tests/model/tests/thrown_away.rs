@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ostraca_core::ids::{Epoch, ShardId};
-use ostraca_core::node::ControlMessage;
+use ostraca_core::node::{ControlMessage, HandOff};
 use ostraca_core::rows::HandOffId;
 use ostraca_model::model::Cluster;
 use ostraca_model::proof::{check, thrown_away};
@@ -63,7 +63,7 @@ fn the_pruning_of_a_relevant_message_is_detected() {
     let (owner, manager) = (life(&state, 0), life(&state, 2));
     let id = HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(1), Epoch(1), owner.incarnation);
-    let stop = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
+    let stop = ControlMessage::HandOff(HandOff { term: 1, shard, epoch, incarnation, id });
     thrown_away(&mut state, vec![(manager, 0, stop)]);
     check(&scope, &mut state);
     assert_eq!(state.broken, Some(rules::PAST));

@@ -7,7 +7,7 @@ use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::rows::{HandOffId, Row, RowKey};
 
-/// One thing said by a node to another. Variants are only added at the end: their numbers are on the wire. A hand-off's parts match by term, shard, epoch, incarnation and id (R11).
+/// A message from node to node. Variants are only added at the end: their numbers are on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ControlMessage {
     /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
@@ -19,59 +19,29 @@ pub enum ControlMessage {
         /// The store's revision of it.
         revision: u64,
     },
-    /// Manager to all: hold messages for this shard back (K24, A7).
+    /// Manager to all: hold messages for the shard back (K24, A7).
     BeginHandOff {
-        /// The manager's term.
-        term: u64,
-        /// Which shard.
-        shard: ShardId,
-        /// The epoch that ends.
-        epoch: Epoch,
-        /// The owner's life.
-        incarnation: Incarnation,
-        /// Which hand-off.
-        id: HandOffId,
+        /// The hand-off that begins.
+        hand_off: HandOff,
         /// The revision of the row that has the intent.
         revision: u64,
     },
-    /// Its answer, whether or not the shard was known (A8).
+    /// The answer to it, whether or not the shard was known (A8). It does not name the owner's incarnation: the id does.
     BeginHandOffAck {
-        /// As asked.
+        /// The term of the manager that asked.
         term: u64,
-        /// As asked.
-        shard: ShardId,
-        /// As asked.
-        epoch: Epoch,
-        /// As asked.
-        id: HandOffId,
-    },
-    /// Manager to the owner: give the shard up (A9).
-    HandOff {
-        /// The manager's term.
-        term: u64,
-        /// Which shard.
+        /// The shard of the hand-off.
         shard: ShardId,
         /// The epoch that ends.
         epoch: Epoch,
-        /// The owner's life.
-        incarnation: Incarnation,
-        /// Which hand-off.
+        /// The hand-off's id.
         id: HandOffId,
     },
+    /// Manager to the owner: give the shard up (A9).
+    HandOff(HandOff),
     /// Owner to manager: no instance of the shard lives, no commit of it is under way, and under this
     /// epoch none ever will be (A16). Final.
-    ShardStopped {
-        /// As asked.
-        term: u64,
-        /// As asked.
-        shard: ShardId,
-        /// As asked.
-        epoch: Epoch,
-        /// The owner's life.
-        incarnation: Incarnation,
-        /// As asked.
-        id: HandOffId,
-    },
+    ShardStopped(HandOff),
     /// Node to manager, with each renewal and when something changed: all that it holds (R11).
     Report(Box<NodeReport>),
     /// Anybody to the manager: balance now, whatever the interval.
@@ -81,6 +51,21 @@ pub enum ControlMessage {
         /// Who does not.
         node: NodeId,
     },
+}
+
+/// Names a hand-off in every message about it. A message counts only if all parts match (R11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HandOff {
+    /// The term of the manager that runs it: not always the one that began it.
+    pub term: u64,
+    /// The shard that moves.
+    pub shard: ShardId,
+    /// The epoch that ends.
+    pub epoch: Epoch,
+    /// The owner's incarnation.
+    pub incarnation: Incarnation,
+    /// The id that its first manager gave it.
+    pub id: HandOffId,
 }
 
 impl ControlMessage {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::action::{Action, Notice};
-use super::control_message::{ControlMessage, NodeReport, ReportedShard};
+use super::control_message::{ControlMessage, HandOff, NodeReport, ReportedShard};
 use super::event::{Event, WriteError};
 use super::settings::{Mutation, Settings};
 use crate::assign::{self, AllocationStrategy, MoveKind};

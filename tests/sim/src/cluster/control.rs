@@ -1,7 +1,7 @@
 //! A node's control: its machine is told, and its actions are carried out.
 
 use ostraca_core::ids::NodeId;
-use ostraca_core::node::{Action, ControlMessage, Event, Notice, WriteError};
+use ostraca_core::node::{Action, ControlMessage, Event, HandOff, Notice, WriteError};
 use ostraca_core::rows::{AssignmentsRow, NodeStatus, Row, RowKey};
 use ostraca_core::shard::Phase;
 
@@ -238,7 +238,7 @@ impl World {
         let mono = it.mono(self.now);
         let node = it.node.clone();
         match talk {
-            ControlMessage::BeginHandOff { id, shard, term, .. } => {
+            ControlMessage::BeginHandOff { hand_off: HandOff { id, shard, term, .. }, .. } => {
                 let first = !self.processes[pid].begun.contains_key(id);
                 if first && id.term != *term {
                     self.tally.count("transition: hand-off went on under a new manager");
@@ -251,7 +251,7 @@ impl World {
                 }
                 self.step(pid, "step: begin-hand-off said");
             }
-            ControlMessage::HandOff { id, shard, .. } => {
+            ControlMessage::HandOff(HandOff { id, shard, .. }) => {
                 let ack_wait = it.settings.ack_timeout;
                 let begun = self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 let first = !std::mem::replace(&mut begun.1, true);
@@ -269,7 +269,7 @@ impl World {
             ControlMessage::BeginHandOffAck { .. } => {
                 self.tally.count("transition: begin-hand-off acknowledged");
             }
-            ControlMessage::ShardStopped { shard, epoch, .. } => {
+            ControlMessage::ShardStopped(HandOff { shard, epoch, .. }) => {
                 let adopts = it.orders.iter().any(
                     |order| matches!(order, Order::Adopt(of, at, _) if of == shard && at <= epoch),
                 );
@@ -307,7 +307,7 @@ impl World {
         from: ostraca_core::rows::Member,
         talk: ControlMessage,
     ) {
-        let stopped = matches!(talk, ControlMessage::ShardStopped { .. });
+        let stopped = matches!(talk, ControlMessage::ShardStopped(_));
         if let ControlMessage::Report(report) = &talk {
             self.on_report(&from.node, report);
         }

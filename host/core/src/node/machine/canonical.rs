@@ -37,8 +37,8 @@ pub trait Canonicalizer {
                 self.canonicalize_row(key, row);
                 *revision = self.map_revision(key, *revision);
             }
-            ControlMessage::BeginHandOff { shard, revision, .. } => {
-                *revision = self.map_revision(&RowKey::for_shard(*shard), *revision);
+            ControlMessage::BeginHandOff { hand_off, revision } => {
+                *revision = self.map_revision(&RowKey::for_shard(hand_off.shard), *revision);
             }
             ControlMessage::Report(report) => {
                 for (chunk, at) in &mut report.applied_chunks {

@@ -74,18 +74,14 @@ impl Machine {
     pub(super) fn on_control_message(&mut self, now: Now, from: &Member, talk: ControlMessage) {
         match talk {
             ControlMessage::RowUpdate { key, row, revision } => self.learn(now, key, row, revision),
-            ControlMessage::BeginHandOff { term, shard, epoch, id, revision, .. } => {
-                self.on_begin(now, from, term, shard, epoch, id, revision);
+            ControlMessage::BeginHandOff { hand_off, revision } => {
+                self.on_begin(now, from, hand_off, revision);
             }
-            ControlMessage::HandOff { term, shard, epoch, incarnation, id } => {
-                self.on_hand_off(now, from, term, shard, epoch, incarnation, id);
-            }
+            ControlMessage::HandOff(hand_off) => self.on_hand_off(now, from, hand_off),
             ControlMessage::BeginHandOffAck { term, shard, epoch, id } => {
                 self.on_ack(&from.node, term, shard, epoch, id);
             }
-            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id } => {
-                self.on_shard_stopped(term, shard, epoch, incarnation, id);
-            }
+            ControlMessage::ShardStopped(hand_off) => self.on_shard_stopped(hand_off),
             ControlMessage::Report(report) => self.on_report(now, from, *report),
             ControlMessage::Rebalance => self.request_rebalance(now),
             ControlMessage::NodeUnreachable { node } => self.on_unreachable(now, node),

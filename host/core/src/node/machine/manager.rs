@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 use super::*;
 use crate::assign::InvalidMove;
 use chunks::ManagedChunk;
-use hand_offs::HandOff;
+use hand_offs::HandOffWorker;
 use owners::OwnerIndex;
 
 /// The work of one term.
@@ -29,7 +29,7 @@ pub(super) struct Manager {
     owner_index: OwnerIndex,
     /// What [`Machine::assign_unowned_shards`] has not looked at since it changed.
     pub(super) dirty_chunks: DirtyChunks,
-    hand_offs: BTreeMap<ShardId, HandOff>,
+    hand_offs: BTreeMap<ShardId, HandOffWorker>,
     /// Hand-offs begun in this term.
     hand_offs_started: u64,
     /// Owners that said "stopped", for this epoch.

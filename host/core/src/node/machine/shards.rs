@@ -48,8 +48,8 @@ pub(super) struct HeldShard {
     pub(super) serving: bool,
     /// It was told to stop: final for this epoch.
     pub(super) stopping: bool,
-    /// Who is to hear of it: the manager's node, its term, the hand-off.
-    stop_requested_by: Option<(NodeId, u64, HandOffId)>,
+    /// The manager's node that waits for it, and the hand-off.
+    stop_requested_by: Option<(NodeId, HandOff)>,
 }
 
 impl Machine {
@@ -168,8 +168,8 @@ impl Machine {
         }
         let told = self.held_shards.remove(&shard).and_then(|own| own.stop_requested_by);
         self.mark_released(now, shard, epoch);
-        if let Some((manager, term, id)) = told {
-            self.send_shard_stopped(now, &manager, term, shard, epoch, id);
+        if let Some((manager, hand_off)) = told {
+            self.send_shard_stopped(now, &manager, hand_off);
         }
         self.report_soon(now);
     }
@@ -191,17 +191,8 @@ impl Machine {
     }
 
     /// Begin-hand-off: hold messages back, and say so, whether or not the shard was known (A8).
-    #[allow(clippy::too_many_arguments)] // The parts of one message.
-    pub(super) fn on_begin(
-        &mut self,
-        now: Now,
-        from: &Member,
-        term: u64,
-        shard: ShardId,
-        epoch: Epoch,
-        id: HandOffId,
-        revision: u64,
-    ) {
+    pub(super) fn on_begin(&mut self, now: Now, from: &Member, hand_off: HandOff, revision: u64) {
+        let HandOff { term, shard, epoch, id, .. } = hand_off;
         let known = self.view.chunks.get(&chunk_of(shard)).map_or(0, |(_, at)| *at);
         let moving = self.view.assignment(shard).is_some_and(|row| {
             row.epoch == epoch && row.hand_off.as_ref().is_some_and(|moving| moving.id == id)
@@ -218,17 +209,8 @@ impl Machine {
     }
 
     /// Hand-off: stop the shard; where there is nothing to stop, there never will be under this epoch (A11).
-    #[allow(clippy::too_many_arguments)] // The parts of one message.
-    pub(super) fn on_hand_off(
-        &mut self,
-        now: Now,
-        from: &Member,
-        term: u64,
-        shard: ShardId,
-        epoch: Epoch,
-        incarnation: Incarnation,
-        id: HandOffId,
-    ) {
+    pub(super) fn on_hand_off(&mut self, now: Now, from: &Member, hand_off: HandOff) {
+        let HandOff { term, shard, epoch, incarnation, .. } = hand_off;
         let Some(me) = self.member() else { return };
         let known = self.view.manager.as_ref().map_or(0, |(row, _)| row.term);
         let matches = me.incarnation == incarnation && term >= known;
@@ -237,7 +219,7 @@ impl Machine {
         }
         match self.held_shards.get_mut(&shard) {
             Some(own) if own.epoch == epoch => {
-                own.stop_requested_by = Some((from.node.clone(), term, id));
+                own.stop_requested_by = Some((from.node.clone(), hand_off));
                 if !own.stopping {
                     own.stopping = true;
                     self.awaiting_manager.remove(&shard);
@@ -254,27 +236,15 @@ impl Machine {
                     self.held_shards.remove(&shard);
                 }
                 self.mark_released(now, shard, epoch);
-                self.send_shard_stopped(now, &from.node.clone(), term, shard, epoch, id);
+                self.send_shard_stopped(now, &from.node.clone(), hand_off);
             }
         }
     }
 
-    fn send_shard_stopped(
-        &mut self,
-        now: Now,
-        manager: &NodeId,
-        term: u64,
-        shard: ShardId,
-        epoch: Epoch,
-        id: HandOffId,
-    ) {
+    fn send_shard_stopped(&mut self, now: Now, manager: &NodeId, hand_off: HandOff) {
         let Some(me) = self.member() else { return };
-        let incarnation = me.incarnation;
-        self.send(
-            now,
-            manager,
-            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id },
-        );
+        let stopped = HandOff { incarnation: me.incarnation, ..hand_off };
+        self.send(now, manager, ControlMessage::ShardStopped(stopped));
     }
 
     pub(super) fn report_soon(&mut self, now: Now) {

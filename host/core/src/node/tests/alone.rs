@@ -10,7 +10,7 @@ use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::message::Now;
 use crate::node::{
-    Action, ControlMessage, Event, Machine, NodeIdentity, NodeReport, Settings, WriteError,
+    Action, ControlMessage, Event, HandOff, Machine, NodeIdentity, NodeReport, Settings, WriteError,
 };
 use crate::rows::{
     Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, Roles, Row, RowKey,

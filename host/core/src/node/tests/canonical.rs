@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use super::cluster::Cluster;
 use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::node::{Canonicalizer, ControlMessage, Machine, NodeReport};
+use crate::node::{Canonicalizer, ControlMessage, HandOff, Machine, NodeReport};
 use crate::rows::{HandOffId, ManagerRow, Member, Row, RowKey};
 
 /// Times count from `now`, those of long ago alike; revisions and renewals from what they are in the rows.
@@ -92,14 +92,8 @@ fn control_messages_are_canonicalized_too() {
     let wrote =
         |revision| ControlMessage::RowUpdate { key: RowKey::Manager, row: row.clone(), revision };
     assert_eq!(relative(wrote(7)), wrote(107));
-    let begin = |revision| ControlMessage::BeginHandOff {
-        term: 1,
-        shard,
-        epoch,
-        incarnation,
-        id,
-        revision,
-    };
+    let hand_off = HandOff { term: 1, shard, epoch, incarnation, id };
+    let begin = |revision| ControlMessage::BeginHandOff { hand_off, revision };
     assert_eq!(relative(begin(7)), begin(107));
     let report = |at| {
         ControlMessage::Report(Box::new(NodeReport {

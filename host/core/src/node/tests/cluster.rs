@@ -246,9 +246,9 @@ impl Cluster {
             }
             Action::Send { to, message: talk } => {
                 self.sent_messages.push((name.clone(), to.clone(), talk.clone()));
-                if let ControlMessage::BeginHandOff { id, .. } | ControlMessage::HandOff { id, .. } =
-                    &talk
-                    && !self.intents().contains(id)
+                if let ControlMessage::BeginHandOff { hand_off, .. }
+                | ControlMessage::HandOff(hand_off) = &talk
+                    && !self.intents().contains(&hand_off.id)
                 {
                     self.unannounced.push(talk.clone());
                 }

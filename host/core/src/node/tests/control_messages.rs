@@ -3,7 +3,7 @@
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
 use crate::ids::{Epoch, Incarnation, ShardId};
-use crate::node::{Action, ControlMessage, Event, Machine, Mutation, NodeIdentity};
+use crate::node::{Action, ControlMessage, Event, HandOff, Machine, Mutation, NodeIdentity};
 use crate::rows::{Assignment, HandOffId, Member, Roles, Row, RowKey};
 
 fn drain(cluster: &mut Cluster, node: &str) {
@@ -22,42 +22,30 @@ fn member(cluster: &mut Cluster, node: &str) -> Member {
     cluster.node(node).machine.member().expect("registered")
 }
 
-/// A hand-off whose owner `c` does not stop: shard, epoch, the owner's life, and its id.
-fn under_way(cluster: &mut Cluster) -> (ShardId, Epoch, Incarnation, HandOffId) {
+/// A hand-off whose owner `c` does not stop.
+fn under_way(cluster: &mut Cluster) -> HandOff {
     cluster.node("c").stuck = true;
     drain(cluster, "c");
     cluster.run(1_500);
     let told = cluster.sent_messages.iter().find_map(|(_, _, talk)| match talk {
-        ControlMessage::HandOff { shard, epoch, incarnation, id, .. } => {
-            Some((*shard, *epoch, *incarnation, *id))
-        }
+        ControlMessage::HandOff(hand_off) => Some(*hand_off),
         _ => None,
     });
     told.expect("the owner was told")
 }
 
 fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
-    let (shard, epoch, incarnation, id) = under_way(cluster);
+    let hand_off = under_way(cluster);
+    let HandOff { term, shard, epoch, id, .. } = hand_off;
     let before = row(cluster, shard);
-    let term = id.term;
-    let talk = match wrong {
-        0 => ControlMessage::ShardStopped { term: term + 1, shard, epoch, incarnation, id },
-        1 => {
-            ControlMessage::ShardStopped { term, shard, epoch: Epoch(epoch.0 - 1), incarnation, id }
-        }
-        2 => ControlMessage::ShardStopped {
-            term,
-            shard,
-            epoch,
-            incarnation: Incarnation::default(),
-            id,
-        },
-        3 => {
-            let id = HandOffId { number: id.number + 100, ..id };
-            ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }
-        }
-        _ => ControlMessage::ShardStopped { term, shard, epoch, incarnation, id },
+    let stopped = match wrong {
+        0 => HandOff { term: term + 1, ..hand_off },
+        1 => HandOff { epoch: Epoch(epoch.0 - 1), ..hand_off },
+        2 => HandOff { incarnation: Incarnation::default(), ..hand_off },
+        3 => HandOff { id: HandOffId { number: id.number + 100, ..id }, ..hand_off },
+        _ => hand_off,
     };
+    let talk = ControlMessage::ShardStopped(stopped);
     let from = member(cluster, "c");
     cluster.handle("a", Event::Received { from, message: talk });
     cluster.run(500);
@@ -89,7 +77,7 @@ fn r11_a_hand_off_of_an_old_term_or_incarnation_is_ignored() {
     let id = HandOffId { term: 1, number: 9 };
     let from = Member { node: "a".into(), ..me.clone() };
     for (term, incarnation) in [(1, me.incarnation), (2, Incarnation::default())] {
-        let talk = ControlMessage::HandOff { term, shard, epoch, incarnation, id };
+        let talk = ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation, id });
         cluster.handle("b", Event::Received { from: from.clone(), message: talk });
     }
     assert!(cluster.node("b").owns.contains_key(&shard));
@@ -114,10 +102,7 @@ fn a8_every_node_acknowledges_even_unknown_shards() {
 #[test]
 fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
     let told = |cluster: &Cluster| {
-        cluster
-            .sent_messages
-            .iter()
-            .any(|(_, _, talk)| matches!(talk, ControlMessage::HandOff { .. }))
+        cluster.sent_messages.iter().any(|(_, _, talk)| matches!(talk, ControlMessage::HandOff(_)))
     };
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     drain(&mut cluster, "c");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::{AllocationStrategy, AllocationView, Average, BuiltinStrategy, Move};
 use crate::ids::{NodeId, ShardId};
-use crate::node::{ControlMessage, Event, Mutation, Notice};
+use crate::node::{ControlMessage, Event, HandOff, Mutation, Notice};
 use crate::rows::{NodeStatus, Row, RowKey};
 
 fn begun(cluster: &Cluster) -> bool {
@@ -66,7 +66,7 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
             ControlMessage::BeginHandOffAck { id, .. } => {
                 acknowledged.insert((from.clone(), *id));
             }
-            ControlMessage::HandOff { id, .. } => {
+            ControlMessage::HandOff(HandOff { id, .. }) => {
                 assert_eq!(*to, NodeId::from("c"));
                 for node in ["b", "c"] {
                     let ack = (node.into(), *id);
@@ -99,7 +99,7 @@ fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
 #[test]
 fn the_loss_of_a_shard_stopped_message_is_repaired() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, ControlMessage::ShardStopped { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::ShardStopped(_));
     drain(&mut cluster, "c");
     cluster.run(6_000);
     assert_eq!(cluster.spread().len(), 2, "R11: the next report says what is missing");
@@ -139,7 +139,7 @@ fn three_hosts(strategy: fn() -> Box<dyn AllocationStrategy>) -> Cluster {
 
 /// `c` drains and is not told to stop; then the drain is undone.
 fn undo_a_drain(cluster: &mut Cluster) {
-    cluster.lose = |talk| matches!(talk, ControlMessage::HandOff { .. });
+    cluster.lose = |talk| matches!(talk, ControlMessage::HandOff(_));
     drain(cluster, "c");
     cluster.run(1_500);
     assert_eq!(cluster.moving(), 4, "all of them are begun");
@@ -150,7 +150,7 @@ fn undo_a_drain(cluster: &mut Cluster) {
 /// The shards whose hand-off was told to other nodes.
 fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
     let begun = cluster.sent_messages.iter().filter_map(|(_, _, talk)| match talk {
-        ControlMessage::BeginHandOff { shard, .. } => Some(*shard),
+        ControlMessage::BeginHandOff { hand_off, .. } => Some(hand_off.shard),
         _ => None,
     });
     begun.collect()
@@ -205,7 +205,7 @@ fn a_new_manager_continues_the_hand_offs_of_the_old_one() {
     assert!(begun(&cluster), "the intent outlives the manager that wrote it");
     let again = cluster.sent_messages.iter().filter(|(from, to, talk)| {
         (&*from.0, &*to.0) == ("b", "c")
-            && matches!(talk, ControlMessage::HandOff { term: 2, id, .. } if id.term == 1)
+            && matches!(talk, ControlMessage::HandOff(HandOff { term: 2, id, .. }) if id.term == 1)
     });
     assert!(again.count() >= 6, "the owner is told again, under the new term and the old id");
     cluster.unstick("c");
@@ -242,11 +242,12 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
         match talk {
             ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, heard(talk)),
             // To who owns the shard now, as if it had meant that life: only the epoch is a former one.
-            ControlMessage::HandOff { term, shard, epoch, id, .. } => {
+            ControlMessage::HandOff(hand_off) => {
+                let shard = hand_off.shard;
                 let owners = ["a", "b"].map(|node| cluster.node(node).owns.get(&shard).cloned());
                 let (_, owner) = owners.into_iter().flatten().next().expect("an owner");
                 let incarnation = owner.incarnation;
-                let talk = ControlMessage::HandOff { term, shard, epoch, incarnation, id };
+                let talk = ControlMessage::HandOff(HandOff { incarnation, ..hand_off });
                 cluster.handle(&owner.node.0, heard(talk));
                 stops += 1;
             }
@@ -289,7 +290,7 @@ fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
         said.into_iter()
             .map(|(_, _, talk)| talk)
             .filter(|talk| match talk {
-                ControlMessage::HandOff { shard, epoch, .. } => {
+                ControlMessage::HandOff(HandOff { shard, epoch, .. }) => {
                     owns.get(shard).is_some_and(|(now, _)| now > epoch)
                 }
                 _ => false,
@@ -356,7 +357,7 @@ fn the_hand_off_is_resent_to_an_owner_that_does_not_stop() {
     cluster.node("b").stuck = true;
     let told = |cluster: &Cluster| {
         let told = |(_, _, talk): &&(NodeId, NodeId, ControlMessage)| {
-            matches!(talk, ControlMessage::HandOff { .. })
+            matches!(talk, ControlMessage::HandOff(_))
         };
         cluster.sent_messages.iter().filter(told).count()
     };

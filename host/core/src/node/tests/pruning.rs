@@ -7,8 +7,8 @@ use crate::extensions::Extensions;
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::message::Now;
 use crate::node::{
-    Action, Canonicalizer, ControlMessage, Event, Machine, Mutation, NodeReport, ReportedShard,
-    Settings, WriteError,
+    Action, Canonicalizer, ControlMessage, Event, HandOff, Machine, Mutation, NodeReport,
+    ReportedShard, Settings, WriteError,
 };
 use crate::rows::{
     Assignment, AssignmentsRow, HandOffId, ManagerRow, Member, NodeRow, NodeStatus, Row, RowKey,
@@ -35,7 +35,7 @@ fn host(mutations: Vec<Mutation>) -> Alone {
 
 fn stop(life: Incarnation, term: u64, shard: u32, epoch: u64) -> ControlMessage {
     let (shard, epoch) = (ShardId(shard), Epoch(epoch));
-    ControlMessage::HandOff { term, shard, epoch, incarnation: life, id: NONE }
+    ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation: life, id: NONE })
 }
 
 #[test]
@@ -88,14 +88,8 @@ fn a_known_row_and_any_begin_hand_off_are_irrelevant() {
     assert_eq!(alone.machine.known_epoch(ShardId(900)), None);
     let life = alone.me().incarnation;
     let (shard, epoch) = (ShardId(1), Epoch(2));
-    let begin = ControlMessage::BeginHandOff {
-        term: 3,
-        shard,
-        epoch,
-        incarnation: life,
-        id: NONE,
-        revision: 99,
-    };
+    let hand_off = HandOff { term: 3, shard, epoch, incarnation: life, id: NONE };
+    let begin = ControlMessage::BeginHandOff { hand_off, revision: 99 };
     assert!(alone.machine.is_irrelevant(&m, &begin));
     assert!(!alone.machine.is_irrelevant(&m, &ControlMessage::Rebalance));
 }
@@ -141,7 +135,7 @@ fn ack(of: (ShardId, Epoch, HandOffId), term: u64) -> ControlMessage {
 
 fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> ControlMessage {
     let incarnation = from.incarnation;
-    ControlMessage::ShardStopped { term, shard: of.0, epoch: of.1, incarnation, id: of.2 }
+    ControlMessage::ShardStopped(HandOff { term, shard: of.0, epoch: of.1, incarnation, id: of.2 })
 }
 
 #[test]

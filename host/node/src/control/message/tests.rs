@@ -1,5 +1,5 @@
 use ostraca_core::ids::{Epoch, Incarnation, ShardId};
-use ostraca_core::node::{NodeReport, ReportedShard};
+use ostraca_core::node::{HandOff, NodeReport, ReportedShard};
 use ostraca_core::rows::HandOffId;
 use serde::Deserialize;
 
@@ -43,11 +43,12 @@ fn a_control_message_has_golden_bytes_and_one_sender() {
 fn every_kind_of_control_message_keeps_its_number() {
     let (term, shard, epoch) = (1, ShardId(2), Epoch(3));
     let (incarnation, id) = (member().incarnation, HandOffId { term: 1, number: 4 });
+    let hand_off = HandOff { term, shard, epoch, incarnation, id };
     let kinds = [
-        (1, ControlMessage::BeginHandOff { term, shard, epoch, incarnation, id, revision: 5 }),
+        (1, ControlMessage::BeginHandOff { hand_off, revision: 5 }),
         (2, ControlMessage::BeginHandOffAck { term, shard, epoch, id }),
-        (3, ControlMessage::HandOff { term, shard, epoch, incarnation, id }),
-        (4, ControlMessage::ShardStopped { term, shard, epoch, incarnation, id }),
+        (3, ControlMessage::HandOff(hand_off)),
+        (4, ControlMessage::ShardStopped(hand_off)),
         (5, ControlMessage::Report(Box::default())),
         (6, ControlMessage::Rebalance),
         (7, ControlMessage::NodeUnreachable { node: one() }),

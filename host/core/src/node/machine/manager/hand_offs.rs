@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// One hand-off.
+/// The state of one hand-off.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct HandOff {
+pub(super) struct HandOffWorker {
     pub(super) id: HandOffId,
     pub(super) owner: Member,
     pub(super) epoch: Epoch,
@@ -32,7 +32,7 @@ enum HandOffPhase {
     Abandoning,
 }
 
-impl HandOff {
+impl HandOffWorker {
     pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         self.abandon_at = to.map_deadline(self.abandon_at);
         match &mut self.phase {
@@ -40,6 +40,12 @@ impl HandOff {
             | HandOffPhase::Stopping { resend_at: at } => *at = to.map_deadline(*at),
             HandOffPhase::WritingIntent | HandOffPhase::Abandoning => {}
         }
+    }
+
+    /// What messages about it name.
+    fn named(&self, term: u64, shard: ShardId) -> HandOff {
+        let incarnation = self.owner.incarnation;
+        HandOff { term, shard, epoch: self.epoch, incarnation, id: self.id }
     }
 
     /// Whether a node's acknowledgement may still count.
@@ -76,7 +82,7 @@ impl Machine {
         let id = HandOffId { term: manager.term, number: manager.hand_offs_started };
         let moving = Some(HandOffIntent { id, target: to.clone() });
         manager.set_assignment(shard, Assignment { hand_off: moving, ..row.clone() });
-        let hand_off = HandOff {
+        let hand_off = HandOffWorker {
             id,
             owner: from,
             epoch: row.epoch,
@@ -85,12 +91,11 @@ impl Machine {
             phase: HandOffPhase::WritingIntent,
             abandon_at: now.mono + timeout,
         };
-        let (term, epoch, incarnation) = (id.term, row.epoch, hand_off.owner.incarnation);
+        let named = hand_off.named(id.term, shard);
         manager.hand_offs.insert(shard, hand_off);
         if self.has_mutation(Mutation::SkipWriteAhead) {
             let live: Vec<_> = self.view.all_live().map(|(node, _)| node.clone()).collect();
-            let talk =
-                ControlMessage::BeginHandOff { term, shard, epoch, incarnation, id, revision: 0 };
+            let talk = ControlMessage::BeginHandOff { hand_off: named, revision: 0 };
             for to in live {
                 self.send(now, &to, talk.clone());
             }
@@ -102,7 +107,7 @@ impl Machine {
         let (Some(from), Some(moving)) = (row.owner.clone(), row.hand_off.clone()) else { return };
         let give_up_at = now.mono + self.settings.hand_off_timeout;
         let Some(manager) = &mut self.manager else { return };
-        let hand_off = HandOff {
+        let hand_off = HandOffWorker {
             id: moving.id,
             owner: from,
             epoch: row.epoch,
@@ -140,8 +145,8 @@ impl Machine {
             || row.owner.as_ref() != Some(&hand_off.owner)
             || self.view.has_ended(&hand_off.owner) == Some(true);
         let written = row.hand_off.as_ref().is_some_and(|moving| moving.id == hand_off.id);
-        let (term, epoch, id) = (manager.term, hand_off.epoch, hand_off.id);
-        let incarnation = hand_off.owner.incarnation;
+        let epoch = hand_off.epoch;
+        let named = hand_off.named(manager.term, shard);
         let owner = hand_off.owner.node.clone();
         let mut say = Vec::new();
         match &mut hand_off.phase {
@@ -161,14 +166,7 @@ impl Machine {
                 hand_off.phase =
                     HandOffPhase::AwaitingAcks { deadline: until, missing: live.clone() };
                 for to in live.iter().cloned() {
-                    let talk = ControlMessage::BeginHandOff {
-                        term,
-                        shard,
-                        epoch,
-                        incarnation,
-                        id,
-                        revision,
-                    };
+                    let talk = ControlMessage::BeginHandOff { hand_off: named, revision };
                     say.push((to, talk));
                 }
             }
@@ -183,15 +181,12 @@ impl Machine {
                     hand_off.phase = HandOffPhase::Stopping {
                         resend_at: now.mono + settings.stop_resend_interval,
                     };
-                    say.push((
-                        owner,
-                        ControlMessage::HandOff { term, shard, epoch, incarnation, id },
-                    ));
+                    say.push((owner, ControlMessage::HandOff(named)));
                 }
             }
             HandOffPhase::Stopping { resend_at: again } if now.mono >= *again => {
                 *again = now.mono + settings.stop_resend_interval;
-                say.push((owner, ControlMessage::HandOff { term, shard, epoch, incarnation, id }));
+                say.push((owner, ControlMessage::HandOff(named)));
             }
             HandOffPhase::Stopping { .. } => {}
         }
@@ -229,21 +224,12 @@ impl Machine {
         }
     }
 
-    pub(in super::super) fn on_shard_stopped(
-        &mut self,
-        term: u64,
-        shard: ShardId,
-        epoch: Epoch,
-        incarnation: Incarnation,
-        id: HandOffId,
-    ) {
+    pub(in super::super) fn on_shard_stopped(&mut self, stopped: HandOff) {
+        let shard = stopped.shard;
         let any = self.has_mutation(Mutation::SkipHandOffMatching);
         let Some(manager) = &mut self.manager else { return };
         let Some(hand_off) = manager.hand_offs.get(&shard) else { return };
-        let matches = term == manager.term
-            && (hand_off.id, hand_off.epoch) == (id, epoch)
-            && hand_off.owner.incarnation == incarnation;
-        if matches || any {
+        if hand_off.named(manager.term, shard) == stopped || any {
             manager.stopped_epochs.insert(shard, hand_off.epoch);
             manager.dirty_chunks.add_of(shard);
             self.decision_needed = true;

@@ -141,7 +141,7 @@ impl Machine {
     #[must_use]
     pub fn is_irrelevant(&self, from: &Member, talk: &ControlMessage) -> bool {
         match talk {
-            ControlMessage::HandOff { .. } | ControlMessage::ShardStopped { .. }
+            ControlMessage::HandOff(_) | ControlMessage::ShardStopped(_)
                 if self.has_mutation(Mutation::SkipHandOffMatching) =>
             {
                 false
@@ -154,7 +154,7 @@ impl Machine {
                 self.never_manages_in(*term)
                     || self.is_ack_irrelevant(&from.node, *term, *shard, (*id, *epoch))
             }
-            ControlMessage::HandOff { term, shard, epoch, incarnation, .. } => {
+            ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation, .. }) => {
                 let Some(me) = self.membership.member() else { return false };
                 let known = self.view.manager.as_ref().map_or(0, |(row, _)| row.term);
                 let above = self.view.assignment(*shard).is_some_and(|row| row.epoch > *epoch);
@@ -165,7 +165,7 @@ impl Machine {
                     None => finished || above,
                 }
             }
-            ControlMessage::ShardStopped { term, shard, epoch, .. } => {
+            ControlMessage::ShardStopped(HandOff { term, shard, epoch, .. }) => {
                 let row = self.managed(*term, *shard);
                 self.never_manages_in(*term) || row.is_some_and(|row| row.epoch > *epoch)
             }

@@ -143,14 +143,8 @@ fn a8_only_a_current_hand_off_buffers_messages() {
     let known = alone.revision;
     let mut held = |epoch, number, revision| {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), alone.me().incarnation);
-        let talk = ControlMessage::BeginHandOff {
-            term: 1,
-            shard,
-            epoch,
-            incarnation,
-            id: id(number),
-            revision,
-        };
+        let hand_off = HandOff { term: 1, shard, epoch, incarnation, id: id(number) };
+        let talk = ControlMessage::BeginHandOff { hand_off, revision };
         let actions = alone.handle(Event::Received { from: member("m", 1), message: talk });
         let acked = |it: &Action| {
             matches!(it, Action::Send { message: ControlMessage::BeginHandOffAck { .. }, .. })
@@ -175,9 +169,10 @@ fn a11_a_hand_off_of_a_later_epoch_drops_the_held_shard() {
     let mut stop = |epoch| {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), me.incarnation);
         let id = crate::rows::HandOffId { term: 1, number: 1 };
-        let talk = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
+        let hand_off = HandOff { term: 1, shard, epoch, incarnation, id };
+        let talk = ControlMessage::HandOff(hand_off);
         let actions = alone.handle(Event::Received { from: member("m", 1), message: talk });
-        let stopped = ControlMessage::ShardStopped { term: 1, shard, epoch, incarnation, id };
+        let stopped = ControlMessage::ShardStopped(hand_off);
         let said = Action::Send { to: "m".into(), message: stopped };
         (forgot(&actions), actions.contains(&said))
     };
@@ -198,7 +193,7 @@ fn a_report_says_which_shards_serve() {
     }
     let id = crate::rows::HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(3), Epoch(1), me.incarnation);
-    let talk = ControlMessage::HandOff { term: 1, shard, epoch, incarnation, id };
+    let talk = ControlMessage::HandOff(HandOff { term: 1, shard, epoch, incarnation, id });
     alone.handle(Event::Received { from: member("m", 1), message: talk });
     let report = reported(&alone.wait(20)).expect("a report");
     let serving: Vec<_> = report.shards.iter().map(|held| held.serving).collect();
