@@ -15,7 +15,9 @@ mod settings;
 pub use action::{Action, Notice};
 pub use control_message::{ControlMessage, HandOff, NodeReport, ReportedShard};
 pub use event::{Event, WriteError};
-pub use machine::{Canonicalizer, Machine, NodeIdentity};
+#[cfg(any(test, feature = "testing"))]
+pub use machine::Canonicalizer;
+pub use machine::{Machine, NodeIdentity};
 pub use settings::{LeaseSettings, Mutation, Settings};
 
 #[cfg(test)]

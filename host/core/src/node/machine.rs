@@ -1,43 +1,41 @@
-//! The machine itself: what it knows, and how an event reaches the part that it concerns.
+//! The machine itself: its parts, and how an event reaches the part that it concerns.
 //!
-//! Confusing at first: `view` is what rows were seen to be; `held` is what this node really has; the
-//! manager's `chunks` are the rows that it has sealed. Each part works level-triggered: after every event
-//! it looks at what is and does what is missing, so that a lost message or a crash of somebody else needs
-//! no repair of its own.
+//! Each part owns its fields: [`Membership`] the lease, [`Holdings`] the shards that this node really has,
+//! [`ObservedCluster`] the rows as they were seen, [`Manager`] the rows that this node has sealed. A part gets a
+//! [`Context`] and references to the parts that it reads; what concerns several parts is done here and in `dispatch`.
+//!
+//! Confusing at first: each part works level-triggered. After every event it compares what is with what should be, and
+//! does what is missing, so that a lost message or a crash of somebody else needs no repair of its own.
 
-mod canonical;
-mod handlers;
+mod context;
+mod dispatch;
+mod holdings;
 mod manager;
-mod manager_silence;
 mod membership;
 mod observed;
-mod shards;
+mod requests;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::action::{Action, Notice};
-use super::control_message::{ControlMessage, HandOff, NodeReport, ReportedShard};
-use super::event::{Event, WriteError};
+use super::action::Action;
+use super::control_message::ControlMessage;
+use super::event::Event;
 use super::settings::{Mutation, Settings};
-use crate::assign::{self, AllocationStrategy, MoveKind};
-use crate::codec::FORMAT;
-use crate::extensions::Extensions;
-use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+use crate::assign::AllocationStrategy;
+use crate::ids::{Epoch, NodeId, ShardId};
 use crate::message::Now;
-use crate::records::Claim;
-use crate::rows::{
-    Assignment, AssignmentsRow, HandOffId, HandOffIntent, ManagerRow, Member, NodeRow, NodeStatus,
-    Roles, Row, RowKey, chunk_count, chunk_of, index_in_chunk, shard_at,
-};
-use crate::shard::StopReason;
-pub use canonical::Canonicalizer;
+use crate::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, Roles};
+use context::Context;
+use holdings::Holdings;
 use manager::Manager;
 use membership::Membership;
 use observed::ObservedCluster;
-use shards::{HeldShard, Probation};
+#[cfg(any(test, feature = "testing"))]
+pub use testing::Canonicalizer;
 
 /// Who the node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,82 +57,14 @@ pub struct NodeIdentity {
 /// One node's machine. Deterministic: the same events give the same actions.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    settings: Settings,
-    identity: NodeIdentity,
-    /// What the driver's wall clock said last: it stands in rows for people, and nothing is decided by it.
-    wall: Option<u64>,
-    strategy: Arc<dyn AllocationStrategy>,
-    view: ObservedCluster,
-    /// A watch runs, begun with the last list.
-    watching: bool,
-    /// A list is asked for and not answered.
-    list_pending: bool,
-    /// When to ask for the next list, if neither.
-    list_at: u64,
+    context: Context,
+    membership: Membership,
+    holdings: Holdings,
+    observed: ObservedCluster,
+    manager: Manager,
     /// When anything was last handled: an observer that slept does not judge (R8).
     last_event_at: Option<u64>,
-    membership: Membership,
-    /// Another process may be renewing the lease of this node's name: the count that was seen, and when to look again.
-    name_conflict: Option<((Incarnation, u64), u64)>,
-    /// What this node wants to be: set by [`Event::Leave`] and [`Event::LeaveNow`].
-    leave_mode: LeaveMode,
-    held_shards: BTreeMap<ShardId, HeldShard>,
-    /// Epochs that this life has given up: final (R11).
-    released_epochs: BTreeMap<ShardId, Epoch>,
-    /// Claims that the store refused, with the epoch that stands there, until the row goes above it.
-    refused_claims: BTreeMap<ShardId, (Epoch, Epoch)>,
-    /// The revision of each chunk that was acted on.
-    applied_chunks: BTreeMap<u32, u64>,
-    /// Chunks that are not as they were when they were acted on.
-    changed_chunks: BTreeSet<u32>,
-    report_at: Option<u64>,
-    /// The number of the last report to another node.
-    last_report_number: u64,
-    /// Deployed types that this node cannot run (R24).
-    unrunnable_types: Vec<String>,
-    /// Shards of which rows wait for what this node has to tell the manager, each until when.
-    awaiting_manager: BTreeMap<ShardId, u64>,
-    /// When the `EntityStore` was last known to answer (R9).
-    store_last_responded: u64,
-    /// Set when this node gives its shards up for want of the store.
-    probation: Option<Probation>,
-    manager: Option<Manager>,
-    /// Something changed that the manager decides from.
-    decision_needed: bool,
-    /// Since when the leadership is seen vacant.
-    leadership_vacant_since: Option<u64>,
-    /// When a row that was named and not seen may be asked for again.
-    next_missing_row_read: u64,
-    /// When a death or a drain whose writing was not answered is written again.
-    write_retry_at: u64,
-    pending_writes: BTreeMap<u64, WritePurpose>,
-    drains: BTreeMap<NodeId, bool>,
-    last_request_id: u64,
-    random_counter: u64,
     next_wake: Option<u64>,
-    actions: VecDeque<Action>,
-    /// Chunks and shards looked at, for tests.
-    #[cfg(test)]
-    pub(super) visits: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum LeaveMode {
-    Stay,
-    AfterDrain,
-    Immediate,
-}
-
-/// What a write under way is for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum WritePurpose {
-    Register(NodeRow, u64),
-    Renew(NodeRow, u64),
-    Leave,
-    SetManager(ManagerRow),
-    Assignments(u32),
-    MarkDead(NodeId),
-    Drain(NodeId),
 }
 
 impl Machine {
@@ -145,98 +75,35 @@ impl Machine {
         identity: NodeIdentity,
         strategy: Box<dyn AllocationStrategy>,
     ) -> Self {
+        let observed = ObservedCluster::new(identity.shard_count);
+        let mut context = Context::new(settings, identity);
+        context.push(Action::ListRows);
         Self {
-            view: ObservedCluster::new(identity.shard_count),
-            settings,
-            identity,
-            strategy: strategy.into(),
-            watching: false,
-            list_pending: true,
-            wall: None,
-            list_at: 0,
+            context,
+            membership: Membership::new(),
+            holdings: Holdings::default(),
+            observed,
+            manager: Manager::new(strategy),
             last_event_at: None,
-            membership: Membership::Unregistered,
-            name_conflict: None,
-            leave_mode: LeaveMode::Stay,
-            held_shards: BTreeMap::new(),
-            released_epochs: BTreeMap::new(),
-            refused_claims: BTreeMap::new(),
-            applied_chunks: BTreeMap::new(),
-            changed_chunks: BTreeSet::new(),
-            report_at: None,
-            last_report_number: 0,
-            unrunnable_types: Vec::new(),
-            awaiting_manager: BTreeMap::new(),
-            store_last_responded: 0,
-            probation: None,
-            manager: None,
-            decision_needed: false,
-            leadership_vacant_since: None,
-            next_missing_row_read: 0,
-            write_retry_at: 0,
-            pending_writes: BTreeMap::new(),
-            drains: BTreeMap::new(),
-            last_request_id: 0,
-            random_counter: 0,
             next_wake: None,
-            actions: VecDeque::from([Action::ListRows]),
-            #[cfg(test)]
-            visits: 0,
         }
     }
 
     /// Takes an event.
     pub fn handle(&mut self, now: Now, event: Event) {
-        self.check_clock_gap(now);
-        self.check_lapse(now);
+        self.context.now = now;
+        self.check_clock_gap();
+        self.membership.check_lapse(&mut self.context);
         // A thousand of these come at once, and change nothing that the manager decides from: its next event does.
-        let minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
-        match event {
-            Event::Tick => {}
-            Event::RowsListed(rows) => self.on_listed(now, rows),
-            Event::RowObserved { key, value } => self.on_row(now, key, value),
-            Event::WatchLost => {
-                self.watching = false;
-                self.list_at = now.mono;
-            }
-            Event::RowWritten { request_id: number, result } => {
-                self.on_written(now, number, result)
-            }
-            Event::Received { from, message: talk } => self.on_control_message(now, &from, talk),
-            Event::ShardServing { shard, epoch } => self.on_serving(now, shard, epoch),
-            Event::ShardStopped { shard, epoch } => self.on_held_shard_stopped(now, shard, epoch),
-            Event::ShardLost { shard, epoch, current_epoch: standing } => {
-                self.on_lost(now, shard, epoch, standing)
-            }
-            Event::StoreResponded { sent_at: sent } => {
-                self.store_last_responded = self.store_last_responded.max(sent)
-            }
-            Event::ClaimsRead { request_id: number, claims } => self.on_claims(now, number, claims),
-            Event::CachedRows(rows) => self.on_cached(rows),
-            Event::UnrunnableTypes(mut types) => {
-                types.truncate(NodeReport::MAX_UNRUNNABLE_TYPES);
-                if self.unrunnable_types != types {
-                    self.unrunnable_types = types;
-                    self.report_soon(now);
-                }
-            }
-            Event::Drain { node, draining } => {
-                self.drains.insert(node, draining);
-            }
-            Event::LeaseSettingsChanged(agreed) => self.on_lease_settings(now, agreed),
-            Event::Rebalance => self.request_rebalance(now),
-            Event::NodeUnreachable { node } => {
-                self.send_to_manager(now, ControlMessage::NodeUnreachable { node });
-            }
-            Event::Leave => self.leave_mode = self.leave_mode.max(LeaveMode::AfterDrain),
-            Event::LeaveNow => self.leave_mode = LeaveMode::Immediate,
-        }
-        self.drive(now, minor);
+        let is_minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
+        self.dispatch(event);
+        self.deliver_local_messages();
+        self.drive(is_minor);
     }
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.context.poll()
     }
 
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
@@ -248,15 +115,15 @@ impl Machine {
     /// Whose machine it is.
     #[must_use]
     pub fn node(&self) -> &NodeId {
-        &self.identity.node
+        &self.context.identity.node
     }
 
-    /// What the driver's wall clock says, in milliseconds since 1970. Without it rows do not say it.
+    /// Sets the time of the driver's wall clock, in milliseconds since 1970. Without it rows do not show it.
     pub fn set_unix_ms(&mut self, unix_ms: u64) {
-        self.wall = Some(unix_ms);
+        self.context.unix_ms = Some(unix_ms);
     }
 
-    /// Its present life in the cluster, if it is registered.
+    /// Its current incarnation, if it is registered.
     #[must_use]
     pub fn member(&self) -> Option<Member> {
         self.membership.member().cloned()
@@ -265,129 +132,170 @@ impl Machine {
     /// The term in which it manages, if it does and has sealed every row.
     #[must_use]
     pub fn managing_term(&self) -> Option<u64> {
-        self.manager.as_ref().filter(|manager| manager.sealed()).map(|manager| manager.term)
+        self.manager.sealed_term()
     }
 
     /// Whether its lease lapsed, so that its shards wait (R9).
     #[must_use]
     pub fn is_suspended(&self) -> bool {
-        self.membership.suspended()
+        self.membership.is_suspended()
     }
 
-    /// Live hosts that cannot run every deployed type, with those types, as they told this node: known to the manager
-    /// only.
+    /// Live hosts that cannot run every deployed type, with those types, as they reported to this node: known to the
+    /// manager only.
     pub fn hosts_with_unrunnable_types(&self) -> impl Iterator<Item = (&NodeId, &[String])> {
-        let unfit = self.manager.iter().flat_map(move |_| &self.view.unrunnable_types);
-        unfit
-            .filter(move |(member, _)| self.view.alive(member))
-            .map(|(member, types)| (&member.node, &types[..]))
+        let hosts = self.observed.unrunnable_types().filter(|_| self.manager.has_term());
+        hosts
+            .filter(|(member, _)| self.observed.alive(member))
+            .map(|(member, types)| (&member.node, types))
     }
 
     /// The rows of nodes, as last seen.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
-        self.view.nodes.iter().map(|(node, (row, _))| (node, row))
+        self.observed.nodes()
     }
 
     /// The manager's row, as last seen.
     #[must_use]
     pub fn manager_row(&self) -> Option<&ManagerRow> {
-        self.view.manager.as_ref().map(|(row, _)| row)
+        self.observed.manager_row()
     }
 
     /// Every chunk of assignments, as last seen, and its revision.
     pub fn assignment_rows(&self) -> impl Iterator<Item = (u32, &AssignmentsRow, u64)> {
-        self.view.chunks.iter().map(|(chunk, (row, at))| (*chunk, row, *at))
+        self.observed.chunks()
     }
 
     /// What it holds: shard, epoch, whether it serves.
     pub fn held_shards(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
-        self.held_shards.iter().map(|(shard, own)| (*shard, own.epoch, own.serving))
+        self.holdings.shards()
     }
 
     /// What a balancing would move now: shard, from, to. For a dry run, on any node.
     #[must_use]
     pub fn preview_rebalance(&self) -> Vec<(ShardId, NodeId, NodeId)> {
-        let rows: Vec<_> = self.view.assignments().collect();
-        let plan = manager::plan::from_rows(&self.view, &rows, self.identity.seed);
-        let steps = self.strategy.rebalance(&plan.view, self.identity.shard_count as usize);
-        let (steps, _) =
-            assign::filter_valid_moves(&plan.view, steps, MoveKind::Rebalance(usize::MAX));
-        steps
-            .into_iter()
-            .filter_map(|step| {
-                let from = rows.get(step.shard.0 as usize - 1)?.1.owner.clone()?.node;
-                Some((step.shard, from, plan.members.get(step.to)?.node.clone()))
-            })
-            .collect()
+        self.manager.preview_rebalance(&self.context, &self.observed)
+    }
+
+    /// Chunks that were examined since it was last asked.
+    #[cfg(test)]
+    pub(super) fn take_visits(&mut self) -> usize {
+        std::mem::take(&mut self.context.visits)
+    }
+
+    /// An observer that slept counts every lease as just renewed (R8).
+    fn check_clock_gap(&mut self) {
+        let now = self.context.mono();
+        let margin = self.context.settings.lease_margin;
+        let slept = self.last_event_at.is_none_or(|last| now.saturating_sub(last) > margin);
+        if slept && !self.context.has_mutation(Mutation::TrustStaleObservations) {
+            self.observed.restart_lease_timers(now);
+            self.holdings.restart_manager_silence_timers(&self.context);
+            self.manager.restart_host_silence_timers(&self.context);
+        }
+        self.last_event_at = Some(now);
     }
 
     /// Everything that may be due.
-    fn drive(&mut self, now: Now, minor: bool) {
-        if !self.watching && !self.list_pending && now.mono >= self.list_at {
-            self.list_pending = true;
-            self.actions.push_back(Action::ListRows);
+    fn drive(&mut self, is_minor: bool) {
+        self.observed.drive_list(&mut self.context);
+        self.drive_membership();
+        self.drive_holdings();
+        self.manager.drive_drains(&mut self.context, &self.observed);
+        if !is_minor {
+            self.drive_manager();
         }
-        self.drive_membership(now);
-        self.drive_shards(now);
-        self.drive_manager_silence(now);
-        self.drive_drains(now);
-        if !minor {
-            self.drive_manager(now);
-        }
-        self.drive_report(now);
-        self.drive_leaving(now);
-        let beat = self.settings.tick_interval();
-        // What this node told itself while it decided.
-        let again = self.decision_needed && !self.is_suspended() && self.managing_term().is_some();
-        let beat = if again { 1 } else { beat };
-        // One that is due and may not be made is no reason to wake.
-        let reports = self.membership.member().is_some() && !self.is_suspended();
-        let report = self.report_at.filter(|_| reports).unwrap_or(u64::MAX);
-        self.next_wake = (!matches!(self.membership, Membership::Left))
-            .then(|| self.membership.due().max(now.mono + 1).min(now.mono + beat).min(report));
+        self.drive_report();
+        self.drive_leaving();
+        self.next_wake = self.wake_time();
     }
 
-    fn write(&mut self, purpose: WritePurpose, key: RowKey, expected: Option<u64>, row: Row) {
-        self.last_request_id += 1;
-        self.pending_writes.insert(self.last_request_id, purpose);
-        self.actions.push_back(Action::WriteRow {
-            request_id: self.last_request_id,
-            key,
-            expected,
-            row,
-        });
-    }
-
-    /// Says something to a node, which may be this one.
-    fn send(&mut self, now: Now, to: &NodeId, talk: ControlMessage) {
-        match self.membership.member().cloned() {
-            Some(me) if me.node == *to => self.on_control_message(now, &me, talk),
-            _ => self.actions.push_back(Action::Send { to: to.clone(), message: talk }),
+    fn drive_membership(&mut self) {
+        if self.membership.drive(&mut self.context, &self.observed, &self.holdings) {
+            self.holdings.reapply_all_chunks(&self.observed);
         }
     }
 
-    fn send_to_manager(&mut self, now: Now, talk: ControlMessage) {
-        if let Some(holder) = self.view.manager.as_ref().map(|(row, _)| row.holder.node.clone()) {
-            self.send(now, &holder, talk);
+    fn drive_holdings(&mut self) {
+        let Self { context, membership, holdings, observed, .. } = self;
+        if holdings.release_without_store(context, observed, membership) {
+            membership.renew_now(context);
+        }
+        holdings.apply_changed_chunks(context, observed, membership);
+        if holdings.manager_is_silent(context, observed, membership) {
+            membership.retire();
         }
     }
 
-    fn notify(&mut self, notice: Notice) {
-        self.actions.push_back(Action::Notify(notice));
+    fn drive_manager(&mut self) {
+        let Self { context, membership, observed, manager, .. } = self;
+        let Some(me) = membership.member().cloned() else { return };
+        if membership.is_suspended() || !context.identity.roles.manager || !observed.is_watching() {
+            return;
+        }
+        if !manager.follow_manager_row(context, observed, &me) {
+            observed.set_unresponsive(BTreeSet::new());
+            manager.forget_decisions();
+            if membership.stays() {
+                manager.campaign(context, observed, &me);
+            }
+            return;
+        }
+        manager.pump_chunks(context, observed);
+        if manager.begin_decision(context) {
+            self.decide(&me);
+            self.manager.pump_chunks(&mut self.context, &self.observed);
+        }
     }
 
-    fn has_mutation(&self, mutation: Mutation) -> bool {
-        self.settings.mutations.contains(&mutation)
+    fn decide(&mut self, me: &Member) {
+        self.manager.update_unresponsive_hosts(&self.context, &mut self.observed);
+        self.manager.mark_dead(&mut self.context, &self.observed);
+        self.drive_hand_offs();
+        let Self { context, observed, manager, .. } = self;
+        manager.assign_unowned_shards(context, observed);
+        manager.drain(context, observed);
+        manager.rebalance(context, observed);
+        manager.step_down(context, observed, me);
+        self.deliver_local_messages();
     }
 
-    /// A number that nobody can guess and that the same seed gives again.
-    fn draw(&mut self) -> u64 {
-        self.random_counter += 1;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.identity.seed.to_le_bytes());
-        hasher.update(&self.random_counter.to_le_bytes());
-        let mut first = [0; 8];
-        first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-        u64::from_le_bytes(first)
+    fn drive_hand_offs(&mut self) {
+        let shards = self.manager.hand_offs();
+        if shards.is_empty() {
+            return;
+        }
+        let live: BTreeSet<_> = self.observed.all_live().map(|(node, _)| node.clone()).collect();
+        for shard in shards {
+            self.manager.drive_hand_off(&mut self.context, &self.observed, &live, shard);
+            self.deliver_local_messages();
+        }
+    }
+
+    fn drive_report(&mut self) {
+        let report = self.holdings.take_report(&self.context, &self.observed, &self.membership);
+        if let Some(report) = report {
+            self.send_to_manager(ControlMessage::Report(Box::new(report)));
+        }
+    }
+
+    fn drive_leaving(&mut self) {
+        if self.membership.must_announce_leaving() {
+            self.membership.renew_now(&self.context);
+            return self.drive_membership();
+        }
+        self.membership.drive_leaving(&mut self.context, &self.observed, &mut self.holdings);
+    }
+
+    fn wake_time(&self) -> Option<u64> {
+        if self.membership.has_left() {
+            return None;
+        }
+        let now = self.context.mono();
+        // A message of this node to itself may need a decision.
+        let decides = !self.membership.is_suspended() && self.manager.decision_is_due();
+        let interval = if decides { 1 } else { self.context.settings.tick_interval() };
+        let report = self.holdings.report_due(&self.membership).unwrap_or(u64::MAX);
+        Some(self.membership.due().max(now + 1).min(now + interval).min(report))
     }
 }

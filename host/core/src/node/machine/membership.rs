@@ -1,261 +1,231 @@
-//! Membership: registration, the lease, its lapse and its return, and the end of a life (R7 to R9).
+//! Membership: registration, the lease, its lapse and its return, and the end of an incarnation (R7 to R9).
+//!
+//! Confusing at first: a change of the own row may end the incarnation, which concerns every part. So what handles such
+//! a change returns an [`Effect`], and the machine carries it out.
 
 mod lapse;
 mod lease_change;
 mod leaving;
+mod registration;
 mod renewal;
 
-use super::*;
+use super::context::Context;
+use super::holdings::Holdings;
+use super::observed::ObservedCluster;
+use super::requests::WritePurpose;
+use crate::ids::{Epoch, Incarnation, ShardId};
+use crate::node::{Action, Mutation, Notice, WriteError};
+use crate::rows::{Member, NodeRow, NodeStatus, Row, RowKey};
 
-/// Where this node stands in the cluster.
+pub(super) use lapse::ChangedClaim;
+
+/// This node's registration, and whether the node stays.
+#[derive(Clone, Debug)]
+pub(super) struct Membership {
+    state: State,
+    /// Set by [`Event::Leave`](crate::node::Event::Leave) and [`Event::LeaveNow`](crate::node::Event::LeaveNow).
+    leave_mode: LeaveMode,
+    /// Another process may be renewing the lease of this node's name: the incarnation and renewals that were seen, and
+    /// when to compare them again.
+    name_conflict: Option<((Incarnation, u64), u64)>,
+    /// When the `EntityStore` was last known to answer (R9).
+    store_last_responded: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum LeaveMode {
+    Stay,
+    AfterDrain,
+    Immediate,
+}
+
 #[derive(Clone, Debug, Hash)]
-pub(super) enum Membership {
-    /// Not registered, and nothing about it under way.
+enum State {
+    /// Not registered, and no registration is pending.
     Unregistered,
-    /// A write of the own row is under way, or its answer was lost and the row is being read.
+    /// A write of the own row is pending, or its answer was lost and the row is being read.
     Registering,
-    /// Registered.
     Registered(Box<Registration>),
     /// It said goodbye.
     Left,
 }
 
-/// One registered life.
+/// One registered incarnation.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Registration {
-    pub(super) member: Member,
-    pub(super) row: NodeRow,
-    pub(super) revision: u64,
+struct Registration {
+    member: Member,
+    row: NodeRow,
+    revision: u64,
     /// When the last renewal that succeeded was sent: the lease counts from there (R8).
     lease_start: u64,
-    /// When the first renewal was sent after the one that `row` shows. Should the row show another one, whoever tells it
-    /// and whatever became of the answer, this is the latest that the lease may count from (R8).
-    tried: Option<u64>,
-    /// How long `sent` may be relied on: never longer than the row says.
+    /// When the first renewal was sent after the one that `row` shows. If the row turns out to show another one, however
+    /// that becomes known, the lease counts from this time at the latest (R8).
+    first_renewal_since: Option<u64>,
+    /// How long the lease may be relied on: never longer than the row says.
     lease: u64,
     /// Until when a longer lease may still be relied on somewhere: until then the row says so.
     longer_until: u64,
     /// When a renewal last ended a lapse.
     recovered_at: u64,
-    /// A renewal, or a read after a lost one, is under way.
+    /// A renewal, or a read after a lost one, is pending.
     pending: bool,
     /// When the next renewal is due.
     due: u64,
-    pub(super) suspended: bool,
-    /// The claims that are being read before this life goes on, by number; and what they were of.
+    suspended: bool,
+    /// The claims that are being read before this incarnation resumes: the request's id, and what they were read for.
     claim_check: Option<(u64, Vec<(ShardId, Epoch)>)>,
-    /// When they may be asked for again.
+    /// When they may be read again.
     claims_at: u64,
     /// Claims must be read.
     claims_unverified: bool,
-    /// It ends itself, for another to register: the manager does not hear it.
-    pub(super) is_retiring: bool,
+    /// It ends itself, so that another one registers: the manager does not receive its messages.
+    is_retiring: bool,
+}
+
+impl Registration {
+    fn lease_has_lapsed(&self, now: u64) -> bool {
+        now.saturating_sub(self.lease_start) >= self.lease
+    }
+
+    fn key(&self) -> RowKey {
+        RowKey::Node(self.member.node.clone())
+    }
+}
+
+/// What a change of the membership means for the rest of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Effect {
+    Nothing,
+    /// The lease was renewed: the manager gets a report.
+    Renewed,
+    /// This incarnation's goodbye is written.
+    SaidGoodbye,
+    /// This incarnation ended without a goodbye: somebody else may own its shards by now (R7).
+    Fenced,
 }
 
 impl Membership {
-    pub(super) fn member(&self) -> Option<&Member> {
-        match self {
-            Self::Registered(life) => Some(&life.member),
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Unregistered,
+            leave_mode: LeaveMode::Stay,
+            name_conflict: None,
+            store_last_responded: 0,
+        }
+    }
+
+    fn registration(&self) -> Option<&Registration> {
+        match &self.state {
+            State::Registered(registration) => Some(registration),
             _ => None,
         }
     }
 
-    pub(super) fn suspended(&self) -> bool {
-        matches!(self, Self::Registered(life) if life.suspended)
+    fn registration_mut(&mut self) -> Option<&mut Registration> {
+        match &mut self.state {
+            State::Registered(registration) => Some(registration),
+            _ => None,
+        }
     }
 
-    pub(super) fn is_retiring(&self) -> bool {
-        matches!(self, Self::Registered(life) if life.is_retiring)
+    pub(super) fn member(&self) -> Option<&Member> {
+        self.registration().map(|own| &own.member)
     }
 
+    /// Whether the lease lapsed, so that shards wait (R9).
+    pub(super) fn is_suspended(&self) -> bool {
+        self.registration().is_some_and(|own| own.suspended)
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        matches!(self.state, State::Left)
+    }
+
+    /// Whether nobody asked this node to leave.
+    pub(super) fn stays(&self) -> bool {
+        self.leave_mode == LeaveMode::Stay
+    }
+
+    /// Whether this node leaves, and its row says so, or its incarnation ends: shards that it is still given go to
+    /// others, as it does not report them.
+    pub(super) fn is_departing(&self) -> bool {
+        let own = self.registration();
+        own.is_some_and(|own| own.is_retiring)
+            || self.leave_mode == LeaveMode::Immediate
+            || (self.leave_mode == LeaveMode::AfterDrain
+                && own.is_some_and(|own| own.row.is_draining_or_leaving()))
+    }
+
+    /// When the next renewal is due.
     pub(super) fn due(&self) -> u64 {
-        match self {
-            Self::Registered(life) if !life.pending => life.due,
+        match self.registration() {
+            Some(own) if !own.pending => own.due,
             _ => u64::MAX,
         }
     }
 
-    pub(super) fn reads_claims(&self) -> bool {
-        matches!(self, Self::Registered(life) if life.claim_check.is_some())
+    /// Registers, renews, or ends a lapse. Returns whether a lapse has ended.
+    pub(super) fn drive(
+        &mut self,
+        context: &mut Context,
+        observed: &ObservedCluster,
+        holdings: &Holdings,
+    ) -> bool {
+        match &self.state {
+            State::Unregistered if observed.is_watching() && self.stays() => {
+                self.try_register(context, observed);
+            }
+            State::Registered(own) if context.mono() < own.due => {}
+            State::Registered(own) if !own.pending => self.renew(context),
+            State::Registered(_) => self.read_own_row(context),
+            _ => {}
+        }
+        self.try_resume(context, holdings)
     }
 
-    pub(super) fn canonicalize(&mut self, me: &NodeId, to: &dyn Canonicalizer) {
-        let Self::Registered(life) = self else { return };
-        life.row.renewals = to.map_renewals(me, life.row.renewals);
-        life.revision = to.map_revision(&RowKey::Node(me.clone()), life.revision);
-        life.tried = life.tried.map(|at| to.map_time(at));
-        (life.lease_start, life.recovered_at) =
-            (to.map_time(life.lease_start), to.map_time(life.recovered_at));
-        life.longer_until = to.map_time(life.longer_until);
-        (life.due, life.claims_at) = (to.map_deadline(life.due), to.map_deadline(life.claims_at));
+    /// Forgets an incarnation that was fenced.
+    pub(super) fn end_incarnation(&mut self, context: &mut Context) {
+        if self.is_suspended() {
+            // No shard is left to resume; those of the next incarnation are not suspended.
+            context.push(Action::Resume);
+        }
+        context.requests.retain_writes(|purpose| matches!(purpose, WritePurpose::Drain(_)));
+        self.state = if self.stays() { State::Unregistered } else { State::Left };
+        context.push(Action::Fenced);
+        if self.has_left() {
+            context.push(Action::Left);
+        }
     }
 }
 
-impl Machine {
-    pub(super) fn drive_membership(&mut self, now: Now) {
-        match &self.membership {
-            Membership::Unregistered if self.watching && self.leave_mode == LeaveMode::Stay => {
-                self.try_register(now);
-            }
-            Membership::Registered(life) if now.mono < life.due => {}
-            Membership::Registered(life) if !life.pending => self.renew(now),
-            Membership::Registered(_) => self.read_own_row(now),
-            _ => {}
-        }
-        self.try_resume(now);
+#[cfg(any(test, feature = "testing"))]
+impl Membership {
+    pub(super) fn reads_claims(&self) -> bool {
+        self.registration().is_some_and(|own| own.claim_check.is_some())
     }
 
-    fn try_register(&mut self, now: Now) {
-        let node = self.identity.node.clone();
-        let known = self.view.nodes.get(&node).cloned();
-        if let Some((row, _)) = &known
-            && row.status == NodeStatus::Live
-            && !self.settings.embedded_store
-            && !self.has_mutation(Mutation::RegisterOverLiveLease)
-            && !self.view.lease_unchanged_for(
-                &node,
-                now.mono,
-                row.lease + self.settings.lease_margin,
-            )
-        {
-            // A life of this name may still own shards: its lease must lapse first (R7).
-            let (incarnation, renewals) = (row.incarnation, row.renewals);
-            return self.detect_name_conflict(now, incarnation, renewals);
-        }
-        self.name_conflict = None;
-        let counter = known.as_ref().map_or(0, |(row, _)| row.incarnation.counter) + 1;
-        let row = NodeRow {
-            incarnation: Incarnation { counter, nonce: self.draw() },
-            renewals: 0,
-            status: NodeStatus::Live,
-            // What an operator wants of the node holds for all its lives, until it is undone.
-            draining: known.as_ref().is_some_and(|(row, _)| row.draining),
-            store_available: true,
-            roles: self.identity.roles,
-            version: self.identity.version,
-            registered_at: now.cluster_time,
-            addresses: self.identity.addresses.clone(),
-            format: u32::from(FORMAT),
-            lease: self.settings.lease,
-            settings_revision: self.settings.settings_revision,
-            // The row describes a life: what another release noted of the last one ends with it.
-            extensions: Extensions::default(),
-        };
-        let row = match self.wall {
-            Some(wall) => row.with_registered_unix_ms(wall),
-            None => row,
-        };
-        self.membership = Membership::Registering;
-        let expected = known.map(|(_, revision)| revision);
-        let purpose = WritePurpose::Register(row.clone(), now.mono);
-        self.write(purpose, RowKey::Node(node), expected, Row::Node(row));
-    }
-
-    /// A lease that goes on being renewed is another process's: it is said once a lease. One renewal may have been on
-    /// its way when its node died.
-    fn detect_name_conflict(&mut self, now: Now, incarnation: Incarnation, renewals: u64) {
-        let seen = ((incarnation, renewals), now.mono + self.settings.lease);
-        let Some(((life, count), look_at)) = self.name_conflict else {
-            self.name_conflict = Some(seen);
-            return;
-        };
-        if now.mono >= look_at && (life != incarnation || renewals >= count + 2) {
-            self.name_conflict = Some(seen);
-            let node = self.identity.node.clone();
-            self.notify(Notice::NodeNameInUse(Member { node, incarnation }));
-        }
-    }
-
-    pub(super) fn on_registration_written(
+    pub(super) fn canonicalize(
         &mut self,
-        now: Now,
-        row: NodeRow,
-        sent: u64,
-        result: Result<u64, WriteError>,
+        me: &crate::ids::NodeId,
+        to: &dyn crate::node::Canonicalizer,
     ) {
-        let key = RowKey::Node(self.identity.node.clone());
-        match result {
-            Ok(revision) => self.join(now, row, revision, sent),
-            Err(WriteError::Conflict(value)) => {
-                self.membership = Membership::Unregistered;
-                if let Some((row, revision)) = value {
-                    self.learn(now, key, row, revision);
-                }
-            }
-            Err(WriteError::Unknown) => {
-                // Whether it was written or not, another life is tried once this one's row is known. One that was
-                // written without our knowing lapses like any other: nothing was ever done in its name.
-                self.membership = Membership::Unregistered;
-                self.watching = false;
-                self.list_at = now.mono + self.settings.store_retry_interval;
-            }
-        }
+        self.store_last_responded = to.map_time(self.store_last_responded);
+        let Some(own) = self.registration_mut() else { return };
+        own.row.renewals = to.map_renewals(me, own.row.renewals);
+        own.revision = to.map_revision(&RowKey::Node(me.clone()), own.revision);
+        own.first_renewal_since = own.first_renewal_since.map(|at| to.map_time(at));
+        (own.lease_start, own.recovered_at) =
+            (to.map_time(own.lease_start), to.map_time(own.recovered_at));
+        own.longer_until = to.map_time(own.longer_until);
+        (own.due, own.claims_at) = (to.map_deadline(own.due), to.map_deadline(own.claims_at));
     }
+}
 
-    fn join(&mut self, now: Now, row: NodeRow, revision: u64, sent: u64) {
-        let sent = if self.has_mutation(Mutation::LeaseFromRegistrationResponse) {
-            now.mono
-        } else {
-            sent
-        };
-        let node = self.identity.node.clone();
-        let member = Member { node: node.clone(), incarnation: row.incarnation };
-        let lease = row.lease.min(self.settings.lease);
-        self.membership = Membership::Registered(Box::new(Registration {
-            member: member.clone(),
-            row: row.clone(),
-            revision,
-            lease_start: sent,
-            tried: None,
-            lease,
-            longer_until: 0,
-            recovered_at: 0,
-            pending: false,
-            due: sent + self.settings.renew_interval,
-            suspended: false,
-            claim_check: None,
-            claims_at: 0,
-            claims_unverified: false,
-            is_retiring: false,
-        }));
-        self.store_last_responded = now.mono;
-        self.reapply_all_chunks();
-        self.actions.push_back(Action::Registered(member));
-        self.actions.push_back(Action::LeaseRenewed { sent_at: sent, lease });
-        self.learn(now, RowKey::Node(node.clone()), Row::Node(row), revision);
-        // The watch may have delivered a later change of the row before the registration was answered.
-        let newer = self.view.nodes.get(&node).filter(|(_, at)| *at > revision).cloned();
-        if let Some((row, at)) = newer {
-            self.learn_own(now, row, at);
-        }
-        self.report_soon(now);
-    }
-
-    /// This life is over: somebody else may own its shards by now (R7).
-    fn fence(&mut self, now: Now) {
-        for (shard, own) in std::mem::take(&mut self.held_shards) {
-            self.actions.push_back(Action::DropShard { shard, epoch: own.epoch });
-            self.mark_released(now, shard, own.epoch);
-        }
-        if self.is_suspended() {
-            // Nothing is left that could go on; the shards of the next life are not suspended.
-            self.actions.push_back(Action::Resume);
-        }
-        self.refused_claims.clear();
-        self.awaiting_manager.clear();
-        self.manager = None;
-        self.leadership_vacant_since = None;
-        self.pending_writes.retain(|_, purpose| matches!(purpose, WritePurpose::Drain(_)));
-        self.membership = if self.leave_mode == LeaveMode::Stay {
-            Membership::Unregistered
-        } else {
-            Membership::Left
-        };
-        self.actions.push_back(Action::Fenced);
-        if matches!(self.membership, Membership::Left) {
-            self.actions.push_back(Action::Left);
-        }
-        self.watching = false;
-        self.list_at = now.mono;
+/// Without the name conflict, which leads to notices only.
+#[cfg(any(test, feature = "testing"))]
+impl std::hash::Hash for Membership {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (&self.state, self.leave_mode, self.store_last_responded).hash(state);
     }
 }

@@ -1,119 +1,148 @@
-//! The rows as they were last seen, what changed with each, and when each lease was last seen to move.
+//! The rows as they were last seen: the list and the watch that they come from, when each lease was last seen to
+//! change, and whether the leadership is vacant.
+//!
+//! Confusing at first: some of this is no row. What hosts report to this node as the manager (no store, types that they
+//! cannot run) and which of them do not report decides who is given shards, so it is kept beside the rows of the hosts.
 
-use super::*;
+mod learn;
+mod routes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::context::Context;
+use crate::ids::{Epoch, NodeId, ShardId};
+#[cfg(any(test, feature = "testing"))]
+use crate::node::Canonicalizer;
+use crate::node::{Action, ControlMessage, HandOff, Notice};
+use crate::rows::{
+    Assignment, AssignmentsRow, ManagerRow, Member, NodeRow, NodeStatus, Row, RowKey, chunk_of,
+    index_in_chunk, shard_at,
+};
 
 #[derive(Clone, Debug, Hash)]
 pub(super) struct ObservedCluster {
-    pub(super) nodes: BTreeMap<NodeId, (NodeRow, u64)>,
-    pub(super) manager: Option<(ManagerRow, u64)>,
-    pub(super) chunks: BTreeMap<u32, (AssignmentsRow, u64)>,
-    /// When each node's lease was last seen to move, on this node's clock (R8).
+    nodes: BTreeMap<NodeId, (NodeRow, u64)>,
+    manager: Option<(ManagerRow, u64)>,
+    chunks: BTreeMap<u32, (AssignmentsRow, u64)>,
+    /// A watch runs, begun with the last list.
+    watching: bool,
+    /// A list was requested and not answered.
+    list_pending: bool,
+    /// When to request the next list, if neither.
+    list_at: u64,
+    /// When a row that others name and that was not seen may be read again.
+    next_missing_row_read: u64,
+    /// When each node's lease was last seen to change, on this node's clock (R8).
     lease_changed_at: BTreeMap<NodeId, u64>,
-    /// Lives whose last report says that their `EntityStore` does not answer: told to the manager only (R9).
-    pub(super) without_store: BTreeSet<Member>,
-    /// Lives whose last report names deployed types that they cannot run: told to the manager only (R24).
-    pub(super) unrunnable_types: BTreeMap<Member, Vec<String>>,
-    /// Nodes that the manager has not heard for long: known to it only (S12).
-    pub(super) unresponsive: BTreeSet<NodeId>,
-    /// What was last told of each shard: epoch, live owner, moving.
+    /// Since when the leadership is seen vacant.
+    leadership_vacant_since: Option<u64>,
+    /// Incarnations whose last report says that their `EntityStore` does not answer: reported to the manager only (R9).
+    without_store: BTreeSet<Member>,
+    /// Incarnations whose last report names deployed types that they cannot run: reported to the manager only (R24).
+    unrunnable_types: BTreeMap<Member, Vec<String>>,
+    /// Nodes that have not reported to the manager for long: known to it only (S12).
+    unresponsive: BTreeSet<NodeId>,
+    /// The route of each shard that was published last: epoch, live owner, whether a hand-off is in progress.
     routes: Vec<(Epoch, Option<Member>, bool)>,
 }
 
 impl ObservedCluster {
-    pub(super) fn new(shards: u32) -> Self {
+    /// Nothing was seen yet; the caller requests the first list.
+    pub(super) fn new(shard_count: u32) -> Self {
         Self {
             nodes: BTreeMap::new(),
             manager: None,
             chunks: BTreeMap::new(),
+            watching: false,
+            list_pending: true,
+            list_at: 0,
+            next_missing_row_read: 0,
             lease_changed_at: BTreeMap::new(),
+            leadership_vacant_since: None,
             without_store: BTreeSet::new(),
             unrunnable_types: BTreeMap::new(),
             unresponsive: BTreeSet::new(),
-            routes: vec![(Epoch(0), None, false); shards as usize],
+            routes: vec![(Epoch(0), None, false); shard_count as usize],
         }
     }
 
-    pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
-        for (node, (row, at)) in &mut self.nodes {
-            row.renewals = to.map_renewals(node, row.renewals);
-            *at = to.map_revision(&RowKey::Node(node.clone()), *at);
-        }
-        if let Some((_, at)) = &mut self.manager {
-            *at = to.map_revision(&RowKey::Manager, *at);
-        }
-        for (chunk, (_, at)) in &mut self.chunks {
-            *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
-        }
-        let nodes = &self.nodes;
-        for (node, at) in &mut self.lease_changed_at {
-            // Nobody asks for how long a life was still that is over.
-            let live = nodes.get(node).is_some_and(|(row, _)| row.status == NodeStatus::Live);
-            *at = if live { to.map_time(*at) } else { 0 };
-        }
+    // The list and the watch.
+
+    /// Whether changes of rows are being watched.
+    pub(super) fn is_watching(&self) -> bool {
+        self.watching
     }
 
-    /// Counts every lease as just renewed.
-    pub(super) fn restart_lease_timers(&mut self, now: u64) {
-        for at in self.lease_changed_at.values_mut() {
-            *at = now;
+    /// Has the rows listed anew, not before that time.
+    pub(super) fn relist_at(&mut self, at: u64) {
+        self.watching = false;
+        self.list_at = at;
+    }
+
+    pub(super) fn drive_list(&mut self, context: &mut Context) {
+        if !self.watching && !self.list_pending && context.mono() >= self.list_at {
+            self.list_pending = true;
+            context.push(Action::ListRows);
         }
     }
 
-    /// Whether this life of a node may still own shards, as far as its row says.
-    pub(super) fn alive(&self, member: &Member) -> bool {
-        self.nodes.get(&member.node).is_some_and(|(row, _)| {
-            row.incarnation == member.incarnation && row.status == NodeStatus::Live
-        })
+    pub(super) fn on_list_failed(&mut self, context: &Context) {
+        self.list_pending = false;
+        self.list_at = context.mono() + context.settings.store_retry_interval;
     }
 
-    /// Whether this life of a node is over: none if its row was not seen yet, or only one before it.
-    pub(super) fn has_ended(&self, member: &Member) -> Option<bool> {
-        let (row, _) = self.nodes.get(&member.node)?;
-        if row.incarnation == member.incarnation {
-            return Some(row.status != NodeStatus::Live);
+    pub(super) fn on_watch_began(&mut self) {
+        self.list_pending = false;
+        self.watching = true;
+    }
+
+    /// Reads the rows of nodes that others name and that were not seen yet.
+    pub(super) fn read_missing_rows(
+        &mut self,
+        context: &mut Context,
+        nodes: impl IntoIterator<Item = NodeId>,
+    ) {
+        if context.mono() < self.next_missing_row_read {
+            return;
         }
-        (row.incarnation.counter > member.incarnation.counter).then_some(true)
+        for node in nodes {
+            self.next_missing_row_read = context.mono() + context.settings.store_retry_interval;
+            context.read(RowKey::Node(node));
+        }
     }
 
-    /// Whether a node's lease has not been seen to move for `span` (R8).
-    pub(super) fn lease_unchanged_for(&self, node: &NodeId, now: u64, span: u64) -> bool {
-        self.lease_changed_at.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
+    // Rows.
+
+    /// A node's row and its revision.
+    pub(super) fn node(&self, node: &NodeId) -> Option<&(NodeRow, u64)> {
+        self.nodes.get(node)
     }
 
-    /// Whether a life's lease, as its own row says it, has not been seen to move for so long and `margin` (R8).
-    pub(super) fn lapsed(&self, node: &NodeId, now: u64, margin: u64) -> bool {
-        let row = self.nodes.get(node).map(|(row, _)| row);
-        row.is_some_and(|row| self.lease_unchanged_for(node, now, row.lease.saturating_add(margin)))
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
+        self.nodes.iter().map(|(node, (row, _))| (node, row))
     }
 
-    /// Every node whose row says that it lives.
-    pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
-        self.nodes
-            .iter()
-            .filter(|(_, (row, _))| row.status == NodeStatus::Live)
-            .map(|(node, (row, _))| (node, row))
+    /// The manager's row and its revision.
+    pub(super) fn manager(&self) -> Option<&(ManagerRow, u64)> {
+        self.manager.as_ref()
     }
 
-    /// Those of them that may get shards: where there are others, none whose `EntityStore` does not answer it (R9),
-    /// none that is not heard, and none that cannot run every deployed type (R24).
-    pub(super) fn eligible_hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
-        let all = || {
-            self.all_live()
-                .filter(|(_, row)| {
-                    row.roles.host && !row.is_draining_or_leaving() && row.store_available
-                })
-                .map(|(node, row)| {
-                    (Member { node: node.clone(), incarnation: row.incarnation }, row)
-                })
-        };
-        let mute = |member: &Member| {
-            self.without_store.contains(member) || self.unresponsive.contains(&member.node)
-        };
-        let all_mute = all().all(|(member, _)| mute(&member));
-        let able = move || all().filter(move |(member, _)| all_mute || !mute(member));
-        // Of two that could serve, rather one that runs all types; rather one that runs some than none.
-        let all_unfit = able().all(|(member, _)| self.unrunnable_types.contains_key(&member));
-        able().filter(move |(member, _)| all_unfit || !self.unrunnable_types.contains_key(member))
+    pub(super) fn manager_row(&self) -> Option<&ManagerRow> {
+        self.manager.as_ref().map(|(row, _)| row)
+    }
+
+    /// The term of the manager's row; 0 without one.
+    pub(super) fn manager_term(&self) -> u64 {
+        self.manager_row().map_or(0, |row| row.term)
+    }
+
+    /// A chunk of assignments and its revision.
+    pub(super) fn chunk(&self, chunk: u32) -> Option<&(AssignmentsRow, u64)> {
+        self.chunks.get(&chunk)
+    }
+
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (u32, &AssignmentsRow, u64)> {
+        self.chunks.iter().map(|(chunk, (row, at))| (*chunk, row, *at))
     }
 
     /// Every shard's row, in order.
@@ -126,184 +155,163 @@ impl ObservedCluster {
     pub(super) fn assignment(&self, shard: ShardId) -> Option<&Assignment> {
         self.chunks.get(&chunk_of(shard))?.0.assignments.get(index_in_chunk(shard))
     }
+
+    // Leases.
+
+    /// Counts every lease as just renewed.
+    pub(super) fn restart_lease_timers(&mut self, now: u64) {
+        for at in self.lease_changed_at.values_mut() {
+            *at = now;
+        }
+    }
+
+    /// Whether this incarnation may still own shards, as far as its row says.
+    pub(super) fn alive(&self, member: &Member) -> bool {
+        self.nodes.get(&member.node).is_some_and(|(row, _)| {
+            row.incarnation == member.incarnation && row.status == NodeStatus::Live
+        })
+    }
+
+    /// Whether this incarnation has ended: none if its row was not seen yet, or only one before it.
+    pub(super) fn has_ended(&self, member: &Member) -> Option<bool> {
+        let (row, _) = self.nodes.get(&member.node)?;
+        if row.incarnation == member.incarnation {
+            return Some(row.status != NodeStatus::Live);
+        }
+        (row.incarnation.counter > member.incarnation.counter).then_some(true)
+    }
+
+    /// Whether a node's lease has not been seen to change for `span` (R8).
+    pub(super) fn lease_unchanged_for(&self, node: &NodeId, now: u64, span: u64) -> bool {
+        self.lease_changed_at.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
+    }
+
+    /// Whether a node's lease, as its own row says it, has not been seen to change for so long and `margin` (R8).
+    pub(super) fn lapsed(&self, node: &NodeId, now: u64, margin: u64) -> bool {
+        let row = self.nodes.get(node).map(|(row, _)| row);
+        row.is_some_and(|row| self.lease_unchanged_for(node, now, row.lease.saturating_add(margin)))
+    }
+
+    /// Every node whose row says that it lives.
+    pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
+        self.nodes().filter(|(_, row)| row.status == NodeStatus::Live)
+    }
+
+    /// Live hosts that may get shards: where there are others, none whose `EntityStore` does not answer it (R9), none
+    /// that does not report, and none that cannot run every deployed type (R24).
+    pub(super) fn eligible_hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
+        let all = || {
+            self.all_live()
+                .filter(|(_, row)| {
+                    row.roles.host && !row.is_draining_or_leaving() && row.store_available
+                })
+                .map(|(node, row)| {
+                    (Member { node: node.clone(), incarnation: row.incarnation }, row)
+                })
+        };
+        let cannot_serve = |member: &Member| {
+            self.without_store.contains(member) || self.unresponsive.contains(&member.node)
+        };
+        let none_can_serve = all().all(|(member, _)| cannot_serve(&member));
+        let able = move || all().filter(move |(member, _)| none_can_serve || !cannot_serve(member));
+        // Of two that can serve, preferably one that runs all types; one that runs some is better than none.
+        let none_runs_all = able().all(|(member, _)| self.unrunnable_types.contains_key(&member));
+        able()
+            .filter(move |(member, _)| none_runs_all || !self.unrunnable_types.contains_key(member))
+    }
+
+    // The leadership.
+
+    /// Since when the leadership is vacant: from now on, if it was not.
+    pub(super) fn leadership_vacant_since(&mut self, now: u64) -> u64 {
+        *self.leadership_vacant_since.get_or_insert(now)
+    }
+
+    pub(super) fn leadership_is_held(&mut self) {
+        self.leadership_vacant_since = None;
+    }
+
+    /// Counts the leadership as vacant from that time on.
+    pub(super) fn restart_vacancy_at(&mut self, at: u64) {
+        self.leadership_vacant_since = Some(at);
+    }
+
+    // What hosts report to the manager.
+
+    pub(super) fn on_host_report(
+        &mut self,
+        from: &Member,
+        store_available: bool,
+        unrunnable_types: Vec<String>,
+    ) {
+        match store_available {
+            true => self.without_store.remove(from),
+            false => self.without_store.insert(from.clone()),
+        };
+        match unrunnable_types.is_empty() {
+            true => self.unrunnable_types.remove(from),
+            false => self.unrunnable_types.insert(from.clone(), unrunnable_types),
+        };
+    }
+
+    /// Incarnations that cannot run every deployed type, with those types.
+    pub(super) fn unrunnable_types(&self) -> impl Iterator<Item = (&Member, &[String])> {
+        self.unrunnable_types.iter().map(|(member, types)| (member, &types[..]))
+    }
+
+    pub(super) fn set_unresponsive(&mut self, nodes: BTreeSet<NodeId>) {
+        self.unresponsive = nodes;
+    }
+
+    pub(super) fn is_unresponsive(&self, node: &NodeId) -> bool {
+        self.unresponsive.contains(node)
+    }
+
+    /// Sends every other live node a row that was written (S4): the watch would deliver it later.
+    pub(super) fn broadcast_row(
+        &self,
+        context: &mut Context,
+        key: &RowKey,
+        row: &Row,
+        revision: u64,
+    ) {
+        for (to, _) in self.all_live() {
+            if *to == context.identity.node {
+                continue;
+            }
+            let (key, row) = (key.clone(), row.clone());
+            let message = ControlMessage::RowUpdate { key, row, revision };
+            context.push(Action::Send { to: to.clone(), message });
+        }
+    }
 }
 
-impl Machine {
-    /// Takes a row that is newer than what is known; older ones change nothing.
-    pub(super) fn learn(&mut self, now: Now, key: RowKey, row: Row, revision: u64) {
-        match (key, row) {
-            (RowKey::Node(node), Row::Node(row)) => self.learn_node(now, node, row, revision),
-            (RowKey::Manager, Row::Manager(row)) => {
-                let known = self.view.manager.as_ref();
-                if known.is_some_and(|(_, at)| *at >= revision) {
-                    return;
-                }
-                if known.is_none_or(|(old, _)| old.term != row.term) {
-                    let (holder, term) = (row.holder.clone(), row.term);
-                    self.notify(Notice::ManagerChanged { holder, term });
-                    self.report_soon(now);
-                    self.restart_manager_silence_timers(now);
-                }
-                self.view.manager = Some((row, revision));
-                self.leadership_vacant_since = None;
-            }
-            (RowKey::Assignments(chunk), Row::Assignments(row)) => {
-                if self.view.chunks.get(&chunk).is_some_and(|(_, at)| *at >= revision) {
-                    return;
-                }
-                self.decision_needed = true;
-                let old = self.view.chunks.insert(chunk, (row, revision));
-                self.changed_chunks.insert(chunk);
-                self.notify_assignment_changes(chunk, old.map(|(row, _)| row));
-                self.publish_routes(chunk);
-            }
-            // A row under another's key: nothing that this program writes.
-            _ => {}
+#[cfg(any(test, feature = "testing"))]
+impl ObservedCluster {
+    pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
+        self.list_at = to.map_deadline(self.list_at);
+        self.next_missing_row_read = to.map_deadline(self.next_missing_row_read);
+        self.leadership_vacant_since = self.leadership_vacant_since.map(|at| to.map_time(at));
+        for (node, (row, at)) in &mut self.nodes {
+            row.renewals = to.map_renewals(node, row.renewals);
+            *at = to.map_revision(&RowKey::Node(node.clone()), *at);
+        }
+        if let Some((_, at)) = &mut self.manager {
+            *at = to.map_revision(&RowKey::Manager, *at);
+        }
+        for (chunk, (_, at)) in &mut self.chunks {
+            *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
+        }
+        let nodes = &self.nodes;
+        for (node, at) in &mut self.lease_changed_at {
+            // Nobody asks how long the lease of an ended incarnation was unchanged.
+            let live = nodes.get(node).is_some_and(|(row, _)| row.status == NodeStatus::Live);
+            *at = if live { to.map_time(*at) } else { 0 };
         }
     }
 
-    fn learn_node(&mut self, now: Now, node: NodeId, row: NodeRow, revision: u64) {
-        let old = self.view.nodes.get(&node);
-        if old.is_some_and(|(_, at)| *at >= revision) {
-            return;
-        }
-        let old = old.map(|(row, _)| row.clone());
-        let same = |old: &NodeRow| old.incarnation == row.incarnation;
-        if old.as_ref().is_none_or(|old| !same(old) || old.renewals != row.renewals) {
-            self.view.lease_changed_at.insert(node.clone(), now.mono);
-        }
-        let member = Member { node: node.clone(), incarnation: row.incarnation };
-        let alive = row.status == NodeStatus::Live;
-        let was = old.as_ref().is_some_and(|old| same(old) && old.status == NodeStatus::Live);
-        if let Some(old) = old.as_ref().filter(|old| !same(old) && old.status == NodeStatus::Live) {
-            let former = Member { node: node.clone(), incarnation: old.incarnation };
-            self.actions.push_back(Action::UpdatePeer {
-                member: former,
-                alive: false,
-                addresses: old.addresses.clone(),
-            });
-        }
-        if alive != was {
-            let stopped = row.status == NodeStatus::Left;
-            self.notify(if alive {
-                Notice::NodeJoined(member.clone())
-            } else {
-                Notice::NodeGone { member: member.clone(), left_gracefully: stopped }
-            });
-        }
-        let drains = row.is_draining_or_leaving();
-        let drained = old.as_ref().is_some_and(NodeRow::is_draining_or_leaving);
-        // A mark that was there before the node joined is said again: it outlives restarts.
-        if alive && (drains != drained || (drains && !was)) {
-            self.notify(Notice::DrainChanged(member.clone(), drains));
-        }
-        if old.as_ref().is_none_or(|old| alive != was || old.addresses != row.addresses) {
-            let addresses = row.addresses.clone();
-            self.actions.push_back(Action::UpdatePeer { member, alive, addresses });
-        }
-        let changed = alive != was || old.as_ref().is_some_and(|old| !same(old));
-        let known = old.as_ref().is_some_and(|old| same(old) && old.status == row.status);
-        if let Some(manager) = self.manager.as_mut().filter(|_| !known) {
-            // Any shard may be its.
-            manager.dirty_chunks.add_all(self.identity.shard_count);
-        }
-        let mine = (node == self.identity.node).then(|| row.clone());
-        // A renewal of a lease and nothing else is none.
-        let as_before = |old: &NodeRow| NodeRow { renewals: old.renewals, ..row.clone() } == *old;
-        self.decision_needed |= old.as_ref().is_none_or(|old| !as_before(old));
-        self.view.nodes.insert(node, (row, revision));
-        if let Some(row) = mine {
-            self.learn_own(now, row, revision);
-        }
-        if changed {
-            for chunk in self.view.chunks.keys().copied().collect::<Vec<_>>() {
-                self.publish_routes(chunk);
-            }
-        }
-    }
-
-    fn notify_assignment_changes(&mut self, chunk: u32, old: Option<AssignmentsRow>) {
-        let Some((row, _)) = self.view.chunks.get(&chunk) else { return };
-        let mut notices = Vec::new();
-        for (place, row) in row.assignments.iter().enumerate() {
-            let before = old.as_ref().and_then(|old| old.assignments.get(place));
-            let shard = shard_at(chunk, place);
-            if let Some(owner) = &row.owner {
-                if before.is_none_or(|before| before.epoch != row.epoch) {
-                    let (epoch, owner) = (row.epoch, owner.clone());
-                    notices.push(Notice::ShardAssigned { shard, epoch, owner });
-                } else if row.hand_off.is_some() && before.is_none_or(|b| b.hand_off.is_none()) {
-                    notices.push(Notice::HandOffStarted { shard, from: owner.clone() });
-                } else if row.hand_off.is_none() && before.is_some_and(|b| b.hand_off.is_some()) {
-                    notices.push(Notice::HandOffFailed { shard, owner: owner.clone() });
-                }
-            }
-        }
-        for notice in notices {
-            self.notify(notice);
-        }
-    }
-
-    /// Tells the routes of a chunk's shards that are not as they were told before.
-    fn publish_routes(&mut self, chunk: u32) {
-        let Some((row, _)) = self.view.chunks.get(&chunk) else { return };
-        let mut changed = Vec::new();
-        for (place, row) in row.assignments.iter().enumerate() {
-            let shard = shard_at(chunk, place);
-            let owner = row.owner.clone().filter(|owner| self.view.alive(owner));
-            let route = (row.epoch, owner, row.hand_off.is_some());
-            let Some(told) = self.view.routes.get(shard.0 as usize - 1) else { continue };
-            // R13: a route moves only to higher epochs.
-            if *told != route && told.0 <= route.0 {
-                changed.push((shard, route));
-            }
-        }
-        for (shard, route) in changed {
-            self.view.routes[shard.0 as usize - 1] = route.clone();
-            let (epoch, owner, moving) = route;
-            self.actions.push_back(Action::UpdateRoute {
-                shard,
-                epoch,
-                owner,
-                hand_off_in_progress: moving,
-            });
-        }
-    }
-
-    /// Routes and addresses from disk: for sending, until the store tells better (R13, S8).
-    pub(super) fn on_cached(&mut self, rows: Vec<(RowKey, Row, u64)>) {
-        if self.watching {
-            return;
-        }
-        let mut lives = BTreeMap::new();
-        for (key, row, _) in &rows {
-            if let (RowKey::Node(node), Row::Node(row)) = (key, row) {
-                lives.insert(node.clone(), (row.incarnation, row.status == NodeStatus::Live));
-                self.actions.push_back(Action::UpdatePeer {
-                    member: Member { node: node.clone(), incarnation: row.incarnation },
-                    alive: row.status == NodeStatus::Live,
-                    addresses: row.addresses.clone(),
-                });
-            }
-        }
-        for (key, row, _) in rows {
-            let (RowKey::Assignments(chunk), Row::Assignments(row)) = (key, row) else { continue };
-            for (place, row) in row.assignments.into_iter().enumerate() {
-                let shard = shard_at(chunk, place);
-                let owner = row
-                    .owner
-                    .filter(|owner| lives.get(&owner.node) == Some(&(owner.incarnation, true)));
-                if let Some(told) = self.view.routes.get_mut(shard.0 as usize - 1) {
-                    *told = (row.epoch, owner.clone(), false);
-                    let epoch = row.epoch;
-                    self.actions.push_back(Action::UpdateRoute {
-                        shard,
-                        epoch,
-                        owner,
-                        hand_off_in_progress: false,
-                    });
-                }
-            }
-        }
+    /// Whether the last report of this incarnation said that its store answers and that it runs all types.
+    pub(super) fn last_report_was_good(&self, member: &Member) -> bool {
+        !self.without_store.contains(member) && !self.unrunnable_types.contains_key(member)
     }
 }

@@ -15,13 +15,13 @@ fn at_rest() -> Cluster {
     cluster.run(20_000);
     for node in ["a", "b"] {
         assert!(cluster.node(node).owns.len() > 1_000, "{node} has its share");
-        cluster.node(node).machine.visits = 0;
+        cluster.node(node).machine.take_visits();
     }
     cluster
 }
 
 fn looks(cluster: &mut Cluster, node: &str) -> usize {
-    std::mem::take(&mut cluster.node(node).machine.visits)
+    cluster.node(node).machine.take_visits()
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! The rows of assignments: sealed with the manager's term, then changed by one compare-and-set at a time.
 
-use super::*;
+use super::{
+    Assignment, AssignmentsRow, BTreeMap, Context, Manager, Mutation, ObservedCluster, Row, RowKey,
+    WriteError, WritePurpose,
+};
+use crate::rows::SHARDS_PER_CHUNK;
 
 /// One row of assignments, as the manager has it.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct ManagedChunk {
     /// As it was last written or found.
     pub(super) stored: Option<(AssignmentsRow, u64)>,
@@ -25,36 +30,39 @@ impl ManagedChunk {
         shards.map(|(place, shard)| (place, self.pending.get(&place).unwrap_or(shard)))
     }
 
-    /// Whether a write, or a read after a lost one, is under way.
+    /// Whether a write, or a read after a lost one, is pending.
     pub(super) fn busy(&self) -> bool {
         self.writing.is_some() || self.read_at.is_some()
     }
 
     /// Whether a shard's row of this kind is being written.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn writes(&self, kind: impl Fn(&Assignment) -> bool) -> bool {
         self.writing.as_ref().is_some_and(|row| row.assignments.iter().any(kind))
     }
 }
 
-impl Machine {
-    /// Begins the writes that are wanted and not under way.
-    pub(super) fn pump_chunks(&mut self, now: Now) {
-        let count = self.manager.as_ref().map_or(0, |manager| manager.chunks.len());
+impl Manager {
+    /// Begins the writes that are wanted and not pending.
+    pub(in super::super) fn pump_chunks(
+        &mut self,
+        context: &mut Context,
+        observed: &ObservedCluster,
+    ) {
+        let count = self.term.as_ref().map_or(0, |term| term.chunks.len());
         for number in 0..count {
-            self.pump_chunk(now, number);
+            self.pump_chunk(context, observed, number as u32);
         }
     }
 
-    fn pump_chunk(&mut self, now: Now, number: usize) {
-        let shards = self.identity.shard_count;
-        let no_seal = self.has_mutation(Mutation::SkipSeal);
-        let Some(manager) = &mut self.manager else { return };
-        let chunk = &mut manager.chunks[number];
-        let key = number as u32;
+    fn pump_chunk(&mut self, context: &mut Context, observed: &ObservedCluster, number: u32) {
+        let retry_at = context.mono() + context.settings.store_retry_interval;
+        let Some(term) = &mut self.term else { return };
+        let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
         if let Some(at) = chunk.read_at {
-            if now.mono >= at {
-                chunk.read_at = Some(now.mono + self.settings.store_retry_interval);
-                self.actions.push_back(Action::ReadRow(RowKey::Assignments(key)));
+            if context.mono() >= at {
+                chunk.read_at = Some(retry_at);
+                context.read(RowKey::Assignments(number));
             }
             return;
         }
@@ -62,90 +70,87 @@ impl Machine {
             return;
         }
         if chunk.stored.is_none()
-            && let Some((row, revision)) = self.view.chunks.get(&key)
+            && let Some((row, revision)) = observed.chunk(number)
         {
-            if row.term > manager.term {
-                // Who was told late that it leads: another does by now, and its row says so (R10).
-                chunk.read_at = Some(now.mono + self.settings.store_retry_interval);
-                self.actions.push_back(Action::ReadRow(RowKey::Manager));
+            if row.term > term.number {
+                // This node learned late that it held the leadership: another does by now, and its row says so (R10).
+                chunk.read_at = Some(retry_at);
+                context.read(RowKey::Manager);
                 return;
             }
             chunk.stored = Some((row.clone(), *revision));
-            manager.dirty_chunks.add(key);
+            term.dirty_chunks.add(number);
         }
-        if no_seal && chunk.stored.is_some() && chunk.pending.is_empty() {
+        if context.has_mutation(Mutation::SkipSeal)
+            && chunk.stored.is_some()
+            && chunk.pending.is_empty()
+        {
             return;
         }
         let mut row = chunk.stored.as_ref().map(|(row, _)| row.clone()).unwrap_or_default();
-        row.term = manager.term;
-        row.assignments.resize(
-            (shards - key * crate::rows::SHARDS_PER_CHUNK).min(crate::rows::SHARDS_PER_CHUNK)
-                as usize,
-            Assignment::default(),
-        );
+        row.term = term.number;
+        let first = number * SHARDS_PER_CHUNK;
+        let shards = (context.identity.shard_count - first).min(SHARDS_PER_CHUNK);
+        row.assignments.resize(shards as usize, Assignment::default());
         for (place, shard) in std::mem::take(&mut chunk.pending) {
             row.assignments[place] = shard;
         }
         chunk.writing = Some(row.clone());
         let expected = chunk.stored.as_ref().map(|(_, revision)| *revision);
-        self.write(
-            WritePurpose::Assignments(key),
-            RowKey::Assignments(key),
-            expected,
-            Row::Assignments(row),
-        );
+        let purpose = WritePurpose::Assignments(number);
+        context.write(purpose, RowKey::Assignments(number), expected, Row::Assignments(row));
     }
 
-    pub(in super::super) fn chunk_written(
+    /// Takes the answer to a chunk's write, and returns the row that was written. None if nobody waits for it.
+    pub(in super::super) fn on_chunk_written(
         &mut self,
-        now: Now,
+        context: &mut Context,
         number: u32,
-        result: Result<u64, WriteError>,
-    ) {
-        let Some(manager) = &mut self.manager else { return };
-        let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
-        let Some(row) = chunk.writing.take() else { return };
+        result: &Result<u64, WriteError>,
+    ) -> Option<AssignmentsRow> {
+        let term = self.term.as_mut()?;
+        let chunk = term.chunks.get_mut(number as usize)?;
+        let row = chunk.writing.take()?;
         self.decision_needed = true;
-        manager.dirty_chunks.add(number);
+        term.dirty_chunks.add(number);
         match result {
             Ok(revision) => {
                 chunk.sealed = true;
-                chunk.stored = Some((row.clone(), revision));
-                let key = RowKey::Assignments(number);
-                self.learn(now, key.clone(), Row::Assignments(row.clone()), revision);
-                self.broadcast_row(key, &Row::Assignments(row), revision);
+                chunk.stored = Some((row.clone(), *revision));
             }
-            Err(WriteError::Conflict(value)) => self.chunk_found(now, number, value),
+            Err(WriteError::Conflict(value)) => {
+                self.on_chunk_found(context, number, value.as_ref())
+            }
             Err(WriteError::Unknown) => {
-                chunk.read_at = Some(now.mono);
-                manager.owner_index.chunk_changed(number);
+                chunk.read_at = Some(context.mono());
+                term.owner_index.chunk_changed(number);
             }
         }
+        Some(row)
     }
 
     /// A row as it was found after a conflict or a lost answer.
-    pub(super) fn chunk_found(&mut self, now: Now, number: u32, value: Option<(Row, u64)>) {
-        let Some(manager) = &mut self.manager else { return };
-        let term = manager.term;
-        let Some(chunk) = manager.chunks.get_mut(number as usize) else { return };
+    fn on_chunk_found(&mut self, context: &mut Context, number: u32, value: Option<&(Row, u64)>) {
+        let Some(term) = &mut self.term else { return };
+        let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
         chunk.read_at = None;
         self.decision_needed = true;
-        manager.dirty_chunks.add(number);
-        manager.owner_index.chunk_changed(number);
+        term.dirty_chunks.add(number);
+        term.owner_index.chunk_changed(number);
         // What was wanted was decided from another row.
         chunk.pending.clear();
         match value {
+            Some((Row::Assignments(row), _)) if row.term > term.number => {
+                // Another node manages: its row says so.
+                context.read(RowKey::Manager);
+                chunk.sealed = false;
+                chunk.read_at = Some(context.mono() + context.settings.store_retry_interval);
+            }
             Some((Row::Assignments(row), revision)) => {
-                if row.term > term {
-                    // Another manages: its row says so.
-                    self.actions.push_back(Action::ReadRow(RowKey::Manager));
-                    chunk.sealed = false;
-                    chunk.read_at = Some(now.mono + self.settings.store_retry_interval);
-                } else if chunk.stored.as_ref().is_none_or(|(_, at)| revision >= *at) {
-                    chunk.sealed = row.term == term;
-                    chunk.stored = Some((row.clone(), revision));
+                if chunk.stored.as_ref().is_none_or(|(_, at)| revision >= at) {
+                    chunk.sealed = row.term == term.number;
+                    chunk.stored = Some((row.clone(), *revision));
                 }
-                self.learn(now, RowKey::Assignments(number), Row::Assignments(row), revision);
             }
             _ => {
                 chunk.sealed = false;
@@ -154,16 +159,16 @@ impl Machine {
         }
     }
 
-    /// The answer to a read of a row whose write's answer was lost.
-    pub(in super::super) fn chunk_read(
+    /// A row that was read, perhaps because the answer to its write was lost.
+    pub(in super::super) fn on_chunk_read(
         &mut self,
-        now: Now,
+        context: &mut Context,
         number: u32,
-        value: Option<(Row, u64)>,
+        value: Option<&(Row, u64)>,
     ) {
-        let waits = self.manager.as_ref().and_then(|manager| manager.chunks.get(number as usize));
-        if waits.is_some_and(|chunk| chunk.read_at.is_some()) {
-            self.chunk_found(now, number, value);
+        let chunk = self.term.as_ref().and_then(|term| term.chunks.get(number as usize));
+        if chunk.is_some_and(|chunk| chunk.read_at.is_some()) {
+            self.on_chunk_found(context, number, value);
         }
     }
 }

@@ -1,24 +1,28 @@
-//! What the manager decides, from sealed rows and nothing else.
+//! Deaths and new owners: what the manager decides from sealed rows and nothing else.
 
-use super::hand_offs::HandOffReason;
-use super::*;
-use crate::assign::{self, Move, MoveKind};
+use super::{
+    Assignment, BTreeMap, BTreeSet, Context, Epoch, HandOffWorker, Manager, Mutation, NodeId,
+    NodeRow, NodeStatus, ObservedCluster, Row, RowKey, ShardId, Term, WritePurpose, chunk_of,
+    index_in_chunk, shard_at,
+};
+#[cfg(debug_assertions)]
+use crate::rows::{SHARDS_PER_CHUNK, chunk_count};
 
 /// What there is to decide.
 #[derive(Debug, Default)]
 struct Findings {
-    /// Where.
+    /// In which chunks.
     chunks: BTreeSet<u32>,
     /// Shards that need a new owner, and the epoch that it must go above.
     needs: BTreeMap<ShardId, Epoch>,
-    /// Hand-offs that nobody sees to.
+    /// Hand-offs without a worker.
     orphaned_hand_offs: Vec<(ShardId, Assignment)>,
-    /// Owners of which nothing is known.
+    /// Owners whose row was not seen.
     unknown_owners: BTreeSet<NodeId>,
 }
 
-impl Manager {
-    /// A shard's row and its revision, unless a change of it is under way.
+impl Term {
+    /// A shard's row and its revision, unless a change of it is pending.
     pub(super) fn stable_assignment(&self, shard: ShardId) -> Option<(&Assignment, u64)> {
         let chunk = self.chunks.get(chunk_of(shard) as usize)?;
         let place = index_in_chunk(shard);
@@ -36,8 +40,8 @@ impl Manager {
         }
     }
 
-    /// Every shard's row, and its row's revision, of which no change is under way.
-    fn stable_assignments(&self) -> impl Iterator<Item = (ShardId, &Assignment, u64)> {
+    /// Every shard's row, and its row's revision, of which no change is pending.
+    pub(super) fn stable_assignments(&self) -> impl Iterator<Item = (ShardId, &Assignment, u64)> {
         (0..self.chunks.len() as u32).flat_map(|number| self.stable_assignments_in(number))
     }
 
@@ -56,77 +60,36 @@ impl Manager {
         })
     }
 
-    fn count(&self, why: HandOffReason) -> usize {
-        self.hand_offs.values().filter(|hand_off| hand_off.reason == why).count()
-    }
-}
-
-impl Machine {
-    pub(super) fn decide(&mut self, now: Now) {
-        self.update_unresponsive_hosts(now);
-        self.mark_dead(now);
-        self.drive_hand_offs(now);
-        self.assign_unowned_shards(now);
-        self.drain(now);
-        self.rebalance(now);
-        self.step_down(now);
-    }
-
-    /// Marks lives whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
-    fn mark_dead(&mut self, now: Now) {
-        if now.mono < self.write_retry_at {
-            return;
-        }
-        let lapsed: Vec<_> = self
-            .view
-            .all_live()
-            .filter(|(node, _)| {
-                **node != self.identity.node
-                    && self.view.lapsed(node, now.mono, self.settings.lease_margin)
-            })
-            .map(|(node, _)| node.clone())
-            .collect();
-        for node in lapsed {
-            let purpose = WritePurpose::MarkDead(node.clone());
-            if self.pending_writes.values().any(|under_way| *under_way == purpose) {
-                continue;
-            }
-            let Some((row, revision)) = self.view.nodes.get(&node).cloned() else { continue };
-            let row = NodeRow { status: NodeStatus::Dead, ..row };
-            self.write(purpose, RowKey::Node(node), Some(revision), Row::Node(row));
-        }
-    }
-
-    /// Why a shard needs a new owner: the epoch that it must go above.
+    /// Whether a shard needs a new owner: the epoch that it must go above.
     fn needs_owner_above(
         &self,
-        now: Now,
+        context: &Context,
+        observed: &ObservedCluster,
         shard: ShardId,
         row: &Assignment,
         revision: u64,
     ) -> Option<Epoch> {
-        let manager = self.manager.as_ref()?;
         let Some(owner) = &row.owner else { return Some(row.epoch) };
-        let over = self.view.has_ended(owner) == Some(true);
-        if manager.stopped_epochs.get(&shard) == Some(&row.epoch) || over {
+        let has_ended = observed.has_ended(owner) == Some(true);
+        if self.stopped_epochs.get(&shard) == Some(&row.epoch) || has_ended {
             return Some(row.epoch);
         }
-        if self.has_mutation(Mutation::AssignWithoutDeath)
-            && owner.node != self.identity.node
-            && self.view.lease_unchanged_for(&owner.node, now.mono, self.settings.lease / 2)
+        if context.has_mutation(Mutation::AssignWithoutDeath)
+            && owner.node != context.identity.node
+            && observed.lease_unchanged_for(&owner.node, context.mono(), context.settings.lease / 2)
         {
             return Some(row.epoch);
         }
-        let report = manager.reports.get(&owner.node)?;
+        let report = self.reports.get(&owner.node)?;
         if report.incarnation != owner.incarnation {
             return None;
         }
         let refused =
             report.refused_claims.partition_point(|(of, at, _)| (*of, *at) < (shard, row.epoch));
-        if let Some((of, at, standing)) = report.refused_claims.get(refused)
+        if let Some((of, at, current)) = report.refused_claims.get(refused)
             && (*of, *at) == (shard, row.epoch)
         {
-            return Some(row.epoch.max(*standing));
+            return Some(row.epoch.max(*current));
         }
         let held = (shard, row.epoch);
         if report.shards.binary_search_by_key(&held, |held| (held.shard, held.epoch)).is_ok() {
@@ -137,237 +100,136 @@ impl Machine {
         let after = report.applied_chunks.partition_point(|(of, _)| *of <= chunk);
         let saw =
             report.applied_chunks[..after].last().is_some_and(|seen| *seen >= (chunk, revision));
-        (saw && !self.has_mutation(Mutation::KeepUnreportedAssignments)).then_some(row.epoch)
+        (saw && !context.has_mutation(Mutation::KeepUnreportedAssignments)).then_some(row.epoch)
     }
 
-    /// Gives every shard that needs one a new owner, and finds hand-offs that nobody sees to.
-    pub(super) fn assign_unowned_shards(&mut self, now: Now) {
-        let by_time = self.has_mutation(Mutation::AssignWithoutDeath);
-        let shards = self.identity.shard_count;
-        let Some(manager) = &mut self.manager else { return };
-        if by_time {
-            manager.dirty_chunks.add_all(shards);
-        }
-        let undecided = std::mem::take(&mut manager.dirty_chunks);
-        let mut found = Findings::default();
-        for number in &undecided.0 {
-            self.examine_chunk(now, *number, &mut found);
-        }
-        #[cfg(debug_assertions)]
-        if shards <= 16 * crate::rows::SHARDS_PER_CHUNK {
-            let decided = (0..chunk_count(shards)).filter(|number| !undecided.0.contains(number));
-            let mut missed = Findings::default();
-            decided.for_each(|number| self.examine_chunk(now, number, &mut missed));
-            assert!(missed.chunks.is_empty(), "nobody would have looked at them: {missed:?}");
-        }
-        let Findings { chunks, needs, orphaned_hand_offs: orphans, unknown_owners: strange } =
-            found;
-        if let Some(manager) = &mut self.manager {
-            manager.dirty_chunks = DirtyChunks(chunks);
-        }
-        #[cfg(test)]
-        {
-            self.visits += undecided.0.len();
-        }
-        self.read_missing_rows(now, strange);
-        for (shard, row) in orphans {
-            self.take_over_hand_off(now, shard, &row);
-        }
-        if needs.is_empty() {
-            return;
-        }
-        let seed = self.draw();
-        let without: Vec<_> = needs.keys().copied().collect();
-        let Some(plan) = self.plan(&without, seed) else { return };
-        let moves = self.allocate(&plan);
-        let preferred = |shard: &ShardId| {
-            let to = self.manager.as_ref()?.hand_offs.get(shard)?.target.as_ref()?;
-            plan.index(to)
-        };
-        let mut placed = Vec::new();
-        for (shard, above) in needs {
-            let to = preferred(&shard).or_else(|| moves.get(&shard).copied());
-            let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
-            let epoch =
-                if self.has_mutation(Mutation::ReuseEpoch) { above } else { Epoch(above.0 + 1) };
-            let before = self.view.assignment(shard);
-            let extensions = before.map(|row| row.extensions.clone()).unwrap_or_default();
-            let owner = Some(member.clone());
-            placed.push((shard, Assignment { epoch, owner, hand_off: None, extensions }));
-        }
-        let Some(manager) = &mut self.manager else { return };
-        for (shard, row) in placed {
-            manager.stopped_epochs.remove(&shard);
-            manager.set_assignment(shard, row);
-        }
-    }
-
-    /// Finds what there is to decide in a chunk. One that is being written is looked at when that is done.
-    fn examine_chunk(&self, now: Now, number: u32, found: &mut Findings) {
-        let Some(manager) = &self.manager else { return };
-        for (shard, row, revision) in manager.stable_assignments_in(number) {
-            let stranger = row.owner.as_ref().filter(|owner| self.view.has_ended(owner).is_none());
-            let above = self.needs_owner_above(now, shard, row, revision);
-            let orphan = row.hand_off.is_some() && !manager.hand_offs.contains_key(&shard);
-            if stranger.is_some() || above.is_some() || orphan {
+    /// Finds what there is to decide in a chunk. One that is being written is examined when that is done.
+    fn examine_chunk(
+        &self,
+        context: &Context,
+        observed: &ObservedCluster,
+        number: u32,
+        found: &mut Findings,
+    ) {
+        for (shard, row, revision) in self.stable_assignments_in(number) {
+            let unknown = row.owner.as_ref().filter(|owner| observed.has_ended(owner).is_none());
+            let above = self.needs_owner_above(context, observed, shard, row, revision);
+            let orphaned = row.hand_off.is_some() && !self.hand_offs.contains_key(&shard);
+            if unknown.is_some() || above.is_some() || orphaned {
                 found.chunks.insert(number);
             }
-            found.unknown_owners.extend(stranger.map(|owner| owner.node.clone()));
+            found.unknown_owners.extend(unknown.map(|owner| owner.node.clone()));
             if let Some(above) = above {
                 found.needs.insert(shard, above);
-            } else if orphan {
+            } else if orphaned {
                 found.orphaned_hand_offs.push((shard, row.clone()));
             }
         }
     }
+}
 
-    /// Which host the strategy gives each of a plan's shards without an owner.
-    fn allocate(&mut self, plan: &plan::AllocationPlan) -> BTreeMap<ShardId, usize> {
-        let moves = self.strategy.allocate(&plan.view);
-        let moves = self.validate_moves(plan, moves, MoveKind::Allocate);
-        moves.into_iter().map(|step| (step.shard, step.to)).collect()
-    }
-
-    /// Those of the strategy's moves that can be made. Each kind of wrong one is noted once a term.
-    fn validate_moves(
+impl Manager {
+    /// Marks incarnations whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
+    pub(in super::super) fn mark_dead(
         &mut self,
-        plan: &plan::AllocationPlan,
-        proposed: Vec<Move>,
-        asked: MoveKind,
-    ) -> Vec<Move> {
-        let (moves, wrong) = assign::filter_valid_moves(&plan.view, proposed, asked);
-        let Some(manager) = &mut self.manager else { return moves };
-        for (why, moves) in wrong {
-            if manager.notified_rejected_moves.insert(why) {
-                let strategy = self.strategy.name().to_owned();
-                self.actions.push_back(Action::Notify(Notice::MovesRejected {
-                    strategy,
-                    moves,
-                    reason: why,
-                }));
-            }
+        context: &mut Context,
+        observed: &ObservedCluster,
+    ) {
+        if context.mono() < self.write_retry_at {
+            return;
         }
-        moves
+        for (node, row) in observed.all_live() {
+            if *node == context.identity.node
+                || !observed.lapsed(node, context.mono(), context.settings.lease_margin)
+            {
+                continue;
+            }
+            let purpose = WritePurpose::MarkDead(node.clone());
+            if context.requests.any_write(|pending| *pending == purpose) {
+                continue;
+            }
+            let revision = observed.node(node).map(|(_, revision)| *revision);
+            let row = NodeRow { status: NodeStatus::Dead, ..row.clone() };
+            context.write(purpose, RowKey::Node(node.clone()), revision, Row::Node(row));
+        }
     }
 
-    /// A plan in which these shards have no owner; other hand-offs under way count where they go.
-    fn plan(&mut self, without: &[ShardId], seed: u64) -> Option<plan::AllocationPlan> {
-        let manager = self.manager.as_mut()?;
-        let members = plan::members(&self.view);
-        let owners =
-            manager.owner_index.refresh(&members, &manager.chunks, self.identity.shard_count);
+    /// Gives every shard that needs one a new owner, and finds hand-offs without a worker.
+    pub(in super::super) fn assign_unowned_shards(
+        &mut self,
+        context: &mut Context,
+        observed: &mut ObservedCluster,
+    ) {
+        let Some(term) = &mut self.term else { return };
+        if context.has_mutation(Mutation::AssignWithoutDeath) {
+            term.dirty_chunks.add_all(context.identity.shard_count);
+        }
+        let dirty = term.dirty_chunks.take();
+        let mut found = Findings::default();
+        for number in &dirty {
+            term.examine_chunk(context, observed, *number, &mut found);
+        }
         #[cfg(debug_assertions)]
-        if owners.len() <= 16 * crate::rows::SHARDS_PER_CHUNK as usize {
-            let mut anew = owners::OwnerIndex::default();
-            let anew = anew.refresh(&members, &manager.chunks, self.identity.shard_count);
-            assert_eq!(owners, anew, "a chunk changed, and the plan was not told");
-        }
-        let moving = manager.hand_offs.iter().map(|(shard, it)| (*shard, it.target.as_ref()));
-        Some(plan::of(&self.view, &members, owners, moving, without, seed))
-    }
-
-    /// Hosts whose shards are to go elsewhere: they drain, or cannot run a deployed type that another host can (R24).
-    fn hosts_to_evacuate(&self) -> BTreeSet<NodeId> {
-        let draining = self.view.all_live().filter(|(_, row)| row.is_draining_or_leaving());
-        let draining = draining.map(|(node, _)| node.clone());
-        let mut nodes: BTreeSet<_> = draining.collect();
-        if !self.view.unrunnable_types.is_empty()
-            && !self.has_mutation(Mutation::IgnoreUnrunnableTypes)
+        assert_nothing_missed(term, context, observed, &dirty);
+        let Findings { chunks, needs, orphaned_hand_offs, unknown_owners } = found;
+        term.dirty_chunks.set(chunks);
+        #[cfg(test)]
         {
-            let able: BTreeSet<_> = self.view.eligible_hosts().map(|(member, _)| member).collect();
-            let unfit = self.view.unrunnable_types.keys().filter(|member| !able.contains(member));
-            nodes.extend(unfit.map(|member| member.node.clone()));
+            context.visits += dirty.len();
         }
-        nodes
-    }
-
-    /// Hands off the shards of nodes that drain, so many at once (R12, K35).
-    fn drain(&mut self, now: Now) {
-        let Some(manager) = &self.manager else { return };
-        let room =
-            self.settings.max_drain_hand_offs.saturating_sub(manager.count(HandOffReason::Drain));
-        let draining = self.hosts_to_evacuate();
-        if room == 0 || draining.is_empty() {
-            return;
-        }
-        let leaving: Vec<_> = manager
-            .stable_assignments()
-            .filter(|(shard, row, _)| {
-                row.owner.as_ref().is_some_and(|owner| draining.contains(&owner.node))
-                    && row.hand_off.is_none()
-                    && !manager.hand_offs.contains_key(shard)
-            })
-            .take(room)
-            .map(|(shard, row, _)| (shard, row.clone()))
-            .collect();
-        if leaving.is_empty() {
-            return;
-        }
-        let seed = self.draw();
-        let without: Vec<_> = leaving.iter().map(|(shard, _)| *shard).collect();
-        let Some(plan) = self.plan(&without, seed) else { return };
-        let to = self.allocate(&plan);
-        for (shard, row) in leaving {
-            // Without anybody to take it, it stays.
-            let Some(target) = to.get(&shard).and_then(|to| plan.members.get(*to)) else {
-                continue;
-            };
-            let target = target.node.clone();
-            self.begin_hand_off(now, shard, &row, Some(target), HandOffReason::Drain);
-        }
-    }
-
-    /// Balances: when hosts came or went, when asked, and at each interval (S13). Not while a member cannot be
-    /// reached, or none is heard, or versions are mixed: the strategy sees to that (R12, S16.2).
-    fn rebalance(&mut self, now: Now) {
-        let hosts: BTreeSet<_> = self.view.eligible_hosts().map(|(member, _)| member).collect();
-        let away =
-            self.view.all_live().any(|(node, _)| {
-                self.view.lease_unchanged_for(node, now.mono, self.settings.lease)
-            }) || hosts.iter().all(|member| self.view.unresponsive.contains(&member.node));
-        let parallel = self.settings.max_rebalance_hand_offs;
-        let Some(manager) = &mut self.manager else { return };
-        if manager.last_eligible_hosts != hosts {
-            manager.last_eligible_hosts = hosts;
-            manager.next_rebalance_at = now.mono;
-        }
-        manager.unreachable.retain(|_, until| *until > now.mono);
-        if now.mono < manager.next_rebalance_at {
-            return;
-        }
-        let room = parallel.saturating_sub(manager.count(HandOffReason::Rebalance));
-        let unsettled =
-            manager.chunks.iter().any(|chunk| chunk.busy() || !chunk.pending.is_empty());
-        if away || !manager.unreachable.is_empty() {
-            manager.next_rebalance_at = now.mono + self.settings.rebalance_retry_interval;
-            return;
-        }
-        if room == 0 || unsettled {
-            return;
-        }
-        let seed = self.draw();
-        let Some(plan) = self.plan(&[], seed) else { return };
-        let steps = self.strategy.rebalance(&plan.view, room);
-        let steps = self.validate_moves(&plan, steps, MoveKind::Rebalance(room));
-        if steps.is_empty() {
-            let soon = self.settings.renew_interval / 4;
-            if let Some(manager) = &mut self.manager {
-                let wait = match manager.hand_offs.is_empty() {
-                    true => self.settings.rebalance_interval,
-                    false => soon,
-                };
-                manager.next_rebalance_at = now.mono + wait;
+        observed.read_missing_rows(context, unknown_owners);
+        for (shard, row) in orphaned_hand_offs {
+            if let Some(worker) = HandOffWorker::taken_over(context, &row) {
+                term.hand_offs.insert(shard, worker);
             }
-            return;
         }
-        for step in steps {
-            let Some(target) = plan.members.get(step.to).map(|member| member.node.clone()) else {
-                continue;
-            };
-            let settled =
-                self.manager.as_ref().and_then(|manager| manager.stable_assignment(step.shard));
-            let Some(row) = settled.map(|(row, _)| row.clone()) else { continue };
-            self.begin_hand_off(now, step.shard, &row, Some(target), HandOffReason::Rebalance);
+        if !needs.is_empty() {
+            self.assign(context, observed, needs);
         }
+    }
+
+    /// Gives shards new owners, each in an epoch above the given one.
+    fn assign(
+        &mut self,
+        context: &mut Context,
+        observed: &ObservedCluster,
+        needs: BTreeMap<ShardId, Epoch>,
+    ) {
+        let seed = context.draw();
+        let without: Vec<_> = needs.keys().copied().collect();
+        let Some(plan) = self.plan(context, observed, &without, seed) else { return };
+        let moves = self.allocate(context, &plan);
+        let Some(term) = &mut self.term else { return };
+        for (shard, above) in needs {
+            let target = term.hand_offs.get(&shard).and_then(|worker| worker.target.as_ref());
+            let preferred = target.and_then(|target| plan.index(target));
+            let to = preferred.or_else(|| moves.get(&shard).copied());
+            let Some(member) = to.and_then(|to| plan.members.get(to)) else { continue };
+            let epoch =
+                if context.has_mutation(Mutation::ReuseEpoch) { above } else { Epoch(above.0 + 1) };
+            let before = observed.assignment(shard);
+            let extensions = before.map(|row| row.extensions.clone()).unwrap_or_default();
+            let owner = Some(member.clone());
+            term.stopped_epochs.remove(&shard);
+            term.set_assignment(shard, Assignment { epoch, owner, hand_off: None, extensions });
+        }
+    }
+}
+
+/// Panics if something is to be decided in a chunk that is not dirty: nobody would examine it.
+#[cfg(debug_assertions)]
+fn assert_nothing_missed(
+    term: &Term,
+    context: &Context,
+    observed: &ObservedCluster,
+    dirty: &BTreeSet<u32>,
+) {
+    let shards = context.identity.shard_count;
+    if shards <= 16 * SHARDS_PER_CHUNK {
+        let mut missed = Findings::default();
+        for number in (0..chunk_count(shards)).filter(|number| !dirty.contains(number)) {
+            term.examine_chunk(context, observed, number, &mut missed);
+        }
+        assert!(missed.chunks.is_empty(), "nobody would have examined them: {missed:?}");
     }
 }

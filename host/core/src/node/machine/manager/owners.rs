@@ -1,11 +1,9 @@
 //! Each shard's owner as an index into the list of hosts, kept from plan to plan.
 //!
-//! A plan names the owner of every shard. To find an owner among the hosts takes a search by name, so it is done again only
+//! A plan names the owner of every shard. Finding an owner among the hosts takes a search by name, so it is repeated only
 //! for chunks that changed, and for all of them when the hosts did.
 
-use std::hash::{Hash, Hasher};
-
-use super::*;
+use super::{BTreeMap, BTreeSet, ManagedChunk, Member, shard_at};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnerIndex {
@@ -49,11 +47,12 @@ impl OwnerIndex {
 }
 
 /// It is derived from rows and hosts, and changes no decision.
-impl Hash for OwnerIndex {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
+#[cfg(any(test, feature = "testing"))]
+impl std::hash::Hash for OwnerIndex {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
 }
 
-/// Where each member stands in a list.
+/// Each member's index in a list.
 pub(super) fn by_member(members: &[Member]) -> BTreeMap<&Member, usize> {
     members.iter().enumerate().map(|(at, member)| (member, at)).collect()
 }

@@ -1,13 +1,12 @@
 //! The cluster as a strategy sees it.
 
 use super::owners::by_member;
-use super::*;
-use crate::assign;
+use super::{Assignment, BTreeMap, Member, NodeId, ObservedCluster, ShardId, assign};
 
-/// A strategy's view, and the lives behind its hosts.
-pub(in super::super) struct AllocationPlan {
-    pub(in super::super) members: Vec<Member>,
-    pub(in super::super) view: assign::AllocationView,
+/// A strategy's view, and the incarnations behind its hosts.
+pub(super) struct AllocationPlan {
+    pub(super) members: Vec<Member>,
+    pub(super) view: assign::AllocationView,
 }
 
 impl AllocationPlan {
@@ -17,17 +16,17 @@ impl AllocationPlan {
 }
 
 /// Hosts that may get shards, in the view's order.
-pub(super) fn members(view: &ObservedCluster) -> Vec<Member> {
-    view.eligible_hosts().map(|(member, _)| member).collect()
+pub(super) fn members(observed: &ObservedCluster) -> Vec<Member> {
+    observed.eligible_hosts().map(|(member, _)| member).collect()
 }
 
 /// The plan of rows as a node sees them, in order of shard.
-pub(in super::super) fn from_rows(
-    view: &ObservedCluster,
+pub(super) fn from_rows(
+    observed: &ObservedCluster,
     rows: &[(ShardId, &Assignment)],
     seed: u64,
 ) -> AllocationPlan {
-    let members = members(view);
+    let members = members(observed);
     let indices = by_member(&members);
     let owner = |row: &Assignment| row.owner.as_ref().and_then(|owner| indices.get(owner)).copied();
     let owners: Vec<_> = rows.iter().map(|(_, row)| owner(row)).collect();
@@ -35,13 +34,13 @@ pub(in super::super) fn from_rows(
         .iter()
         .filter_map(|(shard, row)| Some((*shard, row.hand_off.as_ref()?.target.as_ref())))
         .collect::<Vec<_>>();
-    of(view, &members, &owners, moving, &[], seed)
+    of(observed, &members, &owners, moving, &[], seed)
 }
 
-/// Makes the plan from each shard's owner, as an index into the members; a shard that is under way counts where it goes;
+/// Makes the plan from each shard's owner, as an index into the members; a shard that is being handed off counts where it goes;
 /// those of `without` have no owner.
 pub(super) fn of<'a>(
-    view: &ObservedCluster,
+    observed: &ObservedCluster,
     members: &[Member],
     owners: &[Option<usize>],
     moving: impl IntoIterator<Item = (ShardId, Option<&'a NodeId>)>,
@@ -66,7 +65,7 @@ pub(super) fn of<'a>(
             *place = assign::ShardPlacement::default();
         }
     }
-    let hosts = view
+    let hosts = observed
         .eligible_hosts()
         .map(|(member, row)| assign::Host { node: member.node, version: row.version })
         .collect();

@@ -1,99 +1,112 @@
-//! A lease that lapsed, and what is to be seen to before this life goes on (R9).
+//! A lease that lapsed, and what must happen before its incarnation resumes (R9).
 
-use super::*;
+use super::{Action, Context, Epoch, Holdings, Member, Membership, Mutation, Notice, ShardId};
+use crate::records::Claim;
 
-impl Machine {
+/// A shard whose claim is no longer the one that this incarnation was granted.
+pub(in super::super) struct ChangedClaim {
+    pub(in super::super) shard: ShardId,
+    /// The epoch in which this node holds the shard.
+    pub(in super::super) epoch: Epoch,
+    /// The epoch of the current claim; none if there is no claim.
+    pub(in super::super) current: Option<Epoch>,
+}
+
+impl Membership {
     /// A node stops on its own clock, before anybody else may take its shards (R9, E14).
-    pub(in super::super) fn check_lapse(&mut self, now: Now) {
-        let off = self.has_mutation(Mutation::SkipSuspend);
-        let Membership::Registered(life) = &mut self.membership else { return };
-        if !life.suspended && now.mono.saturating_sub(life.lease_start) >= life.lease && !off {
-            life.suspended = true;
-            life.claims_unverified = true;
-            life.claim_check = None;
-            self.actions.push_back(Action::Suspend);
-            self.notify(Notice::LeaseLapsed);
+    pub(in super::super) fn check_lapse(&mut self, context: &mut Context) {
+        let now = context.mono();
+        let Some(own) = self.registration_mut() else { return };
+        if !own.suspended
+            && own.lease_has_lapsed(now)
+            && !context.has_mutation(Mutation::SkipSuspend)
+        {
+            own.suspended = true;
+            own.claims_unverified = true;
+            own.claim_check = None;
+            context.push(Action::Suspend);
+            context.notify(Notice::LeaseLapsed);
         }
+    }
+
+    pub(in super::super) fn on_store_responded(&mut self, sent_at: u64) {
+        self.store_last_responded = self.store_last_responded.max(sent_at);
     }
 
     /// Whether the `EntityStore` answered within the last lease (R9).
-    pub(in super::super) fn is_store_available(&self, now: Now) -> bool {
-        now.mono.saturating_sub(self.store_last_responded) < self.settings.lease
+    pub(in super::super) fn is_store_available(&self, context: &Context) -> bool {
+        context.mono().saturating_sub(self.store_last_responded) < context.settings.lease
     }
 
-    /// Whether a node that could use its `EntityStore` has not been answered for one lease (R9). While its own lease
-    /// is lapsed nobody can say.
-    pub(in super::super) fn has_lost_store(&self, now: Now) -> bool {
-        let lease = self.settings.lease;
-        let Membership::Registered(life) = &self.membership else { return false };
-        let lapsed = now.mono.saturating_sub(life.lease_start) >= life.lease;
-        !lapsed
-            && now.mono.saturating_sub(self.store_last_responded.max(life.recovered_at)) >= lease
+    /// Whether a node that could use its `EntityStore` got no answer for one lease (R9). While its own lease is lapsed,
+    /// nobody can tell.
+    pub(in super::super) fn has_lost_store(&self, context: &Context) -> bool {
+        let now = context.mono();
+        self.registration().is_some_and(|own| {
+            let since = self.store_last_responded.max(own.recovered_at);
+            !own.lease_has_lapsed(now) && now.saturating_sub(since) >= context.settings.lease
+        })
     }
 
-    /// After a lapse: a renewal of the same life, then its claims read back unchanged (R9).
-    pub(super) fn try_resume(&mut self, now: Now) {
-        let blindly = self.has_mutation(Mutation::ResumeWithoutClaimCheck);
-        // Those that claim too: word that a claim was granted may be on its way.
-        let held: Vec<_> =
-            self.held_shards.iter().map(|(shard, own)| (*shard, own.epoch)).collect();
-        let Membership::Registered(life) = &mut self.membership else { return };
-        let lapsed = now.mono.saturating_sub(life.lease_start) >= life.lease;
-        if !life.suspended || lapsed || life.claim_check.is_some() {
-            return;
+    /// After a lapse: resumes once a renewal of the same incarnation succeeded and its claims were read back unchanged
+    /// (R9). Returns whether it resumes now.
+    pub(super) fn try_resume(&mut self, context: &mut Context, holdings: &Holdings) -> bool {
+        let now = context.mono();
+        let Some(own) = self.registration_mut() else { return false };
+        if !own.suspended || own.lease_has_lapsed(now) || own.claim_check.is_some() {
+            return false;
         }
-        if life.claims_unverified && !held.is_empty() && !blindly {
-            if now.mono < life.claims_at {
-                return;
+        // Shards that are being claimed count, too: the answer that their claim was granted may be on its way.
+        if own.claims_unverified
+            && !holdings.is_empty()
+            && !context.has_mutation(Mutation::ResumeWithoutClaimCheck)
+        {
+            if now < own.claims_at {
+                return false;
             }
-            self.last_request_id += 1;
-            let number = self.last_request_id;
+            let held = holdings.epochs();
+            let request_id = context.requests.next_id();
             let shards = held.iter().map(|(shard, _)| *shard).collect();
-            life.claim_check = Some((number, held));
-            self.actions.push_back(Action::ReadClaims { request_id: number, shards });
-            return;
+            own.claim_check = Some((request_id, held));
+            context.push(Action::ReadClaims { request_id, shards });
+            return false;
         }
-        life.suspended = false;
-        life.claims_unverified = false;
-        self.store_last_responded = self.store_last_responded.max(now.mono);
-        self.actions.push_back(Action::Resume);
-        self.notify(Notice::LeaseRecovered);
-        self.reapply_all_chunks();
+        own.suspended = false;
+        own.claims_unverified = false;
+        self.on_store_responded(now);
+        context.push(Action::Resume);
+        context.notify(Notice::LeaseRecovered);
+        true
     }
 
+    /// Takes the claims that were read, and returns those that changed, with their owner.
     pub(in super::super) fn on_claims(
         &mut self,
-        now: Now,
-        number: u64,
+        context: &Context,
+        request_id: u64,
         claims: Option<Vec<Option<Claim>>>,
-    ) {
-        let Membership::Registered(life) = &mut self.membership else { return };
-        let Some((_, asked)) = life.claim_check.take_if(|(asked, _)| *asked == number) else {
-            return;
+    ) -> Vec<ChangedClaim> {
+        let Some(own) = self.registration_mut() else { return Vec::new() };
+        let Some((_, held)) = own.claim_check.take_if(|(pending, _)| *pending == request_id) else {
+            return Vec::new();
         };
         let Some(claims) = claims else {
-            life.claims_at = now.mono + self.settings.store_retry_interval;
-            return;
+            own.claims_at = context.mono() + context.settings.store_retry_interval;
+            return Vec::new();
         };
-        life.claims_unverified = false;
-        let me = life.member.clone();
-        let mut changed = Vec::new();
-        for ((shard, epoch), claim) in asked.into_iter().zip(claims) {
-            let mine = claim.as_ref().is_some_and(|claim| {
-                claim.epoch == epoch && claim.node == me.node && claim.incarnation == me.incarnation
-            });
-            if !mine {
-                changed.push((shard, epoch, claim.map(|claim| claim.epoch)));
-            }
-        }
-        for (shard, epoch, standing) in changed {
-            // One that claims has not its claim yet, and will be told if another stands above it.
-            let lost =
-                |own: &HeldShard| own.epoch == epoch && (own.serving || standing > Some(epoch));
-            if self.held_shards.get(&shard).is_some_and(lost) {
-                self.actions.push_back(Action::DropShard { shard, epoch });
-                self.on_lost(now, shard, epoch, standing);
-            }
-        }
+        own.claims_unverified = false;
+        let Member { node, incarnation } = &own.member;
+        let changed = held.into_iter().zip(claims).filter(|((_, epoch), claim)| {
+            !claim.as_ref().is_some_and(|claim| {
+                claim.epoch == *epoch && claim.node == *node && claim.incarnation == *incarnation
+            })
+        });
+        changed
+            .map(|((shard, epoch), claim)| ChangedClaim {
+                shard,
+                epoch,
+                current: claim.map(|claim| claim.epoch),
+            })
+            .collect()
     }
 }

@@ -1,51 +1,57 @@
-//! Another lease, in an order in which no judge is ever ahead of the life that it judges (R8).
+//! A change of the lease's length, in an order in which no judge is ever ahead of the incarnation that it judges (R8).
 //!
-//! A judge goes by the lease that a life's own row says. So the row may say too much for a while, and never too
-//! little: a longer lease is written first and relied on once that renewal has succeeded; a shorter one is relied on
-//! at once, and written when nothing that was told of the longer one can be relied on any more. No node waits for
-//! another, so the cluster's row of settings can change in one write, and nodes may differ for as long as they like.
+//! A judge goes by the lease in an incarnation's own row. So the row may show too long a lease for a while, and never
+//! too short a one: a longer lease is written first and relied on once that renewal has succeeded. A shorter one is
+//! relied on at once, and written when nobody can rely on the longer one any more. No node waits for another, so the
+//! cluster's row of settings can change in one write, and nodes may differ for any time.
 
-use super::*;
-use crate::node::LeaseSettings;
+use super::{Action, Context, Membership, Mutation, Registration};
+use crate::node::{LeaseSettings, Settings};
 
-impl Machine {
-    /// The cluster's settings, as their row says.
-    pub(in super::super) fn on_lease_settings(&mut self, now: Now, agreed: LeaseSettings) {
-        if agreed.revision <= self.settings.settings_revision {
-            return;
-        }
+impl Membership {
+    /// Takes the cluster's settings, as their row says.
+    pub(in super::super) fn on_lease_settings(
+        &mut self,
+        context: &mut Context,
+        agreed: LeaseSettings,
+    ) {
         let LeaseSettings {
             revision,
             lease,
-            lease_margin: margin,
-            renew_interval: renew,
-            manager_silence_timeout: unheard,
+            lease_margin,
+            renew_interval,
+            manager_silence_timeout,
         } = agreed;
-        let settings = &mut self.settings;
-        (settings.settings_revision, settings.lease, settings.lease_margin) =
-            (revision, lease, margin);
-        (settings.renew_interval, settings.manager_silence_timeout) = (renew, unheard);
-        let at_once = self.has_mutation(Mutation::ApplyLeaseImmediately);
-        let Membership::Registered(life) = &mut self.membership else { return };
-        if (lease < life.lease) != at_once {
-            life.longer_until = life.longer_until.max(life.lease_start + life.lease);
-            life.lease = lease;
-            self.actions.push_back(Action::LeaseRenewed { sent_at: life.lease_start, lease });
+        if revision <= context.settings.settings_revision {
+            return;
         }
-        self.check_lapse(now);
-        self.renew_now(now);
+        let settings = &mut context.settings;
+        settings.settings_revision = revision;
+        settings.lease = lease;
+        settings.lease_margin = lease_margin;
+        settings.renew_interval = renew_interval;
+        settings.manager_silence_timeout = manager_silence_timeout;
+        let at_once = context.has_mutation(Mutation::ApplyLeaseImmediately);
+        let Some(own) = self.registration_mut() else { return };
+        if (lease < own.lease) != at_once {
+            own.longer_until = own.longer_until.max(own.lease_start + own.lease);
+            own.lease = lease;
+            context.push(Action::LeaseRenewed { sent_at: own.lease_start, lease });
+        }
+        self.check_lapse(context);
+        self.renew_now(context);
     }
+}
 
-    /// What the next renewal's row says of the lease, and which settings it goes by.
-    pub(super) fn declared(&self, now: Now, life: &Registration) -> (u64, u64) {
-        let Settings { lease, settings_revision: revision, .. } = self.settings;
-        if now.mono >= life.longer_until
-            || lease >= life.row.lease
-            || self.has_mutation(Mutation::ApplyLeaseImmediately)
-        {
-            (lease, revision)
-        } else {
-            (life.row.lease, life.row.settings_revision)
-        }
+/// The lease that the next renewal's row shows, and the revision of the settings that it comes from.
+pub(super) fn declared_lease(context: &Context, own: &Registration) -> (u64, u64) {
+    let Settings { lease, settings_revision, .. } = context.settings;
+    if context.mono() >= own.longer_until
+        || lease >= own.row.lease
+        || context.has_mutation(Mutation::ApplyLeaseImmediately)
+    {
+        (lease, settings_revision)
+    } else {
+        (own.row.lease, own.row.settings_revision)
     }
 }

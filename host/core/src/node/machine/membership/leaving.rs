@@ -1,88 +1,103 @@
-//! The end of a life in good order: hand-offs, stops, the goodbye (S10, K35).
+//! The orderly end of an incarnation: hand-offs, stops, the goodbye (S10, K35).
 
-use super::*;
+use super::{
+    Action, Context, Effect, Holdings, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster,
+    Row, State, WriteError, WritePurpose,
+};
 
-impl Machine {
-    /// Leaving: first by hand-offs, then by stopping what is left, then the goodbye (S10, K35). A life that ends itself
-    /// stops at once.
-    pub(in super::super) fn drive_leaving(&mut self, now: Now) {
-        let ending = self.membership.is_retiring();
-        if self.leave_mode == LeaveMode::Stay && !ending {
+impl Membership {
+    pub(in super::super) fn leave_after_drain(&mut self) {
+        self.leave_mode = self.leave_mode.max(LeaveMode::AfterDrain);
+    }
+
+    pub(in super::super) fn leave_immediately(&mut self) {
+        self.leave_mode = LeaveMode::Immediate;
+    }
+
+    /// Ends this incarnation, as the manager does not receive its messages. One that leaves stops waiting for hand-offs.
+    pub(in super::super) fn retire(&mut self) {
+        match (self.leave_mode, &mut self.state) {
+            (LeaveMode::Stay, State::Registered(own)) => own.is_retiring = true,
+            (LeaveMode::AfterDrain, _) => self.leave_mode = LeaveMode::Immediate,
+            _ => {}
+        }
+    }
+
+    /// Whether it leaves and its row does not say so yet: a renewal does.
+    pub(in super::super) fn must_announce_leaving(&self) -> bool {
+        !self.stays()
+            && self
+                .registration()
+                .is_some_and(|own| !own.is_retiring && !own.row.is_leaving() && !own.pending)
+    }
+
+    /// Leaving: first by hand-offs, then by stopping what is left, then the goodbye (S10, K35). An incarnation that
+    /// ends itself stops at once.
+    pub(in super::super) fn drive_leaving(
+        &mut self,
+        context: &mut Context,
+        observed: &ObservedCluster,
+        holdings: &mut Holdings,
+    ) {
+        let is_retiring = self.registration().is_some_and(|own| own.is_retiring);
+        if self.stays() && !is_retiring {
             return;
         }
-        let Membership::Registered(life) = &self.membership else {
-            if matches!(self.membership, Membership::Unregistered) {
-                self.membership = Membership::Left;
-                self.actions.push_back(Action::Left);
+        let Some(own) = self.registration() else {
+            if matches!(self.state, State::Unregistered) {
+                self.say_goodbye(context);
             }
             return;
         };
-        if !ending && !life.row.is_leaving() && !life.pending {
-            self.renew_now(now);
-            self.drive_membership(now);
-            return;
-        }
-        let me = life.member.clone();
-        let others = self.view.all_live().any(|(node, row)| {
+        let me = &own.member;
+        let has_successor = observed.all_live().any(|(node, row)| {
             *node != me.node
                 && row.roles.host
                 && !row.is_draining_or_leaving()
                 && row.store_available
         });
-        let named = self.view.assignments().any(|(_, row)| row.owner.as_ref() == Some(&me));
-        if ending || self.leave_mode == LeaveMode::Immediate || !others {
-            for (shard, own) in &mut self.held_shards {
-                if !own.stopping {
-                    own.stopping = true;
-                    let (shard, epoch) = (*shard, own.epoch);
-                    let reason = StopReason::HandedOff;
-                    self.actions.push_back(Action::StopShard { shard, epoch, reason });
-                }
-            }
-        } else if named {
+        if is_retiring || self.leave_mode == LeaveMode::Immediate || !has_successor {
+            holdings.stop_all(context);
+        } else if observed.assignments().any(|(_, row)| row.owner.as_ref() == Some(me)) {
             return;
         }
-        if !self.held_shards.is_empty()
-            || self.pending_writes.values().any(|p| *p == WritePurpose::Leave)
+        if !holdings.is_empty()
+            || context.requests.any_write(|purpose| *purpose == WritePurpose::Leave)
         {
             return;
         }
-        let Membership::Registered(life) = &mut self.membership else { return };
-        if life.pending {
+        let Some(own) = self.registration_mut() else { return };
+        if own.pending {
             return;
         }
-        life.pending = true;
-        let row = NodeRow { status: NodeStatus::Left, ..life.row.clone() };
-        let (key, expected) = (RowKey::Node(life.member.node.clone()), life.revision);
-        self.write(WritePurpose::Leave, key, Some(expected), Row::Node(row));
+        own.pending = true;
+        let row = NodeRow { status: NodeStatus::Left, ..own.row.clone() };
+        context.write(WritePurpose::Leave, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    pub(in super::super) fn on_leave_written(&mut self, now: Now, result: Result<u64, WriteError>) {
-        let Membership::Registered(life) = &mut self.membership else { return };
-        life.pending = false;
-        let key = RowKey::Node(life.member.node.clone());
-        match result {
-            Ok(_) => self.end_incarnation(now),
-            Err(WriteError::Conflict(Some((row, revision)))) => {
-                self.learn(now, key, row, revision);
-            }
-            Err(WriteError::Conflict(None)) => self.fence(now),
+    /// Takes the answer to the write of the goodbye; none if it concerns nobody any more.
+    pub(in super::super) fn on_leave_written(
+        &mut self,
+        context: &mut Context,
+        result: &Result<u64, WriteError>,
+    ) -> Option<Effect> {
+        let own = self.registration_mut()?;
+        own.pending = false;
+        Some(match result {
+            Ok(_) => Effect::SaidGoodbye,
+            Err(WriteError::Conflict(Some(_))) => Effect::Nothing,
+            Err(WriteError::Conflict(None)) => Effect::Fenced,
             Err(WriteError::Unknown) => {
-                life.pending = true;
-                self.actions.push_back(Action::ReadRow(key));
+                own.pending = true;
+                context.read(own.key());
+                Effect::Nothing
             }
-        }
+        })
     }
 
-    /// A life writes its own goodbye, and only when it holds nothing any more. Others write one for a life that was
-    /// marked dead and is forgotten: such a life is fenced, as any dead one is.
-    pub(super) fn end_incarnation(&mut self, now: Now) {
-        if self.leave_mode == LeaveMode::Stay {
-            // Only this life is over.
-            return self.fence(now);
-        }
-        self.membership = Membership::Left;
-        self.manager = None;
-        self.actions.push_back(Action::Left);
+    /// Has left for good.
+    pub(in super::super) fn say_goodbye(&mut self, context: &mut Context) {
+        self.state = State::Left;
+        context.push(Action::Left);
     }
 }

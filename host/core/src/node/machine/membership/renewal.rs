@@ -1,156 +1,167 @@
-//! Renewals of the own row, whose answers may be lost, and what the row tells (R7, R8).
+//! Renewals of the own row, whose answers may be lost, and what the row says (R7, R8).
 
-use super::*;
+use super::lease_change::declared_lease;
+use super::{
+    Action, Context, Effect, Membership, Mutation, NodeRow, NodeStatus, Row, RowKey, WriteError,
+    WritePurpose,
+};
 
-impl Machine {
-    pub(super) fn renew(&mut self, now: Now) {
-        let answers = self.is_store_available(now);
-        let leaves = self.leave_mode != LeaveMode::Stay;
-        let Membership::Registered(life) = &self.membership else { return };
-        let (lease, settings) = self.declared(now, life);
-        let Membership::Registered(life) = &mut self.membership else { return };
-        life.pending = true;
-        life.due = now.mono + self.settings.renew_interval;
-        life.tried.get_or_insert(now.mono);
+impl Membership {
+    pub(super) fn renew(&mut self, context: &mut Context) {
+        let store_available = self.is_store_available(context);
+        let leaves = !self.stays();
+        let Some(own) = self.registration_mut() else { return };
+        let now = context.mono();
+        let (lease, settings_revision) = declared_lease(context, own);
+        own.pending = true;
+        own.due = now + context.settings.renew_interval;
+        own.first_renewal_since.get_or_insert(now);
         let mut row = NodeRow {
-            renewals: life.row.renewals + 1,
-            store_available: answers,
+            renewals: own.row.renewals + 1,
+            store_available,
             lease,
-            settings_revision: settings,
-            ..life.row.clone()
+            settings_revision,
+            ..own.row.clone()
         };
         if leaves && !row.is_leaving() {
             // A block without room for it: it leaves once its shards were stopped, without hand-offs.
             let _ = row.set_leaving();
         }
-        let (key, expected) = (RowKey::Node(life.member.node.clone()), life.revision);
-        self.write(WritePurpose::Renew(row.clone(), now.mono), key, Some(expected), Row::Node(row));
+        let purpose = WritePurpose::Renew(row.clone(), now);
+        context.write(purpose, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// A renewal's answer was lost, and the read after it too, or it is late.
-    pub(super) fn read_own_row(&mut self, now: Now) {
-        let waits = |purpose: &WritePurpose| {
-            matches!(purpose, WritePurpose::Renew(..) | WritePurpose::Leave)
-        };
-        if self.pending_writes.values().any(waits) {
+    /// A renewal's answer was lost, and the read after it, too, or it is late.
+    pub(super) fn read_own_row(&mut self, context: &mut Context) {
+        if context.requests.writes_own_row() {
             return;
         }
-        let Membership::Registered(life) = &mut self.membership else { return };
-        life.due = now.mono + self.settings.store_retry_interval;
-        self.actions.push_back(Action::ReadRow(RowKey::Node(life.member.node.clone())));
+        let Some(own) = self.registration_mut() else { return };
+        own.due = context.mono() + context.settings.store_retry_interval;
+        context.read(own.key());
     }
 
-    /// Renews at once, for what the row is to say.
-    pub(in super::super) fn renew_now(&mut self, now: Now) {
-        if let Membership::Registered(life) = &mut self.membership {
-            life.due = now.mono;
+    /// Has the row renewed at once, for what it is to say.
+    pub(in super::super) fn renew_now(&mut self, context: &Context) {
+        if let Some(own) = self.registration_mut() {
+            own.due = context.mono();
         }
     }
 
+    /// Takes the answer to a renewal; none if it concerns nobody any more.
     pub(in super::super) fn on_renewal_written(
         &mut self,
-        now: Now,
-        row: NodeRow,
-        sent: u64,
-        result: Result<u64, WriteError>,
-    ) {
-        let Membership::Registered(life) = &mut self.membership else { return };
-        if life.member.incarnation != row.incarnation {
-            return;
+        context: &mut Context,
+        row: &NodeRow,
+        sent_at: u64,
+        result: &Result<u64, WriteError>,
+    ) -> Option<Effect> {
+        let own = self.registration_mut()?;
+        if own.member.incarnation != row.incarnation {
+            return None;
         }
-        life.pending = false;
-        let key = RowKey::Node(life.member.node.clone());
-        match result {
+        own.pending = false;
+        Some(match result {
             Ok(revision) => {
-                if revision >= life.revision {
-                    life.row = row.clone();
-                    life.revision = revision;
+                if *revision >= own.revision {
+                    own.row = row.clone();
+                    own.revision = *revision;
                 }
-                life.tried = None;
-                let lease = row.lease.min(life.row.lease);
-                self.count_renewal(now, sent, lease);
-                self.learn(now, key, Row::Node(row), revision);
+                own.first_renewal_since = None;
+                let lease = row.lease.min(own.row.lease);
+                self.count_renewal(context, sent_at, lease)
             }
-            Err(WriteError::Conflict(Some((row, revision)))) => {
-                self.learn(now, key, row, revision);
-                self.renew_now(now);
+            Err(WriteError::Conflict(Some(_))) => {
+                own.due = context.mono();
+                Effect::Nothing
             }
-            Err(WriteError::Conflict(None)) => self.fence(now),
+            Err(WriteError::Conflict(None)) => Effect::Fenced,
             Err(WriteError::Unknown) => {
-                life.pending = true;
-                life.due = now.mono + self.settings.store_retry_interval;
-                self.actions.push_back(Action::ReadRow(key));
+                own.pending = true;
+                own.due = context.mono() + context.settings.store_retry_interval;
+                context.read(own.key());
+                Effect::Nothing
             }
-        }
+        })
     }
 
-    /// A renewal has succeeded, whose row says that lease: it counts from when it was sent.
-    fn count_renewal(&mut self, now: Now, sent: u64, lease: u64) {
-        let sent =
-            if self.has_mutation(Mutation::LeaseFromRenewalResponse) { now.mono } else { sent };
-        let Membership::Registered(life) = &mut self.membership else { return };
-        if sent <= life.lease_start {
-            return;
+    /// A renewal has succeeded, whose row shows this lease: it counts from when the renewal was sent.
+    fn count_renewal(&mut self, context: &mut Context, sent_at: u64, lease: u64) -> Effect {
+        let now = context.mono();
+        let sent_at =
+            if context.has_mutation(Mutation::LeaseFromRenewalResponse) { now } else { sent_at };
+        let Some(own) = self.registration_mut() else { return Effect::Nothing };
+        if sent_at <= own.lease_start {
+            return Effect::Nothing;
         }
-        if sent - life.lease_start >= life.lease {
-            life.recovered_at = now.mono;
+        if sent_at - own.lease_start >= own.lease {
+            own.recovered_at = now;
         }
-        life.lease_start = sent;
-        life.lease = lease.min(self.settings.lease);
-        let lease = life.lease;
-        self.actions.push_back(Action::LeaseRenewed { sent_at: sent, lease });
-        self.report_soon(now);
+        own.lease_start = sent_at;
+        own.lease = lease.min(context.settings.lease);
+        context.push(Action::LeaseRenewed { sent_at, lease: own.lease });
+        Effect::Renewed
     }
 
-    /// The answer to a read of the own row, after a renewal whose answer was lost.
+    /// The answer to a read of the own row, after a write whose answer was lost.
     pub(in super::super) fn on_own_row_read(
         &mut self,
-        now: Now,
+        context: &mut Context,
         key: &RowKey,
         value: Option<&(Row, u64)>,
-    ) {
-        let Membership::Registered(life) = &mut self.membership else { return };
-        let waits = |purpose: &WritePurpose| {
-            matches!(purpose, WritePurpose::Renew(..) | WritePurpose::Leave)
-        };
-        let waits = self.pending_writes.values().any(waits);
-        if *key != RowKey::Node(life.member.node.clone()) || waits {
-            return;
+        holds_shards: bool,
+    ) -> Effect {
+        let Some(own) = self.registration_mut() else { return Effect::Nothing };
+        if *key != own.key() || context.requests.writes_own_row() {
+            return Effect::Nothing;
         }
-        life.pending = false;
+        own.pending = false;
         match value {
-            Some((Row::Node(row), revision)) if *revision >= life.revision => {
-                let (row, revision) = (row.clone(), *revision);
-                self.learn_own(now, row, revision);
+            Some((Row::Node(row), revision)) if *revision >= own.revision => {
+                self.on_own_row(context, row.clone(), *revision, holds_shards)
             }
-            Some(_) => {}
-            None => self.fence(now),
+            Some(_) => Effect::Nothing,
+            None => Effect::Fenced,
         }
     }
 
-    /// The own row, as somebody tells it: others may set its drain mark, or end this life.
-    pub(in super::super) fn learn_own(&mut self, now: Now, row: NodeRow, revision: u64) {
-        let Membership::Registered(life) = &mut self.membership else { return };
-        if revision < life.revision {
-            return;
+    /// The own row, from whatever source: others may set its drain mark, or end this incarnation.
+    ///
+    /// An incarnation writes its own goodbye, and only when it holds nothing any more. Others write one for an
+    /// incarnation that was marked dead and is forgotten: such a one is fenced, as any dead one is.
+    pub(in super::super) fn on_own_row(
+        &mut self,
+        context: &mut Context,
+        row: NodeRow,
+        revision: u64,
+        holds_shards: bool,
+    ) -> Effect {
+        let stays = self.stays();
+        let Some(own) = self.registration_mut() else { return Effect::Nothing };
+        if revision < own.revision {
+            return Effect::Nothing;
         }
-        let goodbye =
-            (self.leave_mode != LeaveMode::Stay || life.is_retiring) && self.held_shards.is_empty();
-        let stopped = row.status == NodeStatus::Left;
-        if row.incarnation == life.member.incarnation && stopped && goodbye {
-            // Its goodbye, which the watch told sooner than its answer came.
-            self.end_incarnation(now);
-        } else if row.incarnation != life.member.incarnation || row.status != NodeStatus::Live {
-            self.fence(now);
-        } else if revision > life.revision {
-            // A renewal under way will conflict, and come again; unless this is what it wrote.
-            let own = if row.renewals > life.row.renewals { life.tried.take() } else { None };
-            let lease = row.lease;
-            life.row = row;
-            life.revision = revision;
-            if let Some(sent) = own {
-                self.count_renewal(now, sent, lease);
-            }
+        let may_have_left = (!stays || own.is_retiring) && !holds_shards;
+        let is_own = row.incarnation == own.member.incarnation;
+        if is_own && row.status == NodeStatus::Left && may_have_left {
+            // Its goodbye, which the watch delivered before its answer came.
+            return Effect::SaidGoodbye;
+        }
+        if !is_own || row.status != NodeStatus::Live {
+            return Effect::Fenced;
+        }
+        if revision == own.revision {
+            return Effect::Nothing;
+        }
+        // A pending renewal will conflict, and be repeated; unless this is what it wrote.
+        let renewed = row.renewals > own.row.renewals;
+        let sent_at = if renewed { own.first_renewal_since.take() } else { None };
+        let lease = row.lease;
+        own.row = row;
+        own.revision = revision;
+        match sent_at {
+            Some(sent_at) => self.count_renewal(context, sent_at, lease),
+            None => Effect::Nothing,
         }
     }
 }

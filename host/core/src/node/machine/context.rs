@@ -1,0 +1,104 @@
+//! What each part of the machine gets with a call: the time, the settings, the node's identity, and a place for what
+//! it wants done.
+
+use std::collections::VecDeque;
+
+use super::NodeIdentity;
+use super::requests::{Requests, WritePurpose};
+use crate::ids::NodeId;
+use crate::message::Now;
+use crate::node::{Action, ControlMessage, Mutation, Notice, Settings};
+use crate::rows::{Row, RowKey};
+
+#[derive(Clone, Debug)]
+pub(super) struct Context {
+    /// The time of the event that is being handled.
+    pub(super) now: Now,
+    pub(super) settings: Settings,
+    pub(super) identity: NodeIdentity,
+    /// What the driver's wall clock said last: rows show it to people, and no decision uses it.
+    pub(super) unix_ms: Option<u64>,
+    pub(super) requests: Requests,
+    actions: VecDeque<Action>,
+    /// Messages of this node to itself. The machine delivers them when the part that sent them returns.
+    local_messages: VecDeque<ControlMessage>,
+    /// Chunks that were examined, for tests.
+    #[cfg(test)]
+    pub(super) visits: usize,
+}
+
+impl Context {
+    pub(super) fn new(settings: Settings, identity: NodeIdentity) -> Self {
+        Self {
+            now: Now::default(),
+            settings,
+            identity,
+            unix_ms: None,
+            requests: Requests::default(),
+            actions: VecDeque::new(),
+            local_messages: VecDeque::new(),
+            #[cfg(test)]
+            visits: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    pub(super) fn notify(&mut self, notice: Notice) {
+        self.push(Action::Notify(notice));
+    }
+
+    pub(super) fn read(&mut self, key: RowKey) {
+        self.push(Action::ReadRow(key));
+    }
+
+    pub(super) fn write(
+        &mut self,
+        purpose: WritePurpose,
+        key: RowKey,
+        expected: Option<u64>,
+        row: Row,
+    ) {
+        let request_id = self.requests.begin_write(purpose);
+        self.push(Action::WriteRow { request_id, key, expected, row });
+    }
+
+    /// Sends a message to a node, which may be this one.
+    pub(super) fn send(&mut self, to: &NodeId, message: ControlMessage) {
+        if *to == self.identity.node {
+            self.local_messages.push_back(message);
+        } else {
+            self.push(Action::Send { to: to.clone(), message });
+        }
+    }
+
+    pub(super) fn take_local_message(&mut self) -> Option<ControlMessage> {
+        self.local_messages.pop_front()
+    }
+
+    pub(super) fn draw(&mut self) -> u64 {
+        self.requests.draw(self.identity.seed)
+    }
+
+    /// Milliseconds of the node's clock.
+    pub(super) fn mono(&self) -> u64 {
+        self.now.mono
+    }
+
+    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
+        self.settings.mutations.contains(&mutation)
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
+        false
+    }
+}

@@ -1,0 +1,85 @@
+//! When the manager does not receive this node's messages, though both live.
+//!
+//! Each renews its lease in the store, and messages from one to the other are lost. Then rows go on to name this
+//! incarnation for shards that it gave up, since "stopped" and every report were lost (R11), or a hand-off waits for a
+//! shard that this node was never asked to stop. What cannot be sent is written: the incarnation stops what it has and
+//! writes its goodbye on its own row, and the next one registers. Everybody sees that row, so every shard of the former
+//! incarnation gets a new owner and a new epoch (R7).
+//!
+//! Confusing at first: nothing here says that the manager is at fault or gone. Time counts only while it is
+//! seen to be at work, in one term, and while a node whose `EntityStore` answers could have the shards; and an
+//! incarnation that holds nothing and is named by no row waits for nothing. So no incarnation ends for want of a manager
+//! or of a store, and none ends again before a manager has given its successor a shard.
+
+use super::{
+    Assignment, Context, Holdings, Member, Membership, Mutation, ObservedCluster, ShardId,
+};
+
+impl Holdings {
+    /// Notes whether the manager has yet to act on a shard: a row names this incarnation for it and it is not held, or
+    /// it is to be handed off and was not asked to stop.
+    pub(super) fn track_awaiting_manager(
+        &mut self,
+        context: &Context,
+        me: &Member,
+        shard: ShardId,
+        row: &Assignment,
+    ) {
+        let waits = row.owner.as_ref() == Some(me)
+            && match self.shards.get(&shard) {
+                None => true,
+                Some(held) => row.hand_off.is_some() && !held.stopping,
+            };
+        if waits {
+            self.awaiting_manager
+                .entry(shard)
+                .or_insert(context.mono() + context.settings.manager_silence_timeout);
+        } else {
+            self.awaiting_manager.remove(&shard);
+        }
+    }
+
+    /// Counts the manager's silence from now on.
+    pub(in super::super) fn restart_manager_silence_timers(&mut self, context: &Context) {
+        let until = context.mono() + context.settings.manager_silence_timeout;
+        for at in self.awaiting_manager.values_mut() {
+            *at = until;
+        }
+    }
+
+    /// Whether the manager has not acted for so long that this incarnation must end.
+    pub(in super::super) fn manager_is_silent(
+        &mut self,
+        context: &Context,
+        observed: &ObservedCluster,
+        membership: &Membership,
+    ) -> bool {
+        if self.awaiting_manager.is_empty() {
+            return false;
+        }
+        if !manager_should_respond(context, observed, membership) {
+            self.restart_manager_silence_timers(context);
+            return false;
+        }
+        self.awaiting_manager.values().any(|until| context.mono() >= *until)
+            && !context.has_mutation(Mutation::IgnoreManagerSilence)
+    }
+}
+
+/// Whether another node manages and is at work, as far as rows show, and could do what this one waits for.
+fn manager_should_respond(
+    context: &Context,
+    observed: &ObservedCluster,
+    membership: &Membership,
+) -> bool {
+    let me = &context.identity.node;
+    let Some(holder) = observed.manager_row().map(|row| &row.holder) else { return false };
+    holder.node != *me
+        && observed.is_watching()
+        && !membership.is_suspended()
+        && observed.alive(holder)
+        && !observed.lease_unchanged_for(&holder.node, context.mono(), context.settings.lease)
+        && observed
+            .eligible_hosts()
+            .any(|(host, _)| host.node != *me || membership.is_store_available(context))
+}

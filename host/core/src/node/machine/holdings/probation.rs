@@ -1,0 +1,102 @@
+//! A node that gave its shards up for want of the store gets none for a while where others can have them (R9).
+//!
+//! A store that answers an idle node in time may be too slow for one that has shards, so that each time it gets some
+//! it gives them up again. Doubling bounds how often that moves shards.
+
+use super::{Context, Holdings, Membership, Mutation, Notice, ObservedCluster};
+#[cfg(any(test, feature = "testing"))]
+use crate::node::Canonicalizer;
+
+/// For how many leases a node is on probation after it gave its shards up for want of the store.
+const PROBATION: u64 = 4;
+/// The longest probation, in leases: it doubles each time that the node gives its shards up again soon after one.
+const LONGEST_PROBATION: u64 = 64;
+
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Probation {
+    /// When the shards were given up.
+    started_at: u64,
+    /// Milliseconds.
+    duration: u64,
+    /// When the node first held a shard again.
+    first_held_again_at: Option<u64>,
+}
+
+impl Probation {
+    /// The probation of a node that gives its shards up now. It is longer than the last one if the node held shards
+    /// for a shorter time than that one took.
+    fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
+        // The time that it waited for shards after that one does not count: the manager may have given it none.
+        let soon = |last: &Self| {
+            last.first_held_again_at.is_none_or(|back| now.saturating_sub(back) < last.duration)
+        };
+        let duration = match last.filter(soon) {
+            Some(last) => (last.duration * 2).min(lease * LONGEST_PROBATION),
+            None => lease * PROBATION,
+        };
+        Self { started_at: now, duration, first_held_again_at: None }
+    }
+
+    fn has_ended(self, now: u64) -> bool {
+        now.saturating_sub(self.started_at) >= self.duration
+    }
+
+    pub(super) fn on_shard_held(&mut self, now: u64) {
+        self.first_held_again_at.get_or_insert(now);
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn canonicalize(&mut self, to: &dyn Canonicalizer) {
+        self.started_at = to.map_time(self.started_at);
+        self.first_held_again_at = self.first_held_again_at.map(|at| to.map_time(at));
+    }
+}
+
+impl Holdings {
+    /// A node that could commit nothing for one lease gives its shards up (R9). Returns whether it did.
+    pub(in super::super) fn release_without_store(
+        &mut self,
+        context: &mut Context,
+        observed: &ObservedCluster,
+        membership: &Membership,
+    ) -> bool {
+        if self.shards.is_empty()
+            || !membership.has_lost_store(context)
+            || context.has_mutation(Mutation::KeepShardsWithoutStore)
+        {
+            return false;
+        }
+        let last = self.probation.filter(|_| !context.has_mutation(Mutation::ConstantProbation));
+        let probation = Probation::after(last, context.mono(), context.settings.lease);
+        self.probation = Some(probation);
+        context.notify(Notice::ShardsReleased {
+            shards: self.shards.len(),
+            probation: probation.duration,
+        });
+        self.drop_all(context, observed, membership.member());
+        self.report_soon(context);
+        true
+    }
+
+    pub(super) fn on_probation(&self, context: &Context) -> bool {
+        self.probation.is_some_and(|probation| !probation.has_ended(context.mono()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r9_a_probation_doubles_only_soon_after_the_last() {
+        let last =
+            |back| Some(Probation { started_at: 0, duration: 400, first_held_again_at: back });
+        let span = |last, now| Probation::after(last, now, 100).duration;
+        assert_eq!(span(None, 1_000), 4 * 100);
+        assert_eq!(span(last(None), 1_000), 800, "it held no shard since");
+        assert_eq!(span(last(Some(1_000)), 1_399), 800);
+        assert_eq!(span(last(Some(1_000)), 1_400), 400, "it held them for as long as that took");
+        let longest = Some(Probation { started_at: 0, duration: 6_000, first_held_again_at: None });
+        assert_eq!(span(longest, 1), 64 * 100);
+    }
+}

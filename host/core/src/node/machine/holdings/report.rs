@@ -1,0 +1,64 @@
+//! Reports to the manager: the whole of what this node holds, so that a lost report is repaired by the next one (R11).
+
+use super::{
+    Context, Extensions, Holdings, Membership, NodeReport, ObservedCluster, ReportedShard,
+};
+
+impl Holdings {
+    pub(in super::super) fn set_unrunnable_types(
+        &mut self,
+        context: &Context,
+        mut types: Vec<String>,
+    ) {
+        types.truncate(NodeReport::MAX_UNRUNNABLE_TYPES);
+        if self.unrunnable_types != types {
+            self.unrunnable_types = types;
+            self.report_soon(context);
+        }
+    }
+
+    pub(in super::super) fn report_soon(&mut self, context: &Context) {
+        let at = context.mono() + context.settings.report_delay;
+        self.report_at = Some(self.report_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// When the next report may be sent.
+    pub(in super::super) fn report_due(&self, membership: &Membership) -> Option<u64> {
+        self.report_at.filter(|_| membership.member().is_some() && !membership.is_suspended())
+    }
+
+    /// The report that is due now.
+    pub(in super::super) fn take_report(
+        &mut self,
+        context: &Context,
+        observed: &ObservedCluster,
+        membership: &Membership,
+    ) -> Option<NodeReport> {
+        let me = membership.member()?;
+        self.report_due(membership).filter(|at| *at <= context.mono())?;
+        self.report_at = None;
+        let store_available = !membership.has_lost_store(context) && !self.on_probation(context);
+        let shards = self.shards.iter().map(|(shard, held)| ReportedShard {
+            shard: *shard,
+            epoch: held.epoch,
+            serving: held.serving && !held.stopping,
+        });
+        let refused = self.refused_claims.iter();
+        let mut report = NodeReport {
+            incarnation: me.incarnation,
+            store_available,
+            applied_chunks: self.applied_chunks.iter().map(|(chunk, at)| (*chunk, *at)).collect(),
+            shards: shards.collect(),
+            refused_claims: refused.map(|(shard, (at, above))| (*shard, *at, *above)).collect(),
+            extensions: Extensions::default(),
+        };
+        // Names that take too many bytes: the host keeps its shards, as before it knew.
+        let _ = report.set_unrunnable_types(&self.unrunnable_types);
+        if observed.manager_row().is_some_and(|row| row.holder.node != me.node) {
+            // A node's report to itself is never overtaken.
+            self.last_report_number += 1;
+            let _ = report.set_number(self.last_report_number);
+        }
+        Some(report)
+    }
+}

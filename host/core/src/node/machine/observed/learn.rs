@@ -1,0 +1,137 @@
+//! A row that became known, and what is different from the one before it.
+
+use super::{
+    Action, AssignmentsRow, Context, ManagerRow, Member, NodeId, NodeRow, NodeStatus, Notice,
+    ObservedCluster, shard_at,
+};
+
+/// What a newer row of a node means for the parts that decide from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct NodeChange {
+    /// The incarnation is another one, or its status changed: any shard may be its.
+    pub(in super::super) affects_ownership: bool,
+    /// More changed than the count of renewals.
+    pub(in super::super) affects_decisions: bool,
+    /// Routes to it may have changed.
+    pub(in super::super) affects_routes: bool,
+}
+
+impl ObservedCluster {
+    /// Takes a node's row; none if one as new is known.
+    pub(in super::super) fn learn_node(
+        &mut self,
+        context: &mut Context,
+        node: NodeId,
+        row: NodeRow,
+        revision: u64,
+    ) -> Option<NodeChange> {
+        let old = self.nodes.get(&node);
+        if old.is_some_and(|(_, at)| *at >= revision) {
+            return None;
+        }
+        let old = old.map(|(row, _)| row.clone());
+        let same = |old: &NodeRow| old.incarnation == row.incarnation;
+        if old.as_ref().is_none_or(|old| !same(old) || old.renewals != row.renewals) {
+            self.lease_changed_at.insert(node.clone(), context.mono());
+        }
+        let member = Member { node: node.clone(), incarnation: row.incarnation };
+        let alive = row.status == NodeStatus::Live;
+        let was_alive = old.as_ref().is_some_and(|old| same(old) && old.status == NodeStatus::Live);
+        if let Some(old) = old.as_ref().filter(|old| !same(old) && old.status == NodeStatus::Live) {
+            let former = Member { node: node.clone(), incarnation: old.incarnation };
+            context.push(Action::UpdatePeer {
+                member: former,
+                alive: false,
+                addresses: old.addresses.clone(),
+            });
+        }
+        if alive != was_alive {
+            let left_gracefully = row.status == NodeStatus::Left;
+            context.notify(if alive {
+                Notice::NodeJoined(member.clone())
+            } else {
+                Notice::NodeGone { member: member.clone(), left_gracefully }
+            });
+        }
+        let drains = row.is_draining_or_leaving();
+        let drained = old.as_ref().is_some_and(NodeRow::is_draining_or_leaving);
+        // A mark that was there before the node joined is repeated: it outlives restarts.
+        if alive && (drains != drained || (drains && !was_alive)) {
+            context.notify(Notice::DrainChanged(member.clone(), drains));
+        }
+        if old.as_ref().is_none_or(|old| alive != was_alive || old.addresses != row.addresses) {
+            let addresses = row.addresses.clone();
+            context.push(Action::UpdatePeer { member, alive, addresses });
+        }
+        let only_renewed =
+            |old: &NodeRow| NodeRow { renewals: old.renewals, ..row.clone() } == *old;
+        let change = NodeChange {
+            affects_ownership: !old
+                .as_ref()
+                .is_some_and(|old| same(old) && old.status == row.status),
+            affects_decisions: !old.as_ref().is_some_and(only_renewed),
+            affects_routes: alive != was_alive || old.as_ref().is_some_and(|old| !same(old)),
+        };
+        self.nodes.insert(node, (row, revision));
+        Some(change)
+    }
+
+    /// Takes the manager's row, and returns whether it begins another term; none if one as new is known.
+    pub(in super::super) fn learn_manager(
+        &mut self,
+        context: &mut Context,
+        row: ManagerRow,
+        revision: u64,
+    ) -> Option<bool> {
+        let known = self.manager.as_ref();
+        if known.is_some_and(|(_, at)| *at >= revision) {
+            return None;
+        }
+        let is_new_term = known.is_none_or(|(old, _)| old.term != row.term);
+        if is_new_term {
+            let (holder, term) = (row.holder.clone(), row.term);
+            context.notify(Notice::ManagerChanged { holder, term });
+        }
+        self.manager = Some((row, revision));
+        self.leadership_is_held();
+        Some(is_new_term)
+    }
+
+    /// Takes a chunk of assignments, and returns whether it is newer than what is known.
+    pub(in super::super) fn learn_chunk(
+        &mut self,
+        context: &mut Context,
+        chunk: u32,
+        row: AssignmentsRow,
+        revision: u64,
+    ) -> bool {
+        if self.chunks.get(&chunk).is_some_and(|(_, at)| *at >= revision) {
+            return false;
+        }
+        let old = self.chunks.get(&chunk).map(|(old, _)| old);
+        notify_assignment_changes(context, chunk, old, &row);
+        self.chunks.insert(chunk, (row, revision));
+        self.publish_routes(context, chunk);
+        true
+    }
+}
+
+fn notify_assignment_changes(
+    context: &mut Context,
+    chunk: u32,
+    old: Option<&AssignmentsRow>,
+    new: &AssignmentsRow,
+) {
+    for (place, row) in new.assignments.iter().enumerate() {
+        let before = old.and_then(|old| old.assignments.get(place));
+        let shard = shard_at(chunk, place);
+        let Some(owner) = row.owner.clone() else { continue };
+        if before.is_none_or(|before| before.epoch != row.epoch) {
+            context.notify(Notice::ShardAssigned { shard, epoch: row.epoch, owner });
+        } else if row.hand_off.is_some() && before.is_none_or(|before| before.hand_off.is_none()) {
+            context.notify(Notice::HandOffStarted { shard, from: owner });
+        } else if row.hand_off.is_none() && before.is_some_and(|before| before.hand_off.is_some()) {
+            context.notify(Notice::HandOffFailed { shard, owner });
+        }
+    }
+}

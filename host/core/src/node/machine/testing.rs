@@ -1,0 +1,181 @@
+//! What a model checker needs of a machine: a state that is hashed and moved in time, and what no longer matters.
+//!
+//! A model's states are finitely many only if a cluster at rest looks the same after each renewal of its
+//! leases. Times, revisions and counts of renewals rise for ever, but the machine only compares them. So a
+//! model may move all times back as time passes, and number revisions anew in their order.
+//!
+//! Confusing at first: a message or a report "no longer matters" if handling it is, and stays, a no-op. That rests on what
+//! only rises in one process (the revision of each row that it saw, a row's epoch, the terms that it saw and managed in)
+//! and on what never comes back (an incarnation, an epoch that was given up). A model may then leave both out, and has one
+//! state where it had several.
+
+use std::hash::{Hash, Hasher};
+
+use super::Machine;
+use crate::ids::{Epoch, NodeId, ShardId};
+use crate::node::{ControlMessage, HandOff, Mutation, NodeReport};
+use crate::rows::{HandOffId, Member, Row, RowKey};
+
+/// What becomes of the numbers in a machine that only their order or distance gives a meaning.
+pub trait Canonicalizer {
+    /// When something happened, on the node's clock: how long ago may matter.
+    fn map_time(&self, at: u64) -> u64;
+    /// When something is due: how long it has been due does not matter.
+    fn map_deadline(&self, at: u64) -> u64;
+    /// Whether that is later than anything that is looked at: what is due then is as if it were not noted.
+    fn never(&self, _: u64) -> bool {
+        false
+    }
+    /// A revision of a row.
+    fn map_revision(&self, key: &RowKey, at: u64) -> u64;
+    /// A count of renewals of a node's lease.
+    fn map_renewals(&self, node: &NodeId, count: u64) -> u64;
+
+    /// A row: what it is under this trait's other methods.
+    fn canonicalize_row(&self, key: &RowKey, row: &mut Row) {
+        if let (RowKey::Node(node), Row::Node(row)) = (key, row) {
+            row.renewals = self.map_renewals(node, row.renewals);
+        }
+    }
+
+    /// A message between nodes.
+    fn canonicalize_message(&self, message: &mut ControlMessage) {
+        match message {
+            ControlMessage::RowUpdate { key, row, revision } => {
+                self.canonicalize_row(key, row);
+                *revision = self.map_revision(key, *revision);
+            }
+            ControlMessage::BeginHandOff { hand_off, revision } => {
+                *revision = self.map_revision(&RowKey::for_shard(hand_off.shard), *revision);
+            }
+            ControlMessage::Report(report) => {
+                for (chunk, at) in &mut report.applied_chunks {
+                    *at = self.map_revision(&RowKey::Assignments(*chunk), *at);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Machine {
+    /// Replaces every time, revision and count of renewals.
+    pub fn canonicalize(&mut self, to: &dyn Canonicalizer) {
+        let me = &self.context.identity.node;
+        self.last_event_at = self.last_event_at.map(|at| to.map_time(at));
+        let reads_claims = self.membership.reads_claims();
+        self.context.requests.canonicalize(me, to, reads_claims);
+        self.membership.canonicalize(me, to);
+        self.holdings.canonicalize(to);
+        self.observed.canonicalize(to);
+        self.manager.canonicalize(to);
+    }
+
+    /// The revision of a row as this node last saw it.
+    #[must_use]
+    pub fn known_revision(&self, key: &RowKey) -> Option<u64> {
+        match key {
+            RowKey::Node(node) => self.observed.node(node).map(|(_, at)| *at),
+            RowKey::Manager => self.observed.manager().map(|(_, at)| *at),
+            RowKey::Assignments(chunk) => self.observed.chunk(*chunk).map(|(_, at)| *at),
+        }
+    }
+
+    /// The epoch of a shard as this node sees it.
+    #[must_use]
+    pub fn known_epoch(&self, shard: ShardId) -> Option<Epoch> {
+        Some(self.observed.assignment(shard)?.epoch)
+    }
+
+    /// Sets whether it decides at its next event though nothing else changes: true only for one that manages.
+    pub fn nudge(&mut self, on: bool) {
+        let may_decide = self.observed.is_watching() && !self.membership.is_suspended();
+        self.manager.nudge(on && may_decide);
+    }
+
+    /// Forgets what it will never look at again.
+    pub fn prune_irrelevant(&mut self) {
+        self.holdings.prune_irrelevant(&self.observed);
+        self.manager.prune_irrelevant(&self.observed, self.context.identity.shard_count);
+    }
+
+    /// Whether a report decides nothing here, whatever comes.
+    #[must_use]
+    pub fn is_report_irrelevant(&self, from: &Member, report: &NodeReport) -> bool {
+        let shards = self.context.identity.shard_count;
+        self.manager.is_report_irrelevant(&self.observed, shards, from, report)
+    }
+
+    /// Whether it may still begin or continue that hand-off, as far as it knows.
+    #[must_use]
+    pub fn may_continue_hand_off(&self, id: HandOffId) -> bool {
+        let mut rows = self.observed.assignments();
+        rows.any(|(_, row)| row.hand_off.as_ref().is_some_and(|intent| intent.id == id))
+            || self.manager.may_continue_hand_off(id)
+    }
+
+    /// Whether this node will never decide anything in that term as the manager.
+    fn never_manages_in(&self, term: u64) -> bool {
+        match self.manager.term_number() {
+            Some(current) => current > term,
+            None => {
+                !self.context.identity.roles.manager
+                    || self.observed.manager_row().is_some_and(|row| {
+                        row.term > term
+                            || (row.term == term && row.holder.node != self.context.identity.node)
+                    })
+            }
+        }
+    }
+
+    /// Whether handling this message is, and stays, a no-op. Of a begin-hand-off: but for its answer, which is an
+    /// acknowledgement; of a hand-off: but for [`ControlMessage::ShardStopped`]; of a report: unless another comes before it.
+    #[must_use]
+    pub fn is_irrelevant(&self, from: &Member, message: &ControlMessage) -> bool {
+        match message {
+            ControlMessage::HandOff(_) | ControlMessage::ShardStopped(_)
+                if self.context.has_mutation(Mutation::SkipHandOffMatching) =>
+            {
+                false
+            }
+            ControlMessage::RowUpdate { key, revision, .. } => {
+                self.known_revision(key).is_some_and(|seen| seen >= *revision)
+            }
+            ControlMessage::BeginHandOff { .. } => true,
+            ControlMessage::BeginHandOffAck { term, shard, epoch, id } => {
+                let hand_off = (*id, *epoch);
+                self.never_manages_in(*term)
+                    || self.manager.is_ack_irrelevant(
+                        &self.observed,
+                        &from.node,
+                        *term,
+                        *shard,
+                        hand_off,
+                    )
+            }
+            ControlMessage::HandOff(hand_off) => {
+                let HandOff { term, incarnation, .. } = hand_off;
+                let Some(me) = self.membership.member() else { return false };
+                me.incarnation != *incarnation
+                    || *term < self.observed.manager_term()
+                    || self.holdings.is_hand_off_irrelevant(&self.observed, hand_off)
+            }
+            ControlMessage::ShardStopped(HandOff { term, shard, epoch, .. }) => {
+                let row = self.manager.managed(*term, *shard);
+                self.never_manages_in(*term) || row.is_some_and(|row| row.epoch > *epoch)
+            }
+            ControlMessage::Report(report) => {
+                !self.manager.has_report_of(&from.node) && self.is_report_irrelevant(from, report)
+            }
+            ControlMessage::Rebalance | ControlMessage::NodeUnreachable { .. } => false,
+        }
+    }
+}
+
+/// Everything that decides what it does next, but for its settings and identity, and actions that were not polled.
+impl Hash for Machine {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.observed, &self.membership, &self.holdings, &self.manager).hash(state);
+        (&self.context.requests, self.last_event_at).hash(state);
+    }
+}
