@@ -130,7 +130,8 @@ pub struct Ledger<W> {
     /// The highest creation time of a restamped message.
     highest_restamp: u64,
     noise: JitterRng,
-    /// Rules that are disabled to see the oracle fail. Empty in production.
+    /// Rules that are disabled to see the oracle fail.
+    #[cfg(feature = "testing")]
     mutations: Vec<Mutation>,
 }
 
@@ -156,6 +157,7 @@ impl<W> Ledger<W> {
             not_connected: None,
             highest_restamp: 0,
             noise: JitterRng::new(seed),
+            #[cfg(feature = "testing")]
             mutations: Vec::new(),
         }
     }

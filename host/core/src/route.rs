@@ -274,6 +274,6 @@ impl<T: Clone> Router<T> {
     }
 
     fn has_mutation(&self, mutation: Mutation) -> bool {
-        self.settings.mutations.contains(&mutation)
+        self.settings.has_mutation(mutation)
     }
 }

@@ -21,13 +21,21 @@ pub enum Mutation {
 
 impl<W> Ledger<W> {
     /// The same ledger without these rules.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_mutations(mut self, rules: Vec<Mutation>) -> Self {
         self.mutations = rules;
         self
     }
 
+    #[cfg(feature = "testing")]
     pub(super) fn has_mutation(&self, rule: Mutation) -> bool {
         self.mutations.contains(&rule)
+    }
+
+    /// Builds without the feature `testing` have all rules.
+    #[cfg(not(feature = "testing"))]
+    pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
+        false
     }
 }

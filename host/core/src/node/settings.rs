@@ -40,7 +40,7 @@ pub struct Settings {
     /// Whether the store's directory lock proves that no former life of this node runs (R7): only where the
     /// cluster's store is embedded in this very process.
     pub embedded_store: bool,
-    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
 
@@ -48,6 +48,17 @@ impl Settings {
     /// How often a machine looks at what time alone changes.
     pub(super) fn tick_interval(&self) -> u64 {
         (self.renew_interval / 4).max(1)
+    }
+
+    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
+        self.mutations.contains(&mutation)
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
+        false
     }
 }
 
@@ -90,7 +101,7 @@ pub struct LeaseSettings {
     pub manager_silence_timeout: u64,
 }
 
-/// A rule of the node's machine that a test can switch off.
+/// A rule of the node's machine that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
     /// A new owner is written without marking the old one dead (R7).

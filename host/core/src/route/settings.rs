@@ -21,8 +21,21 @@ pub struct Settings {
     pub link_messages: usize,
     /// Bytes of messages that may be under way to one other node; a larger one goes alone. Default 32 MiB.
     pub link_bytes: usize,
-    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
+}
+
+impl Settings {
+    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
+        self.mutations.contains(&mutation)
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
+        false
+    }
 }
 
 impl Default for Settings {
@@ -39,7 +52,7 @@ impl Default for Settings {
     }
 }
 
-/// A rule of the router that a test can switch off.
+/// A rule of the router that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
     /// A message whose former copy may have run is told as not run (R16).

@@ -257,7 +257,7 @@ impl Machine {
     }
 
     fn has_mutation(&self, mutation: Mutation) -> bool {
-        self.settings.mutations.contains(&mutation)
+        self.settings.has_mutation(mutation)
     }
 
     fn lease_good(&self, now: Now) -> bool {

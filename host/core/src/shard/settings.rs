@@ -31,8 +31,21 @@ pub struct Settings {
     pub start_backoff: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
     pub stop_timeout: u64,
-    /// Rules that are switched off, to see the oracle fail. Empty in production.
+    /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
+}
+
+impl Settings {
+    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
+        self.mutations.contains(&mutation)
+    }
+
+    #[cfg(not(any(test, feature = "testing")))]
+    pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
+        false
+    }
 }
 
 impl Default for Settings {
@@ -55,7 +68,7 @@ impl Default for Settings {
     }
 }
 
-/// A rule of the machine that a test can switch off.
+/// A rule of the machine that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
     /// Replies leave before their commit is durable (promise 2).

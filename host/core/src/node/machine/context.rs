@@ -91,14 +91,7 @@ impl Context {
         self.now.mono
     }
 
-    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
-    #[cfg(any(test, feature = "testing"))]
     pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
-        self.settings.mutations.contains(&mutation)
-    }
-
-    #[cfg(not(any(test, feature = "testing")))]
-    pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
-        false
+        self.settings.has_mutation(mutation)
     }
 }

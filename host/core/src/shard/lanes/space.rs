@@ -66,7 +66,7 @@ impl Lanes {
         for reply in &lane.replies {
             forget_version(&mut self.full_replies, &mut self.stubs, reply);
         }
-        if !settings.mutations.contains(&Mutation::DropLaneWithoutWatermark) {
+        if !settings.has_mutation(Mutation::DropLaneWithoutWatermark) {
             self.watermark = self.watermark.max(lane.newest_created);
         }
         if beside {
