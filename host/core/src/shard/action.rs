@@ -51,8 +51,6 @@ pub enum Action {
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// The revision to run.
-        revision: u64,
         /// Why.
         reason: StartReason,
     },

@@ -58,7 +58,7 @@ impl Machine {
         let reason =
             if state.head.version == 0 { StartReason::FirstMessage } else { StartReason::Message };
         let entity = entity.clone();
-        self.actions.push_back(Action::Activate { entity, generation, revision, reason });
+        self.actions.push_back(Action::Activate { entity, generation, reason });
     }
 
     pub(super) fn on_activated(
