@@ -1,29 +1,36 @@
-//! The state machine itself: events in, actions out.
+//! The state machine itself: its parts, and how an event reaches them.
+//!
+//! What concerns the whole shard is in parts that own their fields: [`ShardClaim`] the right to write, [`Lease`] the
+//! right to answer, [`Gate`] the commits, [`Schedule`] what is due, [`DeployedTypes`] the types, [`Residents`] the entities. What an event does to one entity takes several of them, and is done by the machine.
 
 mod claim;
+mod context;
 mod gate;
 mod instance;
+mod lease;
 mod mailbox;
+mod ownership;
+mod residents;
+mod schedule;
+mod steps;
 mod suspend;
 mod time;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+mod types;
 
 use super::action::Action;
-use super::entity::{GatedTurn, PendingMessage, ResidentEntity, Stage, StartBackoff};
-use super::event::{ActivationOutcome, Event, TurnOutput, TurnResult};
-use super::lanes::LaneDecision;
-use super::mailbox::QueuedTotal;
-use super::settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
-use crate::extensions::Extensions;
+use super::entity::ResidentEntity;
+use super::event::Event;
+use super::settings::{Mutation, Settings};
 use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardPath, TurnId};
-use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken, codes};
-use crate::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
-    RecordKey, RecordWrite, RecordedReply,
-};
+use crate::message::{Now, Outcome, OwnerHint, codes};
+use crate::records::{Claim, GuestReply, Head, RecordedReply};
+use claim::ShardClaim;
+use context::Context;
+use gate::Gate;
+use lease::Lease;
+use residents::Residents;
+use schedule::Schedule;
+use types::DeployedTypes;
 
 /// Whose machine it is: the parts of its claims.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -58,238 +65,158 @@ pub enum Phase {
 /// One shard's machine. Deterministic: the same events give the same actions.
 #[derive(Debug)]
 pub struct Machine {
-    settings: Settings,
-    ownership: Ownership,
-    phase: Phase,
-    claim: Arc<Claim>,
-    /// When to claim again, after a claim that failed; and how long to wait the next time.
-    claim_at: Option<u64>,
-    claim_wait: u64,
-    /// A claim is asked for and not answered.
-    claim_pending: bool,
-    stop_at: Option<u64>,
-    lease_start: Option<u64>,
-    /// How long that may be relied on.
-    lease: u64,
-    suspended: bool,
-    /// Whose the shard is, once it was lost and the store told it.
-    owner_hint: Option<OwnerHint>,
-    types: BTreeMap<Arc<str>, TypeSettings>,
-    entities: BTreeMap<Entity, ResidentEntity>,
-    /// Commits asked for and not answered.
-    outstanding: usize,
-    /// Commits that wait for the shard to be claimed again.
-    unsent_commits: Vec<Commit>,
-    last_turn: u64,
-    last_generation: u64,
-    next_wake: Option<u64>,
-    /// The entities that time changes, by [`ResidentEntity::timer`].
-    timers: BTreeSet<(u64, Entity)>,
-    /// Entities that could go on, but for the shard's claim or the node's lease.
-    stalled: BTreeSet<Entity>,
-    /// Messages that wait for a turn.
-    queued_total: QueuedTotal,
-    /// Entities looked at, for tests.
-    #[cfg(test)]
-    pub(super) visits: usize,
-    actions: VecDeque<Action>,
+    context: Context,
+    claim: ShardClaim,
+    lease: Lease,
+    gate: Gate,
+    types: DeployedTypes,
+    schedule: Schedule,
+    residents: Residents,
 }
 
 impl Machine {
     /// A machine for an assigned shard; it asks for its claim at once.
     #[must_use]
-    pub fn new(settings: Settings, owner: Ownership) -> Self {
-        let claim = Arc::new(Claim {
-            cluster: owner.cluster,
-            shard: owner.shard.clone(),
-            epoch: owner.epoch,
-            node: owner.node.clone(),
-            incarnation: owner.incarnation,
-            number: 1,
-            extensions: Extensions::default(),
-        });
+    pub fn new(settings: Settings, ownership: Ownership) -> Self {
+        let mut context = Context::new(settings);
         Self {
-            claim_wait: settings.claim_backoff,
-            settings,
-            ownership: owner,
-            phase: Phase::Claiming,
-            claim_at: None,
-            claim_pending: true,
-            stop_at: None,
-            lease_start: None,
-            lease: 0,
-            suspended: false,
-            owner_hint: None,
-            types: BTreeMap::new(),
-            entities: BTreeMap::new(),
-            outstanding: 0,
-            unsent_commits: Vec::new(),
-            last_turn: 0,
-            last_generation: 0,
-            next_wake: None,
-            timers: BTreeSet::new(),
-            stalled: BTreeSet::new(),
-            queued_total: QueuedTotal::default(),
-            #[cfg(test)]
-            visits: 0,
-            actions: VecDeque::from([Action::Claim(claim.clone())]),
-            claim,
+            claim: ShardClaim::new(&mut context, ownership),
+            context,
+            lease: Lease::default(),
+            gate: Gate::default(),
+            types: DeployedTypes::default(),
+            schedule: Schedule::default(),
+            residents: Residents::default(),
         }
     }
 
     /// Takes an event.
     pub fn handle(&mut self, now: Now, event: Event) {
-        self.apply(now, event);
+        self.context.now = now;
+        self.apply(event);
         #[cfg(debug_assertions)]
-        if self.entities.len() <= 64 {
+        if self.residents.len() <= 64 {
             assert_eq!(self.find_stuck_entity(), None, "it would wait for ever");
         }
     }
 
-    fn apply(&mut self, now: Now, event: Event) {
+    fn apply(&mut self, event: Event) {
         match event {
-            Event::Tick => self.tick(now),
-            Event::LeaseRenewed { sent_at: sent, lease } => {
-                self.lease_start = self.lease_start.max(Some(sent));
-                self.lease = lease;
-                self.advance_stalled(now);
+            Event::Tick => self.tick(),
+            Event::LeaseRenewed { sent_at, lease } => {
+                self.lease.on_renewed(sent_at, lease);
+                self.advance_stalled();
             }
-            Event::TypeDeployed { entity_type: kind, settings } => {
-                self.on_type(now, kind, settings)
-            }
-            Event::ClaimResult { number, outcome } => self.on_claimed(now, number, outcome),
-            Event::Message(message) => self.on_message(now, message),
+            Event::TypeDeployed { entity_type, settings } => self.on_type(entity_type, settings),
+            Event::ClaimResult { number, outcome } => self.on_claimed(number, outcome),
+            Event::Message(message) => self.on_message(message),
             Event::Loaded { entity, generation, result } => {
-                self.on_loaded(now, &entity, generation, result);
+                self.on_loaded(&entity, generation, result);
             }
-            Event::SlotGranted { entity, generation } => self.on_slot(now, &entity, generation),
-            Event::Evict { entity } => self.on_evict(now, &entity),
+            Event::SlotGranted { entity, generation } => self.on_slot(&entity, generation),
+            Event::Evict { entity } => self.on_evict(&entity),
             Event::ActivationResult { entity, generation, result } => {
-                self.on_activated(now, &entity, generation, result);
+                self.on_activated(&entity, generation, result);
             }
             Event::TurnDone { entity, generation, turn, result } => {
-                self.on_turn_done(now, &entity, generation, turn, result);
+                self.on_turn_done(&entity, generation, turn, result);
             }
             Event::QueryAbandoned { entity, generation, turn } => {
-                self.on_abandoned(now, &entity, generation, turn);
+                self.on_abandoned(&entity, generation, turn);
             }
             Event::CommitResults(outcomes) => {
                 for (entity, turn, outcome) in outcomes {
-                    self.on_committed(now, &entity, turn, outcome);
+                    self.on_committed(&entity, turn, outcome);
                 }
-                self.maybe_claim();
+                if !self.gate.has_outstanding() {
+                    self.claim.claim_again(&mut self.context);
+                }
             }
             Event::Suspend => self.on_suspend(),
-            Event::Resume => self.on_resume(now),
-            Event::Stop(reason) => self.on_stop(now, reason),
+            Event::Resume => self.on_resume(),
+            Event::Stop(reason) => self.on_stop(reason),
             Event::Drop => self.on_drop(),
         }
         // An entity is forgotten only when it has neither an instance nor a commit under way; the unanswered claim
         // and the commits of turns that were given up are counted apart.
-        if self.phase == Phase::Stopping
-            && self.entities.is_empty()
-            && self.outstanding == 0
-            && !self.claim_pending
+        if self.claim.is_stopping()
+            && self.residents.is_empty()
+            && !self.gate.has_outstanding()
+            && !self.claim.is_pending()
         {
-            self.phase = Phase::Stopped;
-            self.actions.push_back(Action::Stopped);
+            self.claim.on_stopped(&mut self.context);
         }
     }
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.context.poll()
     }
 
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
     #[must_use]
     pub fn next_wake(&self) -> Option<u64> {
-        let timer = self.timers.first().map(|(at, _)| *at);
-        self.next_wake.into_iter().chain(timer).min()
+        self.schedule.next_wake()
     }
 
     /// Where the shard stands.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.phase
+        self.claim.phase()
     }
 
     /// Whether it was suspended, and starts no turn (R9). In any phase: a suspended machine may claim or stop.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
-        self.suspended
+        self.lease.is_suspended()
     }
 
     /// Whose machine it is.
     #[must_use]
     pub fn ownership(&self) -> &Ownership {
-        &self.ownership
+        self.claim.ownership()
     }
 
     /// The settings that it was made with.
     #[must_use]
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.context.settings
     }
 
     /// The claim that it works under.
     #[must_use]
     pub fn claim(&self) -> &Claim {
-        &self.claim
+        self.claim.current()
     }
 
     /// Entities in memory, and messages that wait for a turn.
     #[must_use]
     pub fn stats(&self) -> (usize, usize) {
-        (self.entities.len(), self.queued_total.load(Ordering::Relaxed))
+        (self.residents.len(), self.residents.queued_messages())
     }
 
     /// Messages that wait for a turn of an entity; none if nothing of it is in memory.
     #[must_use]
     pub fn queued_messages(&self, entity: &Entity) -> Option<usize> {
-        self.entities.get(entity).map(ResidentEntity::queued_messages)
+        self.residents.get(entity).map(ResidentEntity::queued_messages)
     }
 
     /// Messages of an entity's mailbox that were looked at.
     #[cfg(test)]
     pub(super) fn touched(&self, entity: &Entity) -> usize {
-        self.entities.get(entity).map_or(0, |state| state.mailbox.touched.get())
+        self.residents.get(entity).map_or(0, |state| state.mailbox.touched.get())
     }
 
-    fn has_mutation(&self, mutation: Mutation) -> bool {
-        self.settings.has_mutation(mutation)
-    }
-
-    fn lease_good(&self, now: Now) -> bool {
-        let lease = self.lease;
-        let good = if self.has_mutation(Mutation::DoubleLease) { lease * 2 } else { lease / 5 * 4 };
-        self.lease_start.is_some_and(|sent| now.mono.saturating_sub(sent) < good)
-    }
-
-    fn wake_by(&mut self, at: u64) {
-        self.next_wake = Some(self.next_wake.map_or(at, |wake| wake.min(at)));
+    /// Entities that were examined since it was last asked.
+    #[cfg(test)]
+    pub(super) fn take_visits(&mut self) -> usize {
+        std::mem::take(&mut self.context.visits)
     }
 
     /// Nothing is left of an entity in memory.
     fn drop_entity(&mut self, entity: &Entity) {
-        if let Some(timer) = self.entities.remove(entity).and_then(|state| state.timer) {
-            self.timers.remove(&(timer, entity.clone()));
-        }
-        self.stalled.remove(entity);
-    }
-
-    fn reply(&mut self, token: ReplyToken, outcome: Outcome) {
-        self.actions.push_back(Action::Reply { token, outcome });
-    }
-
-    fn next_turn(&mut self) -> TurnId {
-        self.last_turn += 1;
-        TurnId {
-            nonce: self.ownership.incarnation.nonce,
-            shard: self.ownership.shard.shard.0,
-            epoch: self.ownership.epoch,
-            number: self.last_turn,
-        }
+        let timer = self.residents.remove(entity).and_then(|state| state.timer);
+        self.schedule.forget(entity, timer);
     }
 }
 

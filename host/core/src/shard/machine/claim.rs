@@ -1,155 +1,257 @@
 //! The right to write: claiming, claiming again after an unknown outcome, and losing (R1, R3, R5).
 
-use super::*;
+use std::sync::Arc;
 
-impl Machine {
-    pub(super) fn on_claimed(&mut self, now: Now, number: u64, outcome: ClaimOutcome) {
-        if number != self.claim.number || !self.claim_pending {
-            return;
+use super::context::Context;
+use super::{Ownership, Phase};
+use crate::extensions::Extensions;
+use crate::ids::TurnId;
+use crate::message::{Outcome, OwnerHint, codes};
+use crate::records::Claim;
+use crate::shard::Action;
+
+/// The machine's claim of its shard, and the phase that follows from it.
+#[derive(Debug)]
+pub(super) struct ShardClaim {
+    ownership: Ownership,
+    phase: Phase,
+    claim: Arc<Claim>,
+    /// The claim was sent and not answered.
+    pending: bool,
+    /// When to claim again, after a claim that failed.
+    retry_at: Option<u64>,
+    /// How long to wait after the next failure.
+    backoff: u64,
+    /// When a stopping shard interrupts the turns that still run.
+    stop_at: Option<u64>,
+    /// Whose the shard is, once it was lost and the store named the owner.
+    owner_hint: Option<OwnerHint>,
+    last_turn: u64,
+}
+
+impl ShardClaim {
+    /// Claims the shard.
+    pub(super) fn new(context: &mut Context, ownership: Ownership) -> Self {
+        let claim = Arc::new(Claim {
+            cluster: ownership.cluster,
+            shard: ownership.shard.clone(),
+            epoch: ownership.epoch,
+            node: ownership.node.clone(),
+            incarnation: ownership.incarnation,
+            number: 1,
+            extensions: Extensions::default(),
+        });
+        context.push(Action::Claim(claim.clone()));
+        Self {
+            ownership,
+            phase: Phase::Claiming,
+            claim,
+            pending: true,
+            retry_at: None,
+            backoff: context.settings.claim_backoff,
+            stop_at: None,
+            owner_hint: None,
+            last_turn: 0,
         }
-        self.claim_pending = false;
-        match outcome {
-            ClaimOutcome::Granted => {
-                self.claim_wait = self.settings.claim_backoff;
-                if self.phase == Phase::Claiming {
-                    self.phase = Phase::Serving;
-                }
-                for mut commit in std::mem::take(&mut self.unsent_commits) {
-                    commit.claim = self.claim.clone();
-                    self.outstanding += 1;
-                    self.actions.push_back(Action::Commit(Box::new(commit)));
-                }
-                self.advance_stalled(now);
-            }
-            ClaimOutcome::Refused { current: standing } => {
-                let message = format!(
-                    "shard {} belongs to {} since epoch {}",
-                    self.ownership.shard, standing.node, standing.epoch.0
-                );
-                self.lose_shard(Some(standing), message);
-            }
-            ClaimOutcome::OtherCluster { store_cluster: store } => {
-                let message = format!("the store belongs to cluster {store}");
-                self.lose_shard(None, message);
-            }
-            ClaimOutcome::Failed(why) => {
-                if self.phase == Phase::Claiming {
-                    self.claim_at = Some(now.mono + self.claim_wait);
-                    self.wake_by(now.mono + self.claim_wait);
-                    self.claim_wait = (self.claim_wait * 2).min(self.settings.claim_backoff * 16);
-                }
-                self.store_failed(&why);
-            }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn is_serving(&self) -> bool {
+        self.phase == Phase::Serving
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.phase == Phase::Stopping
+    }
+
+    pub(super) fn ownership(&self) -> &Ownership {
+        &self.ownership
+    }
+
+    pub(super) fn current(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    /// Whether an answer is awaited.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    /// Whether commits can name the claim now. If not, they wait for its answer.
+    pub(super) fn may_commit(&self) -> bool {
+        self.phase != Phase::Claiming && !self.pending
+    }
+
+    pub(super) fn next_turn(&mut self) -> TurnId {
+        self.last_turn += 1;
+        TurnId {
+            nonce: self.ownership.incarnation.nonce,
+            shard: self.ownership.shard.shard.0,
+            epoch: self.ownership.epoch,
+            number: self.last_turn,
+        }
+    }
+
+    /// Whether this machine ran the turn, and not the one before it for the same shard.
+    pub(super) fn ran(&self, turn: &TurnId) -> bool {
+        turn.epoch == self.ownership.epoch && turn.nonce == self.ownership.incarnation.nonce
+    }
+
+    // Claiming.
+
+    /// Takes an answer; returns whether it was awaited.
+    pub(super) fn take_answer(&mut self, number: u64) -> bool {
+        number == self.claim.number && std::mem::take(&mut self.pending)
+    }
+
+    pub(super) fn on_granted(&mut self, context: &Context) {
+        self.backoff = context.settings.claim_backoff;
+        if self.phase == Phase::Claiming {
+            self.phase = Phase::Serving;
+        }
+    }
+
+    /// The claim failed: returns when it is sent again, if so.
+    pub(super) fn on_failed(&mut self, context: &Context) -> Option<u64> {
+        if self.phase != Phase::Claiming {
+            return None;
+        }
+        let retry_at = context.mono() + self.backoff;
+        self.retry_at = Some(retry_at);
+        self.backoff = (self.backoff * 2).min(context.settings.claim_backoff * 16);
+        Some(retry_at)
+    }
+
+    /// Nobody knows what became of a commit: the shard is claimed again (R3).
+    pub(super) fn on_unknown_commit(&mut self) {
+        if self.phase == Phase::Serving {
+            self.phase = Phase::Claiming;
         }
     }
 
     /// Claims the shard again once every commit under the old number is answered (R3).
-    pub(super) fn maybe_claim(&mut self) {
-        if self.phase == Phase::Claiming
-            && self.outstanding == 0
-            && !self.claim_pending
-            && self.claim_at.is_none()
-        {
+    pub(super) fn claim_again(&mut self, context: &mut Context) {
+        if self.phase == Phase::Claiming && !self.pending && self.retry_at.is_none() {
             let mut claim = Claim::clone(&self.claim);
             claim.number += 1;
             self.claim = Arc::new(claim);
-            self.send_claim();
+            self.send(context);
         }
     }
 
-    pub(super) fn send_claim(&mut self) {
-        self.claim_pending = true;
-        self.claim_at = None;
-        self.actions.push_back(Action::Claim(self.claim.clone()));
+    /// Sends a claim that failed again, if it is time; else returns when it will be.
+    pub(super) fn retry(&mut self, context: &mut Context) -> Option<u64> {
+        let at = self.retry_at?;
+        if at > context.mono() {
+            return Some(at);
+        }
+        self.send(context);
+        None
     }
 
-    /// The store could not grant the claim: what waits is told so, and what ran ahead is dropped.
-    pub(super) fn store_failed(&mut self, why: &str) {
-        let outcome = Outcome::not_run_retryable(
-            codes::STORE_UNAVAILABLE,
-            format!("the store failed: {why}"),
-            1_000,
-        );
-        self.drop_unsent_commits(None, &outcome);
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
-            self.give_up(&entity, &outcome);
-        }
+    fn send(&mut self, context: &mut Context) {
+        self.pending = true;
+        self.retry_at = None;
+        context.push(Action::Claim(self.claim.clone()));
     }
 
-    /// The shard is another's. A machine that was told to stop still ends by `Stopped`: somebody waits for it.
-    pub(super) fn lose_shard(&mut self, standing: Option<Box<Claim>>, message: String) {
-        self.owner_hint = standing.as_deref().map(OwnerHint::from);
-        let outcome = Outcome::not_run_retryable(codes::NOT_OWNER, message.clone(), 100)
-            .with_owner_hint(self.owner_hint.clone());
-        self.drop_unsent_commits(None, &outcome);
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
-            self.give_up(&entity, &outcome);
-        }
-        if self.phase != Phase::Stopping {
-            self.phase = Phase::Lost;
-            self.actions.push_back(Action::Lost { current: standing, message });
-        }
-    }
+    // The end.
 
-    /// The same when the node knows it, and nothing is waited for: what a commit under way came to is never told here.
-    pub(super) fn on_drop(&mut self) {
-        self.phase = Phase::Lost;
-        self.claim_pending = false;
-        self.claim_at = None;
-        self.stop_at = None;
-        self.next_wake = None;
-        let ended = OwnerHint { epoch: self.ownership.epoch, owner: None };
-        self.owner_hint.get_or_insert(ended);
-        let text = format!("shard {} belongs to another node", self.ownership.shard);
-        let outcome = Outcome::not_run_retryable(codes::NOT_OWNER, text, 100)
-            .with_owner_hint(self.owner_hint.clone());
-        self.drop_unsent_commits(None, &outcome);
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
-            self.give_up(&entity, &outcome);
-            let Some(state) = self.entities.get_mut(&entity) else { continue };
-            for gated in std::mem::take(&mut state.gate) {
-                for (query, ..) in gated.queries {
-                    self.finish(&entity, &query, outcome.clone(), false);
-                }
-                let message =
-                    "the shard went to another node before the turn was known to be durable";
-                let unknown = Outcome::Unknown { message: message.into() };
-                if let Some(command) = gated.message {
-                    self.finish(&entity, &command, unknown, false);
-                }
-            }
-        }
-        self.entities.clear();
-        self.timers.clear();
-        self.stalled.clear();
-    }
-
-    pub(super) fn on_stop(&mut self, now: Now, reason: StopReason) {
+    /// Begins to stop, and returns when running turns are interrupted; none if the shard has stopped or was lost.
+    pub(super) fn stop(&mut self, context: &Context) -> Option<u64> {
         if !matches!(self.phase, Phase::Serving | Phase::Claiming) {
-            return;
+            return None;
         }
         self.phase = Phase::Stopping;
-        self.stop_at = Some(now.mono + self.settings.stop_timeout);
-        self.wake_by(now.mono + self.settings.stop_timeout);
-        let outcome = self.handing_off_outcome();
-        self.claim_at = None;
-        // What waits for a claim is not worth waiting for; nor is an instance that ran ahead with it.
-        for entity in
-            self.unsent_commits.iter().map(|commit| commit.entity.clone()).collect::<Vec<_>>()
-        {
-            self.drop_instance(&entity);
+        self.retry_at = None;
+        self.stop_at = Some(context.mono() + context.settings.stop_timeout);
+        self.stop_at
+    }
+
+    /// When running turns are interrupted.
+    pub(super) fn stop_at(&self) -> Option<u64> {
+        self.stop_at
+    }
+
+    /// The stop deadline has passed.
+    pub(super) fn on_stop_deadline(&mut self) {
+        self.stop_at = None;
+    }
+
+    pub(super) fn on_stopped(&mut self, context: &mut Context) {
+        self.phase = Phase::Stopped;
+        context.push(Action::Stopped);
+    }
+
+    /// Whether the shard may still be lost by a refused commit: not while it claims, as that answer says more.
+    pub(super) fn may_be_lost_by_commit(&self) -> bool {
+        !matches!(self.phase, Phase::Lost | Phase::Claiming)
+    }
+
+    /// The shard is another's. Returns what waiting messages are answered.
+    pub(super) fn on_lost(&mut self, current: Option<&Claim>, message: &str) -> Outcome {
+        self.owner_hint = current.map(OwnerHint::from);
+        self.not_owner(message)
+    }
+
+    /// Ends as lost. A machine that was asked to stop still ends by `Stopped`: somebody waits for it.
+    pub(super) fn end_lost(
+        &mut self,
+        context: &mut Context,
+        current: Option<Box<Claim>>,
+        message: String,
+    ) {
+        if self.phase != Phase::Stopping {
+            self.phase = Phase::Lost;
+            context.push(Action::Lost { current, message });
         }
-        self.drop_unsent_commits(None, &outcome);
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
-            let Some(state) = self.entities.get(&entity) else { continue };
-            if !state.stage.has_instance() {
-                self.give_up(&entity, &outcome);
-                continue;
+    }
+
+    /// The node knows that the shard is another's. Returns what waiting messages are answered.
+    pub(super) fn drop_shard(&mut self) -> Outcome {
+        self.phase = Phase::Lost;
+        self.pending = false;
+        self.retry_at = None;
+        self.stop_at = None;
+        let ended = OwnerHint { epoch: self.ownership.epoch, owner: None };
+        self.owner_hint.get_or_insert(ended);
+        self.not_owner(&self.belongs_to_another())
+    }
+
+    // Refusals.
+
+    /// Why no message is admitted in this phase, if so.
+    pub(super) fn refusal(&self) -> Option<Outcome> {
+        match self.phase {
+            Phase::Lost => Some(self.not_owner(&self.belongs_to_another())),
+            Phase::Stopping | Phase::Stopped => Some(self.handing_off_outcome()),
+            Phase::Claiming if self.retry_at.is_some() => {
+                let text = "the store does not answer; it is asked again";
+                Some(Outcome::not_run_retryable(codes::STORE_UNAVAILABLE, text, 1_000))
             }
-            for id in state.mailbox.all() {
-                self.finish(&entity, &id, outcome.clone(), false);
-            }
-            self.stop_when_idle(now, &entity, reason);
+            Phase::Claiming | Phase::Serving => None,
         }
+    }
+
+    pub(super) fn belongs_to_another(&self) -> String {
+        format!("shard {} belongs to another node", self.ownership.shard)
+    }
+
+    fn not_owner(&self, message: &str) -> Outcome {
+        Outcome::not_run_retryable(codes::NOT_OWNER, message, 100)
+            .with_owner_hint(self.owner_hint.clone())
+    }
+
+    pub(super) fn handing_off_outcome(&self) -> Outcome {
+        let text = format!("shard {} is being handed over", self.ownership.shard);
+        self.rebalancing_outcome(text)
+    }
+
+    pub(super) fn rebalancing_outcome(&self, text: impl Into<String>) -> Outcome {
+        let ends = OwnerHint { epoch: self.ownership.epoch, owner: None };
+        Outcome::not_run_retryable(codes::REBALANCING, text, 100).with_owner_hint(Some(ends))
     }
 }

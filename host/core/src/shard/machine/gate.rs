@@ -1,22 +1,79 @@
 //! The output gate: nothing is answered before it is durable (promise 2, R3).
 
-use super::*;
+use super::claim::ShardClaim;
+use super::context::Context;
+use super::{
+    Action, Entity, GuestReply, Head, Machine, MessageId, Mutation, Outcome, OwnerHint,
+    RecordedReply, TurnId, codes,
+};
+use crate::extensions::Extensions;
+use crate::records::{Commit, CommitOutcome, CommitRefusal, RecordKey, RecordWrite};
+use crate::shard::entity::{GatedTurn, StartBackoff};
+
+/// The commits of the shard that are not answered. Their turns wait at the gates of their entities.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    /// Commits that were sent and not answered.
+    outstanding: usize,
+    /// Commits that wait for the shard to be claimed again.
+    unsent: Vec<Commit>,
+}
+
+impl Gate {
+    /// Whether a commit was sent and not answered.
+    pub(super) fn has_outstanding(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Sends a commit, or keeps it until it can name the next claim.
+    fn submit(&mut self, context: &mut Context, claim: &ShardClaim, commit: Commit) {
+        if claim.may_commit() {
+            self.outstanding += 1;
+            context.push(Action::Commit(Box::new(commit)));
+        } else {
+            self.unsent.push(commit);
+        }
+    }
+
+    fn on_answer(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
+    /// Sends the commits that waited, under the claim that was granted.
+    pub(super) fn send_unsent(&mut self, context: &mut Context, claim: &ShardClaim) {
+        for mut commit in std::mem::take(&mut self.unsent) {
+            commit.claim = claim.current().clone();
+            self.outstanding += 1;
+            context.push(Action::Commit(Box::new(commit)));
+        }
+    }
+
+    /// The entities of commits that wait, in their order.
+    pub(super) fn entities_with_unsent(&self) -> Vec<Entity> {
+        self.unsent.iter().map(|commit| commit.entity.clone()).collect()
+    }
+
+    /// Takes the commits that wait, of one entity or of all.
+    fn take_unsent(&mut self, only: Option<&Entity>) -> Vec<Commit> {
+        let is_taken = |commit: &mut Commit| only.is_none_or(|entity| *entity == commit.entity);
+        self.unsent.extract_if(.., is_taken).collect()
+    }
+}
 
 impl Machine {
-    #[expect(clippy::too_many_arguments, reason = "one turn's parts, used once each")]
+    /// A turn has run: has its effects made durable.
     pub(super) fn commit(
         &mut self,
-        now: Now,
         entity: &Entity,
         turn: TurnId,
         id: Option<MessageId>,
-        answer: GuestReply,
+        reply: GuestReply,
         writes: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
         state_bytes: Option<u64>,
     ) {
-        let keep_lanes = !self.has_mutation(Mutation::IgnoreLanes);
-        let keep_watermark = !self.has_mutation(Mutation::WatermarkNotCommitted);
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let keep_lanes = !self.context.has_mutation(Mutation::IgnoreLanes);
+        let keep_watermark = !self.context.has_mutation(Mutation::WatermarkNotCommitted);
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let from = state.head.version;
         let version = from + 1;
         let mut writes: Vec<RecordWrite> = writes
@@ -24,16 +81,21 @@ impl Machine {
             .map(|(key, value)| RecordWrite { key: RecordKey::State(key), value })
             .collect();
         let message = id.and_then(|id| state.entries.get(&id)).map(|entry| entry.message.clone());
-        let (lanes, lanes_beside, lane_writes) = match message {
+        let (lanes, spilled_lane_count, lane_writes) = match message {
             Some(message) if keep_lanes => {
                 let recorded = RecordedReply {
                     sequence: message.id.sequence,
                     digest: message.digest,
                     version,
-                    reply: answer.clone(),
+                    reply: reply.clone(),
                     extensions: Extensions::default(),
                 };
-                state.lanes.record(&message, recorded, now.cluster_time, &self.settings)
+                state.lanes.record(
+                    &message,
+                    recorded,
+                    self.context.now.cluster_time,
+                    &self.context.settings,
+                )
             }
             _ => state.lanes.take_head_and_writes(None),
         };
@@ -43,34 +105,23 @@ impl Machine {
             revision: state.revision,
             turn,
             state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
-            spilled_lane_count: lanes_beside,
+            spilled_lane_count,
             watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
             ..state.head.clone()
         };
         let head = Head { lanes, ..state.head.clone() };
-        state.gate.push_back(GatedTurn {
-            turn,
-            message: id,
-            reply: answer,
-            version,
-            queries: Vec::new(),
-        });
+        state.gate.push_back(GatedTurn { turn, message: id, reply, version, queries: Vec::new() });
         let commit = Commit {
-            claim: self.claim.clone(),
+            claim: self.claim.current().clone(),
             entity: entity.clone(),
             expected_version: from,
             head,
             writes,
             extensions: Extensions::default(),
         };
-        if self.phase == Phase::Claiming || self.claim_pending {
-            self.unsent_commits.push(commit);
-        } else {
-            self.outstanding += 1;
-            self.actions.push_back(Action::Commit(Box::new(commit)));
-        }
-        if self.has_mutation(Mutation::ReplyBeforeCommit)
-            && let Some(gated) = self.entities.get(entity).and_then(|state| state.gate.back())
+        self.gate.submit(&mut self.context, &self.claim, commit);
+        if self.context.has_mutation(Mutation::ReplyBeforeCommit)
+            && let Some(gated) = self.residents.get(entity).and_then(|state| state.gate.back())
             && let Some(id) = gated.message
         {
             let outcome = Outcome::Final { reply: gated.reply.clone(), version };
@@ -78,19 +129,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_committed(
-        &mut self,
-        now: Now,
-        entity: &Entity,
-        turn: TurnId,
-        outcome: CommitOutcome,
-    ) {
-        if turn.epoch != self.ownership.epoch || turn.nonce != self.ownership.incarnation.nonce {
-            // Of the machine before this one, for the same shard.
+    pub(super) fn on_committed(&mut self, entity: &Entity, turn: TurnId, outcome: CommitOutcome) {
+        if !self.claim.ran(&turn) {
             return;
         }
-        self.outstanding = self.outstanding.saturating_sub(1);
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        self.gate.on_answer();
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { return };
         let Some(gated) = state.gate.remove(at) else { return };
         let started = state.start_turn.take_if(|start| *start == turn).is_some();
@@ -102,18 +146,16 @@ impl Machine {
                     self.finish(entity, &id, outcome, false);
                 }
                 for (id, answer, version) in gated.queries {
-                    self.finish_query(now, entity, &id, answer, version);
+                    self.finish_query(entity, &id, answer, version);
                 }
-                return self.advance(now, entity);
+                return self.advance(entity);
             }
             CommitOutcome::Unknown(why) => {
                 let message = format!("whether the turn was made durable is not known: {why}");
-                if self.has_mutation(Mutation::UnknownIsNotRun) {
+                if self.context.has_mutation(Mutation::UnknownIsNotRun) {
                     Outcome::not_run_retryable(codes::COMMIT_REFUSED, message, 10)
                 } else {
-                    if self.phase == Phase::Serving {
-                        self.phase = Phase::Claiming;
-                    }
+                    self.claim.on_unknown_commit();
                     Outcome::Unknown { message }
                 }
             }
@@ -127,7 +169,7 @@ impl Machine {
                 )
             }
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) if started => {
-                return self.pause_start(now, entity, &why);
+                return self.pause_start(entity, &why);
             }
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
                 Outcome::not_run_retryable(codes::STORE_FULL, why, 1_000)
@@ -136,11 +178,11 @@ impl Machine {
             CommitOutcome::Refused(CommitRefusal::TooLarge(why)) => {
                 Outcome::not_run(codes::TURN_TOO_LARGE, why)
             }
-            CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }) => {
-                let message = format!("shard {} belongs to another node", self.ownership.shard);
-                let hint = standing.as_deref().map(OwnerHint::from);
-                if !matches!(self.phase, Phase::Lost | Phase::Claiming) {
-                    self.lose_shard(standing, message.clone());
+            CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current }) => {
+                let message = self.claim.belongs_to_another();
+                let hint = current.as_deref().map(OwnerHint::from);
+                if self.claim.may_be_lost_by_commit() {
+                    self.lose_shard(current, message.clone());
                 }
                 Outcome::not_run_retryable(codes::NOT_OWNER, message, 100).with_owner_hint(hint)
             }
@@ -158,24 +200,22 @@ impl Machine {
             self.finish(entity, &id, refusal, false);
         }
         self.discard_uncommitted(entity);
-        self.advance(now, entity);
+        self.advance(entity);
     }
 
     /// The store refused a start turn for a limit, and would refuse the next one: what waits is told so, and what comes
     /// waits for a while.
-    fn pause_start(&mut self, now: Now, entity: &Entity, why: &str) {
-        let last = self.entities.get(entity).and_then(|state| state.start_backoff);
-        let pause = StartBackoff::after(last, now.mono, self.settings.start_backoff);
+    fn pause_start(&mut self, entity: &Entity, why: &str) {
+        let last = self.residents.get(entity).and_then(|state| state.start_backoff);
+        let pause =
+            StartBackoff::after(last, self.context.mono(), self.context.settings.start_backoff);
         self.discard_uncommitted(entity);
         let retry_after = u32::try_from(pause.span).unwrap_or(u32::MAX);
         let text = format!("the entity's start was not made durable: {why}");
         self.give_up(entity, &Outcome::not_run_retryable(codes::STORE_FULL, text, retry_after));
-        let state = self
-            .entities
-            .entry(entity.clone())
-            .or_insert_with(|| ResidentEntity::new(now.mono, &self.queued_total));
+        let state = self.residents.get_or_create(&self.context, entity);
         state.start_backoff = Some(pause);
-        self.advance(now, entity);
+        self.advance(entity);
     }
 
     /// Drops all that ran ahead of the store, and the commits that were not handed to it.
@@ -191,13 +231,8 @@ impl Machine {
 
     /// Ends turns whose commits were never handed to the store: they have had no effect.
     pub(super) fn drop_unsent_commits(&mut self, only: Option<&Entity>, outcome: &Outcome) {
-        let held = std::mem::take(&mut self.unsent_commits);
-        for commit in held {
-            if only.is_some_and(|entity| *entity != commit.entity) {
-                self.unsent_commits.push(commit);
-                continue;
-            }
-            let Some(state) = self.entities.get_mut(&commit.entity) else { continue };
+        for commit in self.gate.take_unsent(only) {
+            let Some(state) = self.residents.get_mut(&commit.entity) else { continue };
             let turn = commit.head.turn;
             let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { continue };
             let Some(gated) = state.gate.remove(at) else { continue };

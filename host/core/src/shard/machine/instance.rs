@@ -1,27 +1,36 @@
-//! Instances: loaded, given room, started, run, stopped and dropped.
+//! Instances: loaded, given a slot, started, run, stopped and dropped.
 
-use super::*;
+use std::sync::Arc;
+
+use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes};
+use crate::message::{Message, MessageKind};
+use crate::records::LoadedEntity;
+use crate::shard::entity::Stage;
+use crate::shard::{ActivationOutcome, StartReason, StopReason, TurnOutput, TurnResult};
 
 impl Machine {
     pub(super) fn on_loaded(
         &mut self,
-        now: Now,
         entity: &Entity,
         generation: u64,
         result: Result<LoadedEntity, String>,
     ) {
-        let revision = self.types.get(&entity.entity_type).map_or(0, |settings| settings.revision);
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let revision = self.types.revision_of(entity);
+        let Some(state) = self.residents.get_mut(entity) else { return };
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
         let outcome = match result {
             Ok(mut loaded) => {
-                state.lanes.reload(&mut loaded, now.cluster_time, &self.settings);
+                state.lanes.reload(
+                    &mut loaded,
+                    self.context.now.cluster_time,
+                    &self.context.settings,
+                );
                 state.head = loaded.head.unwrap_or_default();
                 state.stage = Stage::Loaded;
                 if state.head.revision <= revision {
-                    return self.advance(now, entity);
+                    return self.advance(entity);
                 }
                 let text = format!(
                     "{entity} was last written by revision {}, and this node runs {revision}: deploy a higher one",
@@ -38,10 +47,10 @@ impl Machine {
         self.give_up(entity, &outcome);
     }
 
-    pub(super) fn on_slot(&mut self, now: Now, entity: &Entity, generation: u64) {
-        let revision = self.types.get(&entity.entity_type).map_or(0, |settings| settings.revision);
-        let turn = self.next_turn();
-        let wanted = self.entities.get_mut(entity).filter(|state| {
+    pub(super) fn on_slot(&mut self, entity: &Entity, generation: u64) {
+        let revision = self.types.revision_of(entity);
+        let turn = self.claim.next_turn();
+        let wanted = self.residents.get_mut(entity).filter(|state| {
             matches!(state.stage, Stage::AwaitingSlot(_)) && state.generation == generation
         });
         let Some(state) = wanted else {
@@ -50,25 +59,24 @@ impl Machine {
         };
         if state.queued_messages() == 0 {
             state.stage = Stage::Loaded;
-            self.actions.push_back(Action::ReleaseSlot { entity: entity.clone(), generation });
-            return self.advance(now, entity);
+            self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
+            return self.advance(entity);
         }
         state.stage = Stage::Starting(turn);
         state.revision = revision;
         let reason =
             if state.head.version == 0 { StartReason::FirstMessage } else { StartReason::Message };
         let entity = entity.clone();
-        self.actions.push_back(Action::Activate { entity, generation, reason });
+        self.context.push(Action::Activate { entity, generation, reason });
     }
 
     pub(super) fn on_activated(
         &mut self,
-        now: Now,
         entity: &Entity,
         generation: u64,
         result: ActivationOutcome,
     ) {
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let Stage::Starting(turn) = state.stage else { return };
         if state.generation != generation {
             return;
@@ -84,9 +92,9 @@ impl Machine {
                 state.passivates = passivate;
                 if !writes.is_empty() {
                     state.start_turn = Some(turn);
-                    self.commit(now, entity, turn, None, answer, writes, state_bytes);
+                    self.commit(entity, turn, None, answer, writes, state_bytes);
                 }
-                return self.advance(now, entity);
+                return self.advance(entity);
             }
             ActivationOutcome::Started(TurnOutput {
                 result: TurnResult::Failed { code, message, retry_after },
@@ -122,48 +130,41 @@ impl Machine {
 
     pub(super) fn on_turn_done(
         &mut self,
-        now: Now,
         entity: &Entity,
         generation: u64,
         turn: TurnId,
         result: TurnOutput,
     ) {
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Some(state) = self.residents.get_mut(entity) else { return };
         if state.generation != generation {
             return;
         }
         match state.stage {
             Stage::Running(running, id) if running == turn => {
-                state.last_used = now.mono;
+                state.last_used = self.context.mono();
                 state.stage = Stage::Idle;
                 if result.passivate || state.passivates {
                     state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
                 }
-                self.on_message_done(now, entity, turn, id, result);
-                self.advance(now, entity);
+                self.on_message_done(entity, turn, id, result);
+                self.advance(entity);
             }
             Stage::Stopping(stopping) if stopping == turn => {
                 if let TurnResult::Replied(answer) = result.result
                     && !result.writes.is_empty()
                 {
-                    self.commit(now, entity, turn, None, answer, result.writes, result.state_bytes);
+                    self.commit(entity, turn, None, answer, result.writes, result.state_bytes);
                 }
                 self.drop_instance(entity);
-                self.advance(now, entity);
+                self.advance(entity);
             }
             _ => {}
         }
     }
 
     /// A query's sender is gone: the copies of others that joined it are served, else it ends without a turn.
-    pub(super) fn on_abandoned(
-        &mut self,
-        now: Now,
-        entity: &Entity,
-        generation: u64,
-        turn: TurnId,
-    ) {
-        let Some(state) = self.entities.get_mut(entity) else { return };
+    pub(super) fn on_abandoned(&mut self, entity: &Entity, generation: u64, turn: TurnId) {
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let Stage::Running(running, id) = state.stage else { return };
         let Some(entry) = state.entries.get_mut(&id) else { return };
         if (running, state.generation) != (turn, generation)
@@ -179,26 +180,25 @@ impl Machine {
             entry.message =
                 Arc::new(Message { reply_token: next, ..Message::clone(&entry.message) });
             self.put_back(entity, id);
-            self.reply(gone, outcome);
+            self.context.reply(gone, outcome);
         } else {
             entry.reply_tokens.push(gone);
             self.finish(entity, &id, outcome, false);
         }
-        self.advance(now, entity);
+        self.advance(entity);
     }
 
     pub(super) fn on_message_done(
         &mut self,
-        now: Now,
         entity: &Entity,
         turn: TurnId,
         id: MessageId,
         result: TurnOutput,
     ) {
-        let bound = self.settings.max_lanes;
-        let gated = !self.has_mutation(Mutation::ReplyBeforeCommit);
-        let forget = self.has_mutation(Mutation::SkipErrorRecording);
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let bound = self.context.settings.max_lanes;
+        let gated = !self.context.has_mutation(Mutation::ReplyBeforeCommit);
+        let forget = self.context.has_mutation(Mutation::SkipErrorRecording);
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let Some(message) = state.entries.get(&id).map(|entry| entry.message.clone()) else {
             return;
         };
@@ -235,7 +235,7 @@ impl Machine {
                 let version = state.head.version;
                 match state.gate.back_mut() {
                     Some(turn) if gated => turn.queries.push((id, answer, version)),
-                    _ => self.finish_query(now, entity, &id, answer, version),
+                    _ => self.finish_query(entity, &id, answer, version),
                 }
             }
             TurnResult::Replied(answer) => {
@@ -244,8 +244,8 @@ impl Machine {
                     let outcome = Outcome::Final { reply: answer, version };
                     return self.finish(entity, &id, outcome, true);
                 }
-                self.commit(now, entity, turn, Some(id), answer, result.writes, result.state_bytes);
-                if let Some(state) = self.entities.get_mut(entity) {
+                self.commit(entity, turn, Some(id), answer, result.writes, result.state_bytes);
+                if let Some(state) = self.residents.get_mut(entity) {
                     state.mailbox.unpark(&id);
                 }
             }
@@ -255,13 +255,12 @@ impl Machine {
     /// R8: a query's answer leaves only while the lease is good, by a clock read after the request came.
     pub(super) fn finish_query(
         &mut self,
-        now: Now,
         entity: &Entity,
         id: &MessageId,
         answer: GuestReply,
         version: u64,
     ) {
-        let outcome = if self.may_reply(now) {
+        let outcome = if self.lease.may_reply(&self.context) {
             Outcome::Final { reply: answer, version }
         } else {
             Outcome::not_run_retryable(
@@ -273,15 +272,17 @@ impl Machine {
         self.finish(entity, id, outcome, false);
     }
 
-    pub(super) fn on_evict(&mut self, now: Now, entity: &Entity) {
-        match self.entities.get(entity) {
+    pub(super) fn on_evict(&mut self, entity: &Entity) {
+        match self.residents.get(entity) {
             Some(state)
-                if state.stage == Stage::Idle && !state.mailbox.has_next() && !self.is_paused() =>
+                if state.stage == Stage::Idle
+                    && !state.mailbox.has_next()
+                    && !self.lease.is_paused(&self.context) =>
             {
-                self.stop_when_idle(now, entity, StopReason::Evicted);
+                self.stop_when_idle(entity, StopReason::Evicted);
             }
             Some(state) if state.stage.has_instance() => {
-                self.actions.push_back(Action::RefuseEviction { entity: entity.clone() });
+                self.context.push(Action::RefuseEviction { entity: entity.clone() });
             }
             // Gone meanwhile: `FreeSlot` is on its way.
             _ => {}
@@ -289,46 +290,45 @@ impl Machine {
     }
 
     /// Has the instance given up as soon as it is idle.
-    pub(super) fn stop_when_idle(&mut self, now: Now, entity: &Entity, reason: StopReason) {
-        if let Some(state) = self.entities.get_mut(entity)
+    pub(super) fn stop_when_idle(&mut self, entity: &Entity, reason: StopReason) {
+        if let Some(state) = self.residents.get_mut(entity)
             && state.stage.has_instance()
         {
             state.pending_stop = Some(reason);
-            self.advance(now, entity);
+            self.advance(entity);
         }
     }
 
-    pub(super) fn begin_stop(&mut self, now: Now, entity: &Entity, reason: StopReason) {
-        let has_stop =
-            self.types.get(&entity.entity_type).is_some_and(|settings| settings.has_stop_hook);
+    pub(super) fn begin_stop(&mut self, entity: &Entity, reason: StopReason) {
+        let has_stop = self.types.of(entity).is_some_and(|settings| settings.has_stop_hook);
         // The hook is a turn: a shard that stops while it is suspended drops its instances without it.
-        if !has_stop || self.is_paused() {
+        if !has_stop || self.lease.is_paused(&self.context) {
             return self.drop_instance(entity);
         }
-        let turn = self.next_turn();
-        let stop_by = now.mono.saturating_add(self.settings.stop_timeout);
-        if let Some(state) = self.entities.get_mut(entity) {
+        let turn = self.claim.next_turn();
+        let stop_by = self.context.mono().saturating_add(self.context.settings.stop_timeout);
+        if let Some(state) = self.residents.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
             state.stop_hook_deadline = Some(stop_by);
             let generation = state.generation;
             let entity = entity.clone();
-            self.actions.push_back(Action::CallStopHook { entity, generation, turn, reason });
+            self.context.push(Action::CallStopHook { entity, generation, turn, reason });
         }
     }
 
     /// Drops the instance, or gives up getting one. A message that ran goes back to the mailbox's front.
     pub(super) fn drop_instance(&mut self, entity: &Entity) {
-        let Some(state) = self.entities.get(entity) else { return };
+        let Some(state) = self.residents.get(entity) else { return };
         if let Stage::Running(_, id) = state.stage {
             self.put_back(entity, id);
         }
-        let Some(state) = self.entities.get_mut(entity) else { return };
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let generation = state.generation;
         if state.stage.has_instance() {
-            self.actions.push_back(Action::DropInstance { entity: entity.clone(), generation });
+            self.context.push(Action::DropInstance { entity: entity.clone(), generation });
         }
         if state.stage.has_slot() {
-            self.actions.push_back(Action::ReleaseSlot { entity: entity.clone(), generation });
+            self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
         }
         state.stage = Stage::AwaitingCommits;
         state.pending_stop = None;

@@ -1,52 +1,39 @@
-//! After a lapse of the node's lease (R9): everything stays where it is, and no turn starts.
-//!
-//! It is no phase: a machine may be suspended while it claims, serves or stops. What a suspended one ran before may
-//! still be made durable, as the store fences commits by their claim; what it was asked to run waits in the mailbox,
-//! within the limit and the deadlines that hold there.
+//! Suspension and resumption of the shard's entities (R9): everything stays where it is, and no turn starts.
 
-use super::*;
+use super::{Action, Entity, Machine};
+use crate::shard::entity::{ResidentEntity, Stage};
 
 impl Machine {
-    /// Whether turns must not start now.
-    pub(super) fn is_paused(&self) -> bool {
-        self.suspended && !self.has_mutation(Mutation::RunWhileSuspended)
-    }
-
-    /// Whether an answer that changes nothing may leave: only this node may have written what it says (R8, R9).
-    pub(super) fn may_reply(&self, now: Now) -> bool {
-        self.lease_good(now) && !self.is_paused() || self.has_mutation(Mutation::QueryWithoutLease)
-    }
-
     pub(super) fn on_suspend(&mut self) {
-        self.suspended = true;
-        if !self.is_paused() {
+        self.lease.suspend();
+        if !self.lease.is_paused(&self.context) {
             return;
         }
-        for (entity, state) in &mut self.entities {
-            if let Stage::AwaitingSlot(_) = state.stage {
-                let entity = entity.clone();
-                let generation = state.generation;
-                self.actions.push_back(Action::ReleaseSlot { entity, generation });
-                // Room that was granted meanwhile is not taken for what is asked for after the resumption.
-                self.last_generation += 1;
-                state.generation = self.last_generation;
-                state.stage = Stage::Loaded;
-            }
+        let waits = |(entity, state): (&Entity, &ResidentEntity)| {
+            matches!(state.stage, Stage::AwaitingSlot(_)).then(|| entity.clone())
+        };
+        for entity in self.residents.iter().filter_map(waits).collect::<Vec<_>>() {
+            // A slot that was granted meanwhile is not taken for one that is requested after the resumption.
+            let next_generation = self.residents.next_generation();
+            let Some(state) = self.residents.get_mut(&entity) else { continue };
+            let generation = std::mem::replace(&mut state.generation, next_generation);
+            state.stage = Stage::Loaded;
+            self.context.push(Action::ReleaseSlot { entity, generation });
         }
     }
 
-    pub(super) fn on_resume(&mut self, now: Now) {
-        if !std::mem::take(&mut self.suspended) {
+    pub(super) fn on_resume(&mut self) {
+        if !self.lease.resume() {
             return;
         }
-        let until = now.mono + self.settings.order_timeout;
-        for state in self.entities.values_mut() {
+        let until = self.context.mono() + self.context.settings.order_timeout;
+        for (_, state) in self.residents.iter_mut() {
             // What a parked message must follow may have waited all the while.
             state.mailbox.extend_park_deadlines(until);
         }
-        self.stalled.clear();
-        for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
-            self.advance(now, &entity);
+        self.schedule.take_stalled();
+        for entity in self.residents.names() {
+            self.advance(&entity);
         }
     }
 }

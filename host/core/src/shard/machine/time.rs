@@ -1,70 +1,64 @@
-//! What happens because time passes, and because a type is deployed anew.
+//! What happens because time passes, and because a type is deployed again.
 
-use super::*;
+use std::sync::Arc;
+
+use super::{Entity, Machine, Outcome, codes};
+#[cfg(debug_assertions)]
+use crate::shard::Phase;
+use crate::shard::entity::{ResidentEntity, Stage};
+use crate::shard::{StopReason, TypeSettings};
 
 impl Machine {
-    pub(super) fn on_type(&mut self, now: Now, kind: Arc<str>, settings: TypeSettings) {
-        let known = self.types.get(&kind).map(|old| old.revision);
-        if known.is_some_and(|known| known > settings.revision) {
-            // Word of an older deployment that came late: it must not run on what the newer one wrote (R24).
-            return;
-        }
-        let newer = known.is_some_and(|known| known < settings.revision);
-        self.types.insert(kind.clone(), settings);
-        if newer {
-            let of_type: Vec<_> =
-                self.entities.keys().filter(|entity| entity.entity_type == kind).cloned().collect();
-            for entity in of_type {
-                self.stop_when_idle(now, &entity, StopReason::Redeployed);
+    pub(super) fn on_type(&mut self, entity_type: Arc<str>, settings: TypeSettings) {
+        if self.types.on_deployed(entity_type.clone(), settings) {
+            for entity in self.residents.names() {
+                if entity.entity_type == entity_type {
+                    self.stop_when_idle(&entity, StopReason::Redeployed);
+                }
             }
         }
     }
 
-    pub(super) fn tick(&mut self, now: Now) {
-        self.next_wake = None;
-        if let Some(at) = self.claim_at {
-            if at <= now.mono {
-                self.send_claim();
-            } else {
-                self.wake_by(at);
-            }
+    pub(super) fn tick(&mut self) {
+        self.schedule.on_tick();
+        if let Some(at) = self.claim.retry(&mut self.context) {
+            self.schedule.wake_by(at);
         }
         // Those that are due now, once each: what is due again at once is for the next tick.
         let mut due = Vec::new();
-        while self.timers.first().is_some_and(|(at, _)| *at <= now.mono) {
-            let Some((_, entity)) = self.timers.pop_first() else { break };
-            if let Some(state) = self.entities.get_mut(&entity) {
+        while let Some(entity) = self.schedule.take_due(self.context.mono()) {
+            if let Some(state) = self.residents.get_mut(&entity) {
                 state.timer = None;
             }
             due.push(entity);
         }
         for entity in due {
-            self.tick_entity(now, &entity);
+            self.tick_entity(&entity);
         }
-        if let Some(at) = self.stop_at {
-            if at <= now.mono {
-                self.stop_at = None;
-                let outcome = self
-                    .rebalancing_outcome("the shard's stop deadline passed while the message ran");
-                for entity in self.entities.keys().cloned().collect::<Vec<_>>() {
+        match self.claim.stop_at() {
+            Some(at) if at <= self.context.mono() => {
+                self.claim.on_stop_deadline();
+                let text = "the shard's stop deadline passed while the message ran";
+                let outcome = self.claim.rebalancing_outcome(text);
+                for entity in self.residents.names() {
                     self.give_up(&entity, &outcome);
                 }
-            } else {
-                self.wake_by(at);
             }
+            Some(at) => self.schedule.wake_by(at),
+            None => {}
         }
     }
 
-    pub(super) fn tick_entity(&mut self, now: Now, entity: &Entity) {
-        let paused = self.is_paused();
-        let Some(state) = self.entities.get(entity) else { return };
-        for id in state.mailbox.expired(now.mono) {
+    fn tick_entity(&mut self, entity: &Entity) {
+        let paused = self.lease.is_paused(&self.context);
+        let Some(state) = self.residents.get(entity) else { return };
+        for id in state.mailbox.expired(self.context.mono()) {
             self.finish_expired(entity, &id);
         }
-        let Some(state) = self.entities.get(entity) else { return };
+        let Some(state) = self.residents.get(entity) else { return };
         let impatient = match paused {
             true => Vec::new(),
-            false => state.mailbox.park_expired(now.mono),
+            false => state.mailbox.park_expired(self.context.mono()),
         };
         for id in impatient {
             let outcome = Outcome::not_run_retryable(
@@ -74,10 +68,10 @@ impl Machine {
             );
             self.finish(entity, &id, outcome, false);
         }
-        let settings = &self.settings;
-        let Some(state) = self.entities.get(entity) else { return };
+        let settings = &self.context.settings;
+        let Some(state) = self.residents.get(entity) else { return };
         if let Stage::AwaitingSlot(since) = state.stage
-            && since + settings.instance_slot_timeout <= now.mono
+            && since + settings.instance_slot_timeout <= self.context.mono()
         {
             let outcome = Outcome::not_run_retryable(
                 codes::OVERLOADED,
@@ -87,49 +81,42 @@ impl Machine {
             self.give_up(entity, &outcome);
             return;
         }
-        if state.stop_hook_deadline.is_some_and(|at| at <= now.mono) {
+        if state.stop_hook_deadline.is_some_and(|at| at <= self.context.mono()) {
             // Its hook is worth no more time: the instance is dropped as it stands.
             self.drop_instance(entity);
         }
-        let Some(state) = self.entities.get(entity) else { return };
-        let idle = self.types.get(&entity.entity_type).map_or(u64::MAX, |t| t.idle_timeout);
+        let Some(state) = self.residents.get(entity) else { return };
+        let idle = self.types.of(entity).map_or(u64::MAX, |t| t.idle_timeout);
         if state.stage == Stage::Idle
             && state.entries.is_empty()
             && !paused
-            && state.last_used.saturating_add(idle) <= now.mono
+            && state.last_used.saturating_add(idle) <= self.context.mono()
         {
-            self.stop_when_idle(now, entity, StopReason::Idle);
+            self.stop_when_idle(entity, StopReason::Idle);
         } else {
-            self.advance(now, entity);
+            self.advance(entity);
         }
     }
 
-    /// Makes sure that the entity is looked at by the time that it next needs it. A timer that is too early stays: moving
-    /// it at each message would cost more than the look.
+    /// Makes sure that the entity is examined by the time that it next needs it.
     pub(super) fn wake_for(&mut self, entity: &Entity) {
-        let Some(at) = self.entities.get(entity).and_then(|state| self.due(entity, state)) else {
-            return;
-        };
-        let Some(state) = self.entities.get_mut(entity) else { return };
-        if state.timer.is_none_or(|timer| at < timer) {
-            if let Some(timer) = state.timer.replace(at) {
-                self.timers.remove(&(timer, entity.clone()));
-            }
-            self.timers.insert((at, entity.clone()));
+        let due = self.residents.get(entity).and_then(|state| self.due(entity, state));
+        if let (Some(at), Some(state)) = (due, self.residents.get_mut(entity)) {
+            self.schedule.wake_entity_by(entity, state, at);
         }
     }
 
     /// When time alone changes something for the entity.
     fn due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
-        let paused = self.is_paused();
+        let paused = self.lease.is_paused(&self.context);
         let stage = match state.stage {
-            Stage::Unloaded if !paused && self.phase == Phase::Serving => {
+            Stage::Unloaded if !paused && self.claim.is_serving() => {
                 state.start_backoff.map(|pause| pause.ends_at(!state.entries.is_empty()))
             }
-            Stage::AwaitingSlot(since) => Some(since + self.settings.instance_slot_timeout),
+            Stage::AwaitingSlot(since) => Some(since + self.context.settings.instance_slot_timeout),
             Stage::Idle if !paused && state.entries.is_empty() => self
                 .types
-                .get(&entity.entity_type)
+                .of(entity)
                 .map(|settings| state.last_used.saturating_add(settings.idle_timeout)),
             _ => None,
         };
@@ -142,7 +129,7 @@ impl Machine {
     #[cfg(debug_assertions)]
     pub(super) fn find_stuck_entity(&self) -> Option<&Entity> {
         let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {
-            let stalled = self.is_paused() || self.stalled.contains(entity);
+            let stalled = self.lease.is_paused(&self.context) || self.schedule.is_stalled(entity);
             let waits = match state.stage {
                 Stage::Unloaded => stalled || state.start_backoff.is_some(),
                 Stage::Loaded => stalled || !state.mailbox.has_next(),
@@ -150,7 +137,7 @@ impl Machine {
                     let asked = state.mailbox.has_next()
                         || state.pending_stop.is_some()
                         || state.passivates;
-                    stalled || !asked || state.gate.len() >= self.settings.max_gated_turns
+                    stalled || !asked || state.gate.len() >= self.context.settings.max_gated_turns
                 }
                 Stage::AwaitingCommits => !state.gate.is_empty(),
                 // An answer will come.
@@ -159,7 +146,7 @@ impl Machine {
             let due = self.due(entity, state);
             !waits || due.is_some_and(|due| state.timer.is_none_or(|timer| due < timer))
         };
-        let ended = matches!(self.phase, Phase::Lost | Phase::Stopped);
-        self.entities.iter().filter(|_| !ended).find(overlooked).map(|(entity, _)| entity)
+        let ended = matches!(self.claim.phase(), Phase::Lost | Phase::Stopped);
+        self.residents.iter().filter(|_| !ended).find(overlooked).map(|(entity, _)| entity)
     }
 }

@@ -32,7 +32,7 @@ fn live() -> Harness {
     // Each is looked at once more, at the time by which it had to have room.
     hand.now += Settings::default().instance_slot_timeout;
     hand.handle(Event::Tick);
-    hand.machine.visits = 0;
+    hand.machine.take_visits();
     hand
 }
 
@@ -44,17 +44,18 @@ fn time_and_lease_events_visit_only_waiting_entities() {
         hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
         hand.handle(Event::Tick);
     }
-    assert_eq!(hand.machine.visits, 0, "nothing waits for the lease, and nothing is due");
+    assert_eq!(hand.machine.take_visits(), 0, "nothing waits for the lease, and nothing is due");
 
     // One message with a deadline, for an entity that is being loaded.
     hand.silent = true;
     let deadline = Some(hand.now + 10);
     hand.post(Message { id: id(0, 1), deadline, ..hand.template() });
-    hand.machine.visits = 0;
+    hand.machine.take_visits();
     hand.now += 10;
     assert!(hand.machine.next_wake().is_some_and(|wake| wake <= hand.now));
     hand.handle(Event::Tick);
-    assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
+    let visits = hand.machine.take_visits();
+    assert!((1..=2).contains(&visits), "{visits}");
     assert_eq!(hand.replies.len(), 1);
     hand.silent = false;
 
@@ -62,19 +63,21 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     hand.now += 2_900;
     query(&mut hand, 7, 2);
     assert!(hand.running.is_none());
-    hand.machine.visits = 0;
+    hand.machine.take_visits();
     hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     assert!(hand.running.is_some());
-    assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
+    let visits = hand.machine.take_visits();
+    assert!((1..=2).contains(&visits), "{visits}");
     hand.run();
 
     // Half of them have been idle for long enough.
-    hand.machine.visits = 0;
+    hand.machine.take_visits();
     hand.now = hand.machine.next_wake().expect("idle instances");
     hand.handle(Event::Tick);
     let left = hand.machine.stats().0 as u64;
     assert_eq!(left, MANY / 2 + 2, "those used later, the seventh, and the one that is loaded");
-    assert!(hand.machine.visits as u64 <= 2 * MANY, "{}", hand.machine.visits);
+    let visits = hand.machine.take_visits() as u64;
+    assert!(visits <= 2 * MANY, "{visits}");
 }
 
 #[test]
@@ -85,10 +88,11 @@ fn a_granted_claim_visits_only_entities_that_wait_for_it() {
     hand.run();
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     query(&mut hand, 7, 2);
-    hand.machine.visits = 0;
+    hand.machine.take_visits();
     hand.grant();
     assert!(hand.running.is_some());
-    assert!((1..=2).contains(&hand.machine.visits), "{}", hand.machine.visits);
+    let visits = hand.machine.take_visits();
+    assert!((1..=2).contains(&visits), "{visits}");
 }
 
 #[test]

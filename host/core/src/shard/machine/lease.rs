@@ -1,0 +1,81 @@
+//! The node's lease as this shard knows it, and its lapse (R8, R9).
+//!
+//! Confusing at first: suspension is no phase. A machine may be suspended while it claims, serves or stops. What ran
+//! before may still be made durable, as the store fences commits by their claim; messages wait in the mailbox, within
+//! the limit and the deadlines that hold there.
+
+use super::context::Context;
+use crate::shard::Mutation;
+
+#[derive(Debug, Default)]
+pub(super) struct Lease {
+    /// When the last renewal that succeeded was sent.
+    start: Option<u64>,
+    /// How long it may be relied on.
+    length: u64,
+    suspended: bool,
+}
+
+impl Lease {
+    pub(super) fn on_renewed(&mut self, sent_at: u64, length: u64) {
+        self.start = self.start.max(Some(sent_at));
+        self.length = length;
+    }
+
+    pub(super) fn suspend(&mut self) {
+        self.suspended = true;
+    }
+
+    /// Returns whether it was suspended.
+    pub(super) fn resume(&mut self) -> bool {
+        std::mem::take(&mut self.suspended)
+    }
+
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspended
+    }
+
+    /// Whether turns must not start now.
+    pub(super) fn is_paused(&self, context: &Context) -> bool {
+        self.suspended && !context.has_mutation(Mutation::RunWhileSuspended)
+    }
+
+    /// Whether an answer that changes nothing may leave: only this node may have written what it says (R8, R9).
+    pub(super) fn may_reply(&self, context: &Context) -> bool {
+        self.is_valid(context) && !self.is_paused(context)
+            || context.has_mutation(Mutation::QueryWithoutLease)
+    }
+
+    /// Whether less than 80 % of the lease has passed.
+    fn is_valid(&self, context: &Context) -> bool {
+        let length = match context.has_mutation(Mutation::DoubleLease) {
+            true => self.length * 2,
+            false => self.length / 5 * 4,
+        };
+        self.start.is_some_and(|start| context.mono().saturating_sub(start) < length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Now;
+    use crate::shard::Settings;
+
+    #[test]
+    fn r8_a_lease_counts_from_the_latest_renewal_for_80_percent() {
+        let mut context = Context::new(Settings::default());
+        let mut lease = Lease::default();
+        assert!(!lease.may_reply(&context), "no renewal is known");
+        lease.on_renewed(1_000, 1_000);
+        lease.on_renewed(500, 1_000);
+        let mut at = |mono, lease: &Lease| {
+            context.now = Now { mono, cluster_time: 0 };
+            lease.may_reply(&context)
+        };
+        assert!(at(1_799, &lease) && !at(1_800, &lease));
+        lease.suspend();
+        assert!(!at(1_100, &lease), "suspended");
+        assert!(lease.resume() && at(1_100, &lease) && !lease.resume());
+    }
+}

@@ -1,0 +1,77 @@
+//! The entities of which something is in memory, and how many messages wait in their mailboxes.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Iter;
+use std::sync::atomic::Ordering;
+
+use super::super::entity::ResidentEntity;
+use super::super::mailbox::QueuedTotal;
+use super::context::Context;
+use crate::ids::Entity;
+
+#[derive(Debug, Default)]
+pub(super) struct Residents {
+    entities: BTreeMap<Entity, ResidentEntity>,
+    queued_total: QueuedTotal,
+    last_generation: u64,
+}
+
+impl Residents {
+    pub(super) fn get(&self, entity: &Entity) -> Option<&ResidentEntity> {
+        self.entities.get(entity)
+    }
+
+    pub(super) fn get_mut(&mut self, entity: &Entity) -> Option<&mut ResidentEntity> {
+        self.entities.get_mut(entity)
+    }
+
+    pub(super) fn get_or_create(
+        &mut self,
+        context: &Context,
+        entity: &Entity,
+    ) -> &mut ResidentEntity {
+        self.entities
+            .entry(entity.clone())
+            .or_insert_with(|| ResidentEntity::new(context.mono(), &self.queued_total))
+    }
+
+    pub(super) fn remove(&mut self, entity: &Entity) -> Option<ResidentEntity> {
+        self.entities.remove(entity)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entities.clear();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entities.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entities.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> Iter<'_, Entity, ResidentEntity> {
+        self.entities.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Entity, &mut ResidentEntity)> {
+        self.entities.iter_mut()
+    }
+
+    /// All of them as they are now, for a walk that changes them.
+    pub(super) fn names(&self) -> Vec<Entity> {
+        self.entities.keys().cloned().collect()
+    }
+
+    /// Tells loads, slots and instances of one entity apart.
+    pub(super) fn next_generation(&mut self) -> u64 {
+        self.last_generation += 1;
+        self.last_generation
+    }
+
+    /// Messages that wait for a turn.
+    pub(super) fn queued_messages(&self) -> usize {
+        self.queued_total.load(Ordering::Relaxed)
+    }
+}

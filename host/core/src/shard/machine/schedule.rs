@@ -1,0 +1,78 @@
+//! When the machine must examine an entity, or itself, although no event concerns it.
+
+use std::collections::BTreeSet;
+
+use super::super::entity::ResidentEntity;
+use crate::ids::Entity;
+
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    /// When the machine itself has something due.
+    next_wake: Option<u64>,
+    /// The entities that time changes, by [`ResidentEntity::timer`].
+    timers: BTreeSet<(u64, Entity)>,
+    /// Entities that could go on, but for the shard's claim or the node's lease.
+    stalled: BTreeSet<Entity>,
+}
+
+impl Schedule {
+    /// When the next tick is due.
+    pub(super) fn next_wake(&self) -> Option<u64> {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        self.next_wake.into_iter().chain(timer).min()
+    }
+
+    pub(super) fn wake_by(&mut self, at: u64) {
+        self.next_wake = Some(self.next_wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// A tick came: what is due later is noted again.
+    pub(super) fn on_tick(&mut self) {
+        self.next_wake = None;
+    }
+
+    /// Has the entity examined by that time. A timer that is too early stays: moving it at each message would cost more
+    /// than examining the entity once.
+    pub(super) fn wake_entity_by(&mut self, entity: &Entity, state: &mut ResidentEntity, at: u64) {
+        if state.timer.is_none_or(|timer| at < timer) {
+            if let Some(timer) = state.timer.replace(at) {
+                self.timers.remove(&(timer, entity.clone()));
+            }
+            self.timers.insert((at, entity.clone()));
+        }
+    }
+
+    /// Takes the next entity that is due.
+    pub(super) fn take_due(&mut self, now: u64) -> Option<Entity> {
+        if self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            return self.timers.pop_first().map(|(_, entity)| entity);
+        }
+        None
+    }
+
+    /// The entity waits for the shard's claim or the node's lease.
+    pub(super) fn stall(&mut self, entity: &Entity) {
+        self.stalled.insert(entity.clone());
+    }
+
+    #[cfg(debug_assertions)]
+    pub(super) fn is_stalled(&self, entity: &Entity) -> bool {
+        self.stalled.contains(entity)
+    }
+
+    pub(super) fn take_stalled(&mut self) -> BTreeSet<Entity> {
+        std::mem::take(&mut self.stalled)
+    }
+
+    /// Nothing is left of an entity in memory.
+    pub(super) fn forget(&mut self, entity: &Entity, timer: Option<u64>) {
+        if let Some(timer) = timer {
+            self.timers.remove(&(timer, entity.clone()));
+        }
+        self.stalled.remove(entity);
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,55 @@
+//! The types that are deployed, as far as this machine knows (R24).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::ids::Entity;
+use crate::shard::TypeSettings;
+
+#[derive(Debug, Default)]
+pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
+
+impl DeployedTypes {
+    /// Takes a type's deployment; returns whether it replaces an older one. News of an older deployment that come late
+    /// change nothing: it must not run on what the newer one wrote (R24).
+    pub(super) fn on_deployed(&mut self, entity_type: Arc<str>, settings: TypeSettings) -> bool {
+        let known = self.0.get(&entity_type).map(|old| old.revision);
+        if known.is_some_and(|known| known > settings.revision) {
+            return false;
+        }
+        let is_newer = known.is_some_and(|known| known < settings.revision);
+        self.0.insert(entity_type, settings);
+        is_newer
+    }
+
+    /// The settings of an entity's type, if it is deployed.
+    pub(super) fn of(&self, entity: &Entity) -> Option<&TypeSettings> {
+        self.0.get(&entity.entity_type)
+    }
+
+    /// The revision that an entity's type runs; 0 if it is not deployed.
+    pub(super) fn revision_of(&self, entity: &Entity) -> u64 {
+        self.of(entity).map_or(0, |settings| settings.revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r24_only_a_higher_revision_replaces_a_deployed_type() {
+        let mut types = DeployedTypes::default();
+        let counter = Entity::new("counter", "a");
+        assert_eq!((types.revision_of(&counter), types.of(&counter)), (0, None));
+        let mut deploy = |revision| {
+            let settings = TypeSettings { revision, ..TypeSettings::default() };
+            let is_newer = types.on_deployed("counter".into(), settings);
+            (is_newer, types.revision_of(&counter))
+        };
+        assert_eq!(deploy(2), (false, 2), "the first one replaces none");
+        assert_eq!(deploy(3), (true, 3));
+        assert_eq!(deploy(3), (false, 3), "deployed again");
+        assert_eq!(deploy(2), (false, 3), "late news");
+    }
+}
