@@ -1,9 +1,9 @@
 //! A node's machine: membership and lease, which shards it must serve, hand-offs, and the manager's work
 //! where it holds the leadership.
 //!
-//! It knows of the cluster's rows only what a list, a watch and answers to its own writes told it, and
-//! writes only by compare-and-set. It sends to other nodes without counting on delivery: every command
-//! is safe to hear twice, late, or where nobody expected it (R11). What owns a shard is decided by rows
+//! It knows the cluster's rows only from a list, a watch and the answers to its own writes, and
+//! writes only by compare-and-set. It sends to other nodes without counting on delivery: every message
+//! is safe if it arrives twice, late, or where nobody expected it (R11). What owns a shard is decided by rows
 //! alone; messages between nodes only save time.
 
 mod action;

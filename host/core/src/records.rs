@@ -14,7 +14,7 @@ use crate::ids::{
     TurnId,
 };
 
-/// The right to write a shard's records (R1). Of a shard, one claim stands at a time.
+/// The right to write a shard's records (R1). A shard has one current claim at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
     /// The cluster that the claimant belongs to.
@@ -25,7 +25,7 @@ pub struct Claim {
     pub epoch: Epoch,
     /// The claimant.
     pub node: NodeId,
-    /// Which life of the claimant.
+    /// The claimant's incarnation.
     pub incarnation: Incarnation,
     /// Counts the claims of one incarnation in one epoch: raised after an unknown outcome (R3).
     pub number: u64,
@@ -38,7 +38,7 @@ impl Extensible for Claim {
 }
 
 impl Claim {
-    /// Whether this claim may take the place of `standing`: of a higher epoch, or the same owner's
+    /// Whether this claim may replace `current`: it has a higher epoch, or is the same owner's
     /// with the same or a higher number. Another node's of the same epoch is refused.
     #[must_use]
     pub fn supersedes(&self, current: &Self) -> bool {
@@ -215,9 +215,9 @@ pub enum CommitOutcome {
 /// Why a commit was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommitRefusal {
-    /// Another claim stands, or none.
+    /// Another claim is current, or none.
     ClaimMismatch {
-        /// The one that stands.
+        /// The current one.
         current: Option<Box<Claim>>,
     },
     /// The head has another version.
@@ -234,11 +234,11 @@ pub enum CommitRefusal {
 /// What became of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClaimOutcome {
-    /// It stands, durably; every earlier commit of the shard has taken effect or never will.
+    /// It is current, durably; every earlier commit of the shard has taken effect or never will.
     Granted,
-    /// Another one stands; the manager goes above it (R5).
+    /// Another one is current; the manager goes above it (R5).
     Refused {
-        /// The one that stands.
+        /// The current one.
         current: Box<Claim>,
     },
     /// The store belongs to another cluster (R5).
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use crate::ids::ShardId;
 
-    fn claim(epoch: u64, node: &str, life: u64, number: u64) -> Claim {
+    fn claim(epoch: u64, node: &str, counter: u64, number: u64) -> Claim {
         Claim {
             cluster: ClusterId(1),
             shard: ShardPath {
@@ -274,7 +274,7 @@ mod tests {
             },
             epoch: Epoch(epoch),
             node: node.into(),
-            incarnation: Incarnation { counter: life, nonce: life },
+            incarnation: Incarnation { counter, nonce: counter },
             number,
             extensions: Extensions::default(),
         }
@@ -282,19 +282,19 @@ mod tests {
 
     #[test]
     fn r1_a_claim_is_superseded_by_later_epochs_and_its_owner() {
-        let standing = claim(5, "a", 1, 3);
+        let current = claim(5, "a", 1, 3);
         for (higher, number) in [(6, 0), (6, 3), (7, 9)] {
-            assert!(claim(higher, "b", 2, number).supersedes(&standing));
-            assert!(!standing.supersedes(&claim(higher, "b", 2, number)));
+            assert!(claim(higher, "b", 2, number).supersedes(&current));
+            assert!(!current.supersedes(&claim(higher, "b", 2, number)));
         }
         // A lower epoch never, not even its own owner's, however high its number.
-        assert!(!claim(4, "a", 1, 9).supersedes(&standing));
-        // In the same epoch only the same life of the same node, and it does not go back.
-        assert!(claim(5, "a", 1, 3).supersedes(&standing));
-        assert!(claim(5, "a", 1, 4).supersedes(&standing));
-        assert!(!claim(5, "a", 1, 2).supersedes(&standing));
-        assert!(!claim(5, "a", 2, 4).supersedes(&standing));
-        assert!(!claim(5, "b", 1, 4).supersedes(&standing));
+        assert!(!claim(4, "a", 1, 9).supersedes(&current));
+        // In the same epoch only the same incarnation of the same node, and it does not go back.
+        assert!(claim(5, "a", 1, 3).supersedes(&current));
+        assert!(claim(5, "a", 1, 4).supersedes(&current));
+        assert!(!claim(5, "a", 1, 2).supersedes(&current));
+        assert!(!claim(5, "a", 2, 4).supersedes(&current));
+        assert!(!claim(5, "b", 1, 4).supersedes(&current));
     }
 
     #[test]

@@ -3,16 +3,16 @@
 //!
 //! The table is a cache. It is made of rows, corrected by the answers of nodes that were wrongly asked, and
 //! moves only to higher epochs (R13); a table from disk may fill it at start (S8), since the owner checks
-//! again before it runs anything (S11.6). With the manager away it goes on as it stands (S8, K17).
+//! again before it runs anything (S11.6). Without a manager it stays in use as it is (S8, K17).
 //!
 //! A message is in one of three states. *Held*: it waits here, since its shard moves, has no live owner, was
 //! just bounced, or the link's window is full. *In flight*: it was given out under a tag, to this node's own
-//! machine or to another life; the router keeps a copy. *Gone*: given back to be answered, or refused. Nothing
+//! machine or to another member; the router keeps a copy. *Gone*: given back to be answered, or refused. Nothing
 //! leaves the router in another way (promise 8), and what was buffered is never dropped (A11).
 //!
 //! Confusing at first: a message is sent again while its first copy may still run. The target's lane makes
 //! that harmless (R17), but whoever sends it is then *in doubt*: a later answer that it did not run speaks
-//! of the later copy only, and is told as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain,
+//! of the later copy only, and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain,
 //! and leaves no doubt. Each attempt has a tag of its own, so the answers of abandoned ones are known as such.
 //!
 //! Messages of one shard leave in the order in which they came, those that are sent again among them; while
@@ -42,7 +42,7 @@ use table::{Buffering, InFlightMessage, LinkWindow, RoutedMessage, ShardRoute, i
 pub struct Router<T> {
     settings: Settings,
     local: Option<Member>,
-    /// This node's name, once a life of it was registered.
+    /// This node's name, once an incarnation of it was registered.
     local_node: Option<NodeId>,
     routes: Vec<ShardRoute<T>>,
     windows: BTreeMap<Member, LinkWindow>,
@@ -81,8 +81,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Which life of this node is registered: its shards are [`Action::Local`]. What is in flight to the former
-    /// life is in doubt, as if its link were lost; shards of former lives have no live owner.
+    /// Sets the registered incarnation of this node: its shards are [`Action::Local`]. What is in flight to the former
+    /// one is in doubt, as if its link were lost; shards of former incarnations have no live owner.
     pub fn set_local(&mut self, now: u64, me: Option<Member>, out: &mut Vec<Action<T>>) {
         if self.local == me {
             return;
@@ -152,7 +152,7 @@ impl<T: Clone> Router<T> {
 
     /// A shard's row, as this node sees it now: [`node::Action::UpdateRoute`](crate::node::Action::UpdateRoute).
     ///
-    /// Lower epochs are not heard (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
+    /// Lower epochs are ignored (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
     /// what was held.
     pub fn update_route(
         &mut self,
@@ -190,8 +190,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// The link to this life broke, or its life ended (S12): what is in flight to it is in doubt, and goes to whom
-    /// the route names. If that is still the same life, it waits for `retry`: a link may be made again.
+    /// The link to this member broke, or its incarnation ended (S12): what is in flight to it is in doubt, and goes to the
+    /// owner that the route names. If that is still the same one, it waits for `retry`: a link may be made again.
     pub fn on_link_lost(&mut self, now: u64, member: &Member, out: &mut Vec<Action<T>>) {
         let Some(link) = self.windows.remove(member) else { return };
         let mut touched: BTreeSet<usize> = link.waiting_shards.iter().copied().collect();
@@ -212,7 +212,7 @@ impl<T: Clone> Router<T> {
     }
 
     /// How an attempt ended (S11.8). Given back with [`AttemptResult::Answered`]: the message, and whether an earlier copy of it is
-    /// in doubt, so that an answer that it did not run is told as `unknown` (R16). None: it goes on, or the
+    /// in doubt, so that an answer that it did not run ends as `unknown` (R16). None: it goes on, or the
     /// attempt was abandoned long ago.
     pub fn on_attempt_result(
         &mut self,

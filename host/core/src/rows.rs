@@ -1,6 +1,6 @@
 //! The rows of the `ClusterStore`, as the core reads and writes them: leases, leadership, assignments.
 //!
-//! How they lie there in bytes is the node's business; the core compares and writes them whole, by the
+//! The node encodes them; the core compares and writes them whole, by the
 //! revision that the store gave them. Each changes only by compare-and-set on that revision (R5, R7, R10).
 
 use std::fmt;
@@ -11,15 +11,15 @@ use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 
-/// Shards a row of assignments.
+/// Shards in a row of assignments.
 pub const SHARDS_PER_CHUNK: u32 = 64;
 
-/// One life of a node: what owns shards, never an address (R5, R7).
+/// One incarnation of a node: what owns shards, never an address (R5, R7).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// Which life of it.
+    /// One registration of it.
     pub incarnation: Incarnation,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// What a node does for its cluster, in any mix.
+/// What a node does for its cluster, in any combination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     /// It keeps the cluster's store and serves it to the others.
@@ -38,7 +38,7 @@ pub struct Roles {
     pub manager: bool,
     /// It owns shards and runs entities.
     pub host: bool,
-    /// It takes clients.
+    /// It accepts clients.
     pub gateway: bool,
 }
 
@@ -47,7 +47,7 @@ impl Roles {
     pub const ALL: Self = Self { store: true, manager: true, host: true, gateway: true };
 }
 
-/// Where a life of a node stands.
+/// The status of a node's incarnation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodeStatus {
     /// It renews its lease.
@@ -55,37 +55,37 @@ pub enum NodeStatus {
     Live,
     /// It was marked dead, and can never renew again (R7).
     Dead,
-    /// It said goodbye: it serves nothing any more.
+    /// It left by itself: it serves nothing any more.
     Left,
 }
 
-/// `nodes/<node>`: a node's life and its lease. Death and renewal compete for this one row (R7).
+/// `nodes/<node>`: a node's incarnation and its lease. Death and renewal compete for this one row (R7).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// Which life.
+    /// The incarnation that the row describes.
     pub incarnation: Incarnation,
-    /// Raised at each renewal: who judges the lease looks at this, not at a time (R8).
+    /// Raised at each renewal: a judge of the lease compares this, not a time (R8).
     pub renewals: u64,
-    /// Where it stands.
+    /// Whether it lives.
     pub status: NodeStatus,
     /// Whether an operator wants its shards elsewhere (R12). The mark outlives the node's restarts.
     pub draining: bool,
     /// Whether the `EntityStore` answered it within the last lease (R9).
     pub store_available: bool,
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
     /// Its program's version as one number that rises: shards go to the latest only (S16.2, S16.5).
     pub version: u64,
     /// Cluster time of its registration, in milliseconds: candidates come in order of age (K21).
     pub registered_at: u64,
-    /// Where it takes clients and nodes.
+    /// Where clients and nodes reach it.
     pub addresses: Vec<String>,
     /// The highest format of records and rows that it reads.
     pub format: u32,
-    /// How long this life may rely on a renewal, in milliseconds. Who judges it goes by this, not by a setting of its
-    /// own: it is raised before the life relies on more, and lowered after it relies on less (R8).
+    /// How long this incarnation may rely on a renewal, in milliseconds. A judge goes by this, not by a setting of its
+    /// own: it is raised before the incarnation relies on more, and lowered after it relies on less (R8).
     pub lease: u64,
-    /// The revision of the cluster's settings that this life goes by.
+    /// The revision of the cluster's settings that this incarnation uses.
     pub settings_revision: u64,
     /// Fields of later releases.
     pub extensions: Extensions<NodeRow>,
@@ -100,14 +100,14 @@ impl NodeRow {
     const LEAVING: u32 = 6;
     const REGISTERED: u32 = 8;
 
-    /// Whether this life of the node leaves by itself, and wants its shards elsewhere until then.
+    /// Whether this incarnation is leaving by itself, and hands its shards off until then.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        // Bytes that are no flag say nothing.
+        // Bytes that do not decode as a flag count as none.
         self.extensions.get(Self::LEAVING).ok().flatten().unwrap_or(false)
     }
 
-    /// Says that this life leaves.
+    /// Notes that this incarnation is leaving.
     ///
     /// # Errors
     /// The block has no room for it.
@@ -121,8 +121,8 @@ impl NodeRow {
         self.draining || self.is_leaving()
     }
 
-    /// When this life registered, by its own wall clock in milliseconds since 1970: for people, and nothing is decided
-    /// by it.
+    /// When this incarnation registered, by its own wall clock in milliseconds since 1970: for people, no decision uses
+    /// it.
     #[must_use]
     pub fn registered_unix_ms(&self) -> Option<u64> {
         self.extensions.get(Self::REGISTERED).ok().flatten()
@@ -142,7 +142,7 @@ impl NodeRow {
 pub struct ManagerRow {
     /// Rises with each new holder (R10).
     pub term: u64,
-    /// Who.
+    /// The manager.
     pub holder: Member,
     /// Fields of later releases.
     pub extensions: Extensions<ManagerRow>,
@@ -156,10 +156,10 @@ impl Extensible for ManagerRow {
 impl ManagerRow {
     const CONSECUTIVE_STEP_DOWNS: u32 = 2;
 
-    /// How many managers in a row, the last one included, gave the leadership on because no other host reported to them.
+    /// How many managers in a row, the last one included, stepped down because no other host reported to them.
     #[must_use]
     pub fn consecutive_step_downs(&self) -> u32 {
-        // Bytes that are no number say nothing.
+        // Bytes that do not decode as a number count as none.
         self.extensions.get(Self::CONSECUTIVE_STEP_DOWNS).ok().flatten().unwrap_or(0)
     }
 
@@ -175,7 +175,7 @@ impl ManagerRow {
     }
 }
 
-/// `shards/<pool>/<chunk>`: who owns [`SHARDS_PER_CHUNK`] shards, under the term of who wrote it (R10).
+/// `shards/<pool>/<chunk>`: who owns [`SHARDS_PER_CHUNK`] shards, with the term of its writer (R10).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AssignmentsRow {
     /// The term of the manager that wrote it.
@@ -190,7 +190,7 @@ impl Extensible for AssignmentsRow {
     const NAME: &'static str = "ShardsRow";
 }
 
-/// One shard's owner, and where it is going.
+/// One shard's owner, and its hand-off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Assignment {
     /// Raised at each change of owner.
@@ -207,7 +207,7 @@ impl Extensible for Assignment {
     const NAME: &'static str = "ShardRow";
 }
 
-/// A hand-off under way.
+/// A hand-off in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HandOffIntent {
     /// Names it: (term, count) of the manager that began it, so no two are alike (R11).
@@ -227,7 +227,7 @@ pub struct HandOffId {
     pub number: u64,
 }
 
-/// Which row.
+/// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RowKey {
     /// A node's.
@@ -257,7 +257,7 @@ pub enum Row {
     Assignments(AssignmentsRow),
 }
 
-/// The chunk that a shard stands in.
+/// The chunk that contains a shard.
 #[must_use]
 pub fn chunk_of(shard: ShardId) -> u32 {
     shard.0.saturating_sub(1) / SHARDS_PER_CHUNK

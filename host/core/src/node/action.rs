@@ -1,4 +1,4 @@
-//! What a node's machine tells its node to do.
+//! What a node's machine asks its node to do.
 
 use std::fmt;
 
@@ -21,97 +21,97 @@ pub enum Action {
     WriteRow {
         /// Comes back with the answer.
         request_id: u64,
-        /// Which row.
+        /// The row.
         key: RowKey,
         /// The revision that it must have; none: it must not exist.
         expected: Option<u64>,
         /// Its new value.
         row: Row,
     },
-    /// Say something to another node; whether it comes is not told.
+    /// Send a message to another node. Nothing reports whether it arrives.
     Send {
-        /// To whom.
+        /// The recipient.
         to: NodeId,
-        /// What.
+        /// The message.
         message: ControlMessage,
     },
-    /// This life of the node is registered: `hello`s name it from now on, shards are claimed in its name.
+    /// This incarnation of the node is registered: `hello`s name it from now on, and shards are claimed in its name.
     Registered(Member),
-    /// The lease was renewed by a request sent at this time of the node's clock: shards are told (R8).
+    /// The lease was renewed by a request sent at this time of the node's clock. It goes to all shards (R8).
     LeaseRenewed {
         /// When it was sent.
         sent_at: u64,
-        /// How long it may be relied on. The last one told counts.
+        /// How long it may be relied on. The latest action counts.
         lease: u64,
     },
     /// The lease lapsed: shards suspend turns, queries and asks, and keep their instances (R9).
     Suspend,
-    /// The lease is good again and the claims stand: shards go on (R9).
+    /// The lease is valid again and the claims are unchanged: shards resume (R9).
     Resume,
-    /// Read the claims that stand on these shards: [`Event::ClaimsRead`](super::Event::ClaimsRead).
+    /// Read the current claims of these shards: [`Event::ClaimsRead`](super::Event::ClaimsRead).
     ReadClaims {
         /// Comes back with the answer.
         request_id: u64,
-        /// Which.
+        /// The shards.
         shards: Vec<ShardId>,
     },
-    /// Make a machine for a shard: it claims and serves. One of an earlier epoch, if any, is at its end.
+    /// Make a machine for a shard: it claims and serves. A machine of an earlier epoch, if any, has ended.
     StartShard {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
-        /// In whose name.
+        /// The incarnation that claims it.
         member: Member,
     },
-    /// Give a shard up in good order: [`Event::ShardStopped`](super::Event::ShardStopped) follows.
+    /// Stop a shard gracefully: [`Event::ShardStopped`](super::Event::ShardStopped) follows.
     StopShard {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
-        /// Why.
+        /// Why it stops.
         reason: StopReason,
     },
     /// Drop a shard at once: it is another's. Nothing follows.
     DropShard {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
     },
-    /// A shard's route, for the [`Router`](crate::route::Router). It comes with each change of the shard's row.
+    /// A shard's route, for the [`Router`](crate::route::Router). Each change of the shard's row gives one.
     UpdateRoute {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
-        /// The owner, if it is alive as far as rows say; none: messages are held.
+        /// The owner, if it is alive as far as rows say. Without one, messages are buffered.
         owner: Option<Member>,
-        /// Messages are held: a hand-off of it is under way.
+        /// Whether a hand-off is in progress: messages are buffered.
         hand_off_in_progress: bool,
     },
-    /// A hand-off begins: messages for this shard are held, before its row says so.
+    /// A hand-off begins: buffer messages for this shard, before its row shows the hand-off.
     BufferShard {
-        /// Which.
+        /// The shard.
         shard: ShardId,
         /// The epoch that ends.
         epoch: Epoch,
     },
-    /// A node's row changed: its addresses and standing, for links.
+    /// A node's row changed: its addresses and whether it lives, for links.
     UpdatePeer {
-        /// Which life.
+        /// The incarnation.
         member: Member,
-        /// Whether it is alive as far as its row says. If not, what was sent to it will not be answered.
+        /// Whether it is alive as far as its row says. If not, messages that were sent to it get no answer.
         alive: bool,
-        /// Where it is reached.
+        /// Its addresses.
         addresses: Vec<String>,
     },
     /// Something that operators may want to see (`ostraca events`).
     Notify(Notice),
-    /// This life of the node is over although its process lives: all its shards were forgotten; it registers anew.
+    /// This incarnation has ended although its process runs: all its shards were dropped. The node registers again.
     Fenced,
-    /// The node has left: nothing more follows.
+    /// The node has left: no action follows.
     Left,
 }
 
@@ -122,66 +122,66 @@ pub enum Notice {
     NodeJoined(Member),
     /// A node was marked dead, or left.
     NodeGone {
-        /// Who.
+        /// Its incarnation.
         member: Member,
-        /// Whether it said goodbye.
+        /// Whether it left by itself.
         left_gracefully: bool,
     },
-    /// A node drains, or does no more.
+    /// A node began or stopped to drain.
     DrainChanged(Member, bool),
     /// Another node manages.
     ManagerChanged {
-        /// Who.
+        /// The new manager.
         holder: Member,
-        /// In which term.
+        /// Its term.
         term: u64,
     },
     /// A hand-off began.
     HandOffStarted {
-        /// Which shard.
+        /// The shard.
         shard: ShardId,
-        /// From whom.
+        /// The owner that gives it up.
         from: Member,
     },
     /// A shard has a new owner.
     ShardAssigned {
-        /// Which shard.
+        /// The shard.
         shard: ShardId,
         /// Its new epoch.
         epoch: Epoch,
-        /// Who.
+        /// Its new owner.
         owner: Member,
     },
-    /// A hand-off was given up: the shard stays where it is, unless it stops after all.
+    /// A hand-off was abandoned: the shard stays where it is, unless it stops after all.
     HandOffFailed {
-        /// Which shard.
+        /// The shard.
         shard: ShardId,
-        /// Who did not answer.
+        /// The owner, which did not stop it.
         owner: Member,
     },
-    /// This node manages and hears no other host: it gives the leadership on.
+    /// This node manages and gets no report of another host: it gives the leadership to the next candidate.
     ManagerSteppedDown {
-        /// To whom.
+        /// The next candidate.
         to: NodeId,
     },
     /// This node's lease lapsed.
     LeaseLapsed,
-    /// This node's lease is good again.
+    /// This node's lease is valid again.
     LeaseRecovered,
-    /// This node gave its shards up: the `EntityStore` did not answer it for one lease (R9).
+    /// This node released its shards: the `EntityStore` did not answer it for one lease (R9).
     ShardsReleased {
-        /// How many.
+        /// How many shards.
         shards: usize,
-        /// For how many milliseconds it gets none where others can have them.
+        /// Milliseconds for which it gets no shards that other hosts can have.
         probation: u64,
     },
-    /// The allocation strategy proposed moves that must not be made; they were not.
+    /// The allocation strategy proposed invalid moves. They were not made.
     MovesRejected {
         /// The strategy's name.
         strategy: String,
-        /// How many.
+        /// How many moves.
         moves: usize,
-        /// What was wrong with them.
+        /// Why they are invalid.
         reason: InvalidMove,
     },
     /// Another process renews the lease of this node's name: is its data directory a copy?

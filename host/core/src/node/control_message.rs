@@ -1,4 +1,4 @@
-//! What nodes say to each other about shards. Nothing here is relied upon: rows decide.
+//! Messages between nodes about shards. Nothing depends on their delivery: rows decide.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::rows::{HandOffId, Row, RowKey};
 pub enum ControlMessage {
     /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
     RowUpdate {
-        /// Which row.
+        /// The row's key.
         key: RowKey,
         /// Its value.
         row: Row,
@@ -42,13 +42,13 @@ pub enum ControlMessage {
     /// Owner to manager: no instance of the shard lives, no commit of it is under way, and under this
     /// epoch none ever will be (A16). Final.
     ShardStopped(HandOff),
-    /// Node to manager, with each renewal and when something changed: all that it holds (R11).
+    /// Node to manager, with each renewal and when something changed: everything that it holds (R11).
     Report(Box<NodeReport>),
-    /// Anybody to the manager: balance now, whatever the interval.
+    /// Any node to the manager: balance now, whatever the interval.
     Rebalance,
-    /// Anybody to the manager: this node does not answer me (S12). It hastens nothing that a lease forbids.
+    /// Any node to the manager: a node does not answer the sender (S12). It hastens nothing that a lease forbids.
     NodeUnreachable {
-        /// Who does not.
+        /// The node that does not answer.
         node: NodeId,
     },
 }
@@ -73,10 +73,10 @@ impl ControlMessage {
     pub const KIND_COUNT: u32 = 8;
 }
 
-/// All that a node holds.
+/// Everything that a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Which life of the node.
+    /// The node's incarnation.
     pub incarnation: Incarnation,
     /// The revision of each chunk, by number, that the node has acted on: a shard that is missing counts
     /// as missing only if the node had seen its assignment.
@@ -86,7 +86,7 @@ pub struct NodeReport {
     /// Whether the `EntityStore` answers it (R9): while it does not, it would give up whatever it got. Its row says the
     /// same, but only with its next renewal.
     pub store_available: bool,
-    /// Shards whose claim was refused, and the epoch that stands in the store (R5).
+    /// Shards whose claim was refused, in which epoch, and the epoch of the store's current claim (R5).
     pub refused_claims: Vec<(ShardId, Epoch, Epoch)>,
     /// Fields of later releases.
     pub extensions: Extensions<NodeReport>,
@@ -100,13 +100,13 @@ impl Extensible for NodeReport {
 impl NodeReport {
     const UNRUNNABLE: u32 = 4;
     const NUMBER: u32 = 6;
-    /// Types that it names at most: one is as bad as many.
+    /// The most types that it names: one is as bad as many.
     pub const MAX_UNRUNNABLE_TYPES: usize = 16;
 
     /// Deployed types that the node cannot run (R24).
     #[must_use]
     pub fn unrunnable_types(&self) -> Vec<String> {
-        // Bytes that are no list of names say nothing.
+        // Bytes that do not decode as a list of names count as none.
         self.extensions.get(Self::UNRUNNABLE).ok().flatten().unwrap_or_default()
     }
 
@@ -123,7 +123,7 @@ impl NodeReport {
     }
 
     /// Takes the report's number out. Each report of a process has a higher number than those before it, so one that
-    /// comes late is told from a new one. A release that does not number its reports gives `None`.
+    /// comes late is recognized. A release that does not number its reports gives `None`.
     pub fn take_number(&mut self) -> Option<u64> {
         self.extensions.take(Self::NUMBER).ok().flatten()
     }
@@ -140,10 +140,10 @@ impl NodeReport {
 /// A shard that a node holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReportedShard {
-    /// Which.
+    /// The shard.
     pub shard: ShardId,
-    /// Under which epoch.
+    /// The epoch of its assignment.
     pub epoch: Epoch,
-    /// Whether its claim stands and it serves; else it is claiming or stopping.
+    /// Whether it serves; else it is claiming or stopping.
     pub serving: bool,
 }

@@ -1,4 +1,4 @@
-//! What a node's machine is told.
+//! What a node's machine handles.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,16 +14,16 @@ pub enum Event {
     /// Time passed: [`Machine::next_wake`](super::Machine::next_wake) said so.
     Tick,
     /// The answer to [`Action::ListRows`](super::Action::ListRows): every row of nodes, manager and shards, as of
-    /// one revision, from which a watch was begun. None: the store did not answer; it is asked again later.
+    /// one revision, from which a watch was begun. None: the store did not answer; the machine asks again later.
     RowsListed(Option<Vec<(RowKey, Row, u64)>>),
-    /// A row was changed, as the watch says, or as [`Action::ReadRow`](super::Action::ReadRow) found it (`None`: it is not there).
+    /// A row was changed, as the watch says, or as [`Action::ReadRow`](super::Action::ReadRow) found it (`None`: it does not exist).
     RowObserved {
-        /// Which.
+        /// The row.
         key: RowKey,
         /// Its value and revision.
         value: Option<(Row, u64)>,
     },
-    /// The watch missed changes or broke: everything is listed anew.
+    /// The watch missed changes or broke: all rows are listed again.
     WatchLost,
     /// The answer to [`Action::WriteRow`](super::Action::WriteRow).
     RowWritten {
@@ -32,34 +32,34 @@ pub enum Event {
         /// The new revision, or why there is none.
         result: Result<u64, WriteError>,
     },
-    /// Another node says something. It is who it says: its certificate and hello named it.
+    /// A message of another node, which was authenticated by its certificate and hello.
     Received {
-        /// Who.
+        /// The sender.
         from: Member,
-        /// What.
+        /// The message.
         message: ControlMessage,
     },
-    /// A shard's machine serves: its claim stands.
+    /// A shard's machine serves: its claim was granted.
     ShardServing {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
     },
-    /// A shard's machine has stopped: no instance lives, no commit is under way.
+    /// A shard's machine has stopped: no instance lives, and no commit is pending.
     ShardStopped {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
     },
     /// A shard's claim was refused: the machine is gone.
     ShardLost {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// Under which epoch.
+        /// The epoch of its assignment.
         epoch: Epoch,
-        /// The epoch of the claim that stands, where the store told it.
+        /// The epoch of the current claim, where the store named it.
         current_epoch: Option<Epoch>,
     },
     /// The `EntityStore` answered a request *sent* at this time of the node's clock (R9).
@@ -71,39 +71,39 @@ pub enum Event {
     ClaimsRead {
         /// The action's number.
         request_id: u64,
-        /// What stands.
+        /// The current claims.
         claims: Option<Vec<Option<Claim>>>,
     },
-    /// Rows from a cache on disk, told before any list: for sending only, nothing is owned by them (R13, S8).
+    /// Rows from a cache on disk, before any list: for sending only, nothing is owned by them (R13, S8).
     CachedRows(Vec<(RowKey, Row, u64)>),
     /// These deployed types cannot be run on this node, and no others (R24).
     UnrunnableTypes(Vec<String>),
-    /// The cluster's settings, as their row says now. Older ones than those that are known change nothing.
+    /// The cluster's settings, as their row says now. An older revision than the known one changes nothing.
     LeaseSettingsChanged(LeaseSettings),
     /// An operator wants a node's shards elsewhere, or takes that back (R12).
     Drain {
-        /// Which node.
+        /// The node to drain.
         node: NodeId,
         /// Whether it is to drain.
         draining: bool,
     },
-    /// Somebody asks this node to see to a rebalance now; it is passed on to the manager.
+    /// An operator asks for a rebalance now. Another node than the manager forwards it.
     Rebalance,
     /// A peer did not answer this node's messages for long (S12).
     NodeUnreachable {
-        /// Which.
+        /// The peer.
         node: NodeId,
     },
-    /// Leave the cluster in good order: drain, then say goodbye (S10, K35).
+    /// Leave the cluster gracefully: drain, then write the goodbye (S10, K35).
     Leave,
-    /// The time for leaving in good order is over: stop what is left, and say goodbye.
+    /// The time for draining is over: stop what is left, and write the goodbye.
     LeaveNow,
 }
 
-/// Why a write was not made.
+/// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WriteError {
-    /// The row had another revision: this is how it is (`None`: it is not there).
+    /// The row had another revision: this is its value (`None`: it does not exist).
     Conflict(Option<(Row, u64)>),
     /// Nobody knows whether it was written.
     Unknown,

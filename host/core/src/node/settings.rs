@@ -1,4 +1,4 @@
-//! What a node's machine is told once.
+//! Settings of a node's machine.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Settings {
     /// Which revision of the cluster's settings these are. Default 0: none was read yet.
     pub settings_revision: u64,
-    /// How long a lease is to last after its last renewal was sent. Default 3,000.
+    /// How long a lease lasts after its last renewal was sent. Default 3,000.
     pub lease: u64,
     /// How often it is renewed. Default 750.
     pub renew_interval: u64,
@@ -17,13 +17,13 @@ pub struct Settings {
     pub store_retry_interval: u64,
     /// How long a begin-hand-off waits for its acknowledgements (S15.2 `pingTimeout`; R12). Default 1,000.
     pub ack_timeout: u64,
-    /// How often a hand-off is said again to an owner that has not stopped. Default 500.
+    /// How often a hand-off is sent again to an owner that has not stopped. Default 500.
     pub stop_resend_interval: u64,
-    /// How long a hand-off may take before it is given up (K40 `handoff-timeout`). Default 60,000.
+    /// How long a hand-off may take before it is abandoned (K40 `handoff-timeout`). Default 60,000.
     pub hand_off_timeout: u64,
-    /// Hand-offs of drains that may be under way at once (R12). Default 32.
+    /// Hand-offs of drains that may be in progress at once (R12). Default 32.
     pub max_drain_hand_offs: usize,
-    /// Hand-offs of one balancing that may be under way at once (K23, K40). Default 32.
+    /// Hand-offs of balancing that may be in progress at once (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
     /// How often the manager balances (S13, A1). Default 10,000.
     pub rebalance_interval: u64,
@@ -31,13 +31,13 @@ pub struct Settings {
     pub rebalance_retry_interval: u64,
     /// How soon after a change a node reports what it holds; it reports with each renewal anyway. Default 20.
     pub report_delay: u64,
-    /// How long a live node may seem not to hear another's words, two leases: then a node ends its own life if rows
-    /// wait for what it cannot tell the manager, and the manager gives a node whose reports do not come nothing that
-    /// others can have. Default 6,000.
+    /// How long messages between two live nodes may be lost, two leases: then a node ends its own incarnation if rows
+    /// wait for what it cannot report to the manager, and the manager gives a node whose reports do not arrive nothing
+    /// that others can have. Default 6,000.
     pub manager_silence_timeout: u64,
     /// Steps between candidates for the leadership, in order of age (K21). Default 150.
     pub campaign_stagger: u64,
-    /// Whether the store's directory lock proves that no former life of this node runs (R7): only where the
+    /// Whether the store's directory lock proves that no former incarnation of this node runs (R7): only where the
     /// cluster's store is embedded in this very process.
     pub embedded_store: bool,
     /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
@@ -45,7 +45,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How often a machine looks at what time alone changes.
+    /// How often a machine checks what time alone changes.
     pub(super) fn tick_interval(&self) -> u64 {
         (self.renew_interval / 4).max(1)
     }
@@ -110,7 +110,7 @@ pub enum Mutation {
     RegisterOverLiveLease,
     /// Leases are judged at once by an observer that has just started or slept (R8).
     TrustStaleObservations,
-    /// A lapsed node goes on without a look at its claims (R9).
+    /// A lapsed node resumes without reading its claims (R9).
     ResumeWithoutClaimCheck,
     /// A node whose store does not answer keeps its shards (R9).
     KeepShardsWithoutStore,
@@ -126,19 +126,19 @@ pub enum Mutation {
     KeepUnreportedAssignments,
     /// A hand-off waits for every acknowledgement (R12).
     RequireAllAcks,
-    /// A shard is handed on before its owner said that it stopped (R7, A16).
+    /// A shard gets a new owner before the old one reported that it stopped (R7, A16).
     AssignBeforeStopped,
     /// The new owner's epoch is the old one's (R5).
     ReuseEpoch,
     /// A node does not stop its shards on its own clock when its lease lapses (R9, E14).
     SkipSuspend,
-    /// A node that the manager does not hear goes on for ever (R11).
+    /// A node whose messages do not reach the manager goes on for ever (R11).
     IgnoreManagerSilence,
-    /// A manager that hears no other host goes on for ever (decision 0051).
+    /// A manager that gets no report of another host stays for ever (decision 0051).
     NeverStepDown,
-    /// Another lease is relied on before the row says so, and told by the row before it is relied on (R8).
+    /// A longer lease is relied on before the row shows it, and a shorter one is shown before it is relied on (R8).
     ApplyLeaseImmediately,
-    /// What is to be done is not written ahead: the owner is told before the row says so (S15).
+    /// The intent is not written ahead: the owner gets the hand-off before the row shows it (S15).
     SkipWriteAhead,
     /// A lease counts from when the answer to its renewal came (R8).
     LeaseFromRenewalResponse,

@@ -1,4 +1,4 @@
-//! What a router is told of a message that it sent, and what it says is to be done with one.
+//! What a router asks its node to do with a message, and how an attempt to send one ended.
 
 use crate::ids::{Epoch, ShardId};
 use crate::rows::Member;
@@ -8,29 +8,29 @@ use crate::rows::Member;
 pub enum Action<T> {
     /// Hand it to this node's own machine of the shard (S11.3).
     Local {
-        /// Which shard.
+        /// The shard.
         shard: ShardId,
-        /// The epoch that the route has.
+        /// The epoch of the route.
         epoch: Epoch,
-        /// Names this attempt: [`Router::answered`](super::Router::on_attempt_result) takes it.
+        /// Names this attempt for [`Router::on_attempt_result`](super::Router::on_attempt_result).
         attempt_id: u64,
         /// The message.
         item: T,
     },
     /// Send it to the owner (S11.4). It is never sent on from there.
     Remote {
-        /// Which life of which node: a link to another life is no way to it.
+        /// The owner: a link to another incarnation of its node does not reach it.
         to: Member,
-        /// The epoch that the route has.
+        /// The epoch of the route.
         epoch: Epoch,
-        /// Names this attempt: [`Router::answered`](super::Router::on_attempt_result) takes it.
+        /// Names this attempt for [`Router::on_attempt_result`](super::Router::on_attempt_result).
         attempt_id: u64,
         /// The message.
         item: T,
     },
     /// It waits in the router, which gives it out later.
     Buffered,
-    /// Answer it so; the router has forgotten it.
+    /// Refuse it; the router has forgotten it.
     Refuse {
         /// The message.
         item: T,
@@ -48,14 +48,14 @@ pub struct Refusal {
     pub message: String,
     /// Milliseconds after which the same message may fare better; none if it will not by itself.
     pub retry_after: Option<u32>,
-    /// Whether an earlier copy of it may have run: it is told as `unknown`, not as `not-run` (R16).
+    /// Whether an earlier copy of it may have run: it ends as `unknown`, not as `not-run` (R16).
     pub in_doubt: bool,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// The owner answered it, whatever it said: the message goes back to its sender.
+    /// The owner answered it, in whatever way: the reply goes to the sender.
     Answered,
     /// It did not run there: the shard is another's (S11.6).
     NotOwner {
@@ -66,7 +66,7 @@ pub enum AttemptResult {
     },
     /// It did not run there: the shard is being given up.
     Rebalancing,
-    /// It never left this node: there is no link to that life, or no machine of the shard here.
+    /// It never left this node: there is no link to that incarnation, or no machine of the shard here.
     NotSent,
 }
 

@@ -1,6 +1,6 @@
 //! How messages move between held and in flight.
 //!
-//! A shard that holds messages stands in exactly one place: in `timers` if it is shut until a time, in its link's
+//! A shard that holds messages is in exactly one place: in `timers` if it is blocked until a time, in its link's
 //! `waiting` if the window is full, or in none if it has no live owner, so that only a route can help. [`Router::destination_or_wait`]
 //! puts it there and [`Router::withdraw`] takes it away; whoever changes what this depends on calls
 //! [`Router::flush_shard`].
@@ -14,14 +14,14 @@ use crate::rows::Member;
 const FIRST_PAUSE: u64 = 16;
 
 impl<T: Clone> Router<T> {
-    /// Whom the route names, unless that is a former life of this node.
+    /// The owner that the route names, unless that is a former incarnation of this node.
     pub(super) fn target(&self, index: usize) -> Option<&Member> {
         self.routes[index].owner.as_ref().filter(|owner| {
             self.local.as_ref() == Some(owner) || self.local_node.as_ref() != Some(&owner.node)
         })
     }
 
-    /// To whom a message of so many bytes may leave now. If it may not, the shard stands where it is woken from.
+    /// The owner to which a message of so many bytes may leave now. If it may not, the shard is put where it is woken from.
     pub(super) fn destination_or_wait(
         &mut self,
         now: u64,
@@ -232,7 +232,7 @@ impl<T: Clone> Router<T> {
             let places: Vec<u64> = self.routes[index].buffered.keys().copied().collect();
             places.into_iter().for_each(|place| drop(self.unbuffer(now, index, place)));
         }
-        // A life that nothing is sent to any more is forgotten.
+        // An incarnation that nothing is sent to any more is forgotten.
         if let Some(former) = former
             && self
                 .windows
@@ -244,7 +244,7 @@ impl<T: Clone> Router<T> {
     }
 
     /// Nothing of the shard leaves before a pause has passed, which grows as long as nothing is answered. The first is
-    /// short: a new owner that hears of its shard a moment after its senders is no longer waited for than that.
+    /// short, for a new owner that learns of its shard a moment after its senders.
     pub(super) fn retry_later(&mut self, now: u64, index: usize) {
         let longest = self.settings.max_backoff;
         let slot = &mut self.routes[index];

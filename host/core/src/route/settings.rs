@@ -1,4 +1,4 @@
-//! What a gateway's router is told once.
+//! Settings of a gateway's router.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +17,9 @@ pub struct Settings {
     /// The longest pause before a message that nobody took is sent again (S12). The first is a sixteenth of it, and
     /// each is twice the one before. Default 100.
     pub max_backoff: u64,
-    /// Messages that may be under way to one other node. Default 4,096.
+    /// Messages that may be in flight to one other node. Default 4,096.
     pub link_messages: usize,
-    /// Bytes of messages that may be under way to one other node; a larger one goes alone. Default 32 MiB.
+    /// Bytes of messages that may be in flight to one other node; a larger one goes alone. Default 32 MiB.
     pub link_bytes: usize,
     /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
@@ -55,9 +55,9 @@ impl Default for Settings {
 /// A rule of the router that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
-    /// A message whose former copy may have run is told as not run (R16).
+    /// A message whose former copy may have run ends as not run (R16).
     ForgetInDoubt,
-    /// What is in flight when the node stops is told as not run (R16).
+    /// A message that is in flight when the node stops ends as not run (R16).
     CloseWithoutInDoubt,
     /// What is held for a shard is dropped when its route moves, and never answered (A11).
     DropBuffered,

@@ -63,7 +63,7 @@ pub(super) struct ShardRoute<T> {
     pub(super) buffered: BTreeMap<u64, BufferedMessage<T>>,
     /// Tags by place.
     pub(super) in_flight: BTreeMap<u64, u64>,
-    /// When the timer is that stands for it.
+    /// The time of its timer.
     pub(super) timer: Option<u64>,
     /// The link whose window it waits for.
     pub(super) waiting_for: Option<Member>,
@@ -95,7 +95,7 @@ impl<T> ShardRoute<T> {
     }
 }
 
-/// What is under way to one life of a node.
+/// What is in flight to one incarnation of a node.
 #[derive(Debug, Default)]
 pub(super) struct LinkWindow {
     /// Tags; ascending, so in the order of sending.

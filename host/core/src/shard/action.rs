@@ -1,4 +1,4 @@
-//! What a shard's machine tells its node to do.
+//! What a shard's machine asks its node to do.
 
 use std::sync::Arc;
 
@@ -16,42 +16,43 @@ pub enum Action {
     Claim(Arc<Claim>),
     /// Read an entity's head and lanes.
     Load {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// Comes back with the answer.
         generation: u64,
     },
-    /// Find room for one more live instance, evicting one if need be; answered by `Slot`, maybe late.
+    /// Get a slot for one more live instance, evicting one if need be: [`Event::SlotGranted`](super::Event::SlotGranted),
+    /// maybe late.
     RequestSlot {
-        /// For whom.
+        /// The entity.
         entity: Entity,
         /// Comes back with the answer.
         generation: u64,
     },
-    /// The room asked for, or held, is not needed any more.
+    /// The slot that was requested, or held, is not needed any more.
     ReleaseSlot {
-        /// By whom.
+        /// The entity.
         entity: Entity,
-        /// The generation of the `WantSlot` that it answers.
+        /// The generation of its [`Action::RequestSlot`].
         generation: u64,
     },
     /// The instance that was to be evicted is busy: choose another.
     RefuseEviction {
-        /// Whose.
+        /// The entity.
         entity: Entity,
     },
     /// The instance may be evicted again, being idle since now.
     MarkIdle {
-        /// Whose.
+        /// The entity.
         entity: Entity,
     },
     /// Make an instance and run its start turn.
     Activate {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// Why.
+        /// Why it starts.
         reason: StartReason,
     },
     /// Run a message as one turn.
@@ -62,23 +63,23 @@ pub enum Action {
         turn: TurnId,
         /// The entity's version before it.
         version: u64,
-        /// What to run; its target is whose.
+        /// The message; its target is the entity.
         message: Arc<Message>,
     },
     /// Call the stop hook.
     CallStopHook {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
         /// This turn.
         turn: TurnId,
-        /// Why.
+        /// Why it stops.
         reason: StopReason,
     },
     /// Drop the instance, interrupting it if it runs; its answer, if it comes, is ignored.
     DropInstance {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
@@ -87,18 +88,18 @@ pub enum Action {
     Commit(Box<Commit>),
     /// Answer a request.
     Reply {
-        /// Which.
+        /// The request.
         token: ReplyToken,
-        /// How.
+        /// The answer.
         outcome: Outcome,
     },
-    /// The claim was refused: the shard is another's. The machine is at its end.
+    /// The claim was refused: the shard is another's. The machine has ended.
     Lost {
-        /// The claim that stands, where the store told it.
+        /// The current claim, where the store named it.
         current: Option<Box<Claim>>,
         /// For people.
         message: String,
     },
-    /// No instance of the shard lives, and no commit of it is under way. The machine is at its end.
+    /// No instance of the shard lives, and no commit of it is pending. The machine has ended.
     Stopped,
 }

@@ -10,7 +10,7 @@ use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
 use crate::records::{GuestReply, Head};
 
-/// Where an entity's instance is.
+/// The stage of an entity's instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Nothing in memory but the mailbox.
@@ -19,7 +19,7 @@ pub(super) enum Stage {
     Loading,
     /// Head and lanes are here; no instance.
     Loaded,
-    /// It waits for room for an instance, since then.
+    /// It waits for a slot for its instance, since then.
     AwaitingSlot(u64),
     /// Its instance is being made and started.
     Starting(TurnId),
@@ -29,7 +29,7 @@ pub(super) enum Stage {
     Running(TurnId, MessageId),
     /// Its instance runs the stop hook.
     Stopping(TurnId),
-    /// Its instance is gone; commits are still under way.
+    /// Its instance is gone; commits are still pending.
     AwaitingCommits,
 }
 
@@ -45,7 +45,7 @@ impl Stage {
     }
 }
 
-/// A message under way, and all the requests that wait for it (R18).
+/// A pending message, and all the requests that wait for it (R18).
 #[derive(Debug)]
 pub(super) struct PendingMessage {
     pub(super) message: Arc<Message>,
@@ -76,18 +76,18 @@ pub(super) struct GatedTurn {
 #[derive(Debug)]
 pub(super) struct ResidentEntity {
     pub(super) stage: Stage,
-    /// Tells instances, loads and slots of one entity apart.
+    /// Distinguishes instances, loads and slots of one entity.
     pub(super) generation: u64,
     /// The revision that its instance runs.
     pub(super) revision: u64,
     /// As the last turn that ran left it; its lanes are in `lanes`.
     pub(super) head: Head,
     pub(super) lanes: Lanes,
-    /// All messages under way: waiting, parked, running or gated.
+    /// All pending messages: waiting, parked, running or gated.
     pub(super) entries: BTreeMap<MessageId, PendingMessage>,
     /// Those that wait.
     pub(super) mailbox: Mailbox,
-    /// When the machine looks at the entity next, if nothing happens before.
+    /// When the machine examines the entity next, if nothing happens before.
     pub(super) timer: Option<u64>,
     pub(super) gate: VecDeque<GatedTurn>,
     pub(super) last_used: u64,
@@ -98,7 +98,7 @@ pub(super) struct ResidentEntity {
     /// The instance asked for it when it started: it is given up after one message, or if none can be run. Each
     /// activation thus serves a message, whatever the guest asks for.
     pub(super) passivates: bool,
-    /// The start turn whose commit is under way.
+    /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
     /// Set when the store refused a start turn for a limit.
     pub(super) start_backoff: Option<StartBackoff>,

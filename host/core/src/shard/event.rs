@@ -1,4 +1,4 @@
-//! What a node tells a shard's machine.
+//! What a shard's machine handles.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ pub enum Event {
     LeaseRenewed {
         /// [`Now::mono`](crate::message::Now::mono) at the sending.
         sent_at: u64,
-        /// How long it may be relied on; the last one told counts (R8).
+        /// How long it may be relied on; the latest event counts (R8).
         lease: u64,
     },
-    /// A type was deployed, or deployed anew.
+    /// A type was deployed, or deployed again.
     TypeDeployed {
         /// The type.
         entity_type: Arc<str>,
@@ -41,28 +41,28 @@ pub enum Event {
     Message(Arc<Message>),
     /// The answer to [`Action::Load`](super::Action::Load).
     Loaded {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The action's generation.
         generation: u64,
-        /// What the store has, or why it could not tell.
+        /// What the store has, or why it failed.
         result: Result<LoadedEntity, String>,
     },
-    /// There is room for the instance that [`Action::RequestSlot`](super::Action::RequestSlot) asked for.
+    /// There is a slot for the instance that [`Action::RequestSlot`](super::Action::RequestSlot) asked for.
     SlotGranted {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The action's generation.
         generation: u64,
     },
-    /// Room is needed: give this instance up if it is idle.
+    /// A slot is needed: drop this instance if it is idle.
     Evict {
-        /// Whose.
+        /// The entity.
         entity: Entity,
     },
     /// The answer to [`Action::Activate`](super::Action::Activate).
     ActivationResult {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The action's generation.
         generation: u64,
@@ -71,11 +71,11 @@ pub enum Event {
     },
     /// The answer to [`Action::Run`](super::Action::Run) and [`Action::CallStopHook`](super::Action::CallStopHook).
     TurnDone {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// Which turn.
+        /// The turn.
         turn: TurnId,
         /// What came out.
         result: TurnOutput,
@@ -83,11 +83,11 @@ pub enum Event {
     /// Nobody waits any more for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
     /// was not run.
     QueryAbandoned {
-        /// Whose.
+        /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// Which turn.
+        /// The turn.
         turn: TurnId,
     },
     /// What became of commits, in the order in which they were asked for.
@@ -95,12 +95,12 @@ pub enum Event {
     /// The lease lapsed: no turn starts, whatever its kind, until [`Event::Resume`]. Turns that run may finish, and
     /// their commits go out, as the store fences them; instances and messages wait (R9).
     Suspend,
-    /// The lease was renewed in the same life, and the claims stand: the shard goes on (R9).
+    /// The lease was renewed in the same incarnation, and the claims are unchanged: the shard resumes (R9).
     Resume,
     /// Give the shard up.
     Stop(StopReason),
-    /// The shard is another's: everything is dropped at once, nobody is told [`Action::Stopped`](super::Action::Stopped)
-    /// or [`Action::Lost`](super::Action::Lost), and what comes later for the machine is ignored.
+    /// The shard is another's: everything is dropped at once, without [`Action::Stopped`](super::Action::Stopped)
+    /// or [`Action::Lost`](super::Action::Lost), and later events are ignored.
     Drop,
 }
 

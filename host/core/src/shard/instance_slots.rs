@@ -1,4 +1,4 @@
-//! How many instances may live: who gets room, and who is asked to give it up.
+//! How many instances may live: which entity gets a slot, and which one is asked to give it up.
 //!
 //! One cap serves all the shard machines of a thread. It chooses by idleness alone, oldest first; whether
 //! an instance can be evicted is its machine's decision.
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::ids::{Entity, ShardPath};
 
-/// Whose slot: an entity and the generation of its `WantSlot`.
+/// The holder of a slot: an entity of a shard.
 pub type SlotHolder = (ShardPath, Entity);
 
 /// A bounded number of slots, with the idle holders in order.
@@ -48,7 +48,7 @@ impl InstanceSlots {
         self.requests.push_back((holder, generation));
     }
 
-    /// Gives a slot back, or withdraws the wish for it.
+    /// Returns a slot, or withdraws the request for it.
     pub fn release(&mut self, holder: &SlotHolder, generation: u64) {
         self.busy(holder);
         if self.granted.get(holder) == Some(&generation) {
@@ -59,7 +59,7 @@ impl InstanceSlots {
         }
     }
 
-    /// Takes back every slot and wish of a shard whose machine cannot give them back any more.
+    /// Takes back every slot and request of a shard whose machine cannot return them any more.
     pub fn remove_shard(&mut self, shard: &ShardPath) {
         let others = |(of, _): &SlotHolder| of != shard;
         self.granted.retain(|holder, _| others(holder));
@@ -69,8 +69,8 @@ impl InstanceSlots {
         self.idle_since.retain(|holder, _| others(holder));
     }
 
-    /// Notes that a holder is idle and may be evicted. One that is idle already keeps its place: machines say so
-    /// again when its commits are answered.
+    /// Notes that a holder is idle and may be evicted. One that is idle already keeps its place: machines repeat
+    /// it when its commits are answered.
     pub fn idle(&mut self, holder: SlotHolder) {
         if self.granted.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
             self.ticks += 1;
@@ -86,7 +86,7 @@ impl InstanceSlots {
         }
     }
 
-    /// The next wish that there is room for.
+    /// Grants the next request, if a slot is free.
     pub fn grant(&mut self) -> Option<(SlotHolder, u64)> {
         if self.granted.len() >= self.capacity {
             return None;
@@ -96,7 +96,7 @@ impl InstanceSlots {
         Some((holder, generation))
     }
 
-    /// The next idle holder to evict, if there are more wishes than evictions under way.
+    /// The next idle holder to evict, if there are more requests than evictions in progress.
     pub fn evict(&mut self) -> Option<SlotHolder> {
         let free = self.capacity.saturating_sub(self.granted.len());
         if self.requests.len() <= self.evicting.len() + free {

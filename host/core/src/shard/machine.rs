@@ -32,7 +32,7 @@ use residents::Residents;
 use schedule::Schedule;
 use types::DeployedTypes;
 
-/// Whose machine it is: the parts of its claims.
+/// The owner of a shard, as its claims name it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ownership {
     /// The cluster.
@@ -43,20 +43,20 @@ pub struct Ownership {
     pub epoch: Epoch,
     /// The node.
     pub node: NodeId,
-    /// Its present life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 
-/// Where a shard stands in its life.
+/// The phase of a shard's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Its claim is under way: the first one, or a new one after an unknown outcome (R3).
+    /// Its claim is pending: the first one, or a new one after an unknown outcome (R3).
     Claiming,
     /// It serves.
     Serving,
-    /// It gives its instances up.
+    /// It stops its instances.
     Stopping,
-    /// No instance lives and no commit is under way.
+    /// No instance lives and no commit is pending.
     Stopped,
     /// The store knows another owner.
     Lost,
@@ -137,7 +137,7 @@ impl Machine {
             Event::Stop(reason) => self.on_stop(reason),
             Event::Drop => self.on_drop(),
         }
-        // An entity is forgotten only when it has neither an instance nor a commit under way; the unanswered claim
+        // An entity is forgotten only when it has neither an instance nor a pending commit; the pending claim
         // and the commits of turns that were given up are counted apart.
         if self.claim.is_stopping()
             && self.residents.is_empty()
@@ -159,7 +159,7 @@ impl Machine {
         self.schedule.next_wake()
     }
 
-    /// Where the shard stands.
+    /// The shard's phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.claim.phase()
@@ -201,7 +201,7 @@ impl Machine {
         self.residents.get(entity).map(ResidentEntity::queued_messages)
     }
 
-    /// Messages of an entity's mailbox that were looked at.
+    /// Messages of an entity's mailbox that were examined.
     #[cfg(test)]
     pub(super) fn touched(&self, entity: &Entity) -> usize {
         self.residents.get(entity).map_or(0, |state| state.mailbox.touched.get())

@@ -1,4 +1,4 @@
-//! What a shard's machine is told once, and what it is told of each type.
+//! Settings of a shard's machine, and of each type.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct Settings {
     pub max_gated_turns: usize,
     /// Copies of one message that may wait for its outcome (R18). Default 16.
     pub max_copies: usize,
-    /// How long a message waits for room for its entity's instance. Default 10,000.
+    /// How long a message waits for a slot for its entity's instance. Default 10,000.
     pub instance_slot_timeout: u64,
     /// How long to wait before a failed claim is tried again, at first; doubled up to 16 times that. Default 250.
     pub claim_backoff: u64,
@@ -73,7 +73,7 @@ impl Default for Settings {
 pub enum Mutation {
     /// Replies leave before their commit is durable (promise 2).
     ReplyBeforeCommit,
-    /// An unknown commit is told as not run, and the shard is not claimed again (R3).
+    /// An unknown commit is reported as not run, and the shard is not claimed again (R3).
     UnknownIsNotRun,
     /// The entity is loaded while commits of it are under way (R3).
     LoadDuringCommit,
@@ -81,7 +81,7 @@ pub enum Mutation {
     QueryWithoutLease,
     /// Application errors are not recorded (R16).
     SkipErrorRecording,
-    /// Lanes are neither written nor looked at: every copy runs (R17).
+    /// Lanes are neither written nor read: every copy runs (R17).
     IgnoreLanes,
     /// A lane is dropped and the watermark stays where it is (R17).
     DropLaneWithoutWatermark,
@@ -91,17 +91,17 @@ pub enum Mutation {
     IgnoreOrder,
     /// The digest of a copy is not compared (R17).
     IgnoreDigest,
-    /// A copy of a message under way is answered from memory, ahead of its commit (R18).
+    /// A copy of a pending message is answered from memory, ahead of its commit (R18).
     CopiesDontJoin,
     /// A turn starts although its caller's deadline has passed (R22).
     IgnoreDeadline,
     /// Turns start while the lease has lapsed (R9).
     RunWhileSuspended,
-    /// A lease counts as good to twice its length (R8).
+    /// A lease counts as valid for twice its length (R8).
     DoubleLease,
 }
 
-/// What the machine must know of an entity type's present deployment.
+/// What the machine must know of an entity type's current deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeSettings {
     /// The deployment's revision (R24).
@@ -132,9 +132,9 @@ pub enum StartReason {
 /// Why an instance stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// Nothing came for its type's idle time.
+    /// No message came for its type's idle time.
     Idle,
-    /// Room is needed for another.
+    /// Another one needs its slot.
     Evicted,
     /// The guest asked for it.
     Passivated,

@@ -16,7 +16,7 @@ pub(super) struct Context {
     pub(super) now: Now,
     pub(super) settings: Settings,
     pub(super) identity: NodeIdentity,
-    /// What the driver's wall clock said last: rows show it to people, and no decision uses it.
+    /// The driver's wall clock, as it was last set: rows show it to people, and no decision uses it.
     pub(super) unix_ms: Option<u64>,
     pub(super) requests: Requests,
     actions: VecDeque<Action>,

@@ -1,6 +1,6 @@
 //! The manager: who becomes it, the rows that it seals and writes, and what it decides (R10 to R12).
 //!
-//! It decides only from rows that bear its own term, writes each decision before it tells anybody, and may
+//! It decides only from rows that bear its own term, writes each decision before it sends it to anybody, and may
 //! crash between any two steps: its successor finds the intent in the row and goes on.
 //!
 //! Each node has a [`Manager`]; a [`Term`] exists only while the node holds the leadership.

@@ -22,7 +22,7 @@ pub trait Canonicalizer {
     fn map_time(&self, at: u64) -> u64;
     /// When something is due: how long it has been due does not matter.
     fn map_deadline(&self, at: u64) -> u64;
-    /// Whether that is later than anything that is looked at: what is due then is as if it were not noted.
+    /// Whether that is later than anything that is checked: a deadline then is as good as none.
     fn never(&self, _: u64) -> bool {
         false
     }
@@ -93,7 +93,7 @@ impl Machine {
         self.manager.nudge(on && may_decide);
     }
 
-    /// Forgets what it will never look at again.
+    /// Forgets what it will never use again.
     pub fn prune_irrelevant(&mut self) {
         self.holdings.prune_irrelevant(&self.observed);
         self.manager.prune_irrelevant(&self.observed, self.context.identity.shard_count);

@@ -203,8 +203,8 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// The store refused a start turn for a limit, and would refuse the next one: what waits is told so, and what comes
-    /// waits for a while.
+    /// The store refused a start turn for a limit, and would refuse the next one: messages that wait are refused, and later
+    /// ones wait for a while.
     fn pause_start(&mut self, entity: &Entity, why: &str) {
         let last = self.residents.get(entity).and_then(|state| state.start_backoff);
         let pause =

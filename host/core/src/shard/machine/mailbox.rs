@@ -38,7 +38,7 @@ impl Machine {
                 } else {
                     entry.reply_tokens.push(token);
                     let latest = entry.deadline.zip(message.deadline).map(|(a, b)| a.max(b));
-                    // Never sooner than before: its entity is looked at in time.
+                    // Never sooner than before: the timer of its entity is early enough.
                     entry.deadline = latest;
                     state.mailbox.set_deadline(&id, latest);
                     return;

@@ -64,7 +64,7 @@ impl Residents {
         self.entities.keys().cloned().collect()
     }
 
-    /// Tells loads, slots and instances of one entity apart.
+    /// A number that distinguishes loads, slots and instances of one entity.
     pub(super) fn next_generation(&mut self) -> u64 {
         self.last_generation += 1;
         self.last_generation

@@ -15,7 +15,7 @@ impl Machine {
         }
     }
 
-    /// Takes every step that is possible now, and makes sure that the entity is looked at when time makes another one
+    /// Takes every step that is possible now, and makes sure that the entity is examined when time makes another one
     /// possible.
     pub(super) fn advance(&mut self, entity: &Entity) {
         #[cfg(test)]

@@ -82,7 +82,7 @@ impl Machine {
             return;
         }
         if state.stop_hook_deadline.is_some_and(|at| at <= self.context.mono()) {
-            // Its hook is worth no more time: the instance is dropped as it stands.
+            // Its hook took too long: the instance is dropped as it is.
             self.drop_instance(entity);
         }
         let Some(state) = self.residents.get(entity) else { return };
@@ -125,7 +125,7 @@ impl Machine {
         stage.into_iter().chain(deadline).chain(parked).chain(state.stop_hook_deadline).min()
     }
 
-    /// An entity that could go on, or will be able to, and that no event and no timer will have anybody look at.
+    /// An entity that can continue, or will be able to, and that no event and no timer will have examined.
     #[cfg(debug_assertions)]
     pub(super) fn find_stuck_entity(&self) -> Option<&Entity> {
         let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {

@@ -10,8 +10,8 @@ use crate::shard::TypeSettings;
 pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
 
 impl DeployedTypes {
-    /// Takes a type's deployment; returns whether it replaces an older one. News of an older deployment that come late
-    /// change nothing: it must not run on what the newer one wrote (R24).
+    /// Takes a type's deployment; returns whether it replaces an older one. A late message about an older deployment
+    /// changes nothing: it must not run on what the newer one wrote (R24).
     pub(super) fn on_deployed(&mut self, entity_type: Arc<str>, settings: TypeSettings) -> bool {
         let known = self.0.get(&entity_type).map(|old| old.revision);
         if known.is_some_and(|known| known > settings.revision) {
@@ -50,6 +50,6 @@ mod tests {
         assert_eq!(deploy(2), (false, 2), "the first one replaces none");
         assert_eq!(deploy(3), (true, 3));
         assert_eq!(deploy(3), (false, 3), "deployed again");
-        assert_eq!(deploy(2), (false, 3), "late news");
+        assert_eq!(deploy(2), (false, 3), "late");
     }
 }

@@ -23,7 +23,7 @@ impl Manager {
             None => true,
             Some((holder, Some(ended))) => ended || observed.lapsed(&holder.node, now, margin),
             Some((holder, None)) => {
-                // Nobody is dead for want of news: its row may be on its way.
+                // A row that was not seen yet proves no death: it may be on its way.
                 observed.read_missing_rows(context, [holder.node.clone()]);
                 false
             }

@@ -113,7 +113,7 @@ impl DirtyChunks {
         std::mem::take(&mut self.0)
     }
 
-    /// Adds those in which two reports of one node differ. Without a former one anything may be news.
+    /// Adds those in which two reports of one node differ. Without a former one anything may have changed.
     pub(super) fn add_changed(&mut self, old: Option<&NodeReport>, new: &NodeReport, shards: u32) {
         let Some(old) = old.filter(|old| old.incarnation == new.incarnation) else {
             return self.add_all(shards);
