@@ -32,7 +32,7 @@ use crate::rows::{AssignmentsRow, ManagerRow, Member, NodeRow, Roles};
 use context::Context;
 use holdings::Holdings;
 use manager::Manager;
-use membership::Membership;
+use membership::{Leaving, Membership};
 use observed::ObservedCluster;
 #[cfg(any(test, feature = "testing"))]
 pub use testing::Canonicalizer;
@@ -211,8 +211,9 @@ impl Machine {
     }
 
     fn drive_membership(&mut self) {
-        if self.membership.drive(&mut self.context, &self.observed, &self.holdings) {
-            self.holdings.reapply_all_chunks(&self.observed);
+        let Self { context, membership, holdings, observed, .. } = self;
+        if membership.drive(context, observed, || holdings.epochs()) {
+            holdings.reapply_all_chunks(observed);
         }
     }
 
@@ -284,7 +285,15 @@ impl Machine {
             self.membership.renew_now(&self.context);
             return self.drive_membership();
         }
-        self.membership.drive_leaving(&mut self.context, &self.observed, &mut self.holdings);
+        let Self { context, membership, holdings, observed, .. } = self;
+        match membership.drive_leaving(context, observed) {
+            Leaving::No | Leaving::AwaitsHandOffs => return,
+            Leaving::StopsShards => holdings.stop_all(context),
+            Leaving::HandedOff => {}
+        }
+        if holdings.is_empty() {
+            membership.write_goodbye(context);
+        }
     }
 
     fn wake_time(&self) -> Option<u64> {

@@ -10,7 +10,6 @@ mod registration;
 mod renewal;
 
 use super::context::Context;
-use super::holdings::Holdings;
 use super::observed::ObservedCluster;
 use super::requests::WritePurpose;
 use crate::ids::{Epoch, Incarnation, ShardId};
@@ -18,6 +17,7 @@ use crate::node::{Action, Mutation, Notice, WriteError};
 use crate::rows::{Member, NodeRow, NodeStatus, Row, RowKey};
 
 pub(super) use lapse::ChangedClaim;
+pub(super) use leaving::Leaving;
 
 /// This node's registration, and whether the node stays.
 #[derive(Clone, Debug)]
@@ -165,12 +165,13 @@ impl Membership {
         }
     }
 
-    /// Registers, renews, or ends a lapse. Returns whether a lapse has ended.
+    /// Registers, renews, or ends a lapse. Returns whether a lapse has ended. `held` lists the shards that this node
+    /// holds, with their epochs.
     pub(super) fn drive(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
-        holdings: &Holdings,
+        held: impl FnOnce() -> Vec<(ShardId, Epoch)>,
     ) -> bool {
         match &self.state {
             State::Unregistered if observed.is_watching() && self.stays() => {
@@ -181,7 +182,7 @@ impl Membership {
             State::Registered(_) => self.read_own_row(context),
             _ => {}
         }
-        self.try_resume(context, holdings)
+        self.try_resume(context, held)
     }
 
     /// Forgets an incarnation that was fenced.

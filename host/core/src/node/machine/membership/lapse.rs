@@ -1,6 +1,6 @@
 //! A lease that lapsed, and what must happen before its incarnation resumes (R9).
 
-use super::{Action, Context, Epoch, Holdings, Member, Membership, Mutation, Notice, ShardId};
+use super::{Action, Context, Epoch, Member, Membership, Mutation, Notice, ShardId};
 use crate::records::Claim;
 
 /// A shard whose claim is no longer the one that this incarnation was granted.
@@ -50,26 +50,28 @@ impl Membership {
 
     /// After a lapse: resumes once a renewal of the same incarnation succeeded and its claims were read back unchanged
     /// (R9). Returns whether it resumes now.
-    pub(super) fn try_resume(&mut self, context: &mut Context, holdings: &Holdings) -> bool {
+    pub(super) fn try_resume(
+        &mut self,
+        context: &mut Context,
+        held: impl FnOnce() -> Vec<(ShardId, Epoch)>,
+    ) -> bool {
         let now = context.mono();
         let Some(own) = self.registration_mut() else { return false };
         if !own.suspended || own.lease_has_lapsed(now) || own.claim_check.is_some() {
             return false;
         }
-        // Shards that are being claimed count, too: the answer that their claim was granted may be on its way.
-        if own.claims_unverified
-            && !holdings.is_empty()
-            && !context.has_mutation(Mutation::ResumeWithoutClaimCheck)
-        {
-            if now < own.claims_at {
+        if own.claims_unverified && !context.has_mutation(Mutation::ResumeWithoutClaimCheck) {
+            // Shards that are being claimed count, too: the answer that their claim was granted may be on its way.
+            let held = held();
+            if !held.is_empty() {
+                if now >= own.claims_at {
+                    let request_id = context.requests.next_id();
+                    let shards = held.iter().map(|(shard, _)| *shard).collect();
+                    own.claim_check = Some((request_id, held));
+                    context.push(Action::ReadClaims { request_id, shards });
+                }
                 return false;
             }
-            let held = holdings.epochs();
-            let request_id = context.requests.next_id();
-            let shards = held.iter().map(|(shard, _)| *shard).collect();
-            own.claim_check = Some((request_id, held));
-            context.push(Action::ReadClaims { request_id, shards });
-            return false;
         }
         own.suspended = false;
         own.claims_unverified = false;

@@ -1,9 +1,22 @@
 //! The orderly end of an incarnation: hand-offs, stops, the goodbye (S10, K35).
 
 use super::{
-    Action, Context, Effect, Holdings, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster,
-    Row, State, WriteError, WritePurpose,
+    Action, Context, Effect, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster, Row,
+    State, WriteError, WritePurpose,
 };
+
+/// How far a node is that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Leaving {
+    /// It stays, or has left.
+    No,
+    /// The manager hands its shards off.
+    AwaitsHandOffs,
+    /// No row names it any more: the goodbye is due once its machines have stopped.
+    HandedOff,
+    /// It waits for no hand-offs: its shards are to stop, and the goodbye is due when they have.
+    StopsShards,
+}
 
 impl Membership {
     pub(in super::super) fn leave_after_drain(&mut self) {
@@ -37,17 +50,16 @@ impl Membership {
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
-        holdings: &mut Holdings,
-    ) {
+    ) -> Leaving {
         let is_retiring = self.registration().is_some_and(|own| own.is_retiring);
         if self.stays() && !is_retiring {
-            return;
+            return Leaving::No;
         }
         let Some(own) = self.registration() else {
             if matches!(self.state, State::Unregistered) {
                 self.say_goodbye(context);
             }
-            return;
+            return Leaving::No;
         };
         let me = &own.member;
         let has_successor = observed.all_live().any(|(node, row)| {
@@ -57,17 +69,18 @@ impl Membership {
                 && row.store_available
         });
         if is_retiring || self.leave_mode == LeaveMode::Immediate || !has_successor {
-            holdings.stop_all(context);
+            Leaving::StopsShards
         } else if observed.assignments().any(|(_, row)| row.owner.as_ref() == Some(me)) {
-            return;
+            Leaving::AwaitsHandOffs
+        } else {
+            Leaving::HandedOff
         }
-        if !holdings.is_empty()
-            || context.requests.any_write(|purpose| *purpose == WritePurpose::Leave)
-        {
-            return;
-        }
+    }
+
+    /// Writes the goodbye of an incarnation that holds nothing any more.
+    pub(in super::super) fn write_goodbye(&mut self, context: &mut Context) {
         let Some(own) = self.registration_mut() else { return };
-        if own.pending {
+        if own.pending || context.requests.any_write(|purpose| *purpose == WritePurpose::Leave) {
             return;
         }
         own.pending = true;
