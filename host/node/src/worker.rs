@@ -34,7 +34,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::ClusterClock;
 use crate::failing::LastFailure;
-use crate::gateway::PendingMessage;
 use crate::recording::Recorder;
 use crate::stats::{Stats, WorkerGauges};
 use crate::types::DeployedType;
@@ -91,8 +90,8 @@ pub(crate) enum ReplyTo {
     /// To this node's gateway, under the router's tag.
     Gateway {
         tag: u64,
-        /// The message, through which the gateway replies.
-        pending: Option<PendingMessage>,
+        /// Whoever waits for it.
+        caller: Arc<dyn Caller>,
     },
     /// Directly to the node that forwarded it.
     Ticket(Ticket),
@@ -102,12 +101,16 @@ impl ReplyTo {
     /// Whether nobody can receive the reply any more: its connection is closed.
     fn is_abandoned(&self) -> bool {
         match self {
-            Self::Gateway { pending: parcel, .. } => {
-                parcel.as_ref().is_some_and(PendingMessage::is_abandoned)
-            }
+            Self::Gateway { caller, .. } => caller.is_abandoned(),
             Self::Ticket(ticket) => ticket.is_closed(),
         }
     }
+}
+
+/// The sender of a message that this node's gateway accepted.
+pub(crate) trait Caller: Send + Sync {
+    /// Whether nobody can receive the reply any more. Once true, it must stay so.
+    fn is_abandoned(&self) -> bool;
 }
 
 /// A reply for this node's gateway.
@@ -145,6 +148,9 @@ pub(crate) struct EntityInspection {
     pub(crate) last_failure: Option<LastFailure>,
 }
 
+/// Receives the reports of workers, on their threads; must not wait.
+pub(crate) type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
+
 /// A worker's report to the control thread.
 pub(crate) enum WorkerReport {
     /// A shard's claim is confirmed; repeated when it is claimed again (R3).
@@ -158,13 +164,12 @@ pub(crate) enum WorkerReport {
 }
 
 /// Reports a panic of the worker: otherwise its shards would stop responding while the node looks healthy.
-struct PanicReporter(usize, mpsc::UnboundedSender<WorkerReport>);
+struct PanicReporter(usize, ReportSink);
 
 impl Drop for PanicReporter {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The receiver is gone only if the node is going down.
-            let _ = self.1.send(WorkerReport::Panicked(self.0));
+            (self.1)(WorkerReport::Panicked(self.0));
         }
     }
 }
@@ -179,7 +184,7 @@ pub(crate) struct WorkerDeps {
     pub(crate) stats: Arc<Stats>,
     pub(crate) gauges: Arc<WorkerGauges>,
     pub(crate) recorder: Option<Recorder>,
-    pub(crate) reports: mpsc::UnboundedSender<WorkerReport>,
+    pub(crate) reports: ReportSink,
     pub(crate) replies: Arc<dyn ReplySink>,
 }
 

@@ -12,7 +12,7 @@ use ostraca_wire::server::{Charge, IncomingMessage, Ticket};
 use tokio::sync::mpsc;
 
 use super::{Gateway, lock};
-use crate::worker::{Delivery, Input};
+use crate::worker::{Caller, Delivery, Input};
 
 /// A message with the right to answer it. Clones are the same message.
 #[derive(Clone)]
@@ -36,25 +36,11 @@ impl PendingMessage {
         Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
     }
 
-    /// Creates a message that was already answered.
-    #[cfg(test)]
-    pub(crate) fn already_replied() -> Self {
-        let (shard, session) = (ShardId(1), ScopedSessionId::derive("client/x", b"s"));
-        let (envelope, received) = (Envelope::default(), BootInstant::now());
-        let (charge, ticket) = (Charge::unmetered(), Mutex::new(None));
-        Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
-    }
-
     pub(super) fn reply(&self, reply: Reply) {
         // A message is answered once: a later reply belongs to another copy.
         if let Some(ticket) = lock(&self.0.ticket).take() {
             ticket.reply(reply);
         }
-    }
-
-    /// Whether nobody can receive its reply any more.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        lock(&self.0.ticket).as_ref().is_none_or(Ticket::is_closed)
     }
 
     /// Milliseconds since this node accepted it.
@@ -65,6 +51,12 @@ impl PendingMessage {
     /// The envelope that is forwarded to another node.
     pub(super) fn to_forwarded_envelope(&self, node: &str, epoch: Epoch) -> Envelope {
         self.0.envelope.to_forwarded(self.0.session, node, epoch, self.elapsed_ms())
+    }
+}
+
+impl Caller for PendingMessageInner {
+    fn is_abandoned(&self) -> bool {
+        lock(&self.ticket).as_ref().is_none_or(Ticket::is_closed)
     }
 }
 

@@ -67,7 +67,7 @@ impl Gateway {
                     match self.to_message(&types, *session, envelope, *received) {
                         Ok(Some(message)) => {
                             let charge = charge.clone();
-                            let back = ReplyTo::Gateway { tag, pending: Some(item.clone()) };
+                            let back = ReplyTo::Gateway { tag, caller: item.0.clone() };
                             out.local(shard, Delivery { shard, message, reply_to: back, charge });
                         }
                         Ok(None) => failed.push((tag, AttemptResult::Rebalancing)),

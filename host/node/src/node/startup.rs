@@ -11,7 +11,7 @@ use super::Node;
 use super::builder::NodeBuilder;
 use super::network::Network;
 use super::store_access::StoreHandles;
-use super::workers::{self, Workers};
+use super::workers::Workers;
 use crate::admin::AdminService;
 use crate::cache::RouteCache;
 use crate::config::Config;
@@ -53,7 +53,8 @@ impl Node {
 
         let wasm = basis.wasm().await?;
         let hosting = roles.host.then(|| wasm.clone());
-        let workers = Workers::start(&basis, &stores, wasm.status().max_live_instances as usize)?;
+        let most = wasm.status().max_live_instances as usize;
+        let workers = Workers::start(&basis, &stores, &control, most)?;
         let loader = basis.loader(&stores, hosting.clone(), workers.inputs());
         let gateway = basis.gateway(&network, &stores, &workers, &control, &mut tasks);
         workers.set_gateway(&gateway);
@@ -88,7 +89,6 @@ impl Node {
             renew_interval: basis.config.renew_interval,
             config: basis.config.clone(),
         });
-        tasks.spawn(workers::forward_reports(workers.reports, control.input.clone()));
 
         let desk = AdminService {
             deployer: basis.deployer(&stores, wasm, loader),

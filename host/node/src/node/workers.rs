@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 use super::builder::NodeBuilder;
 use super::store_access::StoreHandles;
 use crate::config::Config;
-use crate::control;
+use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::recording::Recorder;
 use crate::stats::WorkerGauges;
-use crate::worker::{self, Input, ReplySink, WorkerDeps, WorkerReply, WorkerReport};
+use crate::worker::{self, Input, ReplySink, ReportSink, WorkerDeps, WorkerReply};
 
 /// A worker's input, and its thread.
 pub(super) type WorkerHandle = (mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>);
@@ -21,15 +21,16 @@ pub(super) type WorkerHandle = (mpsc::UnboundedSender<Input>, std::thread::JoinH
 pub(super) struct Workers {
     pub(super) threads: Vec<WorkerHandle>,
     pub(super) gauges: Vec<Arc<WorkerGauges>>,
-    pub(super) reports: mpsc::UnboundedReceiver<WorkerReport>,
     gateway: Arc<DeferredGateway>,
 }
 
 impl Workers {
-    /// Starts the workers, none on a node without the role `host`. They share `most` instances.
+    /// Starts the workers, none on a node without the role `host`. They share `most` instances, and
+    /// report to the control thread.
     pub(super) fn start(
         basis: &NodeBuilder,
         stores: &StoreHandles,
+        control: &ControlThread,
         most: usize,
     ) -> Result<Self, NodeError> {
         let config = &basis.config;
@@ -39,7 +40,11 @@ impl Workers {
             (true, set) => set,
         };
         let answerer = Arc::new(DeferredGateway::default());
-        let (told, reports) = mpsc::unbounded_channel();
+        let control = control.input.clone();
+        let reports: ReportSink = Arc::new(move |report| {
+            // The receiver is gone only if the node is going down.
+            let _ = control.send(control::Input::Report(report));
+        });
         let (mut threads, mut gauges) = (Vec::new(), Vec::new());
         for index in 0..count {
             let gauge = Arc::new(WorkerGauges::default());
@@ -53,11 +58,11 @@ impl Workers {
                 stats: basis.stats.clone(),
                 gauges: gauge,
                 recorder: recorder(config, index)?,
-                reports: told.clone(),
+                reports: reports.clone(),
                 replies: answerer.clone(),
             })?);
         }
-        Ok(Self { threads, gauges, reports, gateway: answerer })
+        Ok(Self { threads, gauges, gateway: answerer })
     }
 
     /// The workers' inputs.
@@ -69,17 +74,6 @@ impl Workers {
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // Set once, by the start.
         let _ = self.gateway.0.set(gateway.clone());
-    }
-}
-
-/// Passes the workers' reports to the control thread, until all workers have ended.
-pub(super) async fn forward_reports(
-    mut heard: mpsc::UnboundedReceiver<WorkerReport>,
-    told: mpsc::UnboundedSender<control::Input>,
-) {
-    while let Some(report) = heard.recv().await {
-        // The receiver is gone only if the node is stopping.
-        let _ = told.send(control::Input::Report(report));
     }
 }
 

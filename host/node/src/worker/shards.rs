@@ -139,8 +139,7 @@ impl Worker {
     }
 
     pub(super) fn report(&self, report: WorkerReport) {
-        // The receiver is gone only if the node is going down.
-        let _ = self.deps.reports.send(report);
+        (self.deps.reports)(report);
     }
 
     /// Updates the gauges. Machines that have ended are not counted.

@@ -26,6 +26,17 @@ impl ReplySink for RecordedReplies {
     }
 }
 
+enum TestCaller {
+    Waits,
+    Gone,
+}
+
+impl Caller for TestCaller {
+    fn is_abandoned(&self) -> bool {
+        matches!(self, Self::Gone)
+    }
+}
+
 struct TestWorker {
     worker: Worker,
     reports: mpsc::UnboundedReceiver<WorkerReport>,
@@ -52,7 +63,7 @@ impl TestWorker {
             stats: Arc::default(),
             gauges: Arc::default(),
             recorder: Some(Recorder::create(folder.path(), 0, 1).expect("a recorder")),
-            reports,
+            reports: Arc::new(move |report| reports.send(report).expect("the test listens")),
             replies: heard.clone(),
         };
         Self { worker: Worker::new(parts), reports: heard_reports, replies: heard, sent: 0, folder }
@@ -87,16 +98,10 @@ impl TestWorker {
     }
 
     fn send(&mut self, shard: u32, method: &str) -> u64 {
-        self.send_as(shard, method, MessageKind::Command, None)
+        self.send_as(shard, method, MessageKind::Command, TestCaller::Waits)
     }
 
-    fn send_as(
-        &mut self,
-        shard: u32,
-        method: &str,
-        kind: MessageKind,
-        parcel: Option<crate::gateway::PendingMessage>,
-    ) -> u64 {
+    fn send_as(&mut self, shard: u32, method: &str, kind: MessageKind, caller: TestCaller) -> u64 {
         self.sent += 1;
         let target = Entity::new("misbehaving", "a");
         let body = Bytes::new();
@@ -118,7 +123,7 @@ impl TestWorker {
             deadline: None,
             context: Arc::default(),
         };
-        let back = ReplyTo::Gateway { tag: self.sent, pending: parcel };
+        let back = ReplyTo::Gateway { tag: self.sent, caller: Arc::new(caller) };
         let (shard, message, charge) = (ShardId(shard), Arc::new(message), Charge::unmetered());
         let delivery = Delivery { shard, message, reply_to: back, charge };
         self.worker.input(Input::Messages(vec![delivery]));

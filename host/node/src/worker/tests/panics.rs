@@ -6,7 +6,6 @@ use ostraca_core::records::{ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;
-use crate::gateway::PendingMessage;
 
 /// A store in memory that panics once where it is told to.
 struct Panicking {
@@ -142,7 +141,7 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     assert_eq!(hand.answer(live), Some(("final".into(), 1)));
 
     let waits = hand.send(1, "who");
-    let asks = hand.send_as(1, "read", MessageKind::Query, None);
+    let asks = hand.send_as(1, "read", MessageKind::Query, TestCaller::Waits);
     hand.worker.panics = true;
     let panics = hand.send(1, "who");
     assert_eq!(hand.reports(), ["lost 1 1"]);
@@ -176,11 +175,10 @@ async fn an_abandoned_query_does_not_run_but_a_command_does() {
     hand.worker.input(Input::TypeDeployed(guest(&host)));
     hand.renew();
     hand.adopt(1, 1);
-    let gone = || Some(PendingMessage::already_replied());
-    let query = hand.send_as(1, "read", MessageKind::Query, gone());
-    let command = hand.send_as(1, "passivate", MessageKind::Command, gone());
+    let query = hand.send_as(1, "read", MessageKind::Query, TestCaller::Gone);
+    let command = hand.send_as(1, "passivate", MessageKind::Command, TestCaller::Gone);
     let many: Vec<_> =
-        (0..2_000).map(|_| hand.send_as(1, "read", MessageKind::Query, gone())).collect();
+        (0..2_000).map(|_| hand.send_as(1, "read", MessageKind::Query, TestCaller::Gone)).collect();
     let last = hand.send(1, "who");
     hand.settle().await;
     for abandoned in many.into_iter().chain([query]) {
