@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use ostraca_core::ids::ShardId;
 use ostraca_store::{EntityStore, StoreError};
+use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -19,7 +20,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::control;
 use crate::deploy::Deployer;
 use crate::gateway::Gateway;
-use crate::service::problem;
 use crate::status::StatusReporter;
 use crate::user_file::closest_name;
 use crate::view::{ClusterView, EventLog};

@@ -1,25 +1,13 @@
 //! Writes a new cluster's immutable rows, and advances cluster time.
 
 use ostraca_core::extensions::Extensions;
-use ostraca_core::ids::{ShardId, ShardPath};
 use ostraca_store::ClusterStore;
 
 use crate::clock::ClusterClock;
 use crate::config::ClusterSettings;
 use crate::error::NodeError;
-use crate::rows::{self, ClusterRow, FORMAT, PoolRow, TimeRow};
-
-/// The only namespace of 0.1.
-pub(crate) use ostraca_wire::envelope::NAMESPACE;
-/// The only pool of 0.1.
-pub(crate) const POOL: &str = "default";
-/// Path of a shard of that pool.
-pub(crate) fn shard_key(shard: ShardId) -> ShardPath {
-    ShardPath { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
-}
-
-/// The only hash of 0.1 (M1).
-pub(crate) const HASH: &str = "murmur3_x86_32";
+use crate::pool::HASH;
+use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SettingsRow, TimeRow};
 
 /// Writes the rows that never change during the cluster's life.
 ///
@@ -38,7 +26,7 @@ pub async fn initialize_cluster(
         &PoolRow { hash: HASH.into(), shards, extensions: Extensions::default() },
     )
     .await?;
-    rows::write(store, rows::SETTINGS, None, &settings.to_row(1, None)).await?;
+    rows::write(store, rows::SETTINGS, None, &SettingsRow::new(settings, 1, None)).await?;
     rows::write(store, "time", None, &TimeRow::default()).await?;
     Ok(())
 }

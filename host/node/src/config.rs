@@ -13,7 +13,8 @@ use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
 
-pub use cluster_sections::Role;
+pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
+pub use cluster_sections::{ControlInboxLimits, Role};
 pub use cluster_settings::ClusterSettings;
 
 use crate::error::NodeError;
@@ -241,7 +242,7 @@ impl Config {
     }
 
     /// Limits of the control inbox.
-    pub(crate) fn control_inbox_limits(&self) -> crate::control::ControlInboxLimits {
+    pub(crate) fn control_inbox_limits(&self) -> ControlInboxLimits {
         self.file.peers.control_inbox_limits()
     }
 

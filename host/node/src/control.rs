@@ -24,14 +24,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::RouteCache;
 use crate::clock::ClusterClock;
-use crate::config::Config;
+use crate::config::{Config, ControlInboxLimits};
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::loader::Loader;
 use crate::stats::Stats;
 use crate::view::{ClusterView, EventLog};
 use crate::worker;
-pub(crate) use inbox::{ControlInboxLimits, ControlInboxSender};
+pub(crate) use inbox::ControlInboxSender;
 pub(crate) use message::decode as decode_control_message;
 
 /// How long blocking work may delay the thread's end.

@@ -13,16 +13,16 @@ use std::time::Duration;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
+use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DeployResult, Problem};
 use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
 
-use crate::cluster_bootstrap::POOL;
 use crate::error::NodeError;
 use crate::loader::{self, Loader};
 use crate::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
+use crate::pool::POOL;
 use crate::rows::{self, MethodEntry, TypeRow};
-use crate::service::problem;
 use crate::types::{TypeRegistry, TypeUnavailable};
 use crate::user_file::units;
 

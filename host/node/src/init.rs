@@ -17,12 +17,8 @@ use ostraca_wire::identity::{Ca, Identity};
 
 use crate::cluster_bootstrap;
 use crate::config::{ClusterSettings, Role};
+pub use crate::config::{DEFAULT_SHARDS, MAX_SHARDS};
 use crate::error::NodeError;
-
-/// The default number of shards of a pool (M1).
-pub const DEFAULT_SHARDS: u32 = 1024;
-/// The maximum number of shards of a pool: with more, there are too many rows of assignments.
-pub const MAX_SHARDS: u32 = 65_536;
 
 /// Options of a new cluster's first node.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@
 //! the shards' machines, and the gateway drives the router.
 
 mod admin;
+mod blocking;
 mod cache;
 pub mod clock;
 pub mod cluster_bootstrap;
@@ -22,6 +23,7 @@ mod loader;
 pub mod manifest;
 pub mod node;
 mod peers;
+mod pool;
 pub mod recording;
 mod rows;
 mod service;

@@ -25,6 +25,7 @@ use ostraca_wire::server::Server;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::blocking::blocking;
 use crate::config::Config;
 use crate::control::ControlThread;
 use crate::error::NodeError;
@@ -231,13 +232,4 @@ impl Node {
         }
         in_time
     }
-}
-
-/// Runs blocking work on a thread for such work.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, NodeError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| NodeError::UnexpectedExit(format!("a thread of the node: {error}")))
 }

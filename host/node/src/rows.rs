@@ -4,6 +4,8 @@
 //! ([`ostraca_core::rows`]) are the decoded contents of the rows of nodes, manager and shards. The rows that
 //! the core never sees (the cluster, its pool, its time, its types) are defined here.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
@@ -12,8 +14,9 @@ use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::cluster_bootstrap::{NAMESPACE, POOL};
+use crate::config::ClusterSettings;
 use crate::error::NodeError;
+use crate::pool::{NAMESPACE, POOL};
 
 /// The highest format of records and rows that this program reads.
 pub(crate) const FORMAT: u32 = codec::FORMAT as u32;
@@ -69,6 +72,30 @@ pub(crate) struct SettingsRow {
     pub(crate) lease_margin: u64,
     pub(crate) lane_ttl: u64,
     pub(crate) extensions: Extensions<Self>,
+}
+
+impl SettingsRow {
+    /// The row of these settings, which keeps what a later release wrote into the row `before`.
+    pub(crate) fn new(settings: &ClusterSettings, revision: u64, before: Option<Self>) -> Self {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            revision,
+            lease: millis(settings.lease),
+            lease_margin: millis(settings.lease_margin),
+            lane_ttl: millis(settings.lane_ttl),
+            extensions: before.map_or_else(Extensions::default, |row| row.extensions),
+        }
+    }
+
+    /// The settings that the row holds.
+    pub(crate) fn settings(&self) -> ClusterSettings {
+        let time = Duration::from_millis;
+        ClusterSettings {
+            lease: time(self.lease),
+            lease_margin: time(self.lease_margin),
+            lane_ttl: time(self.lane_ttl),
+        }
+    }
 }
 
 /// The key of the cluster's settings.

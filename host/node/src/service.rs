@@ -4,18 +4,15 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_core::message::{MessageKind, codes};
-use ostraca_wire::envelope::{self, TypeInfo, check_namespace};
-use ostraca_wire::outcome::{node_starting, wire_kind};
-use ostraca_wire::proto::{self, Envelope, Problem};
+use ostraca_wire::outcome::{node_starting, permanent_problem as problem, wire_kind};
+use ostraca_wire::proto::{self, Problem};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
 };
 
 use crate::admin::AdminService;
 use crate::gateway::Gateway;
-use crate::types::{DeployedType, TypeTable};
-use crate::user_file::closest_name;
+use crate::types::{DeployedType, unknown_type};
 
 /// How long a message waits for its type to become known: a row takes a moment to spread after a deploy.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -115,65 +112,9 @@ impl Service for ClientService {
     }
 }
 
-/// The type and method that an envelope names, if its sender may use them so.
-pub(crate) fn resolve_method<'a>(
-    types: &'a TypeTable,
-    principal: &str,
-    envelope: &Envelope,
-) -> Result<(&'a Arc<DeployedType>, Arc<str>, MessageKind), Problem> {
-    check_namespace(envelope)?;
-    let entry =
-        types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
-    let (method, kind) = envelope::resolve_method(&**entry, principal, envelope)?;
-    Ok((entry, method, kind))
-}
-
-impl TypeInfo for DeployedType {
-    fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    fn admits(&self, principal: &str) -> bool {
-        self.manifest.access.allows(principal)
-    }
-
-    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {
-        self.methods_by_name().get(name)
-    }
-
-    fn unknown_method(&self, name: &str) -> Problem {
-        let known: Vec<_> = self.methods().iter().map(|(name, _)| &**name).collect();
-        let mut problem =
-            problem("unknown-method", format!("`{}` has no method `{name}`", self.name), "");
-        problem.help = match closest_name(name, known.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`? it has: {}", known.join(", ")),
-            None => format!("it has: {}", known.join(", ")),
-        };
-        problem.details.insert("methods".into(), known.join(","));
-        problem
-    }
-
-    fn max_message(&self) -> u64 {
-        self.manifest.limits.message
-    }
-}
-
-pub(crate) fn unknown_type(types: &TypeTable, name: &str) -> Problem {
-    let near = closest_name(name, types.keys().map(|known| &**known));
-    let help = match near {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "`ostraca deployments` lists what is deployed".into(),
-    };
-    let mut problem = problem(codes::UNKNOWN_TYPE, format!("no type `{name}` is deployed"), &help);
-    if let Some(near) = near {
-        problem.details.insert("nearest".into(), near.into());
-    }
-    problem
-}
-
 fn deployment(entry: &DeployedType) -> proto::Deployment {
     proto::Deployment {
-        namespace: crate::cluster_bootstrap::NAMESPACE.into(),
+        namespace: crate::pool::NAMESPACE.into(),
         r#type: entry.name.to_string(),
         revision: entry.revision,
         digest: entry.component_digest.to_vec().into(),
@@ -194,9 +135,4 @@ fn methods(entry: &DeployedType) -> proto::Methods {
         revision: entry.revision,
         methods: methods.collect(),
     }
-}
-
-/// A problem that is not retryable.
-pub(crate) fn problem(code: &str, message: impl Into<String>, help: &str) -> Problem {
-    Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }
 }

@@ -24,10 +24,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cluster_bootstrap::{HASH, POOL};
+use crate::blocking::blocking;
 use crate::config::{ClusterSettings, Config};
 use crate::error::NodeError;
-use crate::node::blocking;
+use crate::pool::{HASH, POOL};
 use crate::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
 use locator::StoreLocator;
 
@@ -182,7 +182,7 @@ async fn read_cluster_info(
     let (TimeRow { cluster_time_ms: time, .. }, _) =
         rows::read(store, "time").await?.ok_or_else(missing)?;
     let settings = rows::read::<SettingsRow>(store, rows::SETTINGS).await?.ok_or_else(missing)?.0;
-    let settings = ClusterSettings::from_row(&settings);
+    let settings = settings.settings();
     config.check_cluster_settings(&settings)?;
     let wanted = config.expected_shards.unwrap_or(shards);
     if wanted != shards {

@@ -6,6 +6,8 @@
 //! run ([`crate::cache`]) is not compiled yet. Such entries have no program. A host publishes a newer revision
 //! only once it is compiled; until then the previous one stays.
 
+mod addressing;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::manifest::Manifest;
 use crate::rows::MethodEntry;
+pub(crate) use addressing::{resolve_method, unknown_type};
 
 /// After a wait for an unknown type was in vain, further messages do not wait for this long: for a mistyped
 /// name, the second message is answered at once.

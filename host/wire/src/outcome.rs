@@ -182,6 +182,12 @@ pub fn node_starting() -> Problem {
     Problem { help, ..retryable_problem(codes::REBALANCING, "the node is starting") }
 }
 
+/// A problem that is not retryable, with what to do; `help` may be empty.
+#[must_use]
+pub fn permanent_problem(code: &str, message: impl Into<String>, help: &str) -> Problem {
+    Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }
+}
+
 /// A retryable refusal, on which the sender's node acts.
 #[must_use]
 pub fn retryable_problem(code: &str, message: &str) -> Problem {

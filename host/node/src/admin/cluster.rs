@@ -5,7 +5,6 @@ use ostraca_wire::proto::{ClusterConfig, ClusterConfigRequest, ClusterSetting, N
 
 use super::*;
 use crate::cluster_format;
-use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, SettingsRow};
 use crate::user_file::units::format_duration;
@@ -29,7 +28,7 @@ impl AdminService {
     async fn set(&self, changes: &[ClusterSetting]) -> Result<(), Problem> {
         let store = &*self.deployer.cluster_store;
         let (row, revision) = self.settings().await?;
-        let before = ClusterSettings::from_row(&row);
+        let before = row.settings();
         let mut settings = before;
         let bad =
             |why: String| problem("invalid-cluster-setting", why, "`ostraca cluster` shows them");
@@ -43,7 +42,7 @@ impl AdminService {
         if settings == before {
             return Ok(());
         }
-        let row = settings.to_row(row.revision + 1, Some(row));
+        let row = SettingsRow::new(&settings, row.revision + 1, Some(row));
         rows::write(store, rows::SETTINGS, Some(revision), &row).await.map_err(to_problem)?;
         let shown =
             settings.named().map(|(name, value)| format!("{name} = {}", format_duration(value)));
@@ -65,8 +64,9 @@ impl AdminService {
         let (cluster, _) = cluster.ok_or_else(|| {
             to_problem(NodeError::InvalidRow("the row `cluster` is missing".into()))
         })?;
-        let settings = ClusterSettings::from_row(&row).named().into_iter().map(|(name, value)| {
-            ClusterSetting { name: name.into(), value: format_duration(value) }
+        let settings = row.settings().named().into_iter().map(|(name, value)| ClusterSetting {
+            name: name.into(),
+            value: format_duration(value),
         });
         let (all, _) = store.list("nodes/").await.map_err(|error| store_failed(&error))?;
         let nodes = all.iter().filter_map(|row| match rows::decode_row(row) {

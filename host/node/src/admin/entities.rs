@@ -16,8 +16,8 @@ use ostraca_wire::proto::{
 };
 
 use super::*;
-use crate::cluster_bootstrap::shard_key;
-use crate::service::unknown_type;
+use crate::pool::shard_key;
+use crate::types::unknown_type;
 
 /// Maximum number and bytes of heads read from the store at a time.
 const PAGE: (usize, usize) = (512, 1 << 20);

@@ -2,7 +2,7 @@ use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
 
 use super::*;
-use crate::cluster_bootstrap::HASH;
+use crate::pool::HASH;
 use crate::rows::{self, MethodEntry};
 use crate::types::tests::known;
 

@@ -11,8 +11,8 @@ use ostraca_core::message::MessageKind;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
 
 use super::database::Database;
-use crate::cluster_bootstrap::HASH;
 use crate::error::NodeError;
+use crate::pool::HASH;
 use crate::rows::{self, MethodEntry, PoolRow, TypeRow};
 use crate::types::{DeployedType, TypeRegistry};
 use crate::view::ClusterView;

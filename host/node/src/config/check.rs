@@ -8,8 +8,12 @@ use super::ConfigError;
 use super::cluster_sections::{self, Role};
 use super::cluster_settings::ExplicitSettings;
 use super::file::ConfigFile;
-use crate::init::MAX_SHARDS;
 use crate::user_file::{SourceText, closest_name, units};
+
+/// The default number of shards of a pool (M1).
+pub const DEFAULT_SHARDS: u32 = 1024;
+/// The maximum number of shards of a pool: with more, there are too many rows of assignments.
+pub const MAX_SHARDS: u32 = 65_536;
 
 const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -11,11 +11,26 @@ use ostraca_wire::envelope::TimeoutLimits;
 use serde::{Deserialize, Serialize};
 
 use super::file::{ConfigFile, millis, saturating_u32, saturating_usize};
-use crate::control::ControlInboxLimits;
 use crate::user_file::units;
 
 /// Default of `manager-silence-leases`.
 pub(super) const DEFAULT_MANAGER_SILENCE_LEASES: u32 = 2;
+
+/// Limits of a node's inbox of control messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlInboxLimits {
+    /// Messages of all nodes together (`peers.control-messages`). Default 4,096.
+    pub messages: usize,
+    /// Their bytes (`peers.control-message-bytes`); a larger message is accepted when the inbox is empty.
+    /// Default 16 MiB.
+    pub bytes: usize,
+}
+
+impl Default for ControlInboxLimits {
+    fn default() -> Self {
+        Self { messages: 4_096, bytes: 16 << 20 }
+    }
+}
 
 /// A role of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

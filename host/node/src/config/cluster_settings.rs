@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use ostraca_core::extensions::Extensions;
 use ostraca_core::node::LeaseSettings;
 
 use super::Config;
 use super::file::{ConfigFile, millis};
 use crate::error::NodeError;
-use crate::rows::SettingsRow;
 use crate::user_file::units;
 
 /// The settings of a cluster.
@@ -70,23 +68,6 @@ impl ClusterSettings {
         };
         *[&mut self.lease, &mut self.lease_margin, &mut self.lane_ttl][at] = time;
         Ok(())
-    }
-
-    pub(crate) fn from_row(row: &SettingsRow) -> Self {
-        let time = Duration::from_millis;
-        let (lease, lease_margin, lane_ttl) =
-            (time(row.lease), time(row.lease_margin), time(row.lane_ttl));
-        Self { lease, lease_margin, lane_ttl }
-    }
-
-    pub(crate) fn to_row(self, revision: u64, before: Option<SettingsRow>) -> SettingsRow {
-        SettingsRow {
-            revision,
-            lease: millis(self.lease),
-            lease_margin: millis(self.lease_margin),
-            lane_ttl: millis(self.lane_ttl),
-            extensions: before.map_or_else(Extensions::default, |row| row.extensions),
-        }
     }
 }
 
@@ -174,16 +155,16 @@ impl Config {
         self.file.renew_interval.min(lease * 2 / 5).max(10 * MS)
     }
 
-    /// The lease settings of the node's state machine that follow from the cluster's row.
-    pub(crate) fn lease_settings(&self, row: &SettingsRow) -> LeaseSettings {
-        let SettingsRow { revision, lease, lease_margin: margin, .. } = *row;
+    /// The lease settings of the node's state machine that follow from that revision of the cluster's settings.
+    pub(crate) fn lease_settings(&self, revision: u64, cluster: &ClusterSettings) -> LeaseSettings {
+        let lease = millis(cluster.lease);
         let hand_off = &self.file.hand_off;
         let told = millis(hand_off.ack_timeout + hand_off.stop_resend_interval * 2);
         LeaseSettings {
             revision,
             lease,
-            lease_margin: margin,
-            renew_interval: millis(self.renew_within(Duration::from_millis(lease))),
+            lease_margin: millis(cluster.lease_margin),
+            renew_interval: millis(self.renew_within(cluster.lease)),
             manager_silence_timeout: lease
                 .saturating_mul(self.file.manager_silence_leases.into())
                 .max(told + 1),
@@ -226,7 +207,7 @@ mod tests {
             400,
             "at least two renewals in 80 % of a lease"
         );
-        let agreed = taken.lease_settings(&cluster.to_row(7, None));
+        let agreed = taken.lease_settings(7, &cluster);
         assert_eq!((agreed.revision, agreed.lease, agreed.renew_interval), (7, 1_000, 400));
     }
 

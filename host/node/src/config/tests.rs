@@ -33,8 +33,8 @@ fn the_default_text_has_optional_settings_as_comments() {
     let text = uncommented.collect::<Vec<_>>().join("\n");
     let config = Config::parse(&text, "dir/ostraca.toml").expect("a configuration");
     assert_eq!(config.wasm_settings().max_live_instances, Some(8000));
-    assert_eq!(config.expected_shards, Some(crate::init::DEFAULT_SHARDS));
-    assert_eq!(config.expected_hash.as_deref(), Some(crate::cluster_bootstrap::HASH));
+    assert_eq!(config.expected_shards, Some(DEFAULT_SHARDS));
+    assert_eq!(config.expected_hash.as_deref(), Some("murmur3_x86_32"));
     assert_eq!(config.recording_dir, Some("dir/record".into()));
 }
 

@@ -9,8 +9,8 @@ use ostraca_core::rows::Member;
 use ostraca_core::shard::Ownership;
 
 use super::event_loop::ControlLoop;
-use crate::cluster_bootstrap::shard_key;
 use crate::gateway::Gateway;
+use crate::pool::shard_key;
 use crate::worker;
 
 /// Renewals between two writes of cluster time and of the store's witness. Cluster time that is lost in a crash

@@ -15,7 +15,6 @@ use super::inbox::ControlInbox;
 use super::links::ControlLinks;
 use super::{ControlDeps, Input};
 use crate::clock::wall_millis;
-use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, SettingsRow};
 use crate::view::ClusterView;
@@ -124,12 +123,11 @@ impl ControlLoop {
         if row.key == rows::SETTINGS {
             match rows::decode::<SettingsRow>(row) {
                 Ok(row) => {
-                    if let Err(error) =
-                        self.deps.config.check_cluster_settings(&ClusterSettings::from_row(&row))
-                    {
+                    let settings = row.settings();
+                    if let Err(error) = self.deps.config.check_cluster_settings(&settings) {
                         tracing::warn!(%error, "the cluster's settings count; this node will not start again like this");
                     }
-                    let agreed = self.deps.config.lease_settings(&row);
+                    let agreed = self.deps.config.lease_settings(row.revision, &settings);
                     self.handle_event(Event::LeaseSettingsChanged(agreed));
                 }
                 Err(error) => tracing::error!(%error, "the cluster's settings were not understood"),

@@ -14,26 +14,11 @@ use ostraca_core::rows::Member;
 use tokio::sync::mpsc;
 
 use super::message::IgnoreReason;
+use crate::config::ControlInboxLimits;
 use crate::stats::Stats;
 
 /// Maximum kinds of ignored messages that are logged, since a peer chooses their numbers.
 const KINDS_LOGGED: usize = 64;
-
-/// Limits of the control inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ControlInboxLimits {
-    /// Messages of all nodes together (`peers.control-messages`). Default 4,096.
-    pub(crate) messages: usize,
-    /// Their bytes (`peers.control-message-bytes`); a larger message is accepted when the inbox is empty.
-    /// Default 16 MiB.
-    pub(crate) bytes: usize,
-}
-
-impl Default for ControlInboxLimits {
-    fn default() -> Self {
-        Self { messages: 4_096, bytes: 16 << 20 }
-    }
-}
 
 /// The sending side. Clones share one queue.
 #[derive(Clone)]

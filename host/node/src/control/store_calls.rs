@@ -11,7 +11,8 @@ use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent};
 
 use super::Input;
 use super::event_loop::ControlLoop;
-use crate::cluster_bootstrap::{self, shard_key};
+use crate::cluster_bootstrap;
+use crate::pool::shard_key;
 use crate::rows;
 
 impl ControlLoop {

@@ -8,7 +8,7 @@ use ostraca_core::extensions::Extensions;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
 
 use super::*;
-use crate::cluster_bootstrap::HASH;
+use crate::pool::HASH;
 use crate::rows::BindingRow;
 
 fn wanted(manifest: &Manifest) -> BindingRow {

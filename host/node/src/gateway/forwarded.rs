@@ -5,13 +5,12 @@ use std::sync::Arc;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::message::codes;
-use ostraca_wire::outcome::{hint_details, retryable_problem};
+use ostraca_wire::outcome::{hint_details, permanent_problem as problem, retryable_problem};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::IncomingMessage;
 
 use super::Gateway;
 use super::pending_message::StepBatches;
-use crate::service::problem;
 use crate::types::TypeTable;
 use crate::worker::{Delivery, ReplyTo};
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::Member;
+use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::peer::forwarding::{Forward, MessageLink, ReplyHandler, UnansweredMessages};
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use ostraca_wire::proto::{Problem, Reply};
@@ -18,7 +19,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, lock};
 use crate::dial::{self, Backoff};
-use crate::service::problem;
 
 /// How long a node may be unreachable before the manager is told (S12).
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);

@@ -11,8 +11,7 @@ use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
 use crate::clock::ClusterClock;
-use crate::service::resolve_method;
-use crate::types::TypeTable;
+use crate::types::{TypeTable, resolve_method};
 
 /// Maximum number of interned content types and principals, and the maximum length of one in bytes. Beyond it,
 /// each message carries its own copy.

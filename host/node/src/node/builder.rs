@@ -11,10 +11,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::Summary;
 use super::network::Network;
 use super::store_access::{StoreConnector, StoreHandles};
 use super::workers::Workers;
-use super::{Summary, blocking};
+use crate::blocking::blocking;
 use crate::cache::RouteCache;
 use crate::clock::ClusterClock;
 use crate::config::Config;

@@ -1,0 +1,12 @@
+//! Work that blocks, off the threads of the runtime.
+
+use crate::error::NodeError;
+
+/// Runs blocking work on a thread for such work.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NodeError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| NodeError::UnexpectedExit(format!("a thread of the node: {error}")))
+}

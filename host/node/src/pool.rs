@@ -1,0 +1,17 @@
+//! The one namespace, the one pool and the one hash of this release, which keys of rows and paths of shards name.
+
+use ostraca_core::ids::{ShardId, ShardPath};
+
+/// The only namespace of 0.1.
+pub(crate) use ostraca_wire::envelope::NAMESPACE;
+
+/// The only pool of 0.1.
+pub(crate) const POOL: &str = "default";
+
+/// The only hash of 0.1 (M1).
+pub(crate) const HASH: &str = "murmur3_x86_32";
+
+/// Path of a shard of that pool.
+pub(crate) fn shard_key(shard: ShardId) -> ShardPath {
+    ShardPath { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
+}

@@ -1,0 +1,68 @@
+//! What an envelope names, looked up among the deployed types: its type and its method, or why there is none.
+
+use std::sync::Arc;
+
+use ostraca_core::message::{MessageKind, codes};
+use ostraca_wire::envelope::{self, TypeInfo, check_namespace};
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::{Envelope, Problem};
+
+use super::{DeployedType, TypeTable};
+use crate::user_file::closest_name;
+
+/// The type and method that an envelope names, if its sender may use them so.
+pub(crate) fn resolve_method<'a>(
+    types: &'a TypeTable,
+    principal: &str,
+    envelope: &Envelope,
+) -> Result<(&'a Arc<DeployedType>, Arc<str>, MessageKind), Problem> {
+    check_namespace(envelope)?;
+    let entry =
+        types.get(envelope.r#type.as_str()).ok_or_else(|| unknown_type(types, &envelope.r#type))?;
+    let (method, kind) = envelope::resolve_method(&**entry, principal, envelope)?;
+    Ok((entry, method, kind))
+}
+
+impl TypeInfo for DeployedType {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn admits(&self, principal: &str) -> bool {
+        self.manifest.access.allows(principal)
+    }
+
+    fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {
+        self.methods_by_name().get(name)
+    }
+
+    fn unknown_method(&self, name: &str) -> Problem {
+        let known: Vec<_> = self.methods().iter().map(|(name, _)| &**name).collect();
+        let mut problem =
+            problem("unknown-method", format!("`{}` has no method `{name}`", self.name), "");
+        problem.help = match closest_name(name, known.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`? it has: {}", known.join(", ")),
+            None => format!("it has: {}", known.join(", ")),
+        };
+        problem.details.insert("methods".into(), known.join(","));
+        problem
+    }
+
+    fn max_message(&self) -> u64 {
+        self.manifest.limits.message
+    }
+}
+
+/// The refusal of a message or a request to a type that is not deployed, with the most similar name.
+pub(crate) fn unknown_type(types: &TypeTable, name: &str) -> Problem {
+    let near = closest_name(name, types.keys().map(|known| &**known));
+    let help = match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`ostraca deployments` lists what is deployed".into(),
+    };
+    let mut problem = problem(codes::UNKNOWN_TYPE, format!("no type `{name}` is deployed"), &help);
+    if let Some(near) = near {
+        problem.details.insert("nearest".into(), near.into());
+    }
+    problem
+}
