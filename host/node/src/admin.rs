@@ -10,6 +10,7 @@ mod rebalance;
 
 use std::sync::Arc;
 
+use ostraca_config::user_file::closest_name;
 use ostraca_core::ids::ShardId;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_wire::outcome::permanent_problem as problem;
@@ -21,7 +22,6 @@ use crate::control;
 use crate::deploy::Deployer;
 use crate::gateway::Gateway;
 use crate::status::StatusReporter;
-use crate::user_file::closest_name;
 use crate::view::{ClusterView, EventLog};
 
 /// Handles operators' requests.

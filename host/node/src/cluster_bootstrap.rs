@@ -1,10 +1,10 @@
 //! Writes a new cluster's immutable rows, and advances cluster time.
 
+use ostraca_config::config::ClusterSettings;
 use ostraca_core::extensions::Extensions;
 use ostraca_store::ClusterStore;
 
 use crate::clock::ClusterClock;
-use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::pool::HASH;
 use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SettingsRow, TimeRow};

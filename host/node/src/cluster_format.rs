@@ -46,13 +46,13 @@ pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeE
 
 #[cfg(test)]
 mod tests {
+    use ostraca_config::config::ClusterSettings;
     use ostraca_core::ids::{ClusterId, Incarnation};
     use ostraca_core::rows::{NodeRow, Roles};
     use ostraca_store::{CompareAndSet, MemoryStore};
 
     use super::*;
     use crate::cluster_bootstrap;
-    use crate::config::ClusterSettings;
     use crate::rows::FORMAT;
 
     async fn node(store: &MemoryStore, name: &str, standing: NodeStatus, format: u32) {

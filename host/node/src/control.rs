@@ -14,6 +14,7 @@ mod store_calls;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_config::config::{Config, ControlInboxLimits};
 use ostraca_core::ids::{ClusterId, NodeId, ShardId};
 use ostraca_core::node::{Event, Machine};
 use ostraca_core::rows::Member;
@@ -24,7 +25,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::RouteCache;
 use crate::clock::ClusterClock;
-use crate::config::{Config, ControlInboxLimits};
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::loader::Loader;

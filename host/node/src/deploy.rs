@@ -10,6 +10,8 @@ mod binding;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
+use ostraca_config::user_file::units;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
@@ -20,11 +22,9 @@ use tokio::sync::Mutex;
 
 use crate::error::NodeError;
 use crate::loader::{self, Loader};
-use crate::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use crate::pool::POOL;
 use crate::rows::{self, MethodEntry, TypeRow};
 use crate::types::{TypeRegistry, TypeUnavailable};
-use crate::user_file::units;
 
 /// How long a deploy that changes nothing waits until this node has loaded the current revision.
 const HERE: Duration = Duration::from_secs(10);

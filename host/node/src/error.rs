@@ -8,7 +8,7 @@ use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::OpenError;
 use ostraca_wire::identity::IdentityError;
 
-use crate::config::ConfigError;
+use ostraca_config::config::ConfigError;
 
 /// Why a node cannot be created, start or continue. The node itself retries none of them;
 /// [`NodeError::is_retryable`] says whether starting again may help.
@@ -34,17 +34,9 @@ pub enum NodeError {
         /// The I/O error.
         source: std::io::Error,
     },
-    /// A certificate or key is unusable.
+    /// The node cannot run with its configuration, although the text is valid.
     #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The certificate belongs to another node, or to no node.
-    #[error("the certificate is that of {actual}, and the configuration is that of node/{node}")]
-    IdentityMismatch {
-        /// The node's name in the configuration.
-        node: String,
-        /// The name in the certificate.
-        actual: String,
-    },
+    Settings(#[from] ostraca_config::Error),
     /// The store could not be created or opened.
     #[error(transparent)]
     OpenStore(#[from] OpenError),
@@ -81,16 +73,6 @@ pub enum NodeError {
     /// Some nodes cannot read the format that the cluster was to be raised to.
     #[error("{0}")]
     FormatNotSupported(String),
-    /// This node's configuration contradicts the cluster's row of settings.
-    #[error("`{name}` is {local} in this node's configuration, and {cluster} in the cluster")]
-    SettingMismatch {
-        /// The setting's name in a configuration.
-        name: &'static str,
-        /// The value in this node's file.
-        local: String,
-        /// The value in the cluster's row.
-        cluster: String,
-    },
     /// A row of the cluster is missing or unreadable.
     #[error("a row of the cluster is of no use: {0}")]
     InvalidRow(String),
@@ -135,9 +117,7 @@ impl NodeError {
             Self::DirectoryNotEmpty(_) => "directory-not-empty",
             Self::InvalidValue(_) => "invalid-value",
             Self::File { .. } => "file-error",
-            Self::Identity(IdentityError::Expired { .. }) => "certificate-expired",
-            Self::Identity(_) => "invalid-identity",
-            Self::IdentityMismatch { .. } => "identity-mismatch",
+            Self::Settings(error) => error.code(),
             Self::OpenStore(error) => open_code(error),
             Self::Store(_) => "store-failed",
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
@@ -151,7 +131,6 @@ impl NodeError {
             Self::PoolMismatch { property: "hash", .. } => "hash-mismatch",
             Self::PoolMismatch { .. } => "shard-count-mismatch",
             Self::FormatNotSupported(_) => "format-not-supported",
-            Self::SettingMismatch { .. } => "setting-mismatch",
             Self::InvalidRow(_) => "invalid-row",
             Self::RowConflict(_) => "row-conflict",
             Self::Wasm(error) => error.code(),
@@ -171,14 +150,9 @@ impl NodeError {
                 "choose another one; nothing that is there is ever overwritten"
             }
             Self::File { .. } => "check the path and its permissions",
-            Self::Identity(IdentityError::Expired { .. }) => {
-                "check this machine's clock; else issue a new certificate with `ostraca ca issue node NAME`, and name it in [identity] of the configuration"
-            }
-            Self::Identity(_) | Self::Wire(ostraca_wire::Error::Identity(_)) => {
+            Self::Settings(error) => error.help_text(),
+            Self::Wire(ostraca_wire::Error::Identity(_)) => {
                 "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
-            }
-            Self::IdentityMismatch { .. } => {
-                "check `node` and [identity] in the configuration, or issue a certificate for this node"
             }
             Self::Join { source, .. } => match source.code() {
                 "nodes-only" => {
@@ -205,9 +179,6 @@ impl NodeError {
             }
             Self::PoolMismatch { .. } => {
                 "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
-            }
-            Self::SettingMismatch { .. } => {
-                "take it out of this node's configuration; or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
             }
             Self::FormatNotSupported(_) => {
                 "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again"
@@ -240,6 +211,7 @@ impl NodeError {
             Self::Store(StoreError::Unavailable(_)) => true,
             Self::StoreUnreachable(_) | Self::NoStoreNode(_) => true,
             Self::StoreConnect(error) => error.is_retryable(),
+            Self::Settings(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.is_retryable(),
             _ => false,
@@ -253,6 +225,12 @@ impl NodeError {
             Self::Config(_) | Self::DirectoryNotEmpty(_) | Self::InvalidValue(_) => 2,
             _ => 7,
         }
+    }
+}
+
+impl From<IdentityError> for NodeError {
+    fn from(error: IdentityError) -> Self {
+        Self::Settings(error.into())
     }
 }
 

@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ostraca_config::config::{ClusterSettings, Role};
 use ostraca_core::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::{Ca, Identity};
 
 use crate::cluster_bootstrap;
-use crate::config::{ClusterSettings, Role};
-pub use crate::config::{DEFAULT_SHARDS, MAX_SHARDS};
 use crate::error::NodeError;
+pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};
 
 /// Options of a new cluster's first node.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ pub struct JoinedNode {
 /// authority and a configuration. The authority's key stays where it is. Blocks.
 ///
 /// # Errors
-/// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], [`NodeError::Identity`], or an I/O error. A
+/// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], [`NodeError::Settings`], or an I/O error. A
 /// failure half-way leaves the files created so far, so the directory is then not empty.
 pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> {
     check_name("node", &options.node)?;
@@ -251,8 +251,9 @@ fn file(action: &'static str, path: &Path, source: std::io::Error) -> NodeError 
 
 #[cfg(test)]
 mod tests {
+    use ostraca_config::Config;
+
     use super::*;
-    use crate::config::Config;
 
     fn options() -> InitOptions {
         InitOptions {

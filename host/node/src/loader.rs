@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ostraca_config::Manifest;
 use ostraca_store::{EntityStore, StoredRow};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::NodeError;
-use crate::manifest::Manifest;
 use crate::rows::{self, TypeRow};
 use crate::types::{DeployedType, TypeRegistry};
 

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_config::Config;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_store_sled::SledStore;
@@ -26,7 +27,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::blocking::blocking;
-use crate::config::Config;
 use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::gateway::Gateway;

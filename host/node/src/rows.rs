@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_config::config::ClusterSettings;
 use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::hash::ShardKeyRule;
@@ -14,7 +15,6 @@ use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::config::ClusterSettings;
 use crate::error::NodeError;
 use crate::pool::{NAMESPACE, POOL};
 

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::RowKey;
 use ostraca_store::{ClusterStore, StoreIdentity};
@@ -25,7 +26,6 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::blocking::blocking;
-use crate::config::{ClusterSettings, Config};
 use crate::error::NodeError;
 use crate::pool::{HASH, POOL};
 use crate::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};

@@ -12,12 +12,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ostraca_config::Manifest;
 use ostraca_core::message::MessageKind;
 use ostraca_core::shard::TypeSettings;
 use ostraca_wasm::Program;
 use tokio::sync::watch;
 
-use crate::manifest::Manifest;
 use crate::rows::MethodEntry;
 pub(crate) use addressing::{resolve_method, unknown_type};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ostraca_client::{Client, Profile};
 use ostraca_node::config::ClusterSettings;
 use ostraca_node::{Config, InitOptions, Node, NodeError};
-use ostraca_wire::identity::Ca;
+use ostraca_wire::identity::{Ca, IdentityError};
 
 use super::{deploy, run};
 use crate::args::{Dev, Global, OutputFormat};
@@ -123,7 +123,7 @@ fn profile(data: &Path, node: &Node) -> Result<(Profile, PathBuf), Failure> {
     let profile = match Profile::load(&path) {
         Ok(profile) => Profile { addresses, ..profile },
         Err(_) => {
-            let bad = |error| Failure::from(NodeError::Identity(error));
+            let bad = |error: IdentityError| Failure::from(NodeError::from(error));
             let ca = Ca::load(&data.join("ca")).map_err(bad)?;
             let admin = ca.issue_client("admin").map_err(bad)?;
             Profile::new(addresses, ca.certificate_pem(), &admin)

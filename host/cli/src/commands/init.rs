@@ -36,7 +36,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         ca: ca.to_owned(),
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
-        NodeError::Identity(error) => Failure::usage("invalid-identity", error.to_string())
+        NodeError::Settings(ostraca_node::config::Error::Identity(error)) => Failure::usage("invalid-identity", error.to_string())
             .help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key"),
         error => error.into(),
     });

@@ -1,5 +1,6 @@
 //! Shows and changes cluster-wide settings and the storage format, by compare-and-set on their rows.
 
+use ostraca_config::user_file::units::format_duration;
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_wire::proto::{ClusterConfig, ClusterConfigRequest, ClusterSetting, NodeConfigStatus};
 
@@ -7,7 +8,6 @@ use super::*;
 use crate::cluster_format;
 use crate::error::NodeError;
 use crate::rows::{self, ClusterRow, SettingsRow};
-use crate::user_file::units::format_duration;
 
 impl AdminService {
     pub(super) async fn cluster(

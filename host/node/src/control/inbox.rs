@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ostraca_config::config::ControlInboxLimits;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
 use tokio::sync::mpsc;
 
 use super::message::IgnoreReason;
-use crate::config::ControlInboxLimits;
 use crate::stats::Stats;
 
 /// Maximum kinds of ignored messages that are logged, since a peer chooses their numbers.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ostraca_config::Config;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_core::route::Router;
@@ -18,7 +19,6 @@ use super::workers::Workers;
 use crate::blocking::blocking;
 use crate::cache::RouteCache;
 use crate::clock::ClusterClock;
-use crate::config::Config;
 use crate::control::{self, ControlThread};
 use crate::deploy::Deployer;
 use crate::error::NodeError;

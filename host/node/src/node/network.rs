@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
+use ostraca_config::Config;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::Member;
 use ostraca_store_peer::{ClusterServer, EntityServer, ServerOptions};
@@ -17,7 +18,6 @@ use tokio::runtime::Handle;
 
 use super::builder::NodeBuilder;
 use super::store_access::StoreHandles;
-use crate::config::Config;
 use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::gateway::Gateway;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ostraca_config::Config;
 use ostraca_core::node::Event;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -14,7 +15,6 @@ use super::store_access::StoreHandles;
 use super::workers::Workers;
 use crate::admin::AdminService;
 use crate::cache::RouteCache;
-use crate::config::Config;
 use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 use crate::service::ClientBackend;

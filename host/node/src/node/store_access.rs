@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
 use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
@@ -13,7 +14,6 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::clock::ClusterClock;
-use crate::config::{ClusterSettings, Config};
 use crate::deferred::{DeferredClusterStore, DeferredEntityStore, DeferredStores};
 use crate::error::NodeError;
 use crate::rows::PoolRow;

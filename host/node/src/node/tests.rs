@@ -3,8 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use ostraca_config::config::ClusterSettings;
+
 use super::*;
-use crate::config::ClusterSettings;
 use crate::{InitOptions, init};
 
 /// How long anything may take that has to come about.

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ostraca_config::Config;
 use tokio::sync::mpsc;
 
 use super::builder::NodeBuilder;
 use super::store_access::StoreHandles;
-use crate::config::Config;
 use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 use crate::gateway::Gateway;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use ostraca_config::user_file::closest_name;
 use ostraca_core::message::{MessageKind, codes};
 use ostraca_wire::envelope::{self, TypeInfo, check_namespace};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::{DeployedType, TypeTable};
-use crate::user_file::closest_name;
 
 /// The type and method that an envelope names, if its sender may use them so.
 pub(crate) fn resolve_method<'a>(

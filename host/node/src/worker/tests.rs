@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use bytes::Bytes;
+use ostraca_config::Manifest;
 use ostraca_core::ids::{ClusterId, Incarnation, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::codes;
 use ostraca_store::MemoryStore;
@@ -13,7 +14,6 @@ use ostraca_wire::server::Charge;
 mod panics;
 
 use super::*;
-use crate::manifest::Manifest;
 use crate::recording::replay;
 
 #[derive(Default)]

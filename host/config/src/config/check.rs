@@ -5,7 +5,7 @@ use std::time::Duration;
 use ostraca_core::assign::BuiltinStrategy;
 
 use super::ConfigError;
-use super::cluster_sections::{self, Role};
+use super::cluster_sections::Role;
 use super::cluster_settings::ExplicitSettings;
 use super::file::ConfigFile;
 use crate::user_file::{SourceText, closest_name, units};
@@ -92,7 +92,7 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
 
 /// A node that receives its hand-off request in time must not conclude that the manager is unresponsive.
 fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
-    if u128::from(cluster_sections::manager_silence_ms(file))
+    if u128::from(file.manager_silence_ms())
         > (file.hand_off.ack_timeout + file.hand_off.stop_resend_interval * 2).as_millis()
     {
         return Ok(());

@@ -8,7 +8,8 @@ use serde::de::{Deserializer, Error, Visitor};
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// Formats a size in bytes.
-pub(crate) fn format_size(bytes: u64) -> String {
+#[must_use]
+pub fn format_size(bytes: u64) -> String {
     let fits = |(_, unit): &&(&str, u64)| bytes >= *unit && bytes.is_multiple_of(*unit);
     match UNITS.iter().find(fits) {
         Some((name, unit)) => format!("{} {name}", bytes / unit),
@@ -23,7 +24,8 @@ fn read_size(text: &str) -> Option<u64> {
 }
 
 /// Formats a duration in the largest unit that expresses it as a whole number.
-pub(crate) fn format_duration(time: Duration) -> String {
+#[must_use]
+pub fn format_duration(time: Duration) -> String {
     let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     match [(3_600_000, "h"), (60_000, "min"), (1_000, "s")]
         .iter()

@@ -6,8 +6,9 @@ use std::time::Duration;
 use ostraca_core::node::LeaseSettings;
 
 use super::Config;
-use super::file::{ConfigFile, millis};
-use crate::error::NodeError;
+use super::file::ConfigFile;
+use super::numbers::millis;
+use crate::error::Error;
 use crate::user_file::units;
 
 /// The settings of a cluster.
@@ -126,23 +127,20 @@ impl Config {
     /// Checks that explicitly configured cluster settings match the cluster's.
     ///
     /// # Errors
-    /// [`NodeError::SettingMismatch`] with both values.
-    pub(crate) fn check_cluster_settings(
-        &self,
-        cluster: &ClusterSettings,
-    ) -> Result<(), NodeError> {
+    /// [`Error::SettingMismatch`] with both values.
+    pub fn check_cluster_settings(&self, cluster: &ClusterSettings) -> Result<(), Error> {
         let pairs = self.cluster_settings().named().into_iter().zip(cluster.named());
         for (((name, here), (_, there)), stated) in pairs.zip(self.explicit_settings.0) {
             if stated && here != there {
                 let (here, there) = (units::format_duration(here), units::format_duration(there));
-                return Err(NodeError::SettingMismatch { name, local: here, cluster: there });
+                return Err(Error::SettingMismatch { name, local: here, cluster: there });
             }
         }
         Ok(())
     }
 
     /// Adopts the cluster's settings.
-    pub(crate) fn apply_cluster_settings(&mut self, cluster: &ClusterSettings) {
+    pub fn apply_cluster_settings(&mut self, cluster: &ClusterSettings) {
         self.lease = cluster.lease;
         self.file.lease = cluster.lease;
         self.file.lease_margin = cluster.lease_margin;
@@ -156,7 +154,8 @@ impl Config {
     }
 
     /// The lease settings of the node's state machine that follow from that revision of the cluster's settings.
-    pub(crate) fn lease_settings(&self, revision: u64, cluster: &ClusterSettings) -> LeaseSettings {
+    #[must_use]
+    pub fn lease_settings(&self, revision: u64, cluster: &ClusterSettings) -> LeaseSettings {
         let lease = millis(cluster.lease);
         let hand_off = &self.file.hand_off;
         let told = millis(hand_off.ack_timeout + hand_off.stop_resend_interval * 2);

@@ -11,7 +11,7 @@ use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
-pub(crate) mod units;
+pub mod units;
 
 /// What is wrong with a file that a person wrote, and where. Deterministic: retrying does not help.
 #[derive(Clone, Debug)]

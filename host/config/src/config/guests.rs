@@ -6,7 +6,7 @@ use std::time::Duration;
 use ostraca_wasm::{CompilerSettings, ComponentLimits, RuntimeSettings};
 use serde::{Deserialize, Serialize};
 
-use super::file::{saturating_u32, saturating_usize};
+use super::numbers::{saturating_u32, saturating_usize};
 use crate::manifest::Ceilings;
 use crate::user_file::units;
 

@@ -10,7 +10,7 @@ use ostraca_wire::PeerLimits;
 use ostraca_wire::envelope::TimeoutLimits;
 use serde::{Deserialize, Serialize};
 
-use super::file::{ConfigFile, millis, saturating_u32, saturating_usize};
+use super::numbers::{millis, saturating_u32, saturating_usize};
 use crate::user_file::units;
 
 /// Default of `manager-silence-leases`.
@@ -261,33 +261,4 @@ impl PeersSection {
             bytes: saturating_usize(self.control_message_bytes),
         }
     }
-}
-
-/// Settings of the node's state machine.
-pub(super) fn node_settings(file: &ConfigFile) -> node::Settings {
-    node::Settings {
-        settings_revision: 0,
-        lease: millis(file.lease),
-        renew_interval: millis(file.renew_interval),
-        lease_margin: millis(file.lease_margin),
-        store_retry_interval: millis(file.store.retry_interval),
-        ack_timeout: millis(file.hand_off.ack_timeout),
-        stop_resend_interval: millis(file.hand_off.stop_resend_interval),
-        hand_off_timeout: millis(file.hand_off.timeout),
-        max_drain_hand_offs: file.hand_off.max_drain_hand_offs as usize,
-        max_rebalance_hand_offs: file.rebalance.max_hand_offs as usize,
-        rebalance_interval: millis(file.rebalance.interval),
-        rebalance_retry_interval: millis(file.rebalance.retry_interval),
-        report_delay: millis(file.report_delay),
-        manager_silence_timeout: manager_silence_ms(file),
-        campaign_stagger: millis(file.campaign_stagger),
-        // The lock on the store's directory proves that no earlier incarnation of this node has it open (R7).
-        embedded_store: file.roles.contains(&Role::Store),
-        mutations: Vec::new(),
-    }
-}
-
-/// `manager-silence-leases` as a time, in milliseconds.
-pub(super) fn manager_silence_ms(file: &ConfigFile) -> u64 {
-    millis(file.lease).saturating_mul(file.manager_silence_leases.into())
 }

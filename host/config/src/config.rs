@@ -17,7 +17,7 @@ pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
 pub use cluster_sections::{ControlInboxLimits, Role};
 pub use cluster_settings::ClusterSettings;
 
-use crate::error::NodeError;
+pub use crate::error::Error;
 use crate::manifest::Ceilings;
 use crate::user_file::SourceText;
 pub use crate::user_file::UserFileError as ConfigError;
@@ -27,6 +27,7 @@ mod cluster_sections;
 mod cluster_settings;
 mod file;
 mod guests;
+mod numbers;
 mod renamed;
 #[cfg(test)]
 mod tests;
@@ -155,9 +156,9 @@ impl Config {
     /// Reads the authority's certificate and the node's own certificate and key.
     ///
     /// # Errors
-    /// [`NodeError::Identity`] names the file; [`NodeError::IdentityMismatch`] says whose certificate it is
+    /// [`Error::Identity`] names the file; [`Error::IdentityMismatch`] says whose certificate it is
     /// instead.
-    pub fn load_identity(&self) -> Result<(TrustRoot, Identity), NodeError> {
+    pub fn load_identity(&self) -> Result<(TrustRoot, Identity), Error> {
         let files = &self.file.identity;
         let ca = self.data.join(&files.ca);
         let pem = std::fs::read_to_string(&ca).map_err(|source| IdentityError::File {
@@ -181,7 +182,7 @@ impl Config {
             return Ok((trust, identity));
         }
         let of = if foreign { format!(" of cluster {}", found.cluster) } else { String::new() };
-        Err(NodeError::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
+        Err(Error::IdentityMismatch { node: self.node.clone(), actual: format!("{found}{of}") })
     }
 
     /// Limits of the network endpoint.
@@ -191,7 +192,8 @@ impl Config {
     }
 
     /// How long a deploy waits for the live hosts to compile it.
-    pub(crate) fn deploy_wait_timeout(&self) -> Duration {
+    #[must_use]
+    pub fn deploy_wait_timeout(&self) -> Duration {
         self.file.guests.deploy_wait_timeout
     }
 
@@ -225,13 +227,14 @@ impl Config {
     #[must_use]
     pub fn node_settings(&self) -> ostraca_core::node::Settings {
         ostraca_core::node::Settings {
-            renew_interval: file::millis(self.renew_interval),
-            ..cluster_sections::node_settings(&self.file)
+            renew_interval: numbers::millis(self.renew_interval),
+            ..self.file.node_settings()
         }
     }
 
     /// The default and the longest timeout of messages.
-    pub(crate) fn timeout_limits(&self) -> ostraca_wire::envelope::TimeoutLimits {
+    #[must_use]
+    pub fn timeout_limits(&self) -> ostraca_wire::envelope::TimeoutLimits {
         self.file.gateway.timeout_limits()
     }
 
@@ -242,7 +245,8 @@ impl Config {
     }
 
     /// Limits of the control inbox.
-    pub(crate) fn control_inbox_limits(&self) -> ControlInboxLimits {
+    #[must_use]
+    pub fn control_inbox_limits(&self) -> ControlInboxLimits {
         self.file.peers.control_inbox_limits()
     }
 

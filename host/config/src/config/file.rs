@@ -14,6 +14,7 @@ use super::cluster_sections::{
     RebalanceSection, Role,
 };
 use super::guests::{CompilerSection, ComponentsSection, GuestsSection};
+use super::numbers::{millis, saturating_u32, saturating_usize};
 use crate::user_file::units;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -373,14 +374,33 @@ impl StoreSection {
     }
 }
 
-pub(super) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
+impl ConfigFile {
+    /// Settings of the node's state machine.
+    pub(super) fn node_settings(&self) -> node::Settings {
+        node::Settings {
+            settings_revision: 0,
+            lease: millis(self.lease),
+            renew_interval: millis(self.renew_interval),
+            lease_margin: millis(self.lease_margin),
+            store_retry_interval: millis(self.store.retry_interval),
+            ack_timeout: millis(self.hand_off.ack_timeout),
+            stop_resend_interval: millis(self.hand_off.stop_resend_interval),
+            hand_off_timeout: millis(self.hand_off.timeout),
+            max_drain_hand_offs: self.hand_off.max_drain_hand_offs as usize,
+            max_rebalance_hand_offs: self.rebalance.max_hand_offs as usize,
+            rebalance_interval: millis(self.rebalance.interval),
+            rebalance_retry_interval: millis(self.rebalance.retry_interval),
+            report_delay: millis(self.report_delay),
+            manager_silence_timeout: self.manager_silence_ms(),
+            campaign_stagger: millis(self.campaign_stagger),
+            // The lock on the store's directory proves that no earlier incarnation of this node has it open (R7).
+            embedded_store: self.roles.contains(&Role::Store),
+            mutations: Vec::new(),
+        }
+    }
 
-pub(super) fn saturating_u32(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-pub(super) fn saturating_usize(count: u64) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
+    /// `manager-silence-leases` as a time, in milliseconds.
+    pub(super) fn manager_silence_ms(&self) -> u64 {
+        millis(self.lease).saturating_mul(self.manager_silence_leases.into())
+    }
 }

@@ -1,0 +1,68 @@
+//! What may be wrong with a configuration although its text is valid.
+
+use ostraca_wire::identity::IdentityError;
+
+/// Why a node cannot run with a valid configuration. Deterministic: retrying does not help.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A certificate or key is unusable.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The certificate belongs to another node, or to no node.
+    #[error("the certificate is that of {actual}, and the configuration is that of node/{node}")]
+    IdentityMismatch {
+        /// The node's name in the configuration.
+        node: String,
+        /// The name in the certificate.
+        actual: String,
+    },
+    /// This node's configuration contradicts the cluster's row of settings.
+    #[error("`{name}` is {local} in this node's configuration, and {cluster} in the cluster")]
+    SettingMismatch {
+        /// The setting's name in a configuration.
+        name: &'static str,
+        /// The value in this node's file.
+        local: String,
+        /// The value in the cluster's row.
+        cluster: String,
+    },
+}
+
+impl Error {
+    /// The stable code; `docs/errors.md` has them all.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Identity(IdentityError::Expired { .. }) => "certificate-expired",
+            Self::Identity(_) => "invalid-identity",
+            Self::IdentityMismatch { .. } => "identity-mismatch",
+            Self::SettingMismatch { .. } => "setting-mismatch",
+        }
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn help_text(&self) -> &'static str {
+        match self {
+            Self::Identity(IdentityError::Expired { .. }) => {
+                "check this machine's clock; else issue a new certificate with `ostraca ca issue node NAME`, and name it in [identity] of the configuration"
+            }
+            Self::Identity(_) => {
+                "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
+            }
+            Self::IdentityMismatch { .. } => {
+                "check `node` and [identity] in the configuration, or issue a certificate for this node"
+            }
+            Self::SettingMismatch { .. } => {
+                "take it out of this node's configuration; or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
+            }
+        }
+    }
+
+    /// Whether the same may succeed without any other change: never.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        false
+    }
+}
