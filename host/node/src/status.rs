@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_core::rows::NodeStatus;
+use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store::StoreIdentity;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
@@ -13,7 +14,6 @@ use tokio::sync::watch;
 
 use crate::clock::ClusterClock;
 use crate::gateway::Gateway;
-use crate::stats::{Stats, WorkerGauges};
 use crate::view::ClusterView;
 use problems::Diagnosis;
 

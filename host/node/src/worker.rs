@@ -28,14 +28,14 @@ use ostraca_core::ids::{Entity, Epoch, ShardId, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
 use ostraca_core::records::{Claim, Commit};
 use ostraca_core::shard::{Action, Event, InstanceSlots, Ownership, Settings, StopReason};
+use ostraca_stats::LastFailure;
+use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::ClusterClock;
-use crate::failing::LastFailure;
 use crate::recording::Recorder;
-use crate::stats::{Stats, WorkerGauges};
 use crate::types::DeployedType;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;

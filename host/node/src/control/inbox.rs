@@ -12,10 +12,10 @@ use ostraca_config::config::ControlInboxLimits;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
+use ostraca_stats::Stats;
 use tokio::sync::mpsc;
 
 use super::message::IgnoreReason;
-use crate::stats::Stats;
 
 /// Maximum kinds of ignored messages that are logged, since a peer chooses their numbers.
 const KINDS_LOGGED: usize = 64;

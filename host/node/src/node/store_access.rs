@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
+use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::SledStore;
@@ -17,7 +18,6 @@ use crate::clock::ClusterClock;
 use crate::deferred::{DeferredClusterStore, DeferredEntityStore, DeferredStores};
 use crate::error::NodeError;
 use crate::rows::PoolRow;
-use crate::stats::Stats;
 use crate::stores::{self, ClusterInfo, LocalStore};
 
 /// How long a start waits for an unavailable store.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use ostraca_config::Config;
+use ostraca_stats::WorkerGauges;
 use tokio::sync::mpsc;
 
 use super::builder::NodeBuilder;
@@ -11,7 +12,6 @@ use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::recording::Recorder;
-use crate::stats::WorkerGauges;
 use crate::worker::{self, Input, ReplySink, ReportSink, WorkerDeps, WorkerReply};
 
 /// A worker's input, and its thread.

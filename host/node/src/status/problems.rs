@@ -2,9 +2,9 @@
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
+use ostraca_stats::FailingType;
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
-use crate::failing::FailingType;
 use crate::view::ClusterView;
 
 /// The state that is diagnosed.

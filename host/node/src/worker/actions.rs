@@ -11,6 +11,7 @@ use ostraca_core::ids::{Entity, ShardPath, TurnId};
 use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
 use ostraca_core::shard::{Action, StartReason, StopReason};
+use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::{
@@ -22,7 +23,6 @@ use super::machines::{InstanceState, MachineId};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker, WorkerReport};
-use crate::stats::Stats;
 
 /// Maximum records and bytes of state that are read at once.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);

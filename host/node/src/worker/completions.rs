@@ -6,6 +6,7 @@ use bytes::Bytes;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
+use ostraca_stats::Stats;
 use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 use ostraca_wasm::text::printable;
@@ -15,7 +16,6 @@ use super::Worker;
 use super::machines::{InstanceState, MachineEntry, MachineId};
 use super::panics::Panicked;
 use crate::clock::wall_millis;
-use crate::stats::Stats;
 
 /// The result of one of the worker's futures.
 pub(super) enum Completion {

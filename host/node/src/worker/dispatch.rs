@@ -3,12 +3,12 @@
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken, codes};
 use ostraca_core::shard::{Action, Event, Phase};
+use ostraca_stats::Stats;
 
 use super::machines::MachineId;
 use super::panics::catch_panic;
 use super::{PendingReply, ReplyTo, Worker, WorkerReply, WorkerReport};
 use crate::recording::Frame;
-use crate::stats::Stats;
 
 impl Worker {
     /// Passes an event to a machine and executes its actions. An event for a machine that is gone is ignored.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use futures::FutureExt;
 use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
 use ostraca_core::shard::{Event, Machine};
+use ostraca_stats::Stats;
 
 use super::machines::{InstanceState, MachineId};
 use super::{Worker, WorkerReport};
-use crate::stats::Stats;
 
 /// A future or call panicked; the panic's text.
 #[derive(Debug, thiserror::Error)]

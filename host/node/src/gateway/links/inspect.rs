@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::rows::Member;
+use ostraca_stats::LastFailure;
 use ostraca_wire::peer::inspect;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{
@@ -17,7 +18,6 @@ use ostraca_wire::proto::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{MessageLinks, lock};
-use crate::failing::LastFailure;
 use crate::gateway::Gateway;
 use crate::worker::{EntityInspection, Input, ShardInspection};
 

@@ -22,33 +22,35 @@ const DOES_NOT_DECODE: &str = "state-does-not-decode";
 
 /// An entity's last failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LastFailure {
+pub struct LastFailure {
     /// The stable code.
-    pub(crate) code: String,
-    pub(crate) message: String,
+    pub code: String,
+    /// Its text, cut to 1,024 bytes.
+    pub message: String,
     /// Milliseconds since 1970 by this machine's wall clock.
-    pub(crate) wall_ms: u64,
+    pub wall_ms: u64,
     /// Failed turns since the last successful one.
-    pub(crate) consecutive_failures: u64,
+    pub consecutive_failures: u64,
 }
 
 /// The failing entities of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FailingType {
-    pub(crate) entity_type: String,
+pub struct FailingType {
+    /// The type's name.
+    pub entity_type: String,
     /// Entities whose last turn failed.
-    pub(crate) entities: u64,
+    pub entities: u64,
     /// Those of them that are not expected to recover by themselves.
-    pub(crate) stuck: u64,
+    pub stuck: u64,
     /// Number of entities for each code.
-    pub(crate) codes: BTreeMap<String, u64>,
+    pub codes: BTreeMap<String, u64>,
     /// A stuck entity, if there is one, else any.
-    pub(crate) example: String,
+    pub example: String,
 }
 
 /// All failing entities of a node.
 #[derive(Debug, Default)]
-pub(crate) struct FailingEntities {
+pub struct FailingEntities {
     known: Mutex<BTreeMap<ShardId, BTreeMap<Entity, LastFailure>>>,
     /// Number of remembered entities: while it is 0, nothing is locked.
     count: AtomicUsize,
@@ -56,7 +58,7 @@ pub(crate) struct FailingEntities {
 
 impl FailingEntities {
     /// Records a failed turn.
-    pub(crate) fn record_failure(
+    pub fn record_failure(
         &self,
         shard: ShardId,
         entity: &Entity,
@@ -80,7 +82,7 @@ impl FailingEntities {
     }
 
     /// Records a successful turn.
-    pub(crate) fn record_success(&self, shard: ShardId, entity: &Entity) {
+    pub fn record_success(&self, shard: ShardId, entity: &Entity) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -93,13 +95,13 @@ impl FailingEntities {
     }
 
     /// Forgets the entities of a shard that has left this node.
-    pub(crate) fn remove_shard(&self, shard: ShardId) {
+    pub fn remove_shard(&self, shard: ShardId) {
         let gone = self.known().remove(&shard).map_or(0, |entities| entities.len());
         self.count.fetch_sub(gone, Ordering::Relaxed);
     }
 
     /// Forgets the entities of a type that was deployed again: how they do now is not known yet.
-    pub(crate) fn deployed(&self, kind: &str) {
+    pub fn deployed(&self, kind: &str) {
         let mut gone = 0;
         for of_shard in self.known().values_mut() {
             let before = of_shard.len();
@@ -110,18 +112,21 @@ impl FailingEntities {
     }
 
     /// An entity's last failure, if its last turn failed.
-    pub(crate) fn last_failure(&self, shard: ShardId, entity: &Entity) -> Option<LastFailure> {
+    #[must_use]
+    pub fn last_failure(&self, shard: ShardId, entity: &Entity) -> Option<LastFailure> {
         self.known().get(&shard)?.get(entity).cloned()
     }
 
     /// The number of remembered entities, and whether the limit may have hidden more.
-    pub(crate) fn count(&self) -> (u64, bool) {
+    #[must_use]
+    pub fn count(&self) -> (u64, bool) {
         let count = self.count.load(Ordering::Relaxed);
         (count as u64, count >= KEPT)
     }
 
     /// The failing entities, grouped by type.
-    pub(crate) fn by_type(&self) -> Vec<FailingType> {
+    #[must_use]
+    pub fn by_type(&self) -> Vec<FailingType> {
         let known = self.known();
         let mut types: BTreeMap<&str, (FailingType, bool)> = BTreeMap::new();
         for (entity, last) in known.values().flatten() {

@@ -1,0 +1,14 @@
+//! What a node counts and remembers of its own work, for those who operate it.
+//!
+//! Workers, the control thread and the links to the store write here; `ostraca status` and `ostraca inspect` read.
+//! Nothing decides by these numbers, with one exception: [`Stats::store_refused`] shortens a stop that would wait for a
+//! store in vain.
+//!
+//! Confusing at first: [`Stats`] is one for the node and its counters only rise, while a [`WorkerGauges`] belongs to one
+//! worker and holds the state at that worker's last update.
+
+mod counters;
+mod failing;
+
+pub use counters::{Stats, WorkerGauges};
+pub use failing::{FailingEntities, FailingType, LastFailure};
