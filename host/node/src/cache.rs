@@ -17,12 +17,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use ostraca_catalog::rows::PoolRow;
+use ostraca_catalog::types::TypeRegistry;
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::StoredRow;
 
-use crate::rows::PoolRow;
-use crate::types::TypeRegistry;
 use crate::view::ClusterView;
 use database::{Database, OpenError};
 use writer::Writer;
@@ -34,7 +34,7 @@ pub(crate) struct CachedCluster {
     pub(crate) pool: Option<PoolRow>,
     /// Rows of nodes and shards, for [`Event::CachedRows`](ostraca_core::node::Event::CachedRows). Their revisions are 0.
     pub(crate) rows: Vec<(RowKey, Row, u64)>,
-    /// Rows of types, for [`Loader::load_cached`](crate::loader::Loader::load_cached).
+    /// Rows of types, for [`Loader::load_cached`](ostraca_catalog::loader::Loader::load_cached).
     pub(crate) types: Vec<StoredRow>,
 }
 

@@ -14,6 +14,8 @@ mod store_calls;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::loader::Loader;
 use ostraca_config::config::{Config, ControlInboxLimits};
 use ostraca_core::ids::{ClusterId, NodeId, ShardId};
 use ostraca_core::node::{Event, Machine};
@@ -25,10 +27,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::RouteCache;
-use crate::clock::ClusterClock;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
-use crate::loader::Loader;
 use crate::view::{ClusterView, EventLog};
 use crate::worker;
 pub(crate) use inbox::ControlInboxSender;

@@ -17,7 +17,7 @@ use ostraca_store::{
     StoreFuture, StoreIdentity, StoredRow, Watch,
 };
 
-use crate::clock::ClusterClock;
+use ostraca_catalog::clock::ClusterClock;
 
 /// Both stores, once they are connected.
 pub(crate) struct DeferredStores {

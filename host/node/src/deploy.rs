@@ -10,8 +10,6 @@ mod binding;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
-use ostraca_config::user_file::units;
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
@@ -20,11 +18,13 @@ use ostraca_wire::proto::{DeployResult, Problem};
 use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
 
-use crate::error::NodeError;
-use crate::loader::{self, Loader};
-use crate::pool::POOL;
-use crate::rows::{self, MethodEntry, TypeRow};
-use crate::types::{TypeRegistry, TypeUnavailable};
+use ostraca_catalog as catalog;
+use ostraca_catalog::loader::{self, Loader};
+use ostraca_catalog::pool::POOL;
+use ostraca_catalog::rows::{self, MethodEntry, TypeRow};
+use ostraca_catalog::types::{TypeRegistry, TypeUnavailable};
+use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
+use ostraca_config::user_file::units;
 
 /// How long a deploy that changes nothing waits until this node has loaded the current revision.
 const HERE: Duration = Duration::from_secs(10);
@@ -315,7 +315,7 @@ fn changed(kind: &str, stands: u64, expected: u64) -> Problem {
     )
 }
 
-fn to_problem(error: NodeError) -> Problem {
+fn to_problem(error: catalog::Error) -> Problem {
     let help = "try again; `ostraca status` says how the store does";
     let retryable = error.is_retryable();
     Problem { retryable, ..problem(error.code(), error.to_string(), help) }

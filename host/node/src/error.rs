@@ -40,9 +40,9 @@ pub enum NodeError {
     /// The store could not be created or opened.
     #[error(transparent)]
     OpenStore(#[from] OpenError),
-    /// The store failed.
-    #[error("the store failed: {0}")]
-    Store(#[from] StoreError),
+    /// A row of the cluster was not read or written.
+    #[error(transparent)]
+    Catalog(#[from] ostraca_catalog::Error),
     /// No node of the cluster to join responded.
     #[error("the store of the cluster is not reached: {0}")]
     StoreUnreachable(String),
@@ -70,15 +70,6 @@ pub enum NodeError {
         /// What the cluster has.
         actual: String,
     },
-    /// Some nodes cannot read the format that the cluster was to be raised to.
-    #[error("{0}")]
-    FormatNotSupported(String),
-    /// A row of the cluster is missing or unreadable.
-    #[error("a row of the cluster is of no use: {0}")]
-    InvalidRow(String),
-    /// Another process changed a row while this node was writing it.
-    #[error("another process changed the row `{0}` meanwhile")]
-    RowConflict(String),
     /// The WebAssembly runtime could not be created.
     #[error("cannot {0}")]
     Wasm(#[from] ostraca_wasm::Error),
@@ -119,7 +110,7 @@ impl NodeError {
             Self::File { .. } => "file-error",
             Self::Settings(error) => error.code(),
             Self::OpenStore(error) => open_code(error),
-            Self::Store(_) => "store-failed",
+            Self::Catalog(error) => error.code(),
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
                 "store-unreachable"
             }
@@ -130,9 +121,6 @@ impl NodeError {
             Self::StoreConnect(ConnectError::Io { .. }) => "store-io",
             Self::PoolMismatch { property: "hash", .. } => "hash-mismatch",
             Self::PoolMismatch { .. } => "shard-count-mismatch",
-            Self::FormatNotSupported(_) => "format-not-supported",
-            Self::InvalidRow(_) => "invalid-row",
-            Self::RowConflict(_) => "row-conflict",
             Self::Wasm(error) => error.code(),
             Self::Wire(error) => error.code(),
             Self::Thread { .. } => "thread-failed",
@@ -170,7 +158,7 @@ impl NodeError {
                 }
                 _ => return None,
             },
-            Self::Store(_) => "read the reason, fix it, and start the node again",
+            Self::Catalog(error) => return error.help_text().map(Into::into),
             Self::StoreUnreachable(_) => {
                 "check the addresses under `join`, and that the node with the role `store` runs"
             }
@@ -180,10 +168,6 @@ impl NodeError {
             Self::PoolMismatch { .. } => {
                 "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }
-            Self::FormatNotSupported(_) => {
-                "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again"
-            }
-            Self::RowConflict(_) => "start the node again",
             Self::NameInUse { .. } => {
                 "stop the other process; a folder that is a copy needs a name and an identity of its own (`ostraca init`)"
             }
@@ -195,7 +179,6 @@ impl NodeError {
             Self::InvalidValue(_)
             | Self::OpenStore(_)
             | Self::StoreConnect(_)
-            | Self::InvalidRow(_)
             | Self::Wasm(_)
             | Self::Wire(_)
             | Self::UnexpectedExit(_) => return None,
@@ -207,8 +190,8 @@ impl NodeError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::RowConflict(_) | Self::Thread { .. } | Self::UnexpectedExit(_) => true,
-            Self::Store(StoreError::Unavailable(_)) => true,
+            Self::Thread { .. } | Self::UnexpectedExit(_) => true,
+            Self::Catalog(error) => error.is_retryable(),
             Self::StoreUnreachable(_) | Self::NoStoreNode(_) => true,
             Self::StoreConnect(error) => error.is_retryable(),
             Self::Settings(error) => error.is_retryable(),
@@ -225,6 +208,12 @@ impl NodeError {
             Self::Config(_) | Self::DirectoryNotEmpty(_) | Self::InvalidValue(_) => 2,
             _ => 7,
         }
+    }
+}
+
+impl From<StoreError> for NodeError {
+    fn from(error: StoreError) -> Self {
+        Self::Catalog(error.into())
     }
 }
 

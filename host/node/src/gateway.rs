@@ -16,6 +16,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::types::TypeRegistry;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats};
@@ -27,8 +29,6 @@ use ostraca_wire::proto::Reply;
 use ostraca_wire::server::IncomingMessage;
 use tokio::sync::mpsc;
 
-use crate::clock::ClusterClock;
-use crate::types::TypeRegistry;
 use crate::worker::{Input, ReplySink, WorkerReply};
 pub(crate) use links::MessageLinks;
 pub(crate) use pending_message::PendingMessage;

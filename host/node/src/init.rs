@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ostraca_catalog::bootstrap;
 use ostraca_config::config::{ClusterSettings, Role};
 use ostraca_core::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
 use ostraca_wire::identity::{Ca, Identity};
 
-use crate::cluster_bootstrap;
 use crate::error::NodeError;
 pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};
 
@@ -126,7 +126,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
         &options.cluster_name,
     )?;
     // The store's own threads complete its futures, so any executor can wait for them.
-    futures::executor::block_on(cluster_bootstrap::initialize_cluster(
+    futures::executor::block_on(bootstrap::initialize_cluster(
         &store,
         options.shards,
         &options.settings,

@@ -7,9 +7,6 @@
 mod admin;
 mod blocking;
 mod cache;
-pub mod clock;
-pub mod cluster_bootstrap;
-mod cluster_format;
 mod control;
 mod deferred;
 mod deploy;
@@ -17,16 +14,12 @@ mod dial;
 pub mod error;
 mod gateway;
 pub mod init;
-mod loader;
 pub mod node;
 mod peers;
-mod pool;
 pub mod recording;
-mod rows;
 mod service;
 mod status;
 mod stores;
-mod types;
 mod view;
 mod worker;
 

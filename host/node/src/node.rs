@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
@@ -32,7 +33,6 @@ use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::service::ClientService;
-use crate::types::TypeRegistry;
 use crate::view::{ClusterView, EventLog};
 use crate::worker::Input;
 use workers::WorkerHandle;

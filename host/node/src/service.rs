@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ostraca_catalog::types::{DeployedType, unknown_type};
 use ostraca_wire::outcome::{node_starting, permanent_problem as problem, wire_kind};
 use ostraca_wire::proto::{self, Problem};
 use ostraca_wire::server::{
@@ -12,7 +13,6 @@ use ostraca_wire::server::{
 
 use crate::admin::AdminService;
 use crate::gateway::Gateway;
-use crate::types::{DeployedType, unknown_type};
 
 /// How long a message waits for its type to become known: a row takes a moment to spread after a deploy.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -114,7 +114,7 @@ impl Service for ClientService {
 
 fn deployment(entry: &DeployedType) -> proto::Deployment {
     proto::Deployment {
-        namespace: crate::pool::NAMESPACE.into(),
+        namespace: ostraca_catalog::pool::NAMESPACE.into(),
         r#type: entry.name.to_string(),
         revision: entry.revision,
         digest: entry.component_digest.to_vec().into(),

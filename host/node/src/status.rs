@@ -5,6 +5,7 @@ mod problems;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ostraca_catalog::clock::ClusterClock;
 use ostraca_core::rows::NodeStatus;
 use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store::StoreIdentity;
@@ -12,7 +13,6 @@ use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
 use tokio::sync::watch;
 
-use crate::clock::ClusterClock;
 use crate::gateway::Gateway;
 use crate::view::ClusterView;
 use problems::Diagnosis;

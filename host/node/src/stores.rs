@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_catalog::pool::{HASH, POOL};
+use ostraca_catalog::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
 use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::RowKey;
@@ -27,8 +29,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::blocking::blocking;
 use crate::error::NodeError;
-use crate::pool::{HASH, POOL};
-use crate::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
 use locator::StoreLocator;
 
 /// Interval at which the store's newest sequence is written to the witness (R5).
@@ -93,7 +93,7 @@ pub(crate) fn witness_path(config: &Config) -> PathBuf {
 /// # Errors
 /// [`NodeError::StoreUnreachable`] after `patience`. At once: [`NodeError::Join`] (a connection was refused),
 /// [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
-/// [`NodeError::InvalidRow`].
+/// [`ostraca_catalog::Error::InvalidRow`].
 pub(crate) async fn connect(
     config: &Config,
     cluster: ClusterId,
@@ -173,7 +173,9 @@ async fn read_cluster_info(
     config: &Config,
 ) -> Result<ClusterInfo, NodeError> {
     let missing = || {
-        NodeError::InvalidRow("the store holds no cluster: create one with `ostraca init`".into())
+        ostraca_catalog::Error::InvalidRow(
+            "the store holds no cluster: create one with `ostraca init`".into(),
+        )
     };
     let (cluster, _) = rows::read::<ClusterRow>(store, "cluster").await?.ok_or_else(missing)?;
     cluster.readable()?;
@@ -203,7 +205,9 @@ async fn read_cluster_info(
         }
     }
     if shards == 0 {
-        return Err(NodeError::InvalidRow(format!("the pool `{POOL}` has no shards")));
+        return Err(
+            ostraca_catalog::Error::InvalidRow(format!("the pool `{POOL}` has no shards")).into()
+        );
     }
     readable(store, &config.node).await?;
     Ok(ClusterInfo { identity: store.identity(), shards, hash, cluster_time: time, settings })

@@ -12,7 +12,7 @@ use ostraca_core::rows::{
 };
 use tokio::sync::watch;
 
-use crate::clock::{boot_millis, wall_millis};
+use ostraca_catalog::clock::{boot_millis, wall_millis};
 
 /// A snapshot of the cluster.
 #[derive(Clone, Debug, Default)]

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::stream::StreamExt;
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::types::DeployedType;
 use ostraca_core::ids::{Entity, Epoch, ShardId, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
 use ostraca_core::records::{Claim, Commit};
@@ -34,9 +36,7 @@ use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::clock::ClusterClock;
 use crate::recording::Recorder;
-use crate::types::DeployedType;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 

@@ -1,13 +1,13 @@
 //! Shows and changes cluster-wide settings and the storage format, by compare-and-set on their rows.
 
+use ostraca_catalog as catalog;
+use ostraca_catalog::format;
+use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
 use ostraca_config::user_file::units::format_duration;
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_wire::proto::{ClusterConfig, ClusterConfigRequest, ClusterSetting, NodeConfigStatus};
 
 use super::*;
-use crate::cluster_format;
-use crate::error::NodeError;
-use crate::rows::{self, ClusterRow, SettingsRow};
 
 impl AdminService {
     pub(super) async fn cluster(
@@ -18,9 +18,7 @@ impl AdminService {
             self.set(&request.changes).await?;
         }
         if request.upgrade_format {
-            cluster_format::raise(&*self.deployer.cluster_store, rows::FORMAT)
-                .await
-                .map_err(to_problem)?;
+            format::raise(&*self.deployer.cluster_store, rows::FORMAT).await.map_err(to_problem)?;
         }
         self.cluster_state().await.map(AdminOutput::Cluster)
     }
@@ -54,7 +52,9 @@ impl AdminService {
     async fn settings(&self) -> Result<(SettingsRow, u64), Problem> {
         let row =
             rows::read(&*self.deployer.cluster_store, rows::SETTINGS).await.map_err(to_problem)?;
-        row.ok_or_else(|| to_problem(NodeError::InvalidRow("the row `settings` is missing".into())))
+        row.ok_or_else(|| {
+            to_problem(catalog::Error::InvalidRow("the row `settings` is missing".into()))
+        })
     }
 
     async fn cluster_state(&self) -> Result<ClusterConfig, Problem> {
@@ -62,7 +62,7 @@ impl AdminService {
         let (row, _) = self.settings().await?;
         let cluster = rows::read::<ClusterRow>(store, "cluster").await.map_err(to_problem)?;
         let (cluster, _) = cluster.ok_or_else(|| {
-            to_problem(NodeError::InvalidRow("the row `cluster` is missing".into()))
+            to_problem(catalog::Error::InvalidRow("the row `cluster` is missing".into()))
         })?;
         let settings = row.settings().named().into_iter().map(|(name, value)| ClusterSetting {
             name: name.into(),
@@ -90,11 +90,13 @@ impl AdminService {
     }
 }
 
-fn to_problem(error: NodeError) -> Problem {
+fn to_problem(error: catalog::Error) -> Problem {
     let (retryable, code) = (error.is_retryable(), error.code());
     let (retryable, help) = match &error {
-        NodeError::RowConflict(_) => (true, "somebody else changed it at the same time: try again"),
-        NodeError::FormatNotSupported(_) => (
+        catalog::Error::RowConflict(_) => {
+            (true, "somebody else changed it at the same time: try again")
+        }
+        catalog::Error::FormatNotSupported(_) => (
             false,
             "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again",
         ),

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::join_all;
+use ostraca_catalog::pool::shard_key;
+use ostraca_catalog::types::unknown_type;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::Entity;
 use ostraca_core::rows::Member;
@@ -16,8 +18,6 @@ use ostraca_wire::proto::{
 };
 
 use super::*;
-use crate::pool::shard_key;
-use crate::types::unknown_type;
 
 /// Maximum number and bytes of heads read from the store at a time.
 const PAGE: (usize, usize) = (512, 1 << 20);

@@ -1,12 +1,12 @@
 //! Streams cluster events as they happen.
 
+use ostraca_catalog::clock::boot_millis;
 use ostraca_core::node::Notice;
 use ostraca_core::rows::Member;
 use ostraca_wire::proto::{Event, EventsRequest};
 use ostraca_wire::server::{AdminUpdate, update_channel};
 
 use super::*;
-use crate::clock::boot_millis;
 use crate::view::EventRecord;
 
 /// Maximum events in a frame.

@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
+use ostraca_catalog::rows;
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
 use ostraca_store::{CompareAndSet, CompareAndSetError};
 use ostraca_wire::proto::ForgetResult;
 
 use super::*;
-use crate::rows;
 
 /// Maximum attempts when the row changes concurrently.
 const ATTEMPTS: usize = 8;

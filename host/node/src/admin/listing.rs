@@ -1,10 +1,10 @@
 //! Lists nodes and shards.
 
+use ostraca_catalog::clock::wall_millis;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
 
 use super::*;
-use crate::clock::wall_millis;
 
 impl AdminService {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {

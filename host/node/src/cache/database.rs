@@ -4,12 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use bytes::Bytes;
+use ostraca_catalog::rows;
 use ostraca_core::ids::ClusterId;
 use ostraca_store::StoredRow;
 use ostraca_store_sled::{DatabaseOpenError, open_database};
 
 use super::CachedCluster;
-use crate::rows;
 
 /// Version of the cache's layout, to be raised when that changes; rows have versions of their own.
 const VERSION: u8 = 1;

@@ -1,10 +1,11 @@
+use ostraca_catalog::DeployedType;
+use ostraca_catalog::pool::HASH;
+use ostraca_catalog::rows::{self, MethodEntry};
+use ostraca_config::Manifest;
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::rows::{Assignment, Member, NodeRow, NodeStatus, Roles};
 
 use super::*;
-use crate::pool::HASH;
-use crate::rows::{self, MethodEntry};
-use crate::types::tests::known;
 
 const ONE: ClusterId = ClusterId(1);
 
@@ -39,6 +40,14 @@ fn view(shards: u32, nodes: &[&str]) -> Arc<ClusterView> {
     Arc::new(ClusterView { shards, nodes, ..ClusterView::default() })
 }
 
+/// A type as a node without the role `host` knows it.
+fn known(name: &str, revision: u64) -> DeployedType {
+    let text = format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n");
+    let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
+    let methods = [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }];
+    DeployedType::new(revision, manifest, &methods, None, [0; 32], 1)
+}
+
 fn keys(cached: &CachedCluster) -> Vec<String> {
     cached.rows.iter().map(|(key, ..)| rows::key_text(key)).collect()
 }
@@ -65,7 +74,7 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     let chunk = cached.rows.iter().find(|(key, ..)| *key == RowKey::Assignments(1));
     let Some((_, Row::Assignments(row), 0)) = chunk else { panic!("{chunk:?}") };
     assert_eq!((row.assignments.len(), row.assignments[0].epoch), (1, Epoch(3)));
-    let (standing, manifest) = crate::loader::parse(&cached.types[0]).expect("a type");
+    let (standing, manifest) = ostraca_catalog::loader::parse(&cached.types[0]).expect("a type");
     assert_eq!((standing.revision, &*manifest.entity_type), (4, "counter"));
     assert_eq!(
         standing.methods,

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ostraca_catalog as catalog;
+use ostraca_catalog::pool::HASH;
+use ostraca_catalog::rows::{self, MethodEntry, PoolRow, TypeRow};
+use ostraca_catalog::types::{DeployedType, TypeRegistry};
 use ostraca_core::extensions::Extensions;
 use ostraca_core::message::MessageKind;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
 
 use super::database::Database;
-use crate::error::NodeError;
-use crate::pool::HASH;
-use crate::rows::{self, MethodEntry, PoolRow, TypeRow};
-use crate::types::{DeployedType, TypeRegistry};
 use crate::view::ClusterView;
 
 /// Minimum time between two writes.
@@ -88,7 +88,7 @@ impl Writer {
 pub(super) fn picture(
     view: &ClusterView,
     types: &TypeRegistry,
-) -> Result<HashMap<String, Bytes>, NodeError> {
+) -> Result<HashMap<String, Bytes>, catalog::Error> {
     let mut rows = HashMap::new();
     let count = u32::try_from(view.shards.len()).unwrap_or(u32::MAX);
     let pool = PoolRow { hash: HASH.into(), shards: count, extensions: Extensions::default() };
@@ -114,7 +114,7 @@ pub(super) fn picture(
     Ok(rows)
 }
 
-fn type_row(entry: &DeployedType) -> Result<TypeRow, NodeError> {
+fn type_row(entry: &DeployedType) -> Result<TypeRow, catalog::Error> {
     let methods = entry.methods().iter().zip(entry.summaries());
     let methods = methods.map(|((name, kind), summary)| {
         MethodEntry::new(name, *kind == MessageKind::Query, summary)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ostraca_catalog::pool::shard_key;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Action, Notice};
 use ostraca_core::rows::Member;
@@ -10,7 +11,6 @@ use ostraca_core::shard::Ownership;
 
 use super::event_loop::ControlLoop;
 use crate::gateway::Gateway;
-use crate::pool::shard_key;
 use crate::worker;
 
 /// Renewals between two writes of cluster time and of the store's witness. Cluster time that is lost in a crash

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_catalog::clock::wall_millis;
+use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
 use ostraca_core::node::{Action, Event};
 use ostraca_store::{RowEvent, StoredRow};
 use tokio::sync::mpsc;
@@ -14,9 +16,7 @@ use tokio::sync::mpsc;
 use super::inbox::ControlInbox;
 use super::links::ControlLinks;
 use super::{ControlDeps, Input};
-use crate::clock::wall_millis;
 use crate::error::NodeError;
-use crate::rows::{self, ClusterRow, SettingsRow};
 use crate::view::ClusterView;
 use crate::worker;
 
@@ -136,7 +136,7 @@ impl ControlLoop {
         }
         if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.readable()) {
             // The receiver is gone only if the node is stopping.
-            let _ = self.deps.failures.send(error);
+            let _ = self.deps.failures.send(error.into());
         }
     }
 

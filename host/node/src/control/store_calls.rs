@@ -4,6 +4,9 @@ use std::future::ready;
 use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
+use ostraca_catalog::bootstrap;
+use ostraca_catalog::pool::shard_key;
+use ostraca_catalog::rows;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Event, WriteError};
 use ostraca_core::rows::{Row, RowKey};
@@ -11,9 +14,6 @@ use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent};
 
 use super::Input;
 use super::event_loop::ControlLoop;
-use crate::cluster_bootstrap;
-use crate::pool::shard_key;
-use crate::rows;
 
 impl ControlLoop {
     /// Lists all rows, and watches from that revision.
@@ -175,7 +175,7 @@ impl ControlLoop {
         let local = self.deps.local_store.clone();
         self.tasks.push(
             async move {
-                if let Err(error) = cluster_bootstrap::advance_cluster_time(&*store, &clock).await {
+                if let Err(error) = bootstrap::advance_cluster_time(&*store, &clock).await {
                     tracing::debug!(%error, "cluster time was not written");
                 }
                 if let Some(local) = local

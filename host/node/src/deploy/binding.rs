@@ -4,12 +4,12 @@
 //! The row is written before the type's, by compare-and-set, and never changes. So all revisions agree on every
 //! entity's shard, however deploys race and whenever a first entity is activated.
 
+use ostraca_catalog::pool::HASH;
+use ostraca_catalog::rows::BindingRow;
 use ostraca_core::extensions::Extensions;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
 
 use super::*;
-use crate::pool::HASH;
-use crate::rows::BindingRow;
 
 fn wanted(manifest: &Manifest) -> BindingRow {
     BindingRow {
@@ -41,7 +41,7 @@ impl Deployer {
                 check_binding_matches(&rows::decode(&row).map_err(to_problem)?, manifest)
             }
             Err(CompareAndSetError::RevisionMismatch(None)) => {
-                Err(to_problem(NodeError::RowConflict(key)))
+                Err(to_problem(catalog::Error::RowConflict(key)))
             }
             Err(CompareAndSetError::Store(error)) => Err(to_problem(error.into())),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ostraca_catalog::types::TypeTable;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::message::codes;
@@ -11,7 +12,6 @@ use ostraca_wire::server::IncomingMessage;
 
 use super::Gateway;
 use super::pending_message::StepBatches;
-use crate::types::TypeTable;
 use crate::worker::{Delivery, ReplyTo};
 
 /// A message whose shard is known, with its sender.

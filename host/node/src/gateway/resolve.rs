@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::types::{TypeTable, resolve_method};
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_core::message::{Message, MessageMetadata, ReplyToken};
 use ostraca_wire::clock::BootInstant;
@@ -10,8 +12,6 @@ use ostraca_wire::envelope::TimeoutLimits;
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
-use crate::clock::ClusterClock;
-use crate::types::{TypeTable, resolve_method};
 
 /// Maximum number of interned content types and principals, and the maximum length of one in bytes. Beyond it,
 /// each message carries its own copy.

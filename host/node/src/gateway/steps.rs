@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ostraca_catalog::types::{TypeTable, TypeUnavailable};
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_core::message::{Message, ReplyToken};
 use ostraca_core::route::{Action, AttemptResult};
@@ -13,7 +14,6 @@ use ostraca_wire::proto::{Envelope, Problem};
 
 use super::Gateway;
 use super::pending_message::{PendingMessage, PendingMessageInner, StepBatches};
-use crate::types::{TypeTable, TypeUnavailable};
 use crate::worker::{Delivery, ReplyTo};
 
 /// Immediate failures of a round of steps, by the router's tags.

@@ -3,6 +3,9 @@
 
 use std::sync::Arc;
 
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::loader::{self, Loader};
+use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
@@ -19,15 +22,12 @@ use super::store_access::{StoreConnector, StoreHandles};
 use super::workers::Workers;
 use crate::blocking::blocking;
 use crate::cache::RouteCache;
-use crate::clock::ClusterClock;
 use crate::control::{self, ControlThread};
 use crate::deploy::Deployer;
 use crate::error::NodeError;
 use crate::gateway::{EnvelopeResolver, Gateway, MessageLinks};
-use crate::loader::{self, Loader};
 use crate::status::StatusReporter;
 use crate::stores::{self, LocalStore};
-use crate::types::TypeRegistry;
 use crate::view::ClusterView;
 use crate::worker::Input;
 

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
+use ostraca_catalog::rows::FORMAT;
 use ostraca_config::Config;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::Member;
@@ -22,7 +23,6 @@ use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::peers::{PeerBackend, PeerStreamHandler};
-use crate::rows::FORMAT;
 use crate::service::ClientService;
 use crate::stores::LocalStore;
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_catalog::types::TypeRegistry;
 use ostraca_core::node::Notice;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::error::NodeError;
-use crate::types::TypeRegistry;
 use crate::view::{ClusterView, EventLog};
 
 /// How long a start waits until every shard has an owner. Then the node counts as ready all the same, with a

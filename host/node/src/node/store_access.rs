@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::rows::PoolRow;
 use ostraca_config::config::{ClusterSettings, Config};
 use ostraca_core::ids::ClusterId;
 use ostraca_stats::Stats;
@@ -14,10 +16,8 @@ use ostraca_wire::peer::PeerDialer;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::clock::ClusterClock;
 use crate::deferred::{DeferredClusterStore, DeferredEntityStore, DeferredStores};
 use crate::error::NodeError;
-use crate::rows::PoolRow;
 use crate::stores::{self, ClusterInfo, LocalStore};
 
 /// How long a start waits for an unavailable store.

@@ -93,7 +93,7 @@ fn recorder(config: &Config, index: usize) -> Result<Option<Recorder>, NodeError
     config
         .recording_dir
         .as_deref()
-        .map(|dir| Recorder::create(dir, index, crate::clock::boot_millis()))
+        .map(|dir| Recorder::create(dir, index, ostraca_catalog::clock::boot_millis()))
         .transpose()
         .map_err(|source| NodeError::File {
             action: "create",

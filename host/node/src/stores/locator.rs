@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
+use ostraca_catalog::rows;
 use ostraca_core::ids::ClusterId;
 use ostraca_core::rows::{NodeStatus, Row};
 use ostraca_store::ClusterStore;
@@ -18,7 +19,6 @@ use tokio::time::timeout;
 
 use super::channel::open;
 use crate::error::NodeError;
-use crate::rows;
 
 pub(super) struct StoreLocator {
     dialer: PeerDialer,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_catalog::clock::wall_millis;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
@@ -15,7 +16,6 @@ use ostraca_wire::server::BudgetExceeded;
 use super::Worker;
 use super::machines::{InstanceState, MachineEntry, MachineId};
 use super::panics::Panicked;
-use crate::clock::wall_millis;
 
 /// The result of one of the worker's futures.
 pub(super) enum Completion {

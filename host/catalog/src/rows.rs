@@ -15,48 +15,49 @@ use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::error::NodeError;
+use crate::error::Error;
 use crate::pool::{NAMESPACE, POOL};
 
 /// The highest format of records and rows that this program reads.
-pub(crate) const FORMAT: u32 = codec::FORMAT as u32;
+pub const FORMAT: u32 = codec::FORMAT as u32;
 /// The lowest format that this program reads.
-pub(crate) const OLDEST_FORMAT: u32 = codec::OLDEST_FORMAT as u32;
+pub const OLDEST_FORMAT: u32 = codec::OLDEST_FORMAT as u32;
 
 /// The value of a row. A row in a format that this program does not read is refused.
-pub(crate) trait RowValue: Serialize + DeserializeOwned + Extensible {}
+pub trait RowValue: Serialize + DeserializeOwned + Extensible {}
 
 impl<T: Serialize + DeserializeOwned + Extensible> RowValue for T {}
 
 /// `cluster`: what never changes during the cluster's life, and its format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClusterRow {
+pub struct ClusterRow {
     /// The format in which records and rows may be written; raised by command once all nodes can read it.
-    pub(crate) format: u32,
+    pub format: u32,
     /// The format that is being raised to, otherwise equal to `format`: a node that cannot read it does not
     /// start.
-    pub(crate) target_format: u32,
-    pub(crate) extensions: Extensions<Self>,
+    pub target_format: u32,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 impl ClusterRow {
     /// The row of a new cluster.
-    pub(crate) fn new(format: u32) -> Self {
+    pub fn new(format: u32) -> Self {
         Self { format, target_format: format, extensions: Extensions::default() }
     }
 
     /// Checks that this program can read what the cluster's nodes write, now and after the format is raised.
     ///
     /// # Errors
-    /// [`NodeError::InvalidRow`] with both numbers.
-    pub(crate) fn readable(&self) -> Result<(), NodeError> {
+    /// [`Error::InvalidRow`] with both numbers.
+    pub fn readable(&self) -> Result<(), Error> {
         for format in [self.format, self.target_format] {
             if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
                 let which = if format > FORMAT { "a newer" } else { "an older" };
                 let text = format!(
                     "the cluster writes format {format}, and this program reads {OLDEST_FORMAT} to {FORMAT}: use {which} release"
                 );
-                return Err(NodeError::InvalidRow(text));
+                return Err(Error::InvalidRow(text));
             }
         }
         Ok(())
@@ -65,18 +66,22 @@ impl ClusterRow {
 
 /// `settings`: the cluster-wide settings that promises depend on. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SettingsRow {
+pub struct SettingsRow {
     /// Rises with each change.
-    pub(crate) revision: u64,
-    pub(crate) lease: u64,
-    pub(crate) lease_margin: u64,
-    pub(crate) lane_ttl: u64,
-    pub(crate) extensions: Extensions<Self>,
+    pub revision: u64,
+    /// How long a lease lasts without a renewal (R7, R8).
+    pub lease: u64,
+    /// Added to another node's lease before it counts as expired (R8).
+    pub lease_margin: u64,
+    /// How long after its last use a client's session is remembered (R17).
+    pub lane_ttl: u64,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 impl SettingsRow {
     /// The row of these settings, which keeps what a later release wrote into the row `before`.
-    pub(crate) fn new(settings: &ClusterSettings, revision: u64, before: Option<Self>) -> Self {
+    pub fn new(settings: &ClusterSettings, revision: u64, before: Option<Self>) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             revision,
@@ -88,7 +93,7 @@ impl SettingsRow {
     }
 
     /// The settings that the row holds.
-    pub(crate) fn settings(&self) -> ClusterSettings {
+    pub fn settings(&self) -> ClusterSettings {
         let time = Duration::from_millis;
         ClusterSettings {
             lease: time(self.lease),
@@ -99,50 +104,67 @@ impl SettingsRow {
 }
 
 /// The key of the cluster's settings.
-pub(crate) const SETTINGS: &str = "settings";
+pub const SETTINGS: &str = "settings";
 
 /// `time`: cluster time in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TimeRow {
-    pub(crate) cluster_time_ms: u64,
-    pub(crate) extensions: Extensions<Self>,
+pub struct TimeRow {
+    /// As last written; the time goes on from there.
+    pub cluster_time_ms: u64,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 /// `pools/<pool>`: fixed while state exists (R23).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PoolRow {
-    pub(crate) hash: String,
-    pub(crate) shards: u32,
-    pub(crate) extensions: Extensions<Self>,
+pub struct PoolRow {
+    /// The hash that maps entities to shards.
+    pub hash: String,
+    /// The number of shards.
+    pub shards: u32,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 /// `types/<namespace>/<type>`: the current deployment. Nodes that run no entities route messages by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TypeRow {
-    pub(crate) revision: u64,
-    pub(crate) manifest: String,
-    pub(crate) component_digest: [u8; 32],
-    pub(crate) component_size: u64,
+pub struct TypeRow {
+    /// Rises with each deployment, from 1.
+    pub revision: u64,
+    /// The manifest as TOML.
+    pub manifest: String,
+    /// BLAKE3 of the component, under which the `EntityStore` keeps it.
+    pub component_digest: [u8; 32],
+    /// In bytes.
+    pub component_size: u64,
     /// The component's methods at the time of its deployment.
-    pub(crate) methods: Vec<MethodEntry>,
-    pub(crate) extensions: Extensions<Self>,
+    pub methods: Vec<MethodEntry>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 /// `bindings/<namespace>/<type>`: what decides the shards of the type's entities; never changes (R23).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BindingRow {
-    pub(crate) pool: String,
-    pub(crate) shard_key: ShardKeyRule,
-    pub(crate) hash: String,
-    pub(crate) extensions: Extensions<Self>,
+pub struct BindingRow {
+    /// The pool that its entities live in.
+    pub pool: String,
+    /// Which part of an id is hashed.
+    pub shard_key: ShardKeyRule,
+    /// The hash that maps entities to shards.
+    pub hash: String,
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 /// A method of a deployed type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MethodEntry {
-    pub(crate) name: String,
-    pub(crate) query: bool,
-    pub(crate) extensions: Extensions<Self>,
+pub struct MethodEntry {
+    /// The name that messages say.
+    pub name: String,
+    /// Whether it reads only; else it is a command.
+    pub query: bool,
+    /// The summary, and fields of later releases.
+    pub extensions: Extensions<Self>,
 }
 
 /// Maximum bytes stored of a method's summary: it is one line for people.
@@ -151,18 +173,22 @@ const MAX_SUMMARY: usize = 512;
 const SUMMARY: u32 = 4;
 
 impl MethodEntry {
-    pub(crate) fn new(name: &str, query: bool, summary: &str) -> Result<Self, NodeError> {
+    /// A method with its summary, which is cut to 512 bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if the summary cannot be encoded.
+    pub fn new(name: &str, query: bool, summary: &str) -> Result<Self, Error> {
         let mut extensions = Extensions::default();
         if !summary.is_empty() {
             let summary = &summary[..summary.floor_char_boundary(MAX_SUMMARY)];
-            let failed = |error| NodeError::InvalidRow(format!("a method's summary: {error}"));
+            let failed = |error| Error::InvalidRow(format!("a method's summary: {error}"));
             extensions.set(SUMMARY, &summary).map_err(failed)?;
         }
         Ok(Self { name: name.into(), query, extensions })
     }
 
     /// One line for people; empty if the component has none.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         // Nothing depends on the summary: one that cannot be decoded is not shown.
         self.extensions.get(SUMMARY).ok().flatten().unwrap_or_default()
     }
@@ -184,33 +210,33 @@ macro_rules! extensible {
 extensible!(ClusterRow, SettingsRow, TimeRow, PoolRow, BindingRow, TypeRow);
 
 /// The key of the pool's row.
-pub(crate) fn pool_key() -> String {
+pub fn pool_key() -> String {
     format!("pools/{POOL}")
 }
 
 /// Whether the key is of a row that applies to every node: the format or the settings.
-pub(crate) fn is_cluster_wide(key: &str) -> bool {
+pub fn is_cluster_wide(key: &str) -> bool {
     key == "cluster" || key == SETTINGS
 }
 
 /// The key of a type's binding.
-pub(crate) fn binding_key(name: &str) -> String {
+pub fn binding_key(name: &str) -> String {
     format!("bindings/{NAMESPACE}/{name}")
 }
 
 /// The key of a type's row.
-pub(crate) fn type_key(name: &str) -> String {
+pub fn type_key(name: &str) -> String {
     format!("types/{NAMESPACE}/{name}")
 }
 
 /// The type whose row has that key.
-pub(crate) fn type_name(key: &str) -> Option<&str> {
+pub fn type_name(key: &str) -> Option<&str> {
     let name = key.strip_prefix("types/")?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
 /// The store's key of one of the core's rows.
-pub(crate) fn key_text(key: &RowKey) -> String {
+pub fn key_text(key: &RowKey) -> String {
     match key {
         RowKey::Node(node) => format!("nodes/{node}"),
         RowKey::Manager => "manager".into(),
@@ -219,7 +245,7 @@ pub(crate) fn key_text(key: &RowKey) -> String {
 }
 
 /// The core's row with that key; `None` for a row of another kind.
-pub(crate) fn parse_key(text: &str) -> Option<RowKey> {
+pub fn parse_key(text: &str) -> Option<RowKey> {
     let key = match text.split_once('/') {
         None if text == "manager" => RowKey::Manager,
         Some(("nodes", node)) if !node.is_empty() && !node.contains('/') => {
@@ -238,8 +264,8 @@ pub(crate) fn parse_key(text: &str) -> Option<RowKey> {
 /// Encodes one of the core's rows.
 ///
 /// # Errors
-/// [`NodeError::InvalidRow`] if it cannot be encoded.
-pub(crate) fn encode_row(row: &Row) -> Result<Bytes, NodeError> {
+/// [`Error::InvalidRow`] if it cannot be encoded.
+pub fn encode_row(row: &Row) -> Result<Bytes, Error> {
     match row {
         Row::Node(row) => encode_value(row),
         Row::Manager(row) => encode_value(row),
@@ -250,8 +276,8 @@ pub(crate) fn encode_row(row: &Row) -> Result<Bytes, NodeError> {
 /// Decodes one of the core's rows, with its revision; `None` for a row of another kind.
 ///
 /// # Errors
-/// [`NodeError::InvalidRow`] names the row that cannot be decoded.
-pub(crate) fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, NodeError> {
+/// [`Error::InvalidRow`] names the row that cannot be decoded.
+pub fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, Error> {
     let Some(key) = parse_key(&row.key) else { return Ok(None) };
     let value = match &key {
         RowKey::Node(_) => Row::Node(decode(row)?),
@@ -262,15 +288,21 @@ pub(crate) fn decode_row(row: &StoredRow) -> Result<Option<(RowKey, Row, u64)>, 
 }
 
 /// Encodes a row's value.
-pub(crate) fn encode_value<T: RowValue>(row: &T) -> Result<Bytes, NodeError> {
+///
+/// # Errors
+/// [`Error::InvalidRow`] if it cannot be encoded.
+pub fn encode_value<T: RowValue>(row: &T) -> Result<Bytes, Error> {
     let bytes = codec::append_encoded(vec![codec::FORMAT], row);
-    Ok(bytes.map_err(|error| NodeError::InvalidRow(error.to_string()))?.into())
+    Ok(bytes.map_err(|error| Error::InvalidRow(error.to_string()))?.into())
 }
 
 /// Decodes a row's value.
-pub(crate) fn decode<T: RowValue>(row: &StoredRow) -> Result<T, NodeError> {
+///
+/// # Errors
+/// [`Error::InvalidRow`] names the row that cannot be decoded.
+pub fn decode<T: RowValue>(row: &StoredRow) -> Result<T, Error> {
     let key = &row.key;
-    let bad = |why: String| NodeError::InvalidRow(format!("`{key}` cannot be read: {why}"));
+    let bad = |why: String| Error::InvalidRow(format!("`{key}` cannot be read: {why}"));
     let Some((&format, body)) = row.value.split_first() else {
         return Err(bad("it is empty".into()));
     };
@@ -279,27 +311,33 @@ pub(crate) fn decode<T: RowValue>(row: &StoredRow) -> Result<T, NodeError> {
 }
 
 /// Reads a row, with the revision to expect when writing it.
-pub(crate) async fn read<T: RowValue>(
+///
+/// # Errors
+/// [`Error::Store`], or [`Error::InvalidRow`] if it cannot be decoded.
+pub async fn read<T: RowValue>(
     store: &dyn ClusterStore,
     key: &str,
-) -> Result<Option<(T, u64)>, NodeError> {
+) -> Result<Option<(T, u64)>, Error> {
     match store.get(key).await? {
         Some(row) => Ok(Some((decode(&row)?, row.revision))),
         None => Ok(None),
     }
 }
 
-/// Writes a row that must have the revision `expected`.
-pub(crate) async fn write<T: RowValue>(
+/// Writes a row that must have the revision `expected`, where `None` is no row. Returns the new revision.
+///
+/// # Errors
+/// [`Error::RowConflict`] if it has another revision; [`Error::Store`].
+pub async fn write<T: RowValue>(
     store: &dyn ClusterStore,
     key: &str,
     expected: Option<u64>,
     row: &T,
-) -> Result<u64, NodeError> {
+) -> Result<u64, Error> {
     let cas = CompareAndSet { key: key.into(), expected, value: Some(encode_value(row)?) };
     store.compare_and_set(cas).await.map_err(|conflict| match conflict {
-        CompareAndSetError::RevisionMismatch(_) => NodeError::RowConflict(key.into()),
-        CompareAndSetError::Store(error) => NodeError::Store(error),
+        CompareAndSetError::RevisionMismatch(_) => Error::RowConflict(key.into()),
+        CompareAndSetError::Store(error) => Error::Store(error),
     })
 }
 

@@ -3,15 +3,15 @@
 use ostraca_core::ids::{ShardId, ShardPath};
 
 /// The only namespace of 0.1.
-pub(crate) use ostraca_wire::envelope::NAMESPACE;
+pub use ostraca_wire::envelope::NAMESPACE;
 
 /// The only pool of 0.1.
-pub(crate) const POOL: &str = "default";
+pub const POOL: &str = "default";
 
 /// The only hash of 0.1 (M1).
-pub(crate) const HASH: &str = "murmur3_x86_32";
+pub const HASH: &str = "murmur3_x86_32";
 
 /// Path of a shard of that pool.
-pub(crate) fn shard_key(shard: ShardId) -> ShardPath {
+pub fn shard_key(shard: ShardId) -> ShardPath {
     ShardPath { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }

@@ -15,12 +15,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::error::NodeError;
+use crate::error::Error;
 use crate::rows::{self, TypeRow};
 use crate::types::{DeployedType, TypeRegistry};
 
 /// Components fetched and compiled concurrently. Memory: each takes its own size, and the compiler's.
-pub(crate) const BUDGET: usize = 2;
+pub const BUDGET: usize = 2;
 /// The first and the longest pause before a call to an unavailable store is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -29,24 +29,27 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const COMPILATIONS: u32 = 3;
 
 /// Tells all workers of a type, in the order of the calls.
-pub(crate) type NotifyWorkers = Box<dyn Fn(&Arc<DeployedType>) + Send + Sync>;
+pub type NotifyWorkers = Box<dyn Fn(&Arc<DeployedType>) + Send + Sync>;
 
 /// What a loader needs.
-pub(crate) struct LoaderDeps {
-    pub(crate) types: TypeRegistry,
-    pub(crate) entity_store: Arc<dyn EntityStore>,
+pub struct LoaderDeps {
+    /// Where loaded types are published.
+    pub types: TypeRegistry,
+    /// Where components are fetched from.
+    pub entity_store: Arc<dyn EntityStore>,
     /// `None` on a node without the role `host`, which knows types but compiles none.
-    pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
-    pub(crate) notify_workers: NotifyWorkers,
+    pub wasm: Option<ostraca_wasm::WasmRuntime>,
+    /// Called with each runnable type, before messages for it are released.
+    pub notify_workers: NotifyWorkers,
     /// The runtime of its tasks.
-    pub(crate) runtime: Handle,
+    pub runtime: Handle,
     /// Components loaded concurrently. Default [`BUDGET`].
-    pub(crate) budget: usize,
+    pub budget: usize,
 }
 
 /// Loads types. Clones share everything; its tasks end with the last one.
 #[derive(Clone)]
-pub(crate) struct Loader {
+pub struct Loader {
     shared: Arc<Shared>,
     _stop: Arc<DropGuard>,
 }
@@ -79,7 +82,9 @@ enum Loaded {
 }
 
 impl Loader {
-    pub(crate) fn new(parts: LoaderDeps) -> Self {
+    /// A loader that waits for rows.
+    #[must_use]
+    pub fn new(parts: LoaderDeps) -> Self {
         let stop = CancellationToken::new();
         let budget = Semaphore::new(parts.budget.max(1));
         let (rows, guard) = (Mutex::default(), Arc::new(stop.clone().drop_guard()));
@@ -88,7 +93,7 @@ impl Loader {
 
     /// Handles a row from a watch or a list. Rows that are not types' and rows older than the last observed one
     /// are ignored. Cheap, and never waits.
-    pub(crate) fn on_row_changed(&self, row: StoredRow) {
+    pub fn on_row_changed(&self, row: StoredRow) {
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
         let mut rows = self.shared.rows();
@@ -110,7 +115,7 @@ impl Loader {
     }
 
     /// Handles the deletion of a row at that store revision.
-    pub(crate) fn on_row_deleted(&self, key: &str, revision: u64) {
+    pub fn on_row_deleted(&self, key: &str, revision: u64) {
         let Some(name) = rows::type_name(key) else { return };
         let mut rows = self.shared.rows();
         let seen = rows.entry(name.into()).or_default();
@@ -121,7 +126,7 @@ impl Loader {
     }
 
     /// Handles a full list of types' rows as of that revision: types without a row are gone.
-    pub(crate) fn on_rows_listed(&self, rows: Vec<StoredRow>, revision: u64) {
+    pub fn on_rows_listed(&self, rows: Vec<StoredRow>, revision: u64) {
         let mut missing: Vec<Arc<str>> =
             self.shared.deps.types.snapshot().keys().cloned().collect();
         missing.extend(self.shared.rows().keys().cloned());
@@ -136,7 +141,7 @@ impl Loader {
 
     /// Publishes types from rows of this node's previous run, for routing only. Any row of this run overrules
     /// them.
-    pub(crate) fn load_cached(&self, rows: &[StoredRow]) {
+    pub fn load_cached(&self, rows: &[StoredRow]) {
         for row in rows {
             let known =
                 rows::type_name(&row.key).is_some_and(|name| self.shared.rows().contains_key(name));
@@ -155,7 +160,7 @@ impl Loader {
 
     /// Publishes a type that was just deployed here, whose row has the store revision `at`, unless a newer row
     /// was observed.
-    pub(crate) fn on_deployed(&self, at: u64, mut entry: DeployedType) {
+    pub fn on_deployed(&self, at: u64, mut entry: DeployedType) {
         if self.shared.deps.wasm.is_none() {
             entry.program = None;
         }
@@ -291,9 +296,12 @@ enum Failed {
 }
 
 /// Parses a type's row and the manifest in it.
-pub(crate) fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), NodeError> {
+///
+/// # Errors
+/// [`Error::InvalidRow`] names the row.
+pub fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), Error> {
     let standing: TypeRow = rows::decode(row)?;
-    let useless = |why: String| NodeError::InvalidRow(format!("`{}`: {why}", row.key));
+    let useless = |why: String| Error::InvalidRow(format!("`{}`: {why}", row.key));
     let manifest = Manifest::parse(&standing.manifest, &row.key)
         .map_err(|error| useless(error.to_string()))?;
     if rows::type_name(&row.key) != Some(&*manifest.entity_type) {
@@ -303,7 +311,7 @@ pub(crate) fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), NodeError> {
 }
 
 /// Builds a type's entry from its row.
-pub(crate) fn to_deployed_type(
+pub fn to_deployed_type(
     standing: &TypeRow,
     manifest: Manifest,
     program: Option<Arc<ostraca_wasm::Program>>,

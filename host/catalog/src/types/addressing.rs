@@ -11,7 +11,10 @@ use ostraca_wire::proto::{Envelope, Problem};
 use super::{DeployedType, TypeTable};
 
 /// The type and method that an envelope names, if its sender may use them so.
-pub(crate) fn resolve_method<'a>(
+///
+/// # Errors
+/// A refusal that says what is wrong with the namespace, the type, the method or the sender.
+pub fn resolve_method<'a>(
     types: &'a TypeTable,
     principal: &str,
     envelope: &Envelope,
@@ -54,7 +57,7 @@ impl TypeInfo for DeployedType {
 }
 
 /// The refusal of a message or a request to a type that is not deployed, with the most similar name.
-pub(crate) fn unknown_type(types: &TypeTable, name: &str) -> Problem {
+pub fn unknown_type(types: &TypeTable, name: &str) -> Problem {
     let near = closest_name(name, types.keys().map(|known| &**known));
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),

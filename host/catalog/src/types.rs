@@ -3,7 +3,7 @@
 //!
 //! Confusing at first: knowing a type is enough to route messages to its entities, but running them takes its
 //! compiled component. Nodes without the role `host` never compile, and what a node remembers from its previous
-//! run ([`crate::cache`]) is not compiled yet. Such entries have no program. A host publishes a newer revision
+//! run (its route cache) is not compiled yet. Such entries have no program. A host publishes a newer revision
 //! only once it is compiled; until then the previous one stays.
 
 mod addressing;
@@ -19,7 +19,7 @@ use ostraca_wasm::Program;
 use tokio::sync::watch;
 
 use crate::rows::MethodEntry;
-pub(crate) use addressing::{resolve_method, unknown_type};
+pub use addressing::{resolve_method, unknown_type};
 
 /// After a wait for an unknown type was in vain, further messages do not wait for this long: for a mistyped
 /// name, the second message is answered at once.
@@ -28,14 +28,19 @@ const IN_VAIN: Duration = Duration::from_secs(2);
 const NAMES: usize = 1_024;
 
 /// A deployed type.
-pub(crate) struct DeployedType {
-    pub(crate) name: Arc<str>,
-    pub(crate) revision: u64,
-    pub(crate) manifest: Manifest,
+pub struct DeployedType {
+    /// The name that messages say.
+    pub name: Arc<str>,
+    /// The revision of the deployment.
+    pub revision: u64,
+    /// The manifest of that revision.
+    pub manifest: Manifest,
     /// `None` if this node cannot run the type, or not yet.
-    pub(crate) program: Option<Arc<Program>>,
-    pub(crate) component_digest: [u8; 32],
-    pub(crate) component_size: u64,
+    pub program: Option<Arc<Program>>,
+    /// BLAKE3 of the component.
+    pub component_digest: [u8; 32],
+    /// In bytes.
+    pub component_size: u64,
     methods: HashMap<Box<str>, (Arc<str>, MessageKind)>,
     /// The same methods, in the component's order.
     order: Vec<(Arc<str>, MessageKind)>,
@@ -44,7 +49,8 @@ pub(crate) struct DeployedType {
 }
 
 impl DeployedType {
-    pub(crate) fn new(
+    /// An entry of a type, from its row and, on a host, its compiled component.
+    pub fn new(
         revision: u64,
         manifest: Manifest,
         methods: &[MethodEntry],
@@ -77,27 +83,27 @@ impl DeployedType {
     }
 
     /// The methods' summaries, in the order of [`DeployedType::methods`].
-    pub(crate) fn summaries(&self) -> &[String] {
+    pub fn summaries(&self) -> &[String] {
         &self.summaries
     }
 
     /// Each method's shared name and its kind.
-    pub(crate) fn methods_by_name(&self) -> &HashMap<Box<str>, (Arc<str>, MessageKind)> {
+    pub fn methods_by_name(&self) -> &HashMap<Box<str>, (Arc<str>, MessageKind)> {
         &self.methods
     }
 
     /// The methods, in the component's order.
-    pub(crate) fn methods(&self) -> &[(Arc<str>, MessageKind)] {
+    pub fn methods(&self) -> &[(Arc<str>, MessageKind)] {
         &self.order
     }
 
     /// Whether this node can run the type.
-    pub(crate) fn is_runnable(&self) -> bool {
+    pub fn is_runnable(&self) -> bool {
         self.program.is_some()
     }
 
     /// What the core needs to know of the type.
-    pub(crate) fn settings(&self) -> TypeSettings {
+    pub fn settings(&self) -> TypeSettings {
         TypeSettings {
             revision: self.revision,
             mailbox_capacity: usize::try_from(self.manifest.limits.mailbox).unwrap_or(usize::MAX),
@@ -108,11 +114,12 @@ impl DeployedType {
     }
 }
 
-pub(crate) type TypeTable = HashMap<Arc<str>, Arc<DeployedType>>;
+/// All types by name.
+pub type TypeTable = HashMap<Arc<str>, Arc<DeployedType>>;
 
 /// Why a type is not runnable here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TypeUnavailable {
+pub enum TypeUnavailable {
     /// No row of it is known.
     #[error("no type is deployed under that name")]
     Unknown,
@@ -135,7 +142,7 @@ enum State {
 
 /// The types, shared between threads: readers take a snapshot of the whole table.
 #[derive(Clone, Default)]
-pub(crate) struct TypeRegistry(Arc<Shared>);
+pub struct TypeRegistry(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -146,18 +153,18 @@ struct Shared {
 
 impl TypeRegistry {
     /// A snapshot of all types.
-    pub(crate) fn snapshot(&self) -> Arc<TypeTable> {
+    pub fn snapshot(&self) -> Arc<TypeTable> {
         self.0.table.borrow().clone()
     }
 
     /// A type that messages can be routed to, compiled here or not.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<DeployedType>> {
+    pub fn get(&self, name: &str) -> Option<Arc<DeployedType>> {
         self.0.table.borrow().get(name).cloned()
     }
 
     /// As `get`, but waits up to `most` for a type that is not known yet. Does not wait if a recent wait for it
     /// was in vain. Must be called within a tokio runtime.
-    pub(crate) async fn wait(&self, name: &str, most: Duration) -> Option<Arc<DeployedType>> {
+    pub async fn wait(&self, name: &str, most: Duration) -> Option<Arc<DeployedType>> {
         if let Some(entry) = self.get(name) {
             return Some(entry);
         }
@@ -180,7 +187,7 @@ impl TypeRegistry {
     ///
     /// # Errors
     /// [`TypeUnavailable`] says why it cannot run.
-    pub(crate) fn get_runnable(&self, name: &str) -> Result<Arc<DeployedType>, TypeUnavailable> {
+    pub fn get_runnable(&self, name: &str) -> Result<Arc<DeployedType>, TypeUnavailable> {
         let entry = self.get(name);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.is_runnable()) {
             return Ok(entry.clone());
@@ -199,7 +206,7 @@ impl TypeRegistry {
     /// # Errors
     /// [`TypeUnavailable::Broken`] as soon as the newest revision turns out not to run here;
     /// [`TypeUnavailable::Loading`] at the timeout.
-    pub(crate) async fn wait_for_revision(
+    pub async fn wait_for_revision(
         &self,
         name: &str,
         revision: u64,
@@ -218,7 +225,7 @@ impl TypeRegistry {
     }
 
     /// Waits until nothing is being loaded. Returns whether that was so within `most`.
-    pub(crate) async fn wait_until_loaded(&self, most: Duration) -> bool {
+    pub async fn wait_until_loaded(&self, most: Duration) -> bool {
         let settled = |types: &Self| {
             let states = lock(&types.0.states);
             (!states.values().any(|state| matches!(state, State::Loading))).then_some(())
@@ -227,7 +234,7 @@ impl TypeRegistry {
     }
 
     /// Deployed types that cannot run here, with the reasons.
-    pub(crate) fn broken(&self) -> Vec<(Arc<str>, Arc<str>)> {
+    pub fn broken(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let states = lock(&self.0.states);
         let broken = states.iter().filter_map(|(name, state)| match state {
             State::Broken(_, why) => Some((name.clone(), why.clone())),
@@ -239,7 +246,7 @@ impl TypeRegistry {
     }
 
     /// Publishes a type, in place of its previous revision.
-    pub(crate) fn put(&self, entry: Arc<DeployedType>) {
+    pub fn put(&self, entry: Arc<DeployedType>) {
         lock(&self.0.states).remove(&entry.name);
         self.0.table.send_modify(|table| {
             Arc::make_mut(table).insert(entry.name.clone(), entry);
@@ -247,7 +254,7 @@ impl TypeRegistry {
     }
 
     /// Removes a type.
-    pub(crate) fn remove(&self, name: &str) {
+    pub fn remove(&self, name: &str) {
         lock(&self.0.states).remove(name);
         self.0.table.send_modify(|table| {
             Arc::make_mut(table).remove(name);
@@ -255,18 +262,18 @@ impl TypeRegistry {
     }
 
     /// Notes that a newer revision of the type is being loaded.
-    pub(crate) fn loading(&self, name: &Arc<str>) {
+    pub fn loading(&self, name: &Arc<str>) {
         self.state(name, State::Loading);
     }
 
     /// Notes that the newest revision of the type cannot run here.
-    pub(crate) fn fails(&self, name: &Arc<str>, revision: u64, why: &str) {
+    pub fn fails(&self, name: &Arc<str>, revision: u64, why: &str) {
         self.state(name, State::Broken(revision, why.into()));
     }
 
     /// This node's progress with a type: the revision that it runs, 0 for none; and the newest revision that it
     /// cannot run, with the reason.
-    pub(crate) fn progress(&self, name: &str) -> (u64, Option<(u64, Arc<str>)>) {
+    pub fn progress(&self, name: &str) -> (u64, Option<(u64, Arc<str>)>) {
         let runs = self.get(name).filter(|entry| entry.is_runnable());
         let broken = match lock(&self.0.states).get(name) {
             Some(State::Broken(revision, why)) => Some((*revision, why.clone())),
@@ -301,11 +308,11 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// A type as a node without the role `host` knows it.
-    pub(crate) fn known(name: &str, revision: u64) -> DeployedType {
+    pub(super) fn known(name: &str, revision: u64) -> DeployedType {
         let text = format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n");
         let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
         let methods =

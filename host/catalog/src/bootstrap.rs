@@ -5,19 +5,19 @@ use ostraca_core::extensions::Extensions;
 use ostraca_store::ClusterStore;
 
 use crate::clock::ClusterClock;
-use crate::error::NodeError;
+use crate::error::Error;
 use crate::pool::HASH;
 use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SettingsRow, TimeRow};
 
 /// Writes the rows that never change during the cluster's life.
 ///
 /// # Errors
-/// [`NodeError::Store`], [`NodeError::RowConflict`] if the cluster already has them.
+/// [`Error::Store`], [`Error::RowConflict`] if the cluster already has them.
 pub async fn initialize_cluster(
     store: &dyn ClusterStore,
     shards: u32,
     settings: &ClusterSettings,
-) -> Result<(), NodeError> {
+) -> Result<(), Error> {
     rows::write(store, "cluster", None, &ClusterRow::new(FORMAT)).await?;
     rows::write(
         store,
@@ -33,10 +33,13 @@ pub async fn initialize_cluster(
 
 /// Advances cluster time to this node's time, unless the row is already past it because another node's clock is
 /// faster. The next owner would expire lanes too early if their times were far behind the cluster's (R17).
-pub(crate) async fn advance_cluster_time(
+///
+/// # Errors
+/// [`Error::Store`], [`Error::InvalidRow`], or [`Error::RowConflict`] if another node wrote it meanwhile.
+pub async fn advance_cluster_time(
     store: &dyn ClusterStore,
     clock: &ClusterClock,
-) -> Result<(), NodeError> {
+) -> Result<(), Error> {
     let Some((row, revision)) = rows::read::<TimeRow>(store, "time").await? else { return Ok(()) };
     let before = row.cluster_time_ms;
     clock.advance_to(before);

@@ -3,7 +3,7 @@
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_store::ClusterStore;
 
-use crate::error::NodeError;
+use crate::error::Error;
 use crate::rows::{self, ClusterRow};
 
 /// Raises the format to `to` if every live node can read it. A node that starts after the first step reads the
@@ -11,11 +11,11 @@ use crate::rows::{self, ClusterRow};
 /// format. May be repeated at any point.
 ///
 /// # Errors
-/// [`NodeError::FormatNotSupported`] names the nodes that cannot read it, and the format is unchanged;
-/// [`NodeError::RowConflict`].
-pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeError> {
+/// [`Error::FormatNotSupported`] names the nodes that cannot read it, and the format is unchanged;
+/// [`Error::RowConflict`].
+pub async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), Error> {
     let key = "cluster";
-    let missing = || NodeError::InvalidRow(format!("the row `{key}` is missing"));
+    let missing = || Error::InvalidRow(format!("the row `{key}` is missing"));
     let (row, revision) = rows::read::<ClusterRow>(store, key).await?.ok_or_else(missing)?;
     if row.format >= to {
         return Ok(());
@@ -41,7 +41,7 @@ pub(crate) async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), NodeE
         .await?;
     let text =
         format!("format {to} cannot be read by every node that lives: {}", behind.join(", "));
-    Err(NodeError::FormatNotSupported(text))
+    Err(Error::FormatNotSupported(text))
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
     use ostraca_store::{CompareAndSet, MemoryStore};
 
     use super::*;
-    use crate::cluster_bootstrap;
+    use crate::bootstrap;
     use crate::rows::FORMAT;
 
     async fn node(store: &MemoryStore, name: &str, standing: NodeStatus, format: u32) {
@@ -86,7 +86,7 @@ mod tests {
     #[tokio::test]
     async fn the_format_is_raised_only_when_every_live_node_reads_it() {
         let store = MemoryStore::new(1, ClusterId(1), "test");
-        cluster_bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
+        bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
             .await
             .expect("founded");
         let next = FORMAT + 1;
@@ -110,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn an_interrupted_raise_keeps_older_nodes_out_and_resumes() {
         let store = MemoryStore::new(1, ClusterId(1), "test");
-        cluster_bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
+        bootstrap::initialize_cluster(&store, 8, &ClusterSettings::default())
             .await
             .expect("founded");
         let (row, revision) =

@@ -1,0 +1,53 @@
+//! What may be wrong with a row.
+
+use ostraca_store::StoreError;
+
+/// Why a row of the cluster was not read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Store(#[from] StoreError),
+    /// Some nodes cannot read the format that the cluster was to be raised to.
+    #[error("{0}")]
+    FormatNotSupported(String),
+    /// A row of the cluster is missing or unreadable.
+    #[error("a row of the cluster is of no use: {0}")]
+    InvalidRow(String),
+    /// Another process changed a row while this node was writing it.
+    #[error("another process changed the row `{0}` meanwhile")]
+    RowConflict(String),
+}
+
+impl Error {
+    /// The stable code; `docs/errors.md` has them all.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Store(_) => "store-failed",
+            Self::FormatNotSupported(_) => "format-not-supported",
+            Self::InvalidRow(_) => "invalid-row",
+            Self::RowConflict(_) => "row-conflict",
+        }
+    }
+
+    /// What to do where the error keeps a node from starting; `None` where the text already says it.
+    #[must_use]
+    pub fn help_text(&self) -> Option<&'static str> {
+        match self {
+            Self::Store(_) => Some("read the reason, fix it, and start the node again"),
+            Self::FormatNotSupported(_) => Some(
+                "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again",
+            ),
+            Self::InvalidRow(_) => None,
+            Self::RowConflict(_) => Some("start the node again"),
+        }
+    }
+
+    /// Whether the same may succeed without any other change.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::RowConflict(_) | Self::Store(StoreError::Unavailable(_)))
+    }
+}

@@ -1,0 +1,23 @@
+//! What the rows of a cluster say, apart from who owns what: its format, its settings, its pool, its time, its deployed
+//! types.
+//!
+//! [`rows`] has the encodings of all rows, also of those that the core decides by. [`bootstrap`] writes the rows of a new
+//! cluster, [`format`](mod@format) raises the format. A [`Loader`] follows the rows of types: it fetches and compiles
+//! their components and publishes them in a [`TypeRegistry`], which gateways and workers read. The control thread drives
+//! the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of cluster time.
+//!
+//! Confusing at first: to know a type and to be able to run it are different states; see [`types`].
+
+pub mod bootstrap;
+pub mod clock;
+mod error;
+pub mod format;
+pub mod loader;
+pub mod pool;
+pub mod rows;
+pub mod types;
+
+pub use clock::ClusterClock;
+pub use error::Error;
+pub use loader::Loader;
+pub use types::{DeployedType, TypeRegistry};
