@@ -23,6 +23,7 @@ use ostraca_core::rows::Member;
 use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, RowEvent};
 use ostraca_store_sled::SledStore;
+use ostraca_workers as worker;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -30,7 +31,6 @@ use crate::cache::RouteCache;
 use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::view::{ClusterView, EventLog};
-use crate::worker;
 pub(crate) use inbox::ControlInboxSender;
 pub(crate) use message::decode as decode_control_message;
 

@@ -73,6 +73,9 @@ pub enum NodeError {
     /// The WebAssembly runtime could not be created.
     #[error("cannot {0}")]
     Wasm(#[from] ostraca_wasm::Error),
+    /// A worker was not started.
+    #[error(transparent)]
+    Workers(#[from] ostraca_workers::Error),
     /// The network endpoint could not be created.
     #[error(transparent)]
     Wire(#[from] ostraca_wire::Error),
@@ -122,6 +125,7 @@ impl NodeError {
             Self::PoolMismatch { property: "hash", .. } => "hash-mismatch",
             Self::PoolMismatch { .. } => "shard-count-mismatch",
             Self::Wasm(error) => error.code(),
+            Self::Workers(error) => error.code(),
             Self::Wire(error) => error.code(),
             Self::Thread { .. } => "thread-failed",
             Self::NameInUse { .. } => "name-in-use",
@@ -137,6 +141,7 @@ impl NodeError {
             Self::DirectoryNotEmpty(_) => {
                 "choose another one; nothing that is there is ever overwritten"
             }
+            Self::Workers(error) => error.help_text(),
             Self::File { .. } => "check the path and its permissions",
             Self::Settings(error) => error.help_text(),
             Self::Wire(ostraca_wire::Error::Identity(_)) => {
@@ -197,6 +202,7 @@ impl NodeError {
             Self::Settings(error) => error.is_retryable(),
             Self::Join { source, .. } => source.is_retryable(),
             Self::Wasm(error) => error.is_retryable(),
+            Self::Workers(error) => error.is_retryable(),
             _ => false,
         }
     }

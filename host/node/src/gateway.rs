@@ -27,9 +27,9 @@ use ostraca_wire::outcome::{
 };
 use ostraca_wire::proto::Reply;
 use ostraca_wire::server::IncomingMessage;
+use ostraca_workers::{Input, ReplySink, WorkerReply};
 use tokio::sync::mpsc;
 
-use crate::worker::{Input, ReplySink, WorkerReply};
 pub(crate) use links::MessageLinks;
 pub(crate) use pending_message::PendingMessage;
 pub(crate) use resolve::EnvelopeResolver;
@@ -86,11 +86,6 @@ impl Gateway {
     /// 0052).
     fn router(&self) -> Option<MutexGuard<'_, Router<PendingMessage>>> {
         self.router.lock().ok()
-    }
-
-    /// The worker that a shard is pinned to.
-    pub(crate) fn worker_of(shard: ShardId, workers: usize) -> usize {
-        shard.0 as usize % workers.max(1)
     }
 
     /// Counts of buffered and in-flight messages.

@@ -16,15 +16,14 @@ mod gateway;
 pub mod init;
 pub mod node;
 mod peers;
-pub mod recording;
 mod service;
 mod status;
 mod stores;
 mod view;
-mod worker;
 
 pub use error::NodeError;
 pub use init::{InitOptions, InitializedCluster, JoinOptions, JoinedNode, init, join};
 pub use node::{Node, Summary};
 pub use ostraca_config::{Config, Manifest, config, manifest, user_file};
 pub use ostraca_wasm::compiler_main;
+pub use ostraca_workers::recording;

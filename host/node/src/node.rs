@@ -25,6 +25,7 @@ use ostraca_core::node::Event;
 use ostraca_stats::Stats;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::server::Server;
+use ostraca_workers::{Input, WorkerThread};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -34,8 +35,6 @@ use crate::error::NodeError;
 use crate::gateway::Gateway;
 use crate::service::ClientService;
 use crate::view::{ClusterView, EventLog};
-use crate::worker::Input;
-use workers::WorkerHandle;
 
 /// A stopping store node waits for other leaving nodes for the grace divided by this.
 const OTHERS: u32 = 4;
@@ -50,7 +49,7 @@ pub struct Node {
     server: Arc<Server<ClientService>>,
     address: SocketAddr,
     summary: Summary,
-    workers: Vec<WorkerHandle>,
+    workers: Vec<WorkerThread>,
     control: ControlThread,
     gateway: Arc<Gateway>,
     view: watch::Receiver<Arc<ClusterView>>,
@@ -162,7 +161,7 @@ impl Node {
         let workers = std::mem::take(&mut self.workers);
         let control = self.control;
         let joined = blocking(move || {
-            for (input, thread) in workers {
+            for WorkerThread { input, thread } in workers {
                 drop(input);
                 // A worker that has reported its stop is about to end, and it holds the store open until it
                 // has.
@@ -219,7 +218,7 @@ impl Node {
     /// Makes the workers stop their shards. Returns whether all of them reported back in time.
     async fn stop_workers(&self, patience: Duration) -> bool {
         let mut stopped = Vec::new();
-        for (input, _) in &self.workers {
+        for WorkerThread { input, .. } in &self.workers {
             let (done, heard) = oneshot::channel();
             if input.send(Input::Stop(done)).is_ok() {
                 stopped.push(heard);

@@ -8,10 +8,9 @@ use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Action, Notice};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::Ownership;
+use ostraca_workers as worker;
 
 use super::event_loop::ControlLoop;
-use crate::gateway::Gateway;
-use crate::worker;
 
 /// Renewals between two writes of cluster time and of the store's witness. Cluster time that is lost in a crash
 /// only makes lanes live longer.
@@ -108,7 +107,7 @@ impl ControlLoop {
     }
 
     fn worker(&self, shard: ShardId, input: worker::Input) {
-        let at = Gateway::worker_of(shard, self.deps.workers.len());
+        let at = worker::worker_of(shard, self.deps.workers.len());
         if let Some(worker) = self.deps.workers.get(at) {
             // A worker that has ended serves nothing, and has reported its end.
             let _ = worker.send(input);

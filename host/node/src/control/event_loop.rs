@@ -11,6 +11,7 @@ use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
 use ostraca_core::node::{Action, Event};
 use ostraca_store::{RowEvent, StoredRow};
+use ostraca_workers as worker;
 use tokio::sync::mpsc;
 
 use super::inbox::ControlInbox;
@@ -18,7 +19,6 @@ use super::links::ControlLinks;
 use super::{ControlDeps, Input};
 use crate::error::NodeError;
 use crate::view::ClusterView;
-use crate::worker;
 
 /// Minimum time between two updates of the cluster view.
 const VIEW_INTERVAL: Duration = Duration::from_millis(20);

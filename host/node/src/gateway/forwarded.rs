@@ -9,10 +9,10 @@ use ostraca_core::message::codes;
 use ostraca_wire::outcome::{hint_details, permanent_problem as problem, retryable_problem};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::IncomingMessage;
+use ostraca_workers::{Delivery, ReplyTo};
 
 use super::Gateway;
 use super::pending_message::StepBatches;
-use crate::worker::{Delivery, ReplyTo};
 
 /// A message whose shard is known, with its sender.
 struct Placed {

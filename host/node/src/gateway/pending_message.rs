@@ -9,10 +9,10 @@ use ostraca_wire::clock::BootInstant;
 use ostraca_wire::peer::forwarding::Forward;
 use ostraca_wire::proto::{Envelope, Reply};
 use ostraca_wire::server::{Charge, IncomingMessage, Ticket};
+use ostraca_workers::{Caller, Delivery, Input, worker_of};
 use tokio::sync::mpsc;
 
-use super::{Gateway, lock};
-use crate::worker::{Caller, Delivery, Input};
+use super::lock;
 
 /// A message with the right to answer it. Clones are the same message.
 #[derive(Clone)]
@@ -73,9 +73,9 @@ impl StepBatches {
         Self { local, remote: Vec::new() }
     }
 
-    /// Requires that there is a worker: see [`Gateway::workers`].
+    /// Requires that there is a worker: see [`Gateway::workers`](super::Gateway).
     pub(super) fn local(&mut self, shard: ShardId, delivery: Delivery) {
-        let worker = Gateway::worker_of(shard, self.local.len());
+        let worker = worker_of(shard, self.local.len());
         if let Some(of_worker) = self.local.get_mut(worker) {
             of_worker.push(delivery);
         }

@@ -11,10 +11,10 @@ use ostraca_wire::clock::BootInstant;
 use ostraca_wire::outcome::{not_run, reply_for_refusal, unknown_if_in_doubt};
 use ostraca_wire::peer::forwarding::Forward;
 use ostraca_wire::proto::{Envelope, Problem};
+use ostraca_workers::{Delivery, ReplyTo};
 
 use super::Gateway;
 use super::pending_message::{PendingMessage, PendingMessageInner, StepBatches};
-use crate::worker::{Delivery, ReplyTo};
 
 /// Immediate failures of a round of steps, by the router's tags.
 #[derive(Default)]

@@ -12,6 +12,7 @@ use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_core::route::Router;
 use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_wasm::WasmRuntime;
+use ostraca_workers::Input;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
@@ -29,7 +30,6 @@ use crate::gateway::{EnvelopeResolver, Gateway, MessageLinks};
 use crate::status::StatusReporter;
 use crate::stores::{self, LocalStore};
 use crate::view::ClusterView;
-use crate::worker::Input;
 
 /// What every part is built from.
 pub(super) struct NodeBuilder {

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ostraca_config::Config;
 use ostraca_stats::WorkerGauges;
+use ostraca_workers::{Input, ReplySink, ReportSink, WorkerDeps, WorkerReply, WorkerThread};
 use tokio::sync::mpsc;
 
 use super::builder::NodeBuilder;
@@ -11,15 +11,10 @@ use super::store_access::StoreHandles;
 use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 use crate::gateway::Gateway;
-use crate::recording::Recorder;
-use crate::worker::{self, Input, ReplySink, ReportSink, WorkerDeps, WorkerReply};
-
-/// A worker's input, and its thread.
-pub(super) type WorkerHandle = (mpsc::UnboundedSender<Input>, std::thread::JoinHandle<()>);
 
 /// All workers of a node.
 pub(super) struct Workers {
-    pub(super) threads: Vec<WorkerHandle>,
+    pub(super) threads: Vec<WorkerThread>,
     pub(super) gauges: Vec<Arc<WorkerGauges>>,
     gateway: Arc<DeferredGateway>,
 }
@@ -49,7 +44,7 @@ impl Workers {
         for index in 0..count {
             let gauge = Arc::new(WorkerGauges::default());
             gauges.push(gauge.clone());
-            threads.push(spawn(WorkerDeps {
+            threads.push(ostraca_workers::spawn(WorkerDeps {
                 index,
                 settings: config.shard_settings(),
                 max_instances: (most / count).max(1),
@@ -57,7 +52,7 @@ impl Workers {
                 entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),
                 gauges: gauge,
-                recorder: recorder(config, index)?,
+                recording_dir: config.recording_dir.clone(),
                 reports: reports.clone(),
                 replies: answerer.clone(),
             })?);
@@ -67,7 +62,7 @@ impl Workers {
 
     /// The workers' inputs.
     pub(super) fn inputs(&self) -> Vec<mpsc::UnboundedSender<Input>> {
-        self.threads.iter().map(|(input, _)| input.clone()).collect()
+        self.threads.iter().map(|worker| worker.input.clone()).collect()
     }
 
     /// Sets where their replies go: the workers are created before the gateway.
@@ -87,30 +82,4 @@ impl ReplySink for DeferredGateway {
             gateway.deliver_replies(answers);
         }
     }
-}
-
-fn recorder(config: &Config, index: usize) -> Result<Option<Recorder>, NodeError> {
-    config
-        .recording_dir
-        .as_deref()
-        .map(|dir| Recorder::create(dir, index, ostraca_catalog::clock::boot_millis()))
-        .transpose()
-        .map_err(|source| NodeError::File {
-            action: "create",
-            path: config.recording_dir.clone().unwrap_or_default(),
-            source,
-        })
-}
-
-fn spawn(parts: WorkerDeps) -> Result<WorkerHandle, NodeError> {
-    let (input, inputs) = mpsc::unbounded_channel();
-    let name = format!("ostraca-worker-{}", parts.index);
-    let failed = |source| NodeError::Thread { name: name.clone(), source };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
-    let thread = std::thread::Builder::new()
-        .name(name.clone())
-        .spawn(move || runtime.block_on(worker::run(parts, inputs)))
-        .map_err(failed)?;
-    Ok((input, thread))
 }

@@ -15,11 +15,11 @@ use ostraca_wire::proto::{
     InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, NodeIssue,
     PeerInspectRequest, PeerInspectResponse,
 };
+use ostraca_workers::{EntityInspection, Input, ShardInspection, worker_of};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{MessageLinks, lock};
 use crate::gateway::Gateway;
-use crate::worker::{EntityInspection, Input, ShardInspection};
 
 /// Timeout of an inspect request.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ impl Gateway {
     /// What this node has in memory; `None` if a worker has ended.
     async fn inspect_local(&self, question: InspectTargets) -> Option<Vec<ShardInspection>> {
         let ask = |(shard, entities)| {
-            let worker = self.workers.get(Self::worker_of(shard, self.workers.len()));
+            let worker = self.workers.get(worker_of(shard, self.workers.len()));
             let asked = worker.map(|worker| send_inspect(worker, shard, entities));
             async move {
                 match asked {

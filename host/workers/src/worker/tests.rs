@@ -5,16 +5,19 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use bytes::Bytes;
+use ostraca_catalog::ClusterClock;
 use ostraca_config::Manifest;
-use ostraca_core::ids::{ClusterId, Incarnation, MessageDigest, MessageId, ScopedSessionId};
-use ostraca_core::message::codes;
-use ostraca_store::MemoryStore;
+use ostraca_core::ids::{ClusterId, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId};
+use ostraca_core::message::{Message, Outcome, codes};
+use ostraca_core::shard::{Ownership, Settings};
+use ostraca_store::{EntityStore, MemoryStore};
 use ostraca_wire::server::Charge;
 
 mod panics;
 
 use super::*;
 use crate::recording::replay;
+use crate::{Caller, EntityInspection, ReplySink};
 
 #[derive(Default)]
 struct RecordedReplies(Mutex<Vec<(u64, Outcome, Epoch)>>);
@@ -54,6 +57,7 @@ impl TestWorker {
         let folder = tempfile::tempdir().expect("a folder");
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let heard = Arc::new(RecordedReplies::default());
+        let recorder = Recorder::create(folder.path(), 0, 1).expect("a recorder");
         let parts = WorkerDeps {
             index: 0,
             settings: Settings::default(),
@@ -62,11 +66,17 @@ impl TestWorker {
             entity_store: store,
             stats: Arc::default(),
             gauges: Arc::default(),
-            recorder: Some(Recorder::create(folder.path(), 0, 1).expect("a recorder")),
+            recording_dir: None,
             reports: Arc::new(move |report| reports.send(report).expect("the test listens")),
             replies: heard.clone(),
         };
-        Self { worker: Worker::new(parts), reports: heard_reports, replies: heard, sent: 0, folder }
+        Self {
+            worker: Worker::new(parts, Some(recorder)),
+            reports: heard_reports,
+            replies: heard,
+            sent: 0,
+            folder,
+        }
     }
 
     fn renew(&mut self) {

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Event, Machine, Ownership, Phase, StopReason};
 
+use super::Worker;
 use super::machines::{MachineEntry, MachineId};
-use super::{EntityInspection, ShardInspection, Worker, WorkerReport};
 use crate::recording::Frame;
+use crate::{EntityInspection, ShardInspection, WorkerReport};
 
 impl Worker {
     /// Creates a machine for an assigned shard, in place of one of a lower epoch.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ostraca_core::records::{ClaimOutcome, CommitOutcome, LoadedEntity};
+use ostraca_stats::Stats;
 use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;

@@ -7,14 +7,15 @@ use ostraca_stats::Stats;
 
 use super::machines::MachineId;
 use super::panics::catch_panic;
-use super::{PendingReply, ReplyTo, Worker, WorkerReply, WorkerReport};
+use super::{PendingReply, Worker};
 use crate::recording::Frame;
+use crate::{ReplyTo, WorkerReply, WorkerReport};
 
 impl Worker {
     /// Passes an event to a machine and executes its actions. An event for a machine that is gone is ignored.
     pub(super) fn handle_event(&mut self, id: MachineId, event: Event) {
         let now = self.deps.clock.now();
-        let recorded = self.deps.recorder.as_ref().map(|_| (now, event.clone()));
+        let recorded = self.recorder.as_ref().map(|_| (now, event.clone()));
         let Some(slot) = self.machines.get_mut(id) else { return };
         #[cfg(test)]
         let panics = std::mem::take(&mut self.panics);
@@ -52,7 +53,7 @@ impl Worker {
     }
 
     fn record(&mut self, id: MachineId, recorded: Option<(Now, Event)>, actions: &[Action]) {
-        if self.deps.recorder.is_none() {
+        if self.recorder.is_none() {
             return;
         }
         let Some(slot) = self.machines.get(id) else { return };
@@ -68,10 +69,10 @@ impl Worker {
     }
 
     pub(super) fn write_frame(&mut self, frame: &Frame) {
-        let Some(recorder) = &mut self.deps.recorder else { return };
+        let Some(recorder) = &mut self.recorder else { return };
         if let Err(error) = recorder.write(frame) {
             tracing::error!(%error, "recording stopped: it could not be written");
-            self.deps.recorder = None;
+            self.recorder = None;
         }
     }
 
@@ -107,7 +108,7 @@ impl Worker {
             self.handle_event(id, Event::Tick);
         }
         self.gauge();
-        if let Some(recorder) = &mut self.deps.recorder
+        if let Some(recorder) = &mut self.recorder
             && let Err(error) = recorder.flush()
         {
             tracing::error!(%error, "the recording could not be flushed");

@@ -10,8 +10,9 @@ use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
 use ostraca_core::shard::{Event, Machine};
 use ostraca_stats::Stats;
 
+use super::Worker;
 use super::machines::{InstanceState, MachineId};
-use super::{Worker, WorkerReport};
+use crate::WorkerReport;
 
 /// A future or call panicked; the panic's text.
 #[derive(Debug, thiserror::Error)]

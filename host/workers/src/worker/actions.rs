@@ -22,7 +22,8 @@ use super::completions::{Completion, Ran, StartOutcome};
 use super::machines::{InstanceState, MachineId};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
-use super::{PendingReply, Worker, WorkerReport};
+use super::{PendingReply, Worker};
+use crate::WorkerReport;
 
 /// Maximum records and bytes of state that are read at once.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);

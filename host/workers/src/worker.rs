@@ -24,19 +24,16 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::stream::StreamExt;
-use ostraca_catalog::clock::ClusterClock;
-use ostraca_catalog::types::DeployedType;
-use ostraca_core::ids::{Entity, Epoch, ShardId, ShardPath};
-use ostraca_core::message::{Message, MessageKind, Outcome, ReplyToken};
+use ostraca_catalog::DeployedType;
+use ostraca_core::ids::{Entity, ShardId, ShardPath};
+use ostraca_core::message::{MessageKind, ReplyToken};
 use ostraca_core::records::{Claim, Commit};
-use ostraca_core::shard::{Action, Event, InstanceSlots, Ownership, Settings, StopReason};
-use ostraca_stats::LastFailure;
-use ostraca_stats::{Stats, WorkerGauges};
-use ostraca_store::EntityStore;
-use ostraca_wire::server::{Charge, Ticket};
+use ostraca_core::shard::{Action, Event, InstanceSlots, StopReason};
+use ostraca_wire::server::Charge;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::recording::Recorder;
+use crate::{Delivery, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport};
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
@@ -47,121 +44,6 @@ const ROUND: usize = 256;
 /// After this time a round handles no further completion, so that what others wait for leaves first. A guest
 /// can take milliseconds at once, in an instruction that copies or fills memory and cannot be interrupted.
 const ROUND_TIME: Duration = Duration::from_millis(1);
-
-/// A worker's input.
-pub(crate) enum Input {
-    /// Messages for shards of this worker, in order.
-    Messages(Vec<Delivery>),
-    /// A type was deployed.
-    TypeDeployed(Arc<DeployedType>),
-    /// The lease was renewed: when the request was sent, and the lease's duration from then, in milliseconds.
-    LeaseRenewed(u64, u64),
-    /// A shard was assigned. A machine of a lower epoch is dropped first. Nothing happens if there is a machine
-    /// of this or a higher epoch, or if the worker is stopping.
-    Adopt(Box<Ownership>),
-    /// Stop a shard. [`WorkerReport::ShardStopped`] follows, at once if there is no machine of that epoch.
-    /// Nothing happens if there is a machine of a higher epoch.
-    StopShard { shard: ShardId, epoch: Epoch, reason: StopReason },
-    /// A shard is now another node's: its machine is dropped and its instances are interrupted. Nothing is
-    /// reported.
-    DropShard { shard: ShardId, epoch: Epoch },
-    /// The lease lapsed: no turn starts, not even in machines that are adopted later (R9).
-    Suspend,
-    /// The lease was renewed in the same incarnation (R9).
-    Resume,
-    /// Asks what is in memory of these entities of a shard.
-    Inspect { shard: ShardId, entities: Vec<Entity>, answer: oneshot::Sender<ShardInspection> },
-    /// Stop every shard; answered when no instance is left.
-    Stop(oneshot::Sender<()>),
-}
-
-/// One message for a worker.
-pub(crate) struct Delivery {
-    pub(crate) shard: ShardId,
-    /// Its token is unique on the node.
-    pub(crate) message: Arc<Message>,
-    pub(crate) reply_to: ReplyTo,
-    /// Its charge against the sender's budget.
-    pub(crate) charge: Arc<Charge>,
-}
-
-/// Where the reply to a message goes.
-pub(crate) enum ReplyTo {
-    /// To this node's gateway, under the router's tag.
-    Gateway {
-        tag: u64,
-        /// Whoever waits for it.
-        caller: Arc<dyn Caller>,
-    },
-    /// Directly to the node that forwarded it.
-    Ticket(Ticket),
-}
-
-impl ReplyTo {
-    /// Whether nobody can receive the reply any more: its connection is closed.
-    fn is_abandoned(&self) -> bool {
-        match self {
-            Self::Gateway { caller, .. } => caller.is_abandoned(),
-            Self::Ticket(ticket) => ticket.is_closed(),
-        }
-    }
-}
-
-/// The sender of a message that this node's gateway accepted.
-pub(crate) trait Caller: Send + Sync {
-    /// Whether nobody can receive the reply any more. Once true, it must stay so.
-    fn is_abandoned(&self) -> bool;
-}
-
-/// A reply for this node's gateway.
-pub(crate) struct WorkerReply {
-    pub(crate) tag: u64,
-    pub(crate) outcome: Outcome,
-    pub(crate) kind: MessageKind,
-    /// The epoch of the shard's machine; 0 if there is none here.
-    pub(crate) epoch: Epoch,
-}
-
-/// Receives all replies of a round at once.
-pub(crate) trait ReplySink: Send + Sync {
-    /// Drains the list.
-    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
-}
-
-/// The response to [`Input::Inspect`].
-#[derive(Debug, Default)]
-pub(crate) struct ShardInspection {
-    /// Whether the shard's machine is here; if not, nothing is known of its entities.
-    pub(crate) held: bool,
-    /// In the order of the request.
-    pub(crate) entities: Vec<EntityInspection>,
-}
-
-/// What is in memory of one entity.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EntityInspection {
-    /// Whether it has an instance.
-    pub(crate) active: bool,
-    /// Messages that wait for a turn of it.
-    pub(crate) mailbox_length: usize,
-    /// Its last turn's failure, if that turn failed.
-    pub(crate) last_failure: Option<LastFailure>,
-}
-
-/// Receives the reports of workers, on their threads; must not wait.
-pub(crate) type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
-
-/// A worker's report to the control thread.
-pub(crate) enum WorkerReport {
-    /// A shard's claim is confirmed; repeated when it is claimed again (R3).
-    ShardServing(ShardId, Epoch),
-    /// A shard was stopped: no instance of it is left, and no commit of it is under way.
-    ShardStopped(ShardId, Epoch),
-    /// A shard's claim was refused, because another claim is current.
-    ShardLost(Box<Ownership>, Option<Box<Claim>>, String),
-    /// The worker panicked, and its shards are lost.
-    Panicked(usize),
-}
 
 /// Reports a panic of the worker: otherwise its shards would stop responding while the node looks healthy.
 struct PanicReporter(usize, ReportSink);
@@ -174,22 +56,9 @@ impl Drop for PanicReporter {
     }
 }
 
-/// What a worker is built from.
-pub(crate) struct WorkerDeps {
-    pub(crate) index: usize,
-    pub(crate) settings: Settings,
-    pub(crate) max_instances: usize,
-    pub(crate) clock: Arc<ClusterClock>,
-    pub(crate) entity_store: Arc<dyn EntityStore>,
-    pub(crate) stats: Arc<Stats>,
-    pub(crate) gauges: Arc<WorkerGauges>,
-    pub(crate) recorder: Option<Recorder>,
-    pub(crate) reports: ReportSink,
-    pub(crate) replies: Arc<dyn ReplySink>,
-}
-
 struct Worker {
     deps: WorkerDeps,
+    recorder: Option<Recorder>,
     /// The machine that handles a shard's messages. Earlier ones may stay in `machines`, for what still arrives
     /// for them.
     by_shard: HashMap<ShardId, MachineId>,
@@ -221,9 +90,13 @@ struct PendingReply {
 }
 
 /// Runs a worker until its inputs end, or until it has stopped after being told to.
-pub(crate) async fn run(parts: WorkerDeps, mut inputs: mpsc::UnboundedReceiver<Input>) {
+pub(crate) async fn run(
+    parts: WorkerDeps,
+    recorder: Option<Recorder>,
+    mut inputs: mpsc::UnboundedReceiver<Input>,
+) {
     let _watch = PanicReporter(parts.index, parts.reports.clone());
-    let mut worker = Worker::new(parts);
+    let mut worker = Worker::new(parts, recorder);
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut looked = Instant::now();
@@ -274,10 +147,11 @@ pub(crate) async fn run(parts: WorkerDeps, mut inputs: mpsc::UnboundedReceiver<I
 }
 
 impl Worker {
-    fn new(parts: WorkerDeps) -> Self {
+    fn new(parts: WorkerDeps, recorder: Option<Recorder>) -> Self {
         Self {
             instance_slots: InstanceSlots::new(parts.max_instances),
             deps: parts,
+            recorder,
             by_shard: HashMap::new(),
             machines: MachineTable::default(),
             types: HashMap::new(),

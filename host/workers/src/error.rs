@@ -1,0 +1,51 @@
+//! What may keep a worker from starting.
+
+use std::path::PathBuf;
+
+/// Why a worker was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Its thread could not be started.
+    #[error("cannot start the thread {name}: {source}")]
+    Thread {
+        /// The thread's name.
+        name: String,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The file of its recording could not be created.
+    #[error("cannot create {path}: {source}")]
+    Recording {
+        /// The folder of recordings.
+        path: PathBuf,
+        /// The I/O error.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// The stable code; `docs/errors.md` has them all.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Thread { .. } => "thread-failed",
+            Self::Recording { .. } => "file-error",
+        }
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn help_text(&self) -> &'static str {
+        match self {
+            Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
+            Self::Recording { .. } => "check the path and its permissions",
+        }
+    }
+
+    /// Whether the same may succeed without any other change.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Thread { .. })
+    }
+}

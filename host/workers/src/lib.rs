@@ -1,0 +1,234 @@
+//! Runs shards: the core's shard machines and their guests, on threads of their own.
+//!
+//! A worker is one thread, started by [`spawn`] and driven by [`Input`] alone: the gateway sends it messages, the control
+//! thread adopts, stops and drops shards, the loader tells it of types. What it has to say leaves in two ways that its
+//! owner chooses: replies through a [`ReplySink`], everything else through a [`ReportSink`]. It ends after
+//! [`Input::Stop`], or when its inputs have no sender left.
+//!
+//! A shard stays on one worker; [`worker_of`] says which. Nothing here decides on ownership, order or duplicates.
+//!
+//! Confusing at first: a reply can leave in two ways. A message from this node's gateway is answered through the sink,
+//! under the router's tag; a message that another node forwarded is answered at once on its ticket.
+
+mod error;
+pub mod recording;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ostraca_catalog::clock::boot_millis;
+use ostraca_catalog::{ClusterClock, DeployedType};
+use ostraca_core::ids::{Entity, Epoch, ShardId};
+use ostraca_core::message::{Message, MessageKind, Outcome};
+use ostraca_core::records::Claim;
+use ostraca_core::shard::{Ownership, Settings, StopReason};
+use ostraca_stats::{LastFailure, Stats, WorkerGauges};
+use ostraca_store::EntityStore;
+use ostraca_wire::server::{Charge, Ticket};
+use tokio::sync::{mpsc, oneshot};
+
+pub use error::Error;
+use recording::Recorder;
+
+/// What a worker is built from.
+pub struct WorkerDeps {
+    /// Its number on the node, from 0.
+    pub index: usize,
+    /// Settings of its machines.
+    pub settings: Settings,
+    /// Instances that it may have at once.
+    pub max_instances: usize,
+    /// The node's clock.
+    pub clock: Arc<ClusterClock>,
+    /// Where its machines claim, load and commit.
+    pub entity_store: Arc<dyn EntityStore>,
+    /// What the node counts.
+    pub stats: Arc<Stats>,
+    /// Its own state, updated each 20 ms.
+    pub gauges: Arc<WorkerGauges>,
+    /// The folder in which the events and actions of its machines are recorded. Default none.
+    pub recording_dir: Option<PathBuf>,
+    /// Where its reports go.
+    pub reports: ReportSink,
+    /// Where replies go that this node's gateway waits for.
+    pub replies: Arc<dyn ReplySink>,
+}
+
+/// A started worker.
+pub struct WorkerThread {
+    /// Where its inputs go. The thread ends when all senders are gone.
+    pub input: mpsc::UnboundedSender<Input>,
+    /// Its thread.
+    pub thread: std::thread::JoinHandle<()>,
+}
+
+/// Starts a worker on a thread of its own.
+///
+/// # Errors
+/// [`Error::Recording`] or [`Error::Thread`].
+pub fn spawn(parts: WorkerDeps) -> Result<WorkerThread, Error> {
+    let recorder = recorder(&parts)?;
+    let (input, inputs) = mpsc::unbounded_channel();
+    let name = format!("ostraca-worker-{}", parts.index);
+    let failed = |source| Error::Thread { name: name.clone(), source };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
+    let thread = std::thread::Builder::new()
+        .name(name.clone())
+        .spawn(move || runtime.block_on(worker::run(parts, recorder, inputs)))
+        .map_err(failed)?;
+    Ok(WorkerThread { input, thread })
+}
+
+fn recorder(parts: &WorkerDeps) -> Result<Option<Recorder>, Error> {
+    let Some(dir) = &parts.recording_dir else { return Ok(None) };
+    let recorder = Recorder::create(dir, parts.index, boot_millis());
+    recorder.map(Some).map_err(|source| Error::Recording { path: dir.clone(), source })
+}
+
+/// The index of the worker that a shard is pinned to, among that many workers.
+#[must_use]
+pub fn worker_of(shard: ShardId, workers: usize) -> usize {
+    shard.0 as usize % workers.max(1)
+}
+
+/// A worker's input.
+pub enum Input {
+    /// Messages for shards of this worker, in order.
+    Messages(Vec<Delivery>),
+    /// A type was deployed.
+    TypeDeployed(Arc<DeployedType>),
+    /// The lease was renewed: when the request was sent, and the lease's duration from then, in milliseconds.
+    LeaseRenewed(u64, u64),
+    /// A shard was assigned. A machine of a lower epoch is dropped first. Nothing happens if there is a machine
+    /// of this or a higher epoch, or if the worker is stopping.
+    Adopt(Box<Ownership>),
+    /// Stop a shard. [`WorkerReport::ShardStopped`] follows, at once if there is no machine of that epoch.
+    /// Nothing happens if there is a machine of a higher epoch.
+    StopShard {
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of the machine to stop.
+        epoch: Epoch,
+        /// What stop hooks are told.
+        reason: StopReason,
+    },
+    /// A shard is now another node's: its machine is dropped and its instances are interrupted. Nothing is
+    /// reported.
+    DropShard {
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of the machine to drop; one of another epoch stays.
+        epoch: Epoch,
+    },
+    /// The lease lapsed: no turn starts, not even in machines that are adopted later (R9).
+    Suspend,
+    /// The lease was renewed in the same incarnation (R9).
+    Resume,
+    /// Asks what is in memory of these entities of a shard.
+    Inspect {
+        /// The shard.
+        shard: ShardId,
+        /// Entities of the shard.
+        entities: Vec<Entity>,
+        /// Gets as many results as there are entities, or none if the shard is not here.
+        answer: oneshot::Sender<ShardInspection>,
+    },
+    /// Stop every shard; answered when no instance is left.
+    Stop(oneshot::Sender<()>),
+}
+
+/// One message for a worker.
+pub struct Delivery {
+    /// The shard of its entity; this worker's.
+    pub shard: ShardId,
+    /// Its token is unique on the node.
+    pub message: Arc<Message>,
+    /// Where its reply goes.
+    pub reply_to: ReplyTo,
+    /// Its charge against the sender's budget.
+    pub charge: Arc<Charge>,
+}
+
+/// Where the reply to a message goes.
+pub enum ReplyTo {
+    /// To this node's gateway, under the router's tag.
+    Gateway {
+        /// Returned in [`WorkerReply::tag`].
+        tag: u64,
+        /// Whoever waits for it.
+        caller: Arc<dyn Caller>,
+    },
+    /// Directly to the node that forwarded it.
+    Ticket(Ticket),
+}
+
+impl ReplyTo {
+    /// Whether nobody can receive the reply any more: its connection is closed.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Gateway { caller, .. } => caller.is_abandoned(),
+            Self::Ticket(ticket) => ticket.is_closed(),
+        }
+    }
+}
+
+/// The sender of a message that this node's gateway accepted.
+pub trait Caller: Send + Sync {
+    /// Whether nobody can receive the reply any more. Once true, it must stay so.
+    fn is_abandoned(&self) -> bool;
+}
+
+/// A reply for this node's gateway.
+pub struct WorkerReply {
+    /// The tag of its [`ReplyTo::Gateway`].
+    pub tag: u64,
+    /// How the message ended.
+    pub outcome: Outcome,
+    /// Whether it was a command or a query.
+    pub kind: MessageKind,
+    /// The epoch of the shard's machine; 0 if there is none here.
+    pub epoch: Epoch,
+}
+
+/// Receives the replies of a worker, on its thread; must not wait.
+pub trait ReplySink: Send + Sync {
+    /// Takes all replies of a round at once, and drains the list.
+    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
+}
+
+/// The response to [`Input::Inspect`].
+#[derive(Debug, Default)]
+pub struct ShardInspection {
+    /// Whether the shard's machine is here; if not, nothing is known of its entities.
+    pub held: bool,
+    /// In the order of the request.
+    pub entities: Vec<EntityInspection>,
+}
+
+/// What is in memory of one entity.
+#[derive(Clone, Debug, Default)]
+pub struct EntityInspection {
+    /// Whether it has an instance.
+    pub active: bool,
+    /// Messages that wait for a turn of it.
+    pub mailbox_length: usize,
+    /// Its last turn's failure, if that turn failed.
+    pub last_failure: Option<LastFailure>,
+}
+
+/// Receives the reports of workers, on their threads; must not wait.
+pub type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
+
+/// What a worker reports of its shards.
+pub enum WorkerReport {
+    /// A shard's claim is confirmed; repeated when it is claimed again (R3).
+    ShardServing(ShardId, Epoch),
+    /// A shard was stopped: no instance of it is left, and no commit of it is under way.
+    ShardStopped(ShardId, Epoch),
+    /// A shard's claim was refused, because another claim is current.
+    ShardLost(Box<Ownership>, Option<Box<Claim>>, String),
+    /// The worker panicked, and its shards are lost.
+    Panicked(usize),
+}
