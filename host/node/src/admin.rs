@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use ostraca_config::user_file::closest_name;
 use ostraca_core::ids::ShardId;
+use ostraca_gateway::Gateway;
 use ostraca_store::{EntityStore, StoreError};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
@@ -20,7 +21,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::control;
 use crate::deploy::Deployer;
-use crate::gateway::Gateway;
 use crate::status::StatusReporter;
 use crate::view::{ClusterView, EventLog};
 

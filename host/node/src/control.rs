@@ -20,6 +20,7 @@ use ostraca_config::config::{Config, ControlInboxLimits};
 use ostraca_core::ids::{ClusterId, NodeId, ShardId};
 use ostraca_core::node::{Event, Machine};
 use ostraca_core::rows::Member;
+use ostraca_gateway::Gateway;
 use ostraca_stats::Stats;
 use ostraca_store::{ClusterStore, EntityStore, RowEvent};
 use ostraca_store_sled::SledStore;
@@ -29,7 +30,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::RouteCache;
 use crate::error::NodeError;
-use crate::gateway::Gateway;
 use crate::view::{ClusterView, EventLog};
 pub(crate) use inbox::ControlInboxSender;
 pub(crate) use message::decode as decode_control_message;

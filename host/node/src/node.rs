@@ -22,6 +22,7 @@ use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
+use ostraca_gateway::Gateway;
 use ostraca_stats::Stats;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::server::Server;
@@ -32,7 +33,6 @@ use tokio::task::JoinSet;
 use crate::blocking::blocking;
 use crate::control::ControlThread;
 use crate::error::NodeError;
-use crate::gateway::Gateway;
 use crate::service::ClientService;
 use crate::view::{ClusterView, EventLog};
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
+use ostraca_gateway::Gateway;
 use ostraca_store_peer::{ClusterServer, EntityServer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::outcome::node_starting;
@@ -16,7 +17,6 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::control;
-use crate::gateway::Gateway;
 
 /// A node, as the streams of other nodes see it.
 pub(crate) struct PeerBackend {

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::types::{DeployedType, unknown_type};
+use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::{node_starting, permanent_problem as problem, wire_kind};
 use ostraca_wire::proto::{self, Problem};
 use ostraca_wire::server::{
@@ -12,7 +13,6 @@ use ostraca_wire::server::{
 };
 
 use crate::admin::AdminService;
-use crate::gateway::Gateway;
 
 /// How long a message waits for its type to become known: a row takes a moment to spread after a deploy.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_core::rows::NodeStatus;
+use ostraca_gateway::Gateway;
 use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store::StoreIdentity;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
 use tokio::sync::watch;
 
-use crate::gateway::Gateway;
 use crate::view::ClusterView;
 use problems::Diagnosis;
 
@@ -130,7 +130,7 @@ impl StatusReporter {
         let failing = stats.failing_entities.by_type();
         problems.extend(failing.iter().filter_map(|it| problems::failing(&self.node, it)));
         problems.extend(seen.shards(shards, serving));
-        problems.extend(seen.nodes(&gateway.links.unreachable_nodes()));
+        problems.extend(seen.nodes(&gateway.unreachable_nodes()));
         problems.extend(seen.unrunnable_type_problems());
         problems.extend(gateway.types.broken().iter().map(|(name, why)| {
             problems::status_problem(

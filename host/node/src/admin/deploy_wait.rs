@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use ostraca_core::rows::{Member, NodeStatus};
+use ostraca_gateway::Gateway;
 use ostraca_wire::proto::{DeployResult, InspectedType, NodeIssue};
 use tokio::time::Instant;
 
 use super::AdminService;
-use crate::gateway::Gateway;
 
 /// Interval at which hosts are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

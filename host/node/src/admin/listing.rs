@@ -10,7 +10,7 @@ impl AdminService {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
         let view = self.current_view();
         let (now, wall) = (gateway.clock.now().cluster_time, wall_millis());
-        let reached = gateway.links.connected_nodes();
+        let reached = gateway.connected_nodes();
         let own = view.member.as_ref().map(|member| member.node.clone());
         let nodes = view.nodes.iter().map(|(node, row)| {
             let owned = |shard: &&ostraca_core::rows::Assignment| {

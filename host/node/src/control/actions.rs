@@ -64,7 +64,7 @@ impl ControlLoop {
             }
             Action::BufferShard { shard, epoch } => self.deps.gateway.buffer_shard(shard, epoch),
             Action::UpdatePeer { member, alive, addresses } => {
-                self.deps.gateway.links.update_node(&member, alive, &addresses);
+                self.deps.gateway.update_node(&member, alive, &addresses);
                 if self.deps.machine.node() != &member.node {
                     self.control_links.update_node(&member, alive, addresses);
                 }

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
+use ostraca_gateway::dial::{self, Backoff};
 use ostraca_wire::peer::rpc_client::RpcClient;
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink, StreamKind};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::message;
-use crate::dial::{self, Backoff};
 
 /// Messages that may wait for a link.
 const QUEUE: usize = 1_024;

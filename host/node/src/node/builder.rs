@@ -9,13 +9,12 @@ use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
-use ostraca_core::route::Router;
+use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_wasm::WasmRuntime;
 use ostraca_workers::Input;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::JoinSet;
 
 use super::Summary;
 use super::network::Network;
@@ -26,7 +25,6 @@ use crate::cache::RouteCache;
 use crate::control::{self, ControlThread};
 use crate::deploy::Deployer;
 use crate::error::NodeError;
-use crate::gateway::{EnvelopeResolver, Gateway, MessageLinks};
 use crate::status::StatusReporter;
 use crate::stores::{self, LocalStore};
 use crate::view::ClusterView;
@@ -115,29 +113,23 @@ impl NodeBuilder {
         stores: &StoreHandles,
         workers: &Workers,
         control: &ControlThread,
-        tasks: &mut JoinSet<()>,
     ) -> Arc<Gateway> {
-        let shards = stores.cluster_info.shards;
-        let (away, mut unreachable) = mpsc::unbounded_channel();
-        let dialer = network.dialer.clone();
-        let gateway = Gateway::new(
-            Router::new(self.config.route_settings(), shards),
-            EnvelopeResolver::new(self.clock.clone(), self.config.timeout_limits()),
-            MessageLinks::new(self.node.clone(), dialer, Handle::current(), away),
-            self.clock.clone(),
-            self.types.clone(),
-            shards,
-            workers.inputs(),
-        );
-        gateway.links.set_gateway(&gateway);
-        let told = control.input.clone();
-        tasks.spawn(async move {
-            while let Some(node) = unreachable.recv().await {
+        let control = control.input.clone();
+        Gateway::new(GatewayDeps {
+            node: self.node.clone(),
+            shard_count: stores.cluster_info.shards,
+            route_settings: self.config.route_settings(),
+            timeout_limits: self.config.timeout_limits(),
+            clock: self.clock.clone(),
+            types: self.types.clone(),
+            workers: workers.inputs(),
+            dialer: network.dialer.clone(),
+            runtime: Handle::current(),
+            unreachable: Arc::new(move |node| {
                 // The receiver is gone only if the node is stopping.
-                let _ = told.send(control::Input::Event(Event::NodeUnreachable { node }));
-            }
-        });
-        gateway
+                let _ = control.send(control::Input::Event(Event::NodeUnreachable { node }));
+            }),
+        })
     }
 
     pub(super) fn machine(&self, network: &Network, stores: &StoreHandles) -> Machine {

@@ -56,7 +56,7 @@ impl Node {
         let most = wasm.status().max_live_instances as usize;
         let workers = Workers::start(&basis, &stores, &control, most)?;
         let loader = basis.loader(&stores, hosting.clone(), workers.inputs());
-        let gateway = basis.gateway(&network, &stores, &workers, &control, &mut tasks);
+        let gateway = basis.gateway(&network, &stores, &workers, &control);
         workers.set_gateway(&gateway);
         network.set_gateway(&gateway);
         vital.spawn(gateway.clone().run());

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ostraca_gateway::Gateway;
 use ostraca_stats::WorkerGauges;
 use ostraca_workers::{Input, ReplySink, ReportSink, WorkerDeps, WorkerReply, WorkerThread};
 use tokio::sync::mpsc;
@@ -10,7 +11,6 @@ use super::builder::NodeBuilder;
 use super::store_access::StoreHandles;
 use crate::control::{self, ControlThread};
 use crate::error::NodeError;
-use crate::gateway::Gateway;
 
 /// All workers of a node.
 pub(super) struct Workers {

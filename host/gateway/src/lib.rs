@@ -1,11 +1,16 @@
-//! The path of a message on this node: from a client or another node, by the route to its owner, and its reply
-//! back.
+//! The path of a message on this node: from a client or another node, by the route to its owner, and its reply back.
 //!
-//! The core's [`Router`] decides; this module executes its steps and reports the results. Two forms of a
-//! message are easy to confuse. As received, it is a [`PendingMessage`]: an envelope with the right to answer
-//! it, which can be sent to any node any number of times. Each time that it is handed to a worker of this node,
+//! The core's [`Router`] decides; the [`Gateway`] executes its steps and reports the results. It has no thread of its
+//! own: it runs on whichever has news. Streams of clients call [`Gateway::accept`], streams of other nodes
+//! [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and its
+//! neighbours; the task [`Gateway::run`] only wakes what has waited too long. The gateway keeps a link to each live node
+//! and asks other nodes for what is in their memory ([`Gateway::inspect`]). It knows nothing of operators.
+//!
+//! Confusing at first: a message has two forms here. As received, it is a `PendingMessage`: an envelope with the right
+//! to answer it, which can be sent to any node any number of times. Each time that it is handed to a worker of this node,
 //! it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
+pub mod dial;
 mod forwarded;
 mod links;
 mod pending_message;
@@ -16,35 +21,70 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostraca_catalog::clock::ClusterClock;
-use ostraca_catalog::types::TypeRegistry;
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
-use ostraca_core::route::{Action, AttemptResult, Router, RouterStats};
+use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
+use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
+use ostraca_wire::envelope::TimeoutLimits;
 use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };
+use ostraca_wire::peer::PeerDialer;
 use ostraca_wire::proto::Reply;
 use ostraca_wire::server::IncomingMessage;
-use ostraca_workers::{Input, ReplySink, WorkerReply};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-pub(crate) use links::MessageLinks;
-pub(crate) use pending_message::PendingMessage;
-pub(crate) use resolve::EnvelopeResolver;
+pub use links::InspectTargets;
+use links::MessageLinks;
+use pending_message::PendingMessage;
+use resolve::EnvelopeResolver;
+
+use ostraca_catalog::clock::ClusterClock;
+use ostraca_catalog::types::TypeRegistry;
+use ostraca_workers::{Input, ReplySink, WorkerReply};
 
 /// Interval at which buffered messages are checked.
 const TICK: Duration = Duration::from_millis(20);
 
+/// Told of a node that has been unreachable for long, each time that this is found again; must not wait.
+pub type UnreachableSink = Arc<dyn Fn(NodeId) + Send + Sync>;
+
+/// What a gateway is built from.
+pub struct GatewayDeps {
+    /// This node.
+    pub node: NodeId,
+    /// The pool's number of shards.
+    pub shard_count: u32,
+    /// Settings of the router.
+    pub route_settings: Settings,
+    /// The default and the longest timeout of messages.
+    pub timeout_limits: TimeoutLimits,
+    /// The node's clock.
+    pub clock: Arc<ClusterClock>,
+    /// The deployed types.
+    pub types: TypeRegistry,
+    /// The workers' inputs, in the order of their indexes. Empty on a node that is no host: then no message is accepted
+    /// for this node.
+    pub workers: Vec<mpsc::UnboundedSender<Input>>,
+    /// Connects to other nodes.
+    pub dialer: PeerDialer,
+    /// The runtime of the links' tasks.
+    pub runtime: Handle,
+    /// Where nodes are reported that the links do not reach (S12).
+    pub unreachable: UnreachableSink,
+}
+
 /// The part of the gateway that all connections of a node share.
-pub(crate) struct Gateway {
+pub struct Gateway {
     router: Mutex<Router<PendingMessage>>,
-    pub(crate) resolver: EnvelopeResolver,
-    pub(crate) links: MessageLinks,
-    pub(crate) clock: Arc<ClusterClock>,
-    pub(crate) types: TypeRegistry,
-    pub(crate) shard_count: u32,
+    resolver: EnvelopeResolver,
+    links: MessageLinks,
+    /// The node's clock.
+    pub clock: Arc<ClusterClock>,
+    /// The deployed types, by which it routes.
+    pub types: TypeRegistry,
+    shard_count: u32,
     node: String,
     /// Empty on a node that is no host: then no message is accepted for this node.
     workers: Vec<mpsc::UnboundedSender<Input>>,
@@ -52,29 +92,23 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn new(
-        router: Router<PendingMessage>,
-        opener: EnvelopeResolver,
-        links: MessageLinks,
-        clock: Arc<ClusterClock>,
-        types: TypeRegistry,
-        shards: u32,
-        workers: Vec<mpsc::UnboundedSender<Input>>,
-    ) -> Arc<Self> {
-        let node = links.local_node.to_string();
-        let router = Mutex::new(router);
-        let tokens = AtomicU64::new(0);
-        Arc::new(Self {
-            router,
-            resolver: opener,
-            links,
-            clock,
-            types,
-            shard_count: shards,
+    /// A gateway without routes and links; those come from rows.
+    #[must_use]
+    pub fn new(parts: GatewayDeps) -> Arc<Self> {
+        let node = parts.node.to_string();
+        let gateway = Arc::new(Self {
+            router: Mutex::new(Router::new(parts.route_settings, parts.shard_count)),
+            resolver: EnvelopeResolver::new(parts.clock.clone(), parts.timeout_limits),
+            links: MessageLinks::new(parts.node, parts.dialer, parts.runtime, parts.unreachable),
+            clock: parts.clock,
+            types: parts.types,
+            shard_count: parts.shard_count,
             node,
-            workers,
-            tokens,
-        })
+            workers: parts.workers,
+            tokens: AtomicU64::new(0),
+        });
+        gateway.links.set_gateway(&gateway);
+        gateway
     }
 
     fn now(&self) -> u64 {
@@ -89,12 +123,13 @@ impl Gateway {
     }
 
     /// Counts of buffered and in-flight messages.
-    pub(crate) fn router_stats(&self) -> RouterStats {
+    #[must_use]
+    pub fn router_stats(&self) -> RouterStats {
         self.router().map_or_else(RouterStats::default, |router| router.stats())
     }
 
     /// Accepts messages of one session, in order. Those of types that are not known yet stay in the batch.
-    pub(crate) fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
+    pub fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.snapshot();
         let now = self.now();
         let mut unknown = Vec::new();
@@ -139,27 +174,43 @@ impl Gateway {
         self.execute_steps(steps);
     }
 
-    pub(crate) fn set_local_member(&self, me: Option<Member>) {
+    /// Sets the incarnation under which this node owns shards; `None` while it has none. Messages for its shards wait
+    /// then.
+    pub fn set_local_member(&self, me: Option<Member>) {
         self.with_router(|router, now, steps| router.set_local(now, me, steps));
     }
 
-    pub(crate) fn update_route(
-        &self,
-        shard: ShardId,
-        epoch: Epoch,
-        owner: Option<Member>,
-        moving: bool,
-    ) {
+    /// A shard's row: its epoch, its owner, and whether a hand-off is in progress. Older rows are ignored.
+    pub fn update_route(&self, shard: ShardId, epoch: Epoch, owner: Option<Member>, moving: bool) {
         self.with_router(|router, now, steps| {
             router.update_route(now, shard, epoch, owner, moving, steps)
         });
     }
 
-    pub(crate) fn buffer_shard(&self, shard: ShardId, epoch: Epoch) {
+    /// Buffers messages for a shard that is about to move, until a higher epoch is known or the time is up.
+    pub fn buffer_shard(&self, shard: ShardId, epoch: Epoch) {
         self.with_router(|router, now, _| router.buffer_shard(now, shard, epoch));
     }
 
-    pub(crate) fn on_member_lost(&self, member: &Member) {
+    /// A node's row gives its addresses and whether it is live. Repeating it does not disturb an established link.
+    pub fn update_node(&self, member: &Member, alive: bool, addresses: &[String]) {
+        self.links.update_node(member, alive, addresses);
+    }
+
+    /// Nodes with an established link.
+    #[must_use]
+    pub fn connected_nodes(&self) -> Vec<NodeId> {
+        self.links.connected_nodes()
+    }
+
+    /// Nodes that are live by their rows but have had no link for longer than the limit.
+    #[must_use]
+    pub fn unreachable_nodes(&self) -> Vec<NodeId> {
+        self.links.unreachable_nodes()
+    }
+
+    /// An incarnation of a node ended, or the link to it was lost: what was sent there is in doubt.
+    pub fn on_member_lost(&self, member: &Member) {
         self.with_router(|router, now, steps| router.on_link_lost(now, member, steps));
     }
 
@@ -174,7 +225,7 @@ impl Gateway {
     /// Closes the gateway when the node stops. Buffered messages are returned to their senders at once,
     /// in-flight ones are answered as their replies arrive, and what is left after `grace` is answered as in
     /// doubt.
-    pub(crate) async fn close(&self, grace: Duration) {
+    pub async fn close(&self, grace: Duration) {
         let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let until = self.now().saturating_add(grace);
         let mut done = false;
@@ -208,13 +259,13 @@ impl Gateway {
     }
 
     /// Makes the router panic.
-    #[cfg(test)]
-    pub(crate) fn panic(&self) {
+    #[cfg(feature = "testing")]
+    pub fn panic(&self) {
         self.with_router(|_, _, _| panic!("as the test wants it"));
     }
 
     /// Drives buffered messages, until the router panics.
-    pub(crate) async fn run(self: Arc<Self>) {
+    pub async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

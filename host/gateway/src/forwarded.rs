@@ -23,7 +23,7 @@ struct Placed {
 
 impl Gateway {
     /// Accepts messages that another node forwarded.
-    pub(crate) fn accept_forwarded(&self, batch: &mut Vec<IncomingMessage>) {
+    pub fn accept_forwarded(&self, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.snapshot();
         let placed: Vec<_> =
             batch.drain(..).filter_map(|request| self.place(&types, request)).collect();

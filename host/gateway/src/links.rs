@@ -13,12 +13,12 @@ use ostraca_wire::peer::forwarding::{Forward, MessageLink, ReplyHandler, Unanswe
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use ostraca_wire::proto::{Problem, Reply};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Gateway, lock};
+use super::{Gateway, UnreachableSink, lock};
 use crate::dial::{self, Backoff};
+pub use inspect::InspectTargets;
 
 /// How long a node may be unreachable before the manager is told (S12).
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
@@ -52,18 +52,18 @@ pub(crate) struct MessageLinks {
     routes: RwLock<HashMap<NodeId, PeerRoute>>,
     dialer: PeerDialer,
     runtime: Handle,
-    unreachable: mpsc::UnboundedSender<NodeId>,
+    unreachable: UnreachableSink,
     gateway: OnceLock<Weak<Gateway>>,
 }
 
 impl MessageLinks {
     /// Creates links from the node `own`, maintained by tasks of `runtime`. Nodes that stay unreachable are
-    /// sent to `unreachable`.
+    /// reported to `unreachable`.
     pub(crate) fn new(
         own: NodeId,
         dialer: PeerDialer,
         runtime: Handle,
-        unreachable: mpsc::UnboundedSender<NodeId>,
+        unreachable: UnreachableSink,
     ) -> Self {
         let (ways, gateway) = (RwLock::default(), OnceLock::new());
         Self { local_node: own, routes: ways, dialer, runtime, unreachable, gateway }
@@ -162,7 +162,7 @@ struct Keeper {
     dialer: PeerDialer,
     state: Arc<PeerState>,
     gateway: Weak<Gateway>,
-    unreachable: mpsc::UnboundedSender<NodeId>,
+    unreachable: UnreachableSink,
 }
 
 impl Keeper {
@@ -192,8 +192,7 @@ impl Keeper {
                     tracing::debug!(%error, node = %self.member, "no link");
                     if since.elapsed() >= UNREACHABLE_AFTER {
                         since = Instant::now();
-                        // The receiver is gone only if the node is stopping.
-                        let _ = self.unreachable.send(self.member.node.clone());
+                        (self.unreachable)(self.member.node.clone());
                     }
                 }
             }

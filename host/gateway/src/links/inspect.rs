@@ -19,20 +19,20 @@ use ostraca_workers::{EntityInspection, Input, ShardInspection, worker_of};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{MessageLinks, lock};
-use crate::gateway::Gateway;
+use crate::Gateway;
 
 /// Timeout of an inspect request.
 const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Shards, and entities of each.
-pub(crate) type InspectTargets = Vec<(ShardId, Vec<Entity>)>;
+pub type InspectTargets = Vec<(ShardId, Vec<Entity>)>;
 
 impl Gateway {
     /// What a node, this one or another, has in memory. There are as many results as shards, in their order.
     ///
     /// # Errors
     /// The node did not respond in time, or is unreachable.
-    pub(crate) async fn inspect(
+    pub async fn inspect(
         &self,
         at: &Member,
         question: InspectTargets,
@@ -69,11 +69,7 @@ impl Gateway {
     ///
     /// # Errors
     /// The node did not respond in time, or is unreachable.
-    pub(crate) async fn inspect_type(
-        &self,
-        at: &Member,
-        name: &str,
-    ) -> Result<InspectedType, NodeIssue> {
+    pub async fn inspect_type(&self, at: &Member, name: &str) -> Result<InspectedType, NodeIssue> {
         if at.node == self.links.local_node {
             return Ok(self.inspect_type_local(name));
         }
@@ -97,10 +93,7 @@ impl Gateway {
     }
 
     /// Handles another node's inspect request; `None` if this node is stopping.
-    pub(crate) async fn handle_inspect(
-        &self,
-        look: PeerInspectRequest,
-    ) -> Option<PeerInspectResponse> {
+    pub async fn handle_inspect(&self, look: PeerInspectRequest) -> Option<PeerInspectResponse> {
         let question = look.shards.into_iter().map(|of| {
             let entities = of.entities.into_iter();
             (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())

@@ -9,26 +9,32 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// The pauses of one link. Each is twice the previous one, until a link is established.
-pub(crate) struct Backoff(Duration);
+pub struct Backoff(Duration);
 
 impl Backoff {
-    pub(crate) fn new() -> Self {
+    /// The shortest pause is the next one.
+    #[must_use]
+    pub fn new() -> Self {
         Self(PAUSE.0)
     }
 
     /// A link was established: the next pause is the shortest again.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.0 = PAUSE.0;
     }
 
-    pub(crate) async fn wait(&mut self) {
+    /// Waits for the next pause.
+    pub async fn wait(&mut self) {
         tokio::time::sleep(self.0).await;
         self.0 = (self.0 * 2).min(PAUSE.1);
     }
 }
 
 /// Returns the result for the first address at which the attempt succeeds, else the last one's error.
-pub(crate) async fn connect_first<T, F>(
+///
+/// # Errors
+/// The address and what went wrong there.
+pub async fn connect_first<T, F>(
     addresses: &[String],
     attempt: impl Fn(SocketAddr) -> F,
 ) -> Result<T, String>
@@ -51,7 +57,7 @@ where
 }
 
 /// Resolves an address with a port, by name or by number, to the first result.
-pub(crate) async fn resolve(address: &str) -> Result<SocketAddr, String> {
+async fn resolve(address: &str) -> Result<SocketAddr, String> {
     let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
     found.next().ok_or_else(|| "the name has no address".into())
 }
