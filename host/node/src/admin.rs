@@ -11,6 +11,8 @@ mod rebalance;
 use std::sync::Arc;
 
 use ostraca_config::user_file::closest_name;
+use ostraca_control as control;
+use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::ids::ShardId;
 use ostraca_gateway::Gateway;
 use ostraca_store::{EntityStore, StoreError};
@@ -19,10 +21,8 @@ use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::control;
 use crate::deploy::Deployer;
 use crate::status::StatusReporter;
-use crate::view::{ClusterView, EventLog};
 
 /// Handles operators' requests.
 pub(crate) struct AdminService {

@@ -79,14 +79,9 @@ pub enum NodeError {
     /// The network endpoint could not be created.
     #[error(transparent)]
     Wire(#[from] ostraca_wire::Error),
-    /// A thread could not be started.
-    #[error("cannot start the thread {name}: {source}")]
-    Thread {
-        /// The thread's name.
-        name: String,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
+    /// The control thread was not started, or reports that the node cannot go on.
+    #[error(transparent)]
+    Control(#[from] ostraca_control::Error),
     /// Another process renews the lease of this node's name (R7).
     #[error(
         "another process runs as node {node}, from {addresses}: it renews the lease, so this one cannot register"
@@ -127,7 +122,7 @@ impl NodeError {
             Self::Wasm(error) => error.code(),
             Self::Workers(error) => error.code(),
             Self::Wire(error) => error.code(),
-            Self::Thread { .. } => "thread-failed",
+            Self::Control(error) => error.code(),
             Self::NameInUse { .. } => "name-in-use",
             Self::UnexpectedExit(_) => "node-failed",
         }
@@ -180,7 +175,7 @@ impl NodeError {
                 let setting = setting.replace('_', "-");
                 return Some(format!("change `{setting}` in [guests] of the configuration"));
             }
-            Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
+            Self::Control(error) => return error.help_text().map(Into::into),
             Self::InvalidValue(_)
             | Self::OpenStore(_)
             | Self::StoreConnect(_)
@@ -195,7 +190,8 @@ impl NodeError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Thread { .. } | Self::UnexpectedExit(_) => true,
+            Self::UnexpectedExit(_) => true,
+            Self::Control(error) => error.is_retryable(),
             Self::Catalog(error) => error.is_retryable(),
             Self::StoreUnreachable(_) | Self::NoStoreNode(_) => true,
             Self::StoreConnect(error) => error.is_retryable(),

@@ -6,8 +6,6 @@
 
 mod admin;
 mod blocking;
-mod cache;
-mod control;
 mod deferred;
 mod deploy;
 pub mod error;
@@ -17,7 +15,6 @@ mod peers;
 mod service;
 mod status;
 mod stores;
-mod view;
 
 pub use error::NodeError;
 pub use init::{InitOptions, InitializedCluster, JoinOptions, JoinedNode, init, join};

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
+use ostraca_control::ControlThread;
+use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::Event;
 use ostraca_gateway::Gateway;
@@ -31,10 +33,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::blocking::blocking;
-use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::service::ClientService;
-use crate::view::{ClusterView, EventLog};
 
 /// A stopping store node waits for other leaving nodes for the grace divided by this.
 const OTHERS: u32 = 4;
@@ -62,7 +62,7 @@ pub struct Node {
     vital: JoinSet<()>,
     /// Tasks that end with the node.
     tasks: JoinSet<()>,
-    failed: mpsc::UnboundedReceiver<NodeError>,
+    failed: mpsc::UnboundedReceiver<ostraca_control::Error>,
     stats: Arc<Stats>,
     /// The store, if it is in this process. It closes last.
     store: Option<Arc<SledStore>>,

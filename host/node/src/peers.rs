@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use ostraca_gateway::Gateway;
 use ostraca_store_peer::{ClusterServer, EntityServer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::outcome::node_starting;
@@ -16,7 +15,8 @@ use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::control;
+use ostraca_control as control;
+use ostraca_gateway::Gateway;
 
 /// A node, as the streams of other nodes see it.
 pub(crate) struct PeerBackend {
@@ -99,10 +99,7 @@ impl PeerStreamHandler {
             StreamKind::Control => {
                 let (node, heard) = (peer.member.node.clone(), self.0.control_inbox.clone());
                 let hear = move |_, body: Bytes| {
-                    match control::decode_control_message(&node, &body) {
-                        Ok((from, talk)) => heard.put(from, talk, body.len()),
-                        Err(why) => heard.ignore(&node, &why),
-                    }
+                    heard.receive(&node, &body);
                     ready(Bytes::new()).boxed()
                 };
                 serve_rpc(reader, writer, &peer, hear, pushes).await

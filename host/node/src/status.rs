@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_catalog::clock::ClusterClock;
+use ostraca_control::view::ClusterView;
 use ostraca_core::rows::NodeStatus;
 use ostraca_gateway::Gateway;
 use ostraca_stats::{Stats, WorkerGauges};
@@ -14,7 +15,6 @@ use ostraca_store_sled::SledStore;
 use ostraca_wire::proto;
 use tokio::sync::watch;
 
-use crate::view::ClusterView;
 use problems::Diagnosis;
 
 /// The sources of the data.

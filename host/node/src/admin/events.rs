@@ -1,13 +1,13 @@
 //! Streams cluster events as they happen.
 
 use ostraca_catalog::clock::boot_millis;
+use ostraca_control::view::EventRecord;
 use ostraca_core::node::Notice;
 use ostraca_core::rows::Member;
 use ostraca_wire::proto::{Event, EventsRequest};
 use ostraca_wire::server::{AdminUpdate, update_channel};
 
 use super::*;
-use crate::view::EventRecord;
 
 /// Maximum events in a frame.
 const PAGE: usize = 256;

@@ -7,6 +7,9 @@ use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
+use ostraca_control::cache::RouteCache;
+use ostraca_control::view::ClusterView;
+use ostraca_control::{self as control, ControlThread};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_gateway::{Gateway, GatewayDeps};
@@ -21,13 +24,10 @@ use super::network::Network;
 use super::store_access::{StoreConnector, StoreHandles};
 use super::workers::Workers;
 use crate::blocking::blocking;
-use crate::cache::RouteCache;
-use crate::control::{self, ControlThread};
 use crate::deploy::Deployer;
 use crate::error::NodeError;
 use crate::status::StatusReporter;
 use crate::stores::{self, LocalStore};
-use crate::view::ClusterView;
 
 /// What every part is built from.
 pub(super) struct NodeBuilder {

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use ostraca_catalog::rows::FORMAT;
 use ostraca_config::Config;
+use ostraca_control::ControlThread;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::Member;
 use ostraca_gateway::Gateway;
@@ -20,7 +21,6 @@ use tokio::runtime::Handle;
 
 use super::builder::NodeBuilder;
 use super::store_access::StoreHandles;
-use crate::control::ControlThread;
 use crate::error::NodeError;
 use crate::peers::{PeerBackend, PeerStreamHandler};
 use crate::service::ClientService;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_catalog::types::TypeRegistry;
+use ostraca_control::view::{ClusterView, EventLog};
 use ostraca_core::node::Notice;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::error::NodeError;
-use crate::view::{ClusterView, EventLog};
 
 /// How long a start waits until every shard has an owner. Then the node counts as ready all the same, with a
 /// warning.
@@ -61,12 +61,12 @@ pub(super) async fn wait_for_name_conflict(
 
 /// Resolves when a part of the node ends unexpectedly. A control thread that panicked has reported nothing.
 pub(super) async fn wait_for_failure(
-    failed: &mut mpsc::UnboundedReceiver<NodeError>,
+    failed: &mut mpsc::UnboundedReceiver<ostraca_control::Error>,
     vital: &mut JoinSet<()>,
 ) -> NodeError {
     tokio::select! {
         error = failed.recv() => {
-            error.unwrap_or_else(|| NodeError::UnexpectedExit("the control thread".into()))
+            error.map_or_else(|| NodeError::UnexpectedExit("the control thread".into()), Into::into)
         }
         Some(task) = vital.join_next() => {
             let why = task.err().map_or_else(String::new, |error| format!(": {error}"));

@@ -4,6 +4,9 @@
 use std::sync::Arc;
 
 use ostraca_config::Config;
+use ostraca_control::cache::RouteCache;
+use ostraca_control::view::{ClusterView, EventLog};
+use ostraca_control::{self as control, ControlThread};
 use ostraca_core::node::Event;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -14,11 +17,8 @@ use super::network::Network;
 use super::store_access::StoreHandles;
 use super::workers::Workers;
 use crate::admin::AdminService;
-use crate::cache::RouteCache;
-use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 use crate::service::ClientBackend;
-use crate::view::{ClusterView, EventLog};
 
 impl Node {
     /// The first half of [`Node::start`]: builds all parts and starts the registration. From here on the node

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use ostraca_control::{self as control, ControlThread};
 use ostraca_gateway::Gateway;
 use ostraca_stats::WorkerGauges;
 use ostraca_workers::{Input, ReplySink, ReportSink, WorkerDeps, WorkerReply, WorkerThread};
@@ -9,7 +10,6 @@ use tokio::sync::mpsc;
 
 use super::builder::NodeBuilder;
 use super::store_access::StoreHandles;
-use crate::control::{self, ControlThread};
 use crate::error::NodeError;
 
 /// All workers of a node.

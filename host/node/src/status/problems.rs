@@ -2,10 +2,10 @@
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
-use ostraca_stats::FailingType;
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 
-use crate::view::ClusterView;
+use ostraca_control::view::ClusterView;
+use ostraca_stats::FailingType;
 
 /// The state that is diagnosed.
 pub(super) struct Diagnosis<'a> {

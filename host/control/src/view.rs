@@ -16,29 +16,31 @@ use ostraca_catalog::clock::{boot_millis, wall_millis};
 
 /// A snapshot of the cluster.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ClusterView {
+pub struct ClusterView {
     /// This node's incarnation, once it is registered.
-    pub(crate) member: Option<Member>,
+    pub member: Option<Member>,
     /// Whether this node's lease has lapsed.
-    pub(crate) suspended: bool,
-    pub(crate) manager: Option<ManagerRow>,
+    pub suspended: bool,
+    /// The manager's row.
+    pub manager: Option<ManagerRow>,
     /// When the manager last changed, on this node's clock in milliseconds.
-    pub(crate) manager_since_ms: u64,
-    pub(crate) nodes: BTreeMap<NodeId, NodeRow>,
+    pub manager_since_ms: u64,
+    /// The rows of nodes.
+    pub nodes: BTreeMap<NodeId, NodeRow>,
     /// Empty until the rows were read.
-    pub(crate) shards: AssignmentTable,
+    pub shards: AssignmentTable,
     /// The shards that this node holds, with whether it serves them.
-    pub(crate) held_shards: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
+    pub held_shards: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
     /// Hosts that cannot run every deployed type, with those types. Only the manager knows them.
-    pub(crate) hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
+    pub hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
     /// Whether this node has left.
-    pub(crate) has_left: bool,
+    pub has_left: bool,
 }
 
 /// Every shard's assignment, in order. Views share the chunks that did not change between them: there may be a
 /// thousand chunks, and a new view every 20 ms.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AssignmentTable(Vec<Chunk>);
+pub struct AssignmentTable(Vec<Chunk>);
 
 /// A chunk's assignments, and the revision of its row.
 #[derive(Clone, Debug)]
@@ -61,19 +63,25 @@ impl AssignmentTable {
         Self(chunks)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of shards.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.0.iter().map(|Chunk(rows, _)| rows.len()).sum()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no row was read yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Assignment> {
+    /// The assignments, from shard 1.
+    pub fn iter(&self) -> impl Iterator<Item = &Assignment> {
         self.chunks().flatten()
     }
 
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = &[Assignment]> {
+    /// The same, by chunk.
+    pub fn chunks(&self) -> impl Iterator<Item = &[Assignment]> {
         self.0.iter().map(|Chunk(rows, _)| &rows[..])
     }
 
@@ -117,19 +125,22 @@ impl ClusterView {
     }
 
     /// Whether this incarnation is live, according to its node's row.
-    pub(crate) fn alive(&self, member: &Member) -> bool {
+    #[must_use]
+    pub fn alive(&self, member: &Member) -> bool {
         self.nodes.get(&member.node).is_some_and(|row| {
             row.incarnation == member.incarnation && row.status == NodeStatus::Live
         })
     }
 
     /// A shard's epoch, according to its row.
-    pub(crate) fn epoch(&self, shard: ShardId) -> Epoch {
+    #[must_use]
+    pub fn epoch(&self, shard: ShardId) -> Epoch {
         self.row(shard).map_or_else(Epoch::default, |row| row.epoch)
     }
 
     /// A shard's owner if it is live, according to the rows.
-    pub(crate) fn owner(&self, shard: ShardId) -> Option<&Member> {
+    #[must_use]
+    pub fn owner(&self, shard: ShardId) -> Option<&Member> {
         self.row(shard)?.owner.as_ref().filter(|owner| self.alive(owner))
     }
 
@@ -138,19 +149,22 @@ impl ClusterView {
     }
 
     /// Whether other nodes are still draining or leaving; they need the store until they have left.
-    pub(crate) fn has_leaving_peers(&self, me: &NodeId) -> bool {
+    #[must_use]
+    pub fn has_leaving_peers(&self, me: &NodeId) -> bool {
         let leaves = |row: &NodeRow| row.status == NodeStatus::Live && row.is_draining_or_leaving();
         self.nodes.iter().any(|(node, row)| node != me && leaves(row))
     }
 
     /// Whether any other node is live.
-    pub(crate) fn has_live_peers(&self, me: &NodeId) -> bool {
+    #[must_use]
+    pub fn has_live_peers(&self, me: &NodeId) -> bool {
         self.nodes.iter().any(|(node, row)| node != me && row.status == NodeStatus::Live)
     }
 
     /// Whether this node knows a live owner of every shard, unless no node can own any, and serves all its own
     /// shards.
-    pub(crate) fn is_ready(&self, shards: u32) -> bool {
+    #[must_use]
+    pub fn is_ready(&self, shards: u32) -> bool {
         let hosts = self.nodes.values().any(|row| {
             row.roles.host && row.status == NodeStatus::Live && !row.is_draining_or_leaving()
         });
@@ -169,16 +183,17 @@ impl ClusterView {
 
 /// An event that this node observed.
 #[derive(Clone, Debug)]
-pub(crate) struct EventRecord {
+pub struct EventRecord {
     /// Number among this node's events, from 1.
-    pub(crate) sequence: u64,
+    pub sequence: u64,
     /// Cluster time in milliseconds.
-    pub(crate) cluster_time_ms: u64,
+    pub cluster_time_ms: u64,
     /// Milliseconds on this node's own clock.
-    pub(crate) mono: u64,
+    pub mono: u64,
     /// Milliseconds since 1970.
-    pub(crate) unix_ms: u64,
-    pub(crate) notice: Notice,
+    pub unix_ms: u64,
+    /// What happened.
+    pub notice: Notice,
 }
 
 /// Maximum number of events kept for later requests.
@@ -186,7 +201,7 @@ const KEPT: usize = 4_096;
 
 /// The last 4,096 cluster events that this node observed.
 #[derive(Debug)]
-pub(crate) struct EventLog {
+pub struct EventLog {
     ring: Mutex<VecDeque<EventRecord>>,
     last: watch::Sender<u64>,
 }
@@ -217,13 +232,15 @@ impl EventLog {
     }
 
     /// Returns events after a number, at most `most`.
-    pub(crate) fn after(&self, number: u64, most: usize) -> Vec<EventRecord> {
+    #[must_use]
+    pub fn after(&self, number: u64, most: usize) -> Vec<EventRecord> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.iter().filter(|event| event.sequence > number).take(most).cloned().collect()
     }
 
     /// A receiver of the last event's number, which also wakes waiters.
-    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }
 }

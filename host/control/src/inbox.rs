@@ -15,14 +15,14 @@ use ostraca_core::rows::Member;
 use ostraca_stats::Stats;
 use tokio::sync::mpsc;
 
-use super::message::IgnoreReason;
+use super::message::{self, IgnoreReason};
 
 /// Maximum kinds of ignored messages that are logged, since a peer chooses their numbers.
 const KINDS_LOGGED: usize = 64;
 
 /// The sending side. Clones share one queue.
 #[derive(Clone)]
-pub(crate) struct ControlInboxSender {
+pub struct ControlInboxSender {
     queue: mpsc::Sender<InboxEntry>,
     bytes: Arc<AtomicUsize>,
     bounds: ControlInboxLimits,
@@ -56,8 +56,17 @@ pub(crate) fn control_inbox(
 }
 
 impl ControlInboxSender {
+    /// Takes the bytes that the node `by` sent as a control message. One that is not understood is counted and ignored.
+    /// Never waits.
+    pub fn receive(&self, by: &NodeId, body: &[u8]) {
+        match message::decode(by, body) {
+            Ok((from, message)) => self.put(from, message, body.len()),
+            Err(why) => self.ignore(by, &why),
+        }
+    }
+
     /// Enqueues a message that arrived as `bytes` bytes, or drops it. Never waits.
-    pub(crate) fn put(&self, from: Member, talk: ControlMessage, bytes: usize) {
+    fn put(&self, from: Member, talk: ControlMessage, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;
         if fits && self.queue.try_send(InboxEntry { from, message: talk, bytes }).is_ok() {
@@ -72,7 +81,7 @@ impl ControlInboxSender {
     }
 
     /// Counts a message that is not understood, and logs each kind once.
-    pub(crate) fn ignore(&self, node: &NodeId, why: &IgnoreReason) {
+    fn ignore(&self, node: &NodeId, why: &IgnoreReason) {
         Stats::count(&self.stats.control_messages_ignored);
         let mut logged = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < KINDS_LOGGED && logged.insert(why.key()) {

@@ -29,17 +29,17 @@ use writer::Writer;
 
 /// The remembered state of the cluster.
 #[derive(Debug, Default)]
-pub(crate) struct CachedCluster {
+pub struct CachedCluster {
     /// The pool's shard count and hash; `None` if nothing was remembered.
-    pub(crate) pool: Option<PoolRow>,
+    pub pool: Option<PoolRow>,
     /// Rows of nodes and shards, for [`Event::CachedRows`](ostraca_core::node::Event::CachedRows). Their revisions are 0.
-    pub(crate) rows: Vec<(RowKey, Row, u64)>,
-    /// Rows of types, for [`Loader::load_cached`](ostraca_catalog::loader::Loader::load_cached).
-    pub(crate) types: Vec<StoredRow>,
+    pub rows: Vec<(RowKey, Row, u64)>,
+    /// Rows of types, for [`Loader::load_cached`](ostraca_catalog::Loader::load_cached).
+    pub types: Vec<StoredRow>,
 }
 
 /// Keeps the cache up to date. Dropping it writes what is pending and closes the database.
-pub(crate) struct RouteCache {
+pub struct RouteCache {
     database: Database,
     newest: Arc<Mutex<Option<Arc<ClusterView>>>>,
     wake: Option<Sender<()>>,
@@ -48,13 +48,15 @@ pub(crate) struct RouteCache {
 
 impl RouteCache {
     /// The cache's directory within a data directory.
-    pub(crate) fn dir(data: &Path) -> PathBuf {
+    #[must_use]
+    pub fn dir(data: &Path) -> PathBuf {
         data.join("cache").join("routes")
     }
 
     /// Opens the cache, and recreates it if it is missing, damaged or another cluster's. `None` if it is
     /// unavailable, for example because another process has it open. Blocks.
-    pub(crate) fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
+    #[must_use]
+    pub fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
         let warn =
             |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
         let database = match Database::open(dir, cluster) {
@@ -82,7 +84,8 @@ impl RouteCache {
     }
 
     /// Reads what the previous run of this node left. Blocks.
-    pub(crate) fn load(&self) -> CachedCluster {
+    #[must_use]
+    pub fn load(&self) -> CachedCluster {
         self.database.load().unwrap_or_else(|why| {
             tracing::warn!(%why, "remembered routes cannot be read");
             CachedCluster::default()

@@ -1,15 +1,26 @@
 //! The control thread: it drives the node's state machine, apart from messages and guests (R8).
 //!
-//! Leases, rows and control messages have this thread and connections of their own, so that no load on the
-//! message path can delay a renewal. The machine decides. This module turns its actions into store calls,
-//! control messages to other nodes, and inputs of workers and gateway.
+//! Leases, rows and control messages have this thread and connections of their own, so that no load on the message path
+//! can delay a renewal. The core's machine decides. This crate turns its actions into store calls, control messages to
+//! other nodes, and inputs of workers and gateway; and what workers report, rows that change and messages of other nodes
+//! into its events. A [`ControlThread`] is spawned first, since connections need its runtime, and started with
+//! [`ControlDeps`] when everything that it works with is there.
+//!
+//! What others see of the cluster comes from here: the [`view`] of it and its events, and the route [`cache`], which
+//! remembers it for the next start.
+//!
+//! Confusing at first: there are two queues. [`Input`] is from this node and nothing of it is dropped; a
+//! [`ControlInboxSender`] takes what other nodes send, is bounded, and drops.
 
 mod actions;
+pub mod cache;
+mod error;
 mod event_loop;
 mod inbox;
 mod links;
 mod message;
 mod store_calls;
+pub mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,60 +39,74 @@ use ostraca_workers as worker;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cache::RouteCache;
-use crate::error::NodeError;
-use crate::view::{ClusterView, EventLog};
-pub(crate) use inbox::ControlInboxSender;
-pub(crate) use message::decode as decode_control_message;
+use cache::RouteCache;
+pub use error::Error;
+pub use inbox::ControlInboxSender;
+use view::{ClusterView, EventLog};
 
 /// How long blocking work may delay the thread's end.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Input of the thread from its own node. None of it is ever dropped.
-pub(crate) enum Input {
+pub enum Input {
     /// An event for the machine.
     Event(Event),
     /// A report of a worker.
     Report(worker::WorkerReport),
-    /// A row changed, or the watch of that number ended.
+    /// Of the thread's own watch: a row changed, or the watch of that number ended.
     Watched(u64, RowEvent),
-    /// Asks which moves a rebalance would make now.
+    /// Asks which moves a rebalance would make now: shards, each with its owner and its next one.
     Plan(oneshot::Sender<Vec<(ShardId, NodeId, NodeId)>>),
 }
 
 /// What the thread works with.
-pub(crate) struct ControlDeps {
-    pub(crate) machine: Machine,
-    pub(crate) cluster: ClusterId,
-    pub(crate) cluster_store: Arc<dyn ClusterStore>,
-    pub(crate) entity_store: Arc<dyn EntityStore>,
+pub struct ControlDeps {
+    /// The node's machine, before its first action.
+    pub machine: Machine,
+    /// The cluster's id.
+    pub cluster: ClusterId,
+    /// Where rows are read, written and watched.
+    pub cluster_store: Arc<dyn ClusterStore>,
+    /// Where claims are read back, and whether it answers is probed.
+    pub entity_store: Arc<dyn EntityStore>,
     /// The store, if it is in this process: its witness is kept up to date.
-    pub(crate) local_store: Option<Arc<SledStore>>,
-    pub(crate) workers: Vec<mpsc::UnboundedSender<worker::Input>>,
-    pub(crate) gateway: Arc<Gateway>,
-    pub(crate) loader: Loader,
-    pub(crate) cache: Option<RouteCache>,
-    pub(crate) clock: Arc<ClusterClock>,
-    pub(crate) stats: Arc<Stats>,
-    pub(crate) events: Arc<EventLog>,
-    pub(crate) view: watch::Sender<Arc<ClusterView>>,
-    pub(crate) dialer: ostraca_wire::peer::PeerDialer,
+    pub local_store: Option<Arc<SledStore>>,
+    /// The workers' inputs, in the order of their indexes.
+    pub workers: Vec<mpsc::UnboundedSender<worker::Input>>,
+    /// Told of routes and nodes.
+    pub gateway: Arc<Gateway>,
+    /// Told of rows of types.
+    pub loader: Loader,
+    /// Told of each new view; `None` on the node with the store.
+    pub cache: Option<RouteCache>,
+    /// The node's clock.
+    pub clock: Arc<ClusterClock>,
+    /// What the node counts.
+    pub stats: Arc<Stats>,
+    /// Where notices of the machine are kept.
+    pub events: Arc<EventLog>,
+    /// Where each new view is published.
+    pub view: watch::Sender<Arc<ClusterView>>,
+    /// Connects to other nodes.
+    pub dialer: ostraca_wire::peer::PeerDialer,
     /// Tells the network side the node's current incarnation.
-    pub(crate) registered: Box<dyn Fn(&Member) + Send>,
+    pub registered: Box<dyn Fn(&Member) + Send>,
     /// An error sent here ends the node.
-    pub(crate) failures: mpsc::UnboundedSender<NodeError>,
+    pub failures: mpsc::UnboundedSender<Error>,
     /// Interval of lease renewals, and of probes of the entity store.
-    pub(crate) renew_interval: Duration,
+    pub renew_interval: Duration,
     /// Derives this node's values from the cluster's settings.
-    pub(crate) config: Config,
+    pub config: Config,
 }
 
 /// The control thread, with the runtime that it drives.
-pub(crate) struct ControlThread {
-    pub(crate) runtime: Handle,
-    pub(crate) input: mpsc::UnboundedSender<Input>,
+pub struct ControlThread {
+    /// The runtime of its connections.
+    pub runtime: Handle,
+    /// Where inputs of this node go.
+    pub input: mpsc::UnboundedSender<Input>,
     /// Where control messages of other nodes go.
-    pub(crate) inbox: ControlInboxSender,
+    pub inbox: ControlInboxSender,
     start: Option<oneshot::Sender<ControlDeps>>,
     thread: Option<std::thread::JoinHandle<()>>,
     end: Option<oneshot::Sender<()>>,
@@ -89,10 +114,14 @@ pub(crate) struct ControlThread {
 
 impl ControlThread {
     /// Starts the thread. Until [`ControlThread::start`] it only drives its connections.
-    pub(crate) fn spawn(bounds: ControlInboxLimits, stats: &Arc<Stats>) -> Result<Self, NodeError> {
-        let failed = |source| NodeError::Thread { name: "ostraca-control".into(), source };
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    ///
+    /// # Errors
+    /// [`Error::Thread`].
+    pub fn spawn(bounds: ControlInboxLimits, stats: &Arc<Stats>) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::Thread)?;
         let handle = runtime.handle().clone();
         let (start, started) = oneshot::channel();
         let (end, ended) = oneshot::channel();
@@ -119,25 +148,27 @@ impl ControlThread {
                 // A name lookup may block a thread for long; it is not waited for.
                 runtime.shutdown_timeout(LINGER);
             })
-            .map_err(failed)?;
+            .map_err(Error::Thread)?;
         let (start, thread, end) = (Some(start), Some(thread), Some(end));
         Ok(Self { runtime: handle, input, inbox: words, start, thread, end })
     }
 
-    pub(crate) fn start(&mut self, parts: ControlDeps) {
+    /// Starts the machine. Later calls do nothing.
+    pub fn start(&mut self, parts: ControlDeps) {
         if let Some(start) = self.start.take() {
             // If the thread has ended, it has reported the reason.
             let _ = start.send(parts);
         }
     }
 
-    pub(crate) fn send_event(&self, event: Event) {
+    /// Passes an event to the machine.
+    pub fn send_event(&self, event: Event) {
         // If the thread has ended, it has reported the reason.
         let _ = self.input.send(Input::Event(event));
     }
 
     /// Ends the thread, and its connections with it.
-    pub(crate) fn stop(mut self) {
+    pub fn stop(mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

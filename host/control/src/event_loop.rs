@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::inbox::ControlInbox;
 use super::links::ControlLinks;
 use super::{ControlDeps, Input};
-use crate::error::NodeError;
+use crate::Error;
 use crate::view::ClusterView;
 
 /// Minimum time between two updates of the cluster view.
@@ -155,9 +155,8 @@ impl ControlLoop {
                 self.handle_event(Event::ShardLost { shard, epoch, current_epoch: standing });
             }
             worker::WorkerReport::Panicked(worker) => {
-                let error = NodeError::UnexpectedExit(format!("worker {worker} panicked"));
                 // The receiver is gone only if the node is stopping.
-                let _ = self.deps.failures.send(error);
+                let _ = self.deps.failures.send(Error::WorkerPanicked(worker));
             }
         }
     }

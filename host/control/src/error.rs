@@ -1,0 +1,47 @@
+//! What ends a node from its control thread.
+
+/// Why the control thread was not started, or why the node cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The thread could not be started.
+    #[error("cannot start the thread ostraca-control: {0}")]
+    Thread(std::io::Error),
+    /// A row that every node must understand cannot be read.
+    #[error(transparent)]
+    Row(#[from] ostraca_catalog::Error),
+    /// A worker panicked, and its shards are lost.
+    #[error("a part of the node ended: worker {0} panicked")]
+    WorkerPanicked(usize),
+}
+
+impl Error {
+    /// The stable code; `docs/errors.md` has them all.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Thread(_) => "thread-failed",
+            Self::Row(error) => error.code(),
+            Self::WorkerPanicked(_) => "node-failed",
+        }
+    }
+
+    /// What to do; `None` where the text already says it.
+    #[must_use]
+    pub fn help_text(&self) -> Option<&'static str> {
+        match self {
+            Self::Thread(_) => Some("look at the limits of processes and memory (`ulimit -u`)"),
+            Self::Row(error) => error.help_text(),
+            Self::WorkerPanicked(_) => None,
+        }
+    }
+
+    /// Whether starting the node again may help without any other change.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Thread(_) | Self::WorkerPanicked(_) => true,
+            Self::Row(error) => error.is_retryable(),
+        }
+    }
+}
