@@ -4,16 +4,13 @@
 //! kinds of state machine, each with a driver here: the control thread drives the node's machine, workers drive
 //! the shards' machines, and the gateway drives the router.
 
-mod admin;
 mod blocking;
 mod deferred;
-mod deploy;
 pub mod error;
 pub mod init;
 pub mod node;
 mod peers;
 mod service;
-mod status;
 mod stores;
 
 pub use error::NodeError;

@@ -1,18 +1,17 @@
-//! Handles requests of clients: messages go to the gateway, other requests are answered here or in
-//! [`crate::admin`].
+//! Handles requests of clients: messages go to the gateway, other requests to the [`AdminService`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ostraca_catalog::types::{DeployedType, unknown_type};
-use ostraca_gateway::Gateway;
-use ostraca_wire::outcome::{node_starting, permanent_problem as problem, wire_kind};
-use ostraca_wire::proto::{self, Problem};
+use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
+use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
 };
 
-use crate::admin::AdminService;
+use ostraca_admin::AdminService;
+use ostraca_catalog::types::unknown_type;
+use ostraca_gateway::Gateway;
 
 /// How long a message waits for its type to become known: a row takes a moment to spread after a deploy.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -87,52 +86,9 @@ impl Service for ClientService {
         peer: &Arc<ClientInfo>,
         request: AdminOperation,
     ) -> Result<AdminOutput, Problem> {
-        let Some(ClientBackend { gateway, admin: desk, .. }) = self.0.get() else {
+        let Some(ClientBackend { admin, .. }) = self.0.get() else {
             return Err(node_starting());
         };
-        match request {
-            AdminOperation::Deploy(upload) => {
-                let deployed = desk.deployer.deploy(&peer.principal_name, upload).await?;
-                Ok(AdminOutput::Deployed(desk.wait_for_hosts(gateway, deployed).await))
-            }
-            AdminOperation::Deployments => {
-                let types = gateway.types.snapshot();
-                let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
-                list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
-                Ok(AdminOutput::Deployments(list))
-            }
-            AdminOperation::Methods(name) => {
-                let entry = gateway.types.wait(&name, TYPE_TIMEOUT).await;
-                let entry = entry.ok_or_else(|| unknown_type(&gateway.types.snapshot(), &name))?;
-                Ok(AdminOutput::Methods(methods(&entry)))
-            }
-            AdminOperation::Node => Ok(AdminOutput::Node(desk.status.node_info())),
-            other => desk.handle_request(gateway, peer.principal_name.as_ref(), other).await,
-        }
-    }
-}
-
-fn deployment(entry: &DeployedType) -> proto::Deployment {
-    proto::Deployment {
-        namespace: ostraca_catalog::pool::NAMESPACE.into(),
-        r#type: entry.name.to_string(),
-        revision: entry.revision,
-        digest: entry.component_digest.to_vec().into(),
-        pool: entry.manifest.pool.clone(),
-        component_size: entry.component_size,
-    }
-}
-
-fn methods(entry: &DeployedType) -> proto::Methods {
-    let methods = entry.methods().iter().zip(entry.summaries());
-    let methods = methods.map(|((name, kind), summary)| proto::Method {
-        name: name.to_string(),
-        kind: wire_kind(*kind).into(),
-        summary: summary.clone(),
-    });
-    proto::Methods {
-        r#type: entry.name.to_string(),
-        revision: entry.revision,
-        methods: methods.collect(),
+        admin.handle_request(&peer.principal_name, request).await
     }
 }

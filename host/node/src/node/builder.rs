@@ -8,25 +8,22 @@ use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::types::TypeRegistry;
 use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
-use ostraca_control::view::ClusterView;
 use ostraca_control::{self as control, ControlThread};
 use ostraca_core::ids::{ClusterId, NodeId};
 use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_gateway::{Gateway, GatewayDeps};
-use ostraca_stats::{Stats, WorkerGauges};
+use ostraca_stats::Stats;
 use ostraca_wasm::WasmRuntime;
 use ostraca_workers::Input;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::Summary;
 use super::network::Network;
 use super::store_access::{StoreConnector, StoreHandles};
 use super::workers::Workers;
 use crate::blocking::blocking;
-use crate::deploy::Deployer;
 use crate::error::NodeError;
-use crate::status::StatusReporter;
 use crate::stores::{self, LocalStore};
 
 /// What every part is built from.
@@ -144,46 +141,6 @@ impl NodeBuilder {
         };
         let settings = Settings { embedded_store: roles.store, ..self.config.node_settings() };
         Machine::new(settings, name, self.config.strategy())
-    }
-
-    pub(super) fn deployer(
-        &self,
-        stores: &StoreHandles,
-        wasm: WasmRuntime,
-        loader: Loader,
-    ) -> Deployer {
-        Deployer {
-            cluster_store: stores.cluster_store.clone(),
-            entity_store: stores.entity_store.clone(),
-            wasm,
-            types: self.types.clone(),
-            loader,
-            ceilings: self.config.ceilings(),
-            turn: Mutex::new(()),
-        }
-    }
-
-    pub(super) fn status(
-        &self,
-        network: &Network,
-        stores: &StoreHandles,
-        gauges: Vec<Arc<WorkerGauges>>,
-        wasm: Option<WasmRuntime>,
-        view: watch::Receiver<Arc<ClusterView>>,
-    ) -> StatusReporter {
-        let entities = stores.entity_store.clone();
-        StatusReporter {
-            node: self.config.node.as_str().into(),
-            addresses: network.addresses.clone(),
-            configured_lease_ms: u64::try_from(self.config.lease.as_millis()).unwrap_or(u64::MAX),
-            clock: self.clock.clone(),
-            store_identity: Box::new(move || entities.identity()),
-            local_store: stores.local_store.clone(),
-            wasm,
-            stats: self.stats.clone(),
-            gauges,
-            view,
-        }
     }
 
     pub(super) fn summary(&self, stores: &StoreHandles) -> Summary {

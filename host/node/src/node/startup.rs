@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ostraca_admin::{AdminDeps, AdminService};
 use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
 use ostraca_control::view::{ClusterView, EventLog};
@@ -16,7 +17,6 @@ use super::builder::NodeBuilder;
 use super::network::Network;
 use super::store_access::StoreHandles;
 use super::workers::Workers;
-use crate::admin::AdminService;
 use crate::error::NodeError;
 use crate::service::ClientBackend;
 
@@ -55,7 +55,7 @@ impl Node {
         let hosting = roles.host.then(|| wasm.clone());
         let most = wasm.status().max_live_instances as usize;
         let workers = Workers::start(&basis, &stores, &control, most)?;
-        let loader = basis.loader(&stores, hosting.clone(), workers.inputs());
+        let loader = basis.loader(&stores, hosting, workers.inputs());
         let gateway = basis.gateway(&network, &stores, &workers, &control);
         workers.set_gateway(&gateway);
         network.set_gateway(&gateway);
@@ -90,19 +90,29 @@ impl Node {
             config: basis.config.clone(),
         });
 
-        let desk = AdminService {
-            deployer: basis.deployer(&stores, wasm, loader),
-            status: basis.status(&network, &stores, workers.gauges, hosting, view.clone()),
+        let admin = AdminService::new(AdminDeps {
+            node: basis.node.clone(),
+            addresses: network.addresses.clone(),
+            shard_count: stores.cluster_info.shards,
+            lease: basis.config.lease,
+            deploy_wait_timeout: basis.config.deploy_wait_timeout(),
+            ceilings: basis.config.ceilings(),
+            cluster_store: stores.cluster_store.clone(),
             entity_store: stores.entity_store.clone(),
+            local_store: stores.local_store.clone(),
+            wasm,
+            hosts: roles.host,
+            loader,
+            gateway: gateway.clone(),
+            control: control.input.clone(),
             view: view.clone(),
             events: events.clone(),
-            control: control.input.clone(),
-            shard_count: stores.cluster_info.shards,
-            deploy_wait_timeout: basis.config.deploy_wait_timeout(),
-        };
+            stats: basis.stats.clone(),
+            gauges: workers.gauges,
+        });
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
-            admin: desk,
+            admin,
             accepts_messages: roles.gateway,
         });
         Ok(Self {

@@ -30,16 +30,7 @@ fn deployer(store: &Arc<MemoryStore>) -> Deployer {
         budget: loader::BUDGET,
     });
     let (cluster, store) = (store.clone(), store.clone());
-    let ceilings = Ceilings::default();
-    Deployer {
-        cluster_store: cluster,
-        entity_store: store,
-        wasm,
-        types,
-        loader,
-        ceilings,
-        turn: Mutex::new(()),
-    }
+    Deployer::new(cluster, store, wasm, types, loader, Ceilings::default())
 }
 
 async fn upload(component: &'static [u8]) -> Upload {

@@ -1,7 +1,10 @@
-//! Lists nodes and shards.
+//! Lists nodes, shards, deployments and methods.
 
 use ostraca_catalog::clock::wall_millis;
+use ostraca_catalog::pool::NAMESPACE;
+use ostraca_catalog::types::{DeployedType, TypeTable};
 use ostraca_core::rows::{NodeRow, NodeStatus};
+use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
 
 use super::*;
@@ -95,7 +98,40 @@ fn node_status(row: &NodeRow) -> proto::NodeStatus {
     }
 }
 
-/// Reverses the encoding of a program version that [`crate::node`] uses.
+/// The inverse of the number that a node writes for its version: 1,002,003 is 1.2.3.
 fn version(number: u64) -> String {
     format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
+}
+
+/// The deployed types, by name.
+pub(super) fn deployments(types: &TypeTable) -> Vec<proto::Deployment> {
+    let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
+    list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
+    list
+}
+
+fn deployment(entry: &DeployedType) -> proto::Deployment {
+    proto::Deployment {
+        namespace: NAMESPACE.into(),
+        r#type: entry.name.to_string(),
+        revision: entry.revision,
+        digest: entry.component_digest.to_vec().into(),
+        pool: entry.manifest.pool.clone(),
+        component_size: entry.component_size,
+    }
+}
+
+/// The methods of a type, in the component's order.
+pub(super) fn methods(entry: &DeployedType) -> proto::Methods {
+    let methods = entry.methods().iter().zip(entry.summaries());
+    let methods = methods.map(|((name, kind), summary)| proto::Method {
+        name: name.to_string(),
+        kind: wire_kind(*kind).into(),
+        summary: summary.clone(),
+    });
+    proto::Methods {
+        r#type: entry.name.to_string(),
+        revision: entry.revision,
+        methods: methods.collect(),
+    }
 }

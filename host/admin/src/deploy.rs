@@ -32,17 +32,29 @@ const HERE: Duration = Duration::from_secs(10);
 /// What deploying needs. Deploys check and compile concurrently, and write one at a time.
 pub(crate) struct Deployer {
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
-    pub(crate) entity_store: Arc<dyn EntityStore>,
+    entity_store: Arc<dyn EntityStore>,
     /// Checks components. A node without the role `host` has one too, without an instance pool.
-    pub(crate) wasm: ostraca_wasm::WasmRuntime,
-    pub(crate) types: TypeRegistry,
-    pub(crate) loader: Loader,
-    pub(crate) ceilings: Ceilings,
+    wasm: ostraca_wasm::WasmRuntime,
+    types: TypeRegistry,
+    loader: Loader,
+    ceilings: Ceilings,
     /// Held from the final read of the row until it is written; never while a component is compiled.
-    pub(crate) turn: Mutex<()>,
+    turn: Mutex<()>,
 }
 
 impl Deployer {
+    pub(crate) fn new(
+        cluster_store: Arc<dyn ClusterStore>,
+        entity_store: Arc<dyn EntityStore>,
+        wasm: ostraca_wasm::WasmRuntime,
+        types: TypeRegistry,
+        loader: Loader,
+        ceilings: Ceilings,
+    ) -> Self {
+        let turn = Mutex::new(());
+        Self { cluster_store, entity_store, wasm, types, loader, ceilings, turn }
+    }
+
     /// Deploys an upload.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl AdminService {
     /// Waits for the live hosts to compile the deployment, and lists those that failed or have not finished.
-    pub(crate) async fn wait_for_hosts(
+    pub(super) async fn wait_for_hosts(
         &self,
         gateway: &Gateway,
         mut deployed: DeployResult,

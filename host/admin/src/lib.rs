@@ -1,0 +1,203 @@
+//! What operators ask and change: deployments, status, entities, drains, settings.
+//!
+//! Requests come from the streams of clients, one call of [`AdminService::handle_request`] each, and are answered from
+//! the node's view of the cluster and from the store. What only a shard's owner has in memory is asked through the
+//! gateway, what the node's machine decides through the control thread's input. Nothing here runs by itself, and no
+//! message passes through.
+//!
+//! Confusing at first: a deploy compiles on the node that takes it, even one that runs no entities, and then waits for
+//! the hosts, which compile for themselves when they see the row.
+
+mod cluster;
+mod deploy;
+mod deploy_wait;
+mod entities;
+mod events;
+mod forget;
+mod listing;
+mod rebalance;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_catalog::Loader;
+use ostraca_catalog::types::unknown_type;
+use ostraca_config::manifest::Ceilings;
+use ostraca_config::user_file::closest_name;
+use ostraca_control as control;
+use ostraca_control::view::{ClusterView, EventLog};
+use ostraca_core::ids::{NodeId, ShardId};
+use ostraca_gateway::Gateway;
+use ostraca_stats::{Stats, WorkerGauges};
+use ostraca_store::{ClusterStore, EntityStore, StoreError};
+use ostraca_store_sled::SledStore;
+use ostraca_wasm::WasmRuntime;
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::Problem;
+use ostraca_wire::server::{AdminOperation, AdminOutput};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use deploy::Deployer;
+use status::StatusReporter;
+
+/// How long a request waits for its type to become known: a row takes a moment to spread after a deploy.
+const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the service works with.
+pub struct AdminDeps {
+    /// This node.
+    pub node: NodeId,
+    /// Addresses at which others reach it.
+    pub addresses: Vec<String>,
+    /// The pool's number of shards.
+    pub shard_count: u32,
+    /// The configured lease, which counts until one was renewed.
+    pub lease: Duration,
+    /// How long a deploy waits for the live hosts (`guests.deploy-wait-timeout`).
+    pub deploy_wait_timeout: Duration,
+    /// Upper bounds for the limits that a manifest may set.
+    pub ceilings: Ceilings,
+    /// Where rows are read and written.
+    pub cluster_store: Arc<dyn ClusterStore>,
+    /// Where stored entities are read and components are kept.
+    pub entity_store: Arc<dyn EntityStore>,
+    /// The store, if it is in this process.
+    pub local_store: Option<Arc<SledStore>>,
+    /// Checks components. A node without the role `host` has one too, without an instance pool.
+    pub wasm: WasmRuntime,
+    /// Whether this node runs entities.
+    pub hosts: bool,
+    /// Publishes what was deployed here.
+    pub loader: Loader,
+    /// Asks nodes what they have in memory.
+    pub gateway: Arc<Gateway>,
+    /// Where commands for the node's machine go.
+    pub control: mpsc::UnboundedSender<control::Input>,
+    /// The cluster as this node sees it.
+    pub view: watch::Receiver<Arc<ClusterView>>,
+    /// The cluster's events that this node observed.
+    pub events: Arc<EventLog>,
+    /// What the node counts.
+    pub stats: Arc<Stats>,
+    /// The workers' states.
+    pub gauges: Vec<Arc<WorkerGauges>>,
+}
+
+/// Handles operators' requests.
+pub struct AdminService {
+    gateway: Arc<Gateway>,
+    deployer: Deployer,
+    status: StatusReporter,
+    entity_store: Arc<dyn EntityStore>,
+    view: watch::Receiver<Arc<ClusterView>>,
+    events: Arc<EventLog>,
+    control: mpsc::UnboundedSender<control::Input>,
+    shard_count: u32,
+    deploy_wait_timeout: Duration,
+}
+
+impl AdminService {
+    /// A service that is ready for requests.
+    #[must_use]
+    pub fn new(parts: AdminDeps) -> Self {
+        let entities = parts.entity_store.clone();
+        let status = StatusReporter {
+            node: parts.node.0.clone(),
+            addresses: parts.addresses,
+            configured_lease_ms: u64::try_from(parts.lease.as_millis()).unwrap_or(u64::MAX),
+            clock: parts.gateway.clock.clone(),
+            store_identity: Box::new(move || entities.identity()),
+            local_store: parts.local_store,
+            wasm: parts.hosts.then(|| parts.wasm.clone()),
+            stats: parts.stats,
+            gauges: parts.gauges,
+            view: parts.view.clone(),
+        };
+        let deployer = Deployer::new(
+            parts.cluster_store,
+            parts.entity_store.clone(),
+            parts.wasm,
+            parts.gateway.types.clone(),
+            parts.loader,
+            parts.ceilings,
+        );
+        Self {
+            gateway: parts.gateway,
+            deployer,
+            status,
+            entity_store: parts.entity_store,
+            view: parts.view,
+            events: parts.events,
+            control: parts.control,
+            shard_count: parts.shard_count,
+            deploy_wait_timeout: parts.deploy_wait_timeout,
+        }
+    }
+
+    /// Handles a request of the client `principal`.
+    ///
+    /// # Errors
+    /// A problem with its code, as `docs/errors.md` has it.
+    pub async fn handle_request(
+        &self,
+        principal: &str,
+        request: AdminOperation,
+    ) -> Result<AdminOutput, Problem> {
+        let gateway = &self.gateway;
+        match request {
+            AdminOperation::Deploy(upload) => {
+                let deployed = self.deployer.deploy(principal, upload).await?;
+                Ok(AdminOutput::Deployed(self.wait_for_hosts(gateway, deployed).await))
+            }
+            AdminOperation::Deployments => {
+                Ok(AdminOutput::Deployments(listing::deployments(&gateway.types.snapshot())))
+            }
+            AdminOperation::Methods(name) => {
+                let entry = gateway.types.wait(&name, TYPE_TIMEOUT).await;
+                let entry = entry.ok_or_else(|| unknown_type(&gateway.types.snapshot(), &name))?;
+                Ok(AdminOutput::Methods(listing::methods(&entry)))
+            }
+            AdminOperation::Node => Ok(AdminOutput::Node(self.status.node_info())),
+            AdminOperation::Status => Ok(AdminOutput::Status(Box::new(self.status.now(gateway)))),
+            AdminOperation::Nodes => Ok(AdminOutput::Nodes(self.nodes(gateway))),
+            AdminOperation::Shards => Ok(AdminOutput::Shards(self.shards())),
+            AdminOperation::Entities(request) => self.entities(gateway, request).await,
+            AdminOperation::Inspect(request) => self.inspect(gateway, principal, request).await,
+            AdminOperation::Drain { node, undo } => self.drain(&node, undo),
+            AdminOperation::Forget { node } => self.forget(&node).await,
+            AdminOperation::Cluster(request) => self.cluster(request).await,
+            AdminOperation::RebalancePlan => self.plan().await,
+            AdminOperation::Rebalance => self.rebalance().await,
+            AdminOperation::Events(request) => Ok(self.events(request)),
+        }
+    }
+
+    fn current_view(&self) -> Arc<ClusterView> {
+        self.view.borrow().clone()
+    }
+
+    fn send_event(&self, event: ostraca_core::node::Event) {
+        // If the control thread has ended, the node is ending too.
+        let _ = self.control.send(control::Input::Event(event));
+    }
+}
+
+fn unknown_node(view: &ClusterView, node: &str) -> Problem {
+    let near = closest_name(node, view.nodes.keys().map(|known| &*known.0));
+    let help = match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`ostraca nodes` lists them".into(),
+    };
+    problem("unknown-node", format!("the cluster has no node `{node}`"), &help)
+}
+
+fn store_failed(error: &StoreError) -> Problem {
+    let mut failed = problem(
+        "store-unavailable",
+        error.to_string(),
+        "`ostraca status` says where the store is, and what to do",
+    );
+    failed.retryable = true;
+    failed
+}
