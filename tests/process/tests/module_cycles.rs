@@ -16,7 +16,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ("client", "", &["connect", "driver"]),
     ("core", "", &["codec", "extensions"]),
     ("guest-sdk", "", &["bindings", "context", "host", "log", "raw", "state"]),
-    ("node", "node", &["builder", "network", "workers"]),
     ("store-sled", "", &["read_queue", "write_queue"]),
     (
         "wasm",

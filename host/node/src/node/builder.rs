@@ -14,14 +14,13 @@ use ostraca_core::node::{Event, Machine, NodeIdentity, Settings};
 use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
 use ostraca_wasm::WasmRuntime;
+use ostraca_wire::peer::PeerDialer;
 use ostraca_workers::Input;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::Summary;
-use super::network::Network;
 use super::store_access::{StoreConnector, StoreHandles};
-use super::workers::Workers;
 use crate::blocking::blocking;
 use crate::error::NodeError;
 use crate::stores::{self, LocalStore};
@@ -61,11 +60,11 @@ impl NodeBuilder {
         blocking(move || RouteCache::open(&dir, cluster, types)).await
     }
 
-    pub(super) fn joining(&self, network: &Network, control: &ControlThread) -> StoreConnector {
+    pub(super) fn joining(&self, dialer: &PeerDialer, control: &ControlThread) -> StoreConnector {
         StoreConnector {
             config: self.config.clone(),
             cluster: self.cluster,
-            dialer: network.dialer.clone(),
+            dialer: dialer.clone(),
             control_runtime: control.runtime.clone(),
             clock: self.clock.clone(),
             stats: self.stats.clone(),
@@ -106,9 +105,9 @@ impl NodeBuilder {
     /// Creates the gateway and its links. Nodes that the links cannot reach are reported to the node's machine.
     pub(super) fn gateway(
         &self,
-        network: &Network,
+        dialer: &PeerDialer,
         stores: &StoreHandles,
-        workers: &Workers,
+        workers: Vec<mpsc::UnboundedSender<Input>>,
         control: &ControlThread,
     ) -> Arc<Gateway> {
         let control = control.input.clone();
@@ -119,8 +118,8 @@ impl NodeBuilder {
             timeout_limits: self.config.timeout_limits(),
             clock: self.clock.clone(),
             types: self.types.clone(),
-            workers: workers.inputs(),
-            dialer: network.dialer.clone(),
+            workers,
+            dialer: dialer.clone(),
             runtime: Handle::current(),
             unreachable: Arc::new(move |node| {
                 // The receiver is gone only if the node is stopping.
@@ -129,13 +128,13 @@ impl NodeBuilder {
         })
     }
 
-    pub(super) fn machine(&self, network: &Network, stores: &StoreHandles) -> Machine {
+    pub(super) fn machine(&self, addresses: &[String], stores: &StoreHandles) -> Machine {
         let roles = self.config.roles();
         let name = NodeIdentity {
             node: self.node.clone(),
             roles,
             version: version(),
-            addresses: network.addresses.clone(),
+            addresses: addresses.to_vec(),
             shard_count: stores.cluster_info.shards,
             seed: rand::random(),
         };

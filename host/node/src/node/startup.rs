@@ -43,7 +43,7 @@ impl Node {
         let stores = match own {
             Some(own) => StoreHandles::from_local(own),
             None => {
-                let joining = basis.joining(&network, &control);
+                let joining = basis.joining(&network.dialer, &control);
                 joining.connect_or_defer(remembered.pool.clone(), &mut tasks).await?
             }
         };
@@ -56,12 +56,12 @@ impl Node {
         let most = wasm.status().max_live_instances as usize;
         let workers = Workers::start(&basis, &stores, &control, most)?;
         let loader = basis.loader(&stores, hosting, workers.inputs());
-        let gateway = basis.gateway(&network, &stores, &workers, &control);
+        let gateway = basis.gateway(&network.dialer, &stores, workers.inputs(), &control);
         workers.set_gateway(&gateway);
         network.set_gateway(&gateway);
         vital.spawn(gateway.clone().run());
 
-        let mut machine = basis.machine(&network, &stores);
+        let mut machine = basis.machine(&network.addresses, &stores);
         if !remembered.rows.is_empty() {
             loader.load_cached(&remembered.types);
             machine.handle(basis.clock.now(), Event::CachedRows(remembered.rows));
