@@ -1,8 +1,13 @@
 //! Wires the parts into a running node: owns start, drain and stop.
 //!
-//! Nothing here decides on ownership, order or duplicates: the core (`ostraca-core`) does. The core has three
-//! kinds of state machine, each with a driver here: the control thread drives the node's machine, workers drive
-//! the shards' machines, and the gateway drives the router.
+//! The parts are crates of their own, and each says what drives it: workers (`ostraca-workers`) drive the shards'
+//! machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`) drives the node's
+//! machine, and operators are answered by `ostraca-admin`. What is here opens or finds the stores, binds the socket,
+//! passes streams on to the parts, and builds and ends the parts in order. Nothing here decides on ownership, order or
+//! duplicates: the core does.
+//!
+//! Confusing at first: parts that need one another are built one after the other, so a connection that comes early
+//! finds a part missing. It is answered that the node is starting.
 
 mod blocking;
 mod deferred;
