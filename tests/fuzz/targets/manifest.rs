@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ostraca_node::Manifest;
+use ostraca_config::Manifest;
 
 fuzz_target!(|text: &str| {
     if let Err(refused) = Manifest::parse(text, "entity.toml") {
