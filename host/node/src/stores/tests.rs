@@ -133,7 +133,7 @@ fn config(dir: &Path, join: &[&str], cluster: &str) -> Config {
 
 async fn founded(shards: u32) -> MemoryStore {
     let store = MemoryStore::new(9, CLUSTER, "test");
-    crate::bootstrap::initialize_cluster(&store, shards, &ClusterSettings::default())
+    ostraca_catalog::bootstrap::initialize_cluster(&store, shards, &ClusterSettings::default())
         .await
         .expect("founded");
     store
@@ -193,7 +193,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     // Another store in the place of that one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
-    crate::bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
+    ostraca_catalog::bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
         .await
         .expect("founded");
     let stranger =
