@@ -1,0 +1,174 @@
+//! What checks a change: the workflow of the hosted CI only calls `.ci/run`, and `.ci/run` cannot miss a failure.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use ostraca_process_tests::artifacts;
+use yaml_rust2::{Yaml, YamlLoader};
+
+fn workflow() -> Yaml {
+    let folder = artifacts::root().join(".github/workflows");
+    let files: Vec<_> = fs::read_dir(&folder)
+        .expect("the workflows")
+        .map(|file| file.expect("a file").file_name())
+        .collect();
+    assert_eq!(files, ["ci.yml"], "another workflow would be outside of these tests");
+    let text = fs::read_to_string(folder.join("ci.yml")).expect("the workflow");
+    YamlLoader::load_from_str(&text).expect("YAML").swap_remove(0)
+}
+
+fn keys(map: &Yaml) -> BTreeSet<&str> {
+    map.as_hash().expect("a map").keys().map(|key| key.as_str().expect("a text")).collect()
+}
+
+fn steps(workflow: &Yaml) -> &[Yaml] {
+    workflow["jobs"]["ci"]["steps"].as_vec().expect("the steps")
+}
+
+/// The inputs of the step that uses this action.
+fn inputs<'a>(workflow: &'a Yaml, action: &str) -> &'a Yaml {
+    let mut used = steps(workflow).iter().filter(|step| {
+        step["uses"].as_str().is_some_and(|it| it.split('@').next() == Some(action))
+    });
+    let step = used.next().unwrap_or_else(|| panic!("{action} is not used"));
+    assert!(used.next().is_none(), "{action} is used twice");
+    &step["with"]
+}
+
+#[test]
+fn the_workflow_runs_ci_run_and_nothing_of_its_own() {
+    let workflow = workflow();
+    assert_eq!(keys(&workflow["jobs"]), ["ci"].into());
+    // No `if`, no `env`, no `continue-on-error`: nothing that changes what .ci/run does or how it ends.
+    assert_eq!(keys(&workflow["jobs"]["ci"]), ["runs-on", "timeout-minutes", "steps"].into());
+    let mut commands = Vec::new();
+    for step in steps(&workflow) {
+        match step["run"].as_str() {
+            Some(command) => {
+                assert_eq!(keys(step), ["run"].into());
+                commands.push(command);
+            }
+            None => assert_eq!(keys(step), ["uses", "with"].into()),
+        }
+    }
+    assert_eq!(commands, ["bash .ci/run"]);
+    assert_eq!(steps(&workflow).last().expect("a step")["run"].as_str(), Some("bash .ci/run"));
+}
+
+#[test]
+fn the_workflow_has_a_timeout_and_least_permissions() {
+    let workflow = workflow();
+    assert_eq!(
+        keys(&workflow),
+        ["name", "on", "permissions", "concurrency", "jobs"].into(),
+        "nothing else may apply to all steps"
+    );
+    assert_eq!(keys(&workflow["on"]), ["push", "pull_request"].into());
+    for trigger in ["push", "pull_request"] {
+        assert!(
+            workflow["on"][trigger].is_null(),
+            "{trigger} is limited to some branches or paths"
+        );
+    }
+    assert_eq!(keys(&workflow["permissions"]), ["contents"].into());
+    assert_eq!(workflow["permissions"]["contents"].as_str(), Some("read"));
+    assert_eq!(workflow["jobs"]["ci"]["timeout-minutes"].as_i64(), Some(90));
+}
+
+#[test]
+fn the_workflow_checks_out_history_and_caches_by_lock_file() {
+    let workflow = workflow();
+    let checkout = inputs(&workflow, "actions/checkout");
+    assert_eq!(checkout["fetch-depth"].as_i64(), Some(0));
+    assert_eq!(checkout["persist-credentials"].as_bool(), Some(false));
+    let cache = inputs(&workflow, "actions/cache");
+    let paths: BTreeSet<_> = cache["path"].as_str().expect("paths").lines().collect();
+    let expected = ["~/.cargo/registry/index", "~/.cargo/registry/cache", "target"];
+    assert_eq!(paths, expected.into());
+    assert!(cache["key"].as_str().expect("a key").contains("hashFiles('Cargo.lock'"));
+}
+
+#[test]
+fn actions_are_pinned_to_commits() {
+    let workflow = workflow();
+    for action in steps(&workflow).iter().filter_map(|step| step["uses"].as_str()) {
+        let (name, commit) = action.split_once('@').expect("a version");
+        assert!(name.starts_with("actions/"), "{name} has an unknown author");
+        let hexadecimal = commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(commit.len() == 40 && hexadecimal, "{action}: a tag can be moved");
+    }
+}
+
+/// Whether `.ci/run` succeeds, and what it prints, with a `make` that prints this and ends so.
+fn ci_run(dir: &Path, test_output: &str, lint_status: u8, test_status: u8) -> (bool, String) {
+    let make = dir.join("make");
+    fs::write(dir.join("output"), test_output).expect("written");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = lint ] && exit {lint_status}\n[ \"$1\" = test ] || exit 9\ncat '{}'\nexit {test_status}\n",
+        dir.join("output").display()
+    );
+    fs::write(&make, script).expect("written");
+    fs::set_permissions(&make, fs::Permissions::from_mode(0o755)).expect("executable");
+    let path = std::env::var("PATH").expect("a path");
+    let output = Command::new("sh")
+        .arg(artifacts::root().join(".ci/run"))
+        .env("PATH", format!("{}:{path}", dir.display()))
+        .env("CARGO_TARGET_DIR", dir.join("target"))
+        .output()
+        .expect("run");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn suite(name: &str, result: &str) -> String {
+    format!(
+        "     Running tests/{name}.rs (/x/target/debug/deps/{name}-0123456789abcdef)\n\n{result}"
+    )
+}
+
+fn ok(seconds: &str) -> String {
+    format!(
+        "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in {seconds}s\n\n"
+    )
+}
+
+#[test]
+fn ci_run_lists_the_ten_slowest_suites() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut output: String =
+        (1..=12).map(|n| suite(&format!("suite{n}"), &ok(&format!("{n}.50")))).collect();
+    // Documentation tests may report twice for a crate.
+    output += &format!("   Doc-tests ostraca_client\n\n{}{}", ok("20.00"), ok("80.25"));
+    let (passed, printed) = ci_run(dir.path(), &output, 0, 0);
+    assert!(passed, "{printed}");
+    let (_, table) = printed.split_once("in seconds:\n").expect("a table");
+    let lines: Vec<_> = table.lines().collect();
+    assert_eq!(lines.len(), 11, "{table}");
+    assert_eq!(lines[0].trim(), "100.25  documentation of ostraca_client");
+    assert_eq!(lines[1].trim(), "12.50  tests/suite12.rs (suite12)");
+    assert_eq!(lines[9].trim(), "4.50  tests/suite4.rs (suite4)");
+    assert_eq!(lines[10], "28 passed, 0 failed");
+}
+
+#[test]
+fn ci_run_fails_if_anything_fails_or_is_missing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let good = suite("good", &ok("1.00"));
+    let with = |result: &str| format!("{good}{}", suite("bad", result));
+    let result = |counts: &str| with(&format!("test result: ok. {counts}; finished in 1.00s\n"));
+    for (why, output, lint, test) in [
+        ("lint fails", good.clone(), 1, 0),
+        ("make test fails", good.clone(), 0, 2),
+        ("no test ran", String::new(), 0, 0),
+        ("a suite crashed", with("signal: 11\n"), 0, 0),
+        ("a suite crashed in the middle", format!("{}{good}", suite("bad", "")), 0, 0),
+        ("a test was ignored", result("2 passed; 0 failed; 1 ignored; 0 filtered out"), 0, 0),
+        ("a test was left out", result("2 passed; 0 failed; 0 ignored; 1 filtered out"), 0, 0),
+    ] {
+        let (passed, printed) = ci_run(dir.path(), &output, lint, test);
+        assert!(!passed, "{why}, and it passed: {printed}");
+    }
+    assert!(ci_run(dir.path(), &good, 0, 0).0);
+}
