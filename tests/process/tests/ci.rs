@@ -102,6 +102,29 @@ fn actions_are_pinned_to_commits() {
     }
 }
 
+#[test]
+fn rustup_installs_what_the_makefile_needs() {
+    let read = |file: &str| fs::read_to_string(artifacts::root().join(file)).expect("a file");
+    let makefile = read("Makefile");
+    let variable = |name: &str| {
+        let line = makefile.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.strip_prefix(" = ")).expect("a variable").to_owned()
+    };
+    let toolchain: toml::Table = read("rust-toolchain.toml").parse().expect("TOML");
+    let strings = |key: &str| -> BTreeSet<String> {
+        let list = toolchain["toolchain"][key].as_array().expect("a list");
+        list.iter().map(|one| one.as_str().expect("a text").to_owned()).collect()
+    };
+    let targets = variable("WASM").split(' ').map(str::to_owned).collect();
+    assert_eq!(strings("targets"), targets);
+    assert_eq!(strings("components"), ["rustfmt".to_owned(), "clippy".to_owned()].into());
+    // The version is Cargo's to check: a channel of that name would be another toolchain to install.
+    assert_eq!(toolchain["toolchain"]["channel"].as_str(), Some("stable"));
+    let workspace: toml::Table = read("Cargo.toml").parse().expect("TOML");
+    let version = workspace["workspace"]["package"]["rust-version"].as_str().expect("a version");
+    assert_eq!(version, variable("RUST"));
+}
+
 /// Whether `.ci/run` succeeds, and what it prints, with a `make` that prints this and ends so.
 fn ci_run(dir: &Path, test_output: &str, lint_status: u8, test_status: u8) -> (bool, String) {
     let make = dir.join("make");
