@@ -3,8 +3,7 @@
 //! They are built by cargo with the settings that `ostraca build` uses, into a target directory of this test's own:
 //! another build of the same guests could replace a file between its making and its reading.
 
-// A failed unwrap is a failed test.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! What callers and entities may rely on, through the dispatch that a component uses.
 
-// A failed unwrap is a failed test.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,7 +99,7 @@ impl Box_ {
         depth
     }
 
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "a function that is no message of the entity")]
     fn helper() {}
 }
 

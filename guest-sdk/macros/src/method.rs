@@ -53,10 +53,14 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
             summary: #summary,
             signature: #shown,
             parameters: &[#(#parameters),*],
-            #[allow(clippy::let_unit_value, clippy::needless_borrow, unused_variables)]
+            #[allow(
+                clippy::let_unit_value,
+                clippy::needless_borrow,
+                unused_variables,
+                reason = "generated code serves methods without parameters or results as well"
+            )]
             call: |entity, arguments| {
-                // The result's type decides which of the two is used.
-                #[allow(unused_imports)]
+                #[allow(unused_imports, reason = "the result's type decides which of the two is used")]
                 use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
                 #(#reads)*
                 let value = Self::#ident(entity, #(#locals),*);
@@ -87,7 +91,7 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
     let call = quote!(Self::#ident(entity, #reason));
     if what == "start" {
         return Ok(quote_spanned! {here(signature.output.span())=>
-            #[allow(clippy::unit_arg)]
+            #[allow(clippy::unit_arg, reason = "a hook may return nothing")]
             |entity, reason| ::ostraca_sdk::__private::IntoStartResult::into_start_result(#call)
         });
     }

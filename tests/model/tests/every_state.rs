@@ -1,6 +1,6 @@
 //! Every state of a small cluster, one mix of faults after the other. `MODEL=all` adds the large mixes.
 
-#![allow(clippy::print_stdout)] // How many states there were is what a run tells.
+#![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
 use std::time::Duration;
 

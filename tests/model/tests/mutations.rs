@@ -1,7 +1,7 @@
 //! Each rule that the model looks after is seen to fail: where the machine is told to forget one of its own,
 //! and those that no such slip of one machine breaks, by writes and claims made by hand.
 
-#![allow(clippy::print_stdout)] // How many states there were is what a run tells.
+#![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::{Event, Mutation};

@@ -1,7 +1,7 @@
 //! What the model throws away does nothing: looked at in each step of the mixes of faults (see `proof`).
 //! `MODEL=all` looks at each step of the largest mix.
 
-#![allow(clippy::print_stdout)] // How many states there were is what a run tells.
+#![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
 use std::time::Duration;
 

@@ -1,7 +1,10 @@
 //! A guest that does what no guest should: each method breaks one limit or rule. For tests of the host only.
 
-// Recursion, traps and loops without end are what this guest is for.
-#![allow(unconditional_recursion, clippy::empty_loop)]
+#![allow(
+    unconditional_recursion,
+    clippy::empty_loop,
+    reason = "endless recursion and loops are what this guest is for"
+)]
 
 use std::hint::black_box;
 
