@@ -13,7 +13,7 @@ help:
 	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
 	@echo 'make test    every test, none skipped'
 	@echo 'make lint    formatting, clippy, documentation, licences and sources of the dependencies'
-	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these'
+	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these, ONLY=CORE the core alone'
 	@echo 'make soak    long simulations, many kills, many rounds of each attack  SEEDS=20000 ROUNDS=50'
 	@echo 'make fuzz    each fuzz target for a while; goes on from the inputs found before  SECONDS=60 ONLY=ledger'
 	@echo 'make mutants breaks one line after the other of the files that implement a rule: tests must see it  SHARD=0/40 ONLY=core'

@@ -69,19 +69,30 @@ fn build_program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// What an example of one of the crates prints, built with this program's profile.
+/// An example of one of the crates, built with this program's profile.
 ///
 /// # Errors
-/// What cargo or the example says.
-pub fn example(package: &str, name: &str) -> Result<String> {
+/// What cargo says.
+pub fn example(package: &str, name: &str) -> Result<PathBuf> {
     let dir = profile_dir()?;
-    let mut example = cargo();
-    example.args(["run", "--quiet", "--package", package, "--example", name]);
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--package", package, "--example", name]);
     if dir.ends_with("release") {
-        example.arg("--release");
+        build.arg("--release");
     }
-    example.env("CARGO_TARGET_DIR", dir.parent().unwrap_or(&dir));
-    Ok(String::from_utf8_lossy(&run(example)?).into_owned())
+    build.env("CARGO_TARGET_DIR", dir.parent().unwrap_or(&dir));
+    run(build)?;
+    Ok(dir.join("examples").join(name))
+}
+
+/// What a program prints.
+///
+/// # Errors
+/// That it failed, with its standard error.
+pub fn output(program: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(String::from_utf8_lossy(&run(command)?).into_owned())
 }
 
 /// A guest's component, built with the profile that `ostraca build` uses.

@@ -218,7 +218,7 @@ async fn across(bench: &mut Bench) -> Result<()> {
 
 /// The core's own measurement of a plan.
 fn planning(bench: &mut Bench) -> Result<()> {
-    let said = artifacts::example("ostraca-core", "planning")?;
+    let said = artifacts::output(&artifacts::example("ostraca-core", "planning")?, &[])?;
     let line = said.lines().find(|line| line.starts_with('{')).context("no line of JSON")?;
     let found: Value = serde_json::from_str(line)?;
     let found = &found["P9"];

@@ -1,12 +1,13 @@
 //! `make bench`: the aims of `docs/performance.md`, measured on real nodes, beside bare parts: P1 to P5 on one
-//! node, P6 to P9 (module `cluster`) on three. A line that has an aim says whether it is met.
+//! node, P6 to P9 (module `cluster`) on three, and the core alone (module `hot_paths`). A line that has an aim says whether
+//! it is met.
 //!
 //! The node is `ostraca run` in a process of its own with its default settings, the entity is
 //! examples/counter as shipped, and every command goes over QUIC and is durable before its reply.
 //! Rates of a shared machine vary: compare the ratios to the bare parts of the same run, and the
 //! processor time a turn.
 //!
-//! `ONLY=P1,P2` measures these; `SECONDS=n` (default 8) is how long each loop lasts, `SESSIONS=n`
+//! `ONLY=P1,P2` measures these, `ONLY=CORE` the core; `SECONDS=n` (default 8) is how long each loop lasts, `SESSIONS=n`
 //! (default 16) over how many sessions the 64 commands in flight are spread; `ENTITIES=n` (default 50,000) is how
 //! many entities sleep for P5; `SETTLE=n` (default 60) how many seconds after an attack of the zoo memory is looked at.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
@@ -14,6 +15,7 @@
 mod baseline;
 mod cluster;
 mod hostile_guests;
+mod hot_paths;
 mod memory;
 
 use std::path::Path;
@@ -122,27 +124,15 @@ async fn run() -> Result<()> {
     let time = Duration::from_secs(number("SECONDS").unwrap_or(8) as u64);
     let spread = number("SESSIONS").unwrap_or(SESSIONS).clamp(1, IN_FLIGHT);
     let mut bench = Bench { only, time, sessions: spread, lines: Vec::new() };
-    println!("bench: building the guests (half a minute the first time)");
-    artifacts::module("counter")?;
     println!(
         "{:<26}{:>12} {:<8}{:>12}{:>6}{:>9}  settings",
         "what", "value", "unit", "aim", "met", "ratio"
     );
-    let home = NodeDir::init("bench")?;
-    let bare = baseline::measure(&mut bench, &home).await?;
-    if ["P1", "P2", "P3", "P4"].iter().any(|id| bench.wants(id)) {
-        single(&mut bench, &home, &bare).await?;
+    if bench.wants("CORE") {
+        hot_paths::run(&mut bench)?;
     }
-    if bench.wants("P1") {
-        allocations(&mut bench).await?;
-    }
-    if bench.wants("P5") {
-        memory::run(&mut bench).await?;
-    }
-    cluster::run(&mut bench).await?;
-    // It takes ten minutes: only where it is named.
-    if bench.only.is_some() && bench.wants("ZOO") {
-        hostile_guests::run(&mut bench).await?;
+    if bench.only.as_ref().is_none_or(|only| only.iter().any(|id| id != "CORE")) {
+        nodes(&mut bench).await?;
     }
     let dir = artifacts::profile_dir()?;
     let file = dir.parent().unwrap_or(&dir).join("bench");
@@ -150,6 +140,29 @@ async fn run() -> Result<()> {
     let file = file.join("results.json");
     std::fs::write(&file, serde_json::to_string_pretty(&bench.lines)?)?;
     println!("bench: written to {}", file.display());
+    Ok(())
+}
+
+/// What needs nodes, and the bare parts beside them.
+async fn nodes(bench: &mut Bench) -> Result<()> {
+    println!("bench: building the guests (half a minute the first time)");
+    artifacts::module("counter")?;
+    let home = NodeDir::init("bench")?;
+    let bare = baseline::measure(bench, &home).await?;
+    if ["P1", "P2", "P3", "P4"].iter().any(|id| bench.wants(id)) {
+        single(bench, &home, &bare).await?;
+    }
+    if bench.wants("P1") {
+        allocations(bench).await?;
+    }
+    if bench.wants("P5") {
+        memory::run(bench).await?;
+    }
+    cluster::run(bench).await?;
+    // It takes ten minutes: only where it is named.
+    if bench.only.is_some() && bench.wants("ZOO") {
+        hostile_guests::run(bench).await?;
+    }
     Ok(())
 }
 
