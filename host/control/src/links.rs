@@ -79,7 +79,7 @@ async fn keep(
     addresses: Vec<String>,
     mut said: mpsc::Receiver<Bytes>,
 ) {
-    let mut pause = Backoff::new();
+    let mut pause = Backoff::default();
     loop {
         match connect(&dialer, &to, &addresses).await {
             Ok((calls, link)) => {

@@ -11,13 +11,14 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 /// The pauses of one link. Each is twice the previous one, until a link is established.
 pub struct Backoff(Duration);
 
-impl Backoff {
+impl Default for Backoff {
     /// The shortest pause is the next one.
-    #[must_use]
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self(PAUSE.0)
     }
+}
 
+impl Backoff {
     /// A link was established: the next pause is the shortest again.
     pub fn reset(&mut self) {
         self.0 = PAUSE.0;

@@ -167,7 +167,7 @@ struct Keeper {
 
 impl Keeper {
     async fn run(self) {
-        let mut pause = Backoff::new();
+        let mut pause = Backoff::default();
         let mut since = Instant::now();
         loop {
             match self.connect().await {
