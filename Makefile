@@ -7,12 +7,13 @@ export CARGO_TARGET_DIR
 RUST = 1.95
 WASM = wasm32-unknown-unknown wasm32-wasip2
 
-.PHONY: help setup demo test lint bench soak fuzz mutants
+.PHONY: help setup demo test lint doc bench soak fuzz mutants
 
 help:
 	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
 	@echo 'make test    every test, none skipped'
 	@echo 'make lint    formatting, clippy, documentation, licences and sources of the dependencies'
+	@echo 'make doc     the documentation of the crates; OPEN=1 opens it'
 	@echo 'make bench   how fast it is, beside bare QUIC and bare fdatasync    ONLY=P6,P7 measures these, ONLY=CORE the core alone'
 	@echo 'make soak    long simulations, many kills, many rounds of each attack  SEEDS=20000 ROUNDS=50'
 	@echo 'make fuzz    each fuzz target for a while; goes on from the inputs found before  SECONDS=60 ONLY=ledger'
@@ -60,6 +61,12 @@ lint: setup
 	@$(CARGO) test --quiet --workspace --test supply_chain
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo 'lint: advisories are not checked, for want of cargo-deny (cargo install cargo-deny --locked)'; fi
+
+# Where to begin: those who embed a client or a node, and those who write entities.
+doc: setup
+	@$(CARGO) doc --workspace --no-deps --quiet
+	@for crate in ostraca_client ostraca_node ostraca_sdk; do echo "doc: $(CARGO_TARGET_DIR)/doc/$$crate/index.html"; done
+	@[ -z "$$OPEN" ] || $(CARGO) doc --no-deps --quiet --package ostraca-client --open
 
 bench: setup
 	@echo 'bench: a release build (the first time about 8 minutes on two processors), then about 6 minutes of measuring'

@@ -1,5 +1,10 @@
 //! Write Ostraca entities in Rust: an entity is a struct, its messages are methods.
 //!
+//! # A first entity
+//!
+//! `ostraca new hello` writes a project with this crate in it, and `ostraca dev hello` runs it. By hand it takes a
+//! library of the crate types `cdylib` and `rlib` with the two dependencies `ostraca-sdk` and `serde`:
+//!
 //! ```
 //! use ostraca_sdk::entity;
 //! use serde::{Deserialize, Serialize};
@@ -30,6 +35,13 @@
 //! assert_eq!(testing::call::<Counter>("get", ()), Ok(json!(2)));
 //! # }
 //! ```
+//!
+//! The manifest `entity.toml` beside `Cargo.toml` names the type and the component: `type = "counter"` and
+//! `component = "target/ostraca/counter.wasm"`. `ostraca build` compiles it, `ostraca deploy --build` also deploys it, and then
+//! `ostraca send counter/alice add 2` prints `2`. Each id is an entity with a state of its own, which begins with
+//! [`Default`].
+//!
+//! # What may be relied on
 //!
 //! **Messages.** A method with `&mut self` is a command; one with `&self` is a query, which must not change state.
 //! Arguments are a JSON object with the parameters' names. A single parameter may also come as the bare JSON value;

@@ -1,22 +1,98 @@
 //! Sends messages to entities: sessions, retries under the same id, deadlines, pipelining, reconnects.
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use ostraca_client::{Client, Entity, Profile};
+//! This page is for programs that talk to a cluster. To run a node inside a program, see the crate `ostraca-node`; to
+//! write an entity, see `ostraca-sdk`. This crate contains no WebAssembly engine and no store.
 //!
-//! let client = Client::connect(Profile::find(None)?).await?;
-//! let session = client.session();
-//! let answer = session.command(&Entity::new("counter", "alice"), "add", "1").await?;
-//! println!("{:?}", answer.body);
-//! client.close().await;
-//! # Ok(()) }
+//! # Example
+//!
+//! It needs a running node with the type `counter` of `examples/counter`, and a profile: the addresses of nodes and a
+//! certificate. `ostraca dev` and `ostraca ca issue client` write profiles.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use ostraca_client::{CallError, CallOptions, Client, Entity, Profile};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // $OSTRACA_PROFILE, or .ostraca/profile.toml here or in a directory above.
+//!     let client = Client::connect(Profile::find(None)?).await?;
+//!     let session = client.session();
+//!     let alice = Entity::new("counter", "alice");
+//!
+//!     // Both are queued when `command` returns, and run in this order. Awaiting a call only waits for its outcome.
+//!     let first = session.command(&alice, "add", "1");
+//!     let second = session.command(&alice, "add", "2");
+//!     println!("version {} after the first", first.await?.version);
+//!     println!("{}", String::from_utf8_lossy(&second.await?.body));
+//!
+//!     let options = CallOptions { timeout: Duration::from_secs(2), ..CallOptions::default() };
+//!     match session.send(&alice, "add", "3", &options).await {
+//!         Ok(reply) => println!("{}", String::from_utf8_lossy(&reply.body)),
+//!         Err(CallError::Application { code, message, .. }) => println!("{code}: {message}"),
+//!         Err(CallError::NotRun { code, retry_after, .. }) => {
+//!             println!("no effect ({code}): may be called anew, after {retry_after:?}");
+//!         }
+//!         Err(CallError::Unknown { id, .. }) => {
+//!             // Never call it anew: under its own id it runs at most once, however often it is sent.
+//!             let again = CallOptions { resend: Some(id), ..CallOptions::default() };
+//!             let reply = session.send(&alice, "add", "3", &again).await?;
+//!             println!("{}", String::from_utf8_lossy(&reply.body));
+//!         }
+//!         Err(other) => return Err(other.into()),
+//!     }
+//!     client.close().await;
+//!     Ok(())
+//! }
 //! ```
 //!
-//! A [`Session`] is a sender's series of numbered messages (R17). Those to one entity run in the order of the
-//! calls, each at most once however often the client sends it. A call ends in one of three ways (R16): final
-//! ([`Reply`] or [`CallError::Application`]), [`CallError::NotRun`], or [`CallError::Unknown`]. A message sent
-//! as a query has no effect, so where a command would be in doubt it is only [`CallError::Unanswered`].
-//! [`ledger`] decides all this, without clock or socket; the rest of the crate carries it out.
+//! # Sessions
+//!
+//! A [`Session`] is a sender's series of numbered messages (R17). Those to one entity run in the order of the calls,
+//! each at most once however often the client sends it. Messages of different sessions are not ordered, and neither
+//! are those of one session to different entities.
+//!
+//! One session serves any number of entities, and clones of it are the same session. An entity remembers each session
+//! that sent it commands, so do not make one for each message. A node takes 256 messages of a session at a time and
+//! the client keeps the rest in memory: at most 65,536 calls and 64 MiB of bodies, beyond which calls end at once as
+//! `session-full`. To continue a session in another process, keep [`Session::id`] and [`Session::next_sequence`], and
+//! call [`Client::session_with_id`].
+//!
+//! # Retries
+//!
+//! The client sends a message again by itself until the call's deadline, always under the same id: when its connection
+//! breaks, when the cluster refuses the message for now (a shard moves, a mailbox is full), and when a node does not
+//! know whether it ran. The pauses grow from 10 ms to 1 s, or to what a node asks for. A copy of a message that ran
+//! gets the recorded reply and does not run again.
+//!
+//! A broken connection is made again, at any of the profile's addresses. The client also leaves a node that answers
+//! while no message gets through for [`ConnectOptions::stall_timeout`]. So a profile should name several nodes.
+//! Only the first connection is the caller's to retry: [`Client::connect`] tries each address once.
+//!
+//! # Deadlines
+//!
+//! [`CallOptions::timeout`], 10 s by default, is how long the caller waits (R22). It includes the wait for a
+//! connection. It also keeps the message from starting later, but it does not interrupt a turn that runs. Dropping a
+//! [`Call`] takes nothing back.
+//!
+//! # Errors
+//!
+//! A call ends in one of these ways (R16). All of them carry the message's id, the errors also a stable code;
+//! `docs/errors.md` in the repository has a row for each.
+//!
+//! | Outcome | What happened | What the caller may do |
+//! |---|---|---|
+//! | [`Reply`] | it ran, and its effects are durable | |
+//! | [`CallError::Application`] | the method refused; the entity's state is as before | not the same again: the refusal is final |
+//! | [`CallError::ReplyDropped`] | it ran, and its reply is no longer kept | query the entity |
+//! | [`CallError::NotRun`] | no effect, now or later | call it anew; `retry_after` says whether that may help |
+//! | [`CallError::Unknown`] | it may have run, or may still run | send it again under its id ([`CallOptions::resend`]) |
+//! | [`CallError::Unanswered`] | a query got no answer | query again: a query has no effect |
+//!
+//! # Inside
+//!
+//! [`ledger`] decides all this, without clock or socket; the rest of the crate carries it out. [`Client`] also has what
+//! operators need: deployments, status, drains, events.
 
 mod admin;
 mod call;
