@@ -1,5 +1,70 @@
 //! Wires the parts into a running node: owns start, drain and stop.
 //!
+//! # A node inside a program
+//!
+//! The command `ostraca` is one program that runs nodes. Another one needs this crate, a tokio runtime with several
+//! threads, and three calls: [`init()`] (or [`join`]) once for each node, [`Config::load`], and [`Node::start`].
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use ostraca_client::{Client, Profile};
+//! use ostraca_node::config::ClusterSettings;
+//! use ostraca_node::{Config, InitOptions, Node, compiler_main, init};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // First of all: the node starts this program again to compile components.
+//!     compiler_main();
+//!
+//!     let dir = Path::new("data/n1");
+//!     let profile = dir.join("profile.toml");
+//!     if !dir.join("ostraca.toml").exists() {
+//!         let listen = "127.0.0.1:7411".parse()?;
+//!         let cluster = init(
+//!             dir,
+//!             &InitOptions {
+//!                 cluster_name: "embedded".into(),
+//!                 node: "n1".into(),
+//!                 listen,
+//!                 shards: 64,
+//!                 settings: ClusterSettings::default(),
+//!             },
+//!         )?;
+//!         // The certificate of an administrator, for `ostraca` and for clients.
+//!         Profile::new(vec![listen.to_string()], &cluster.ca_pem, &cluster.admin).save(&profile)?;
+//!     }
+//!
+//!     tokio::runtime::Runtime::new()?.block_on(async {
+//!         let mut node = Node::start(Config::load(&dir.join("ostraca.toml"))?).await?;
+//!         println!("serving at {}", node.address());
+//!         // The program's own clients connect like any other.
+//!         let client = Client::connect(Profile::load(&profile)?).await?;
+//!         let failure = tokio::select! {
+//!             stop = tokio::signal::ctrl_c() => { stop?; None }
+//!             failure = node.wait_for_failure() => Some(failure),
+//!         };
+//!         client.close().await;
+//!         node.stop(Duration::from_secs(20)).await;
+//!         failure.map_or(Ok(()), |failure| Err(failure.into()))
+//!     })
+//! }
+//! ```
+//!
+//! - **Compiling.** Components are compiled in a process of its own, with limits ([`compiler_main`]). A program whose
+//!   `main` cannot call it first names another one in the configuration: `[compiler] program = "/usr/bin/ostraca"`.
+//! - **Files.** An empty directory never becomes a node by itself. [`init()`] and [`join`] create one and overwrite
+//!   nothing; the store is locked while a node uses it.
+//! - **Threads.** The network runs on the caller's runtime. Guests, leases and the store have threads of their own.
+//! - **Failure.** [`Node::wait_for_failure`] resolves when the node cannot continue: stop it, and start a new one. A
+//!   panic of the node's own state machine ends the whole process, so that a supervisor restarts it.
+//! - **Stop.** [`Node::stop`] hands the shards over first. A process that ends without it loses nothing that was
+//!   acknowledged; the cluster then waits for its lease.
+//! - **Settings.** [`Config::default_toml`] is the reference: every setting with its default, unit and memory.
+//! - **Logs.** The crate writes `tracing` events and installs no subscriber.
+//!
+//! # Inside
+//!
 //! The parts are crates of their own, and each says what drives it: workers (`ostraca-workers`) drive the shards'
 //! machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`) drives the node's
 //! machine, and operators are answered by `ostraca-admin`. What is here opens or finds the stores, binds the socket,
