@@ -243,3 +243,55 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ClusterId, Epoch, Incarnation, ShardId, ShardPath};
+    use crate::shard::{Ownership, Settings};
+
+    fn claiming(context: &mut Context) -> ShardClaim {
+        let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) };
+        let (cluster, epoch, node) = (ClusterId(1), Epoch(1), "a".into());
+        let incarnation = Incarnation::default();
+        ShardClaim::new(context, Ownership { cluster, shard, epoch, node, incarnation })
+    }
+
+    fn commit(claim: &ShardClaim, entity: &str) -> Commit {
+        Commit {
+            claim: claim.current().clone(),
+            entity: Entity::new("t", entity),
+            expected_version: 0,
+            head: Head::default(),
+            writes: Vec::new(),
+            extensions: Extensions::default(),
+        }
+    }
+
+    #[test]
+    fn r3_commits_wait_for_the_claim_and_keep_their_order() {
+        let mut context = Context::new(Settings::default());
+        let mut claim = claiming(&mut context);
+        let mut gate = Gate::default();
+        for entity in ["a", "b", "a"] {
+            gate.submit(&mut context, &claim, commit(&claim, entity));
+        }
+        assert!(!gate.has_outstanding() && gate.entities_with_unsent().len() == 3);
+        assert_eq!(gate.take_unsent(Some(&Entity::new("t", "b"))).len(), 1);
+        assert!(claim.take_answer(1) && !claim.take_answer(1), "an answer counts once");
+        claim.on_granted(&context);
+        claim.on_unknown_commit();
+        claim.claim_again(&mut context);
+        assert!(claim.take_answer(2));
+        claim.on_granted(&context);
+        gate.send_unsent(&mut context, &claim);
+        gate.submit(&mut context, &claim, commit(&claim, "c"));
+        let sent = std::iter::from_fn(|| context.poll()).filter_map(|action| match action {
+            Action::Commit(commit) => Some((commit.entity.id.to_string(), commit.claim.number)),
+            _ => None,
+        });
+        assert_eq!(sent.collect::<Vec<_>>(), ["a", "a", "c"].map(|id| (id.to_owned(), 2)));
+        (0..3).for_each(|_| gate.on_answer());
+        assert!(!gate.has_outstanding());
+    }
+}

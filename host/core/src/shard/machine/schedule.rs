@@ -76,3 +76,29 @@ impl Schedule {
         *self = Self::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::mailbox::QueuedTotal;
+
+    #[test]
+    fn an_entity_is_due_once_at_its_earliest_time() {
+        let mut schedule = Schedule::default();
+        let (a, b) = (Entity::new("t", "a"), Entity::new("t", "b"));
+        let [mut first, mut second] =
+            [0, 0].map(|now| ResidentEntity::new(now, &QueuedTotal::default()));
+        schedule.wake_entity_by(&a, &mut first, 50);
+        schedule.wake_entity_by(&a, &mut first, 20);
+        schedule.wake_entity_by(&a, &mut first, 90);
+        schedule.wake_entity_by(&b, &mut second, 30);
+        schedule.wake_by(25);
+        assert_eq!((first.timer, schedule.next_wake()), (Some(20), Some(20)));
+        assert_eq!(schedule.take_due(19), None);
+        assert_eq!(schedule.take_due(40), Some(a));
+        assert_eq!(schedule.next_wake(), Some(25), "the machine's own time");
+        schedule.on_tick();
+        schedule.forget(&b, second.timer);
+        assert_eq!((schedule.take_due(99), schedule.next_wake()), (None, None));
+    }
+}

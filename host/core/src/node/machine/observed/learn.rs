@@ -135,3 +135,59 @@ fn notify_assignment_changes(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extensions::Extensions;
+    use crate::ids::Incarnation;
+    use crate::node::machine::NodeIdentity;
+    use crate::node::{Action, Settings};
+    use crate::rows::Roles;
+
+    fn row(renewals: u64, status: NodeStatus) -> NodeRow {
+        NodeRow {
+            incarnation: Incarnation { counter: 1, nonce: 1 },
+            renewals,
+            status,
+            draining: false,
+            store_available: true,
+            roles: Roles::ALL,
+            version: 1,
+            registered_at: 0,
+            addresses: Vec::new(),
+            format: 1,
+            lease: 3_000,
+            settings_revision: 0,
+            extensions: Extensions::default(),
+        }
+    }
+
+    #[test]
+    fn only_more_than_a_renewal_affects_decisions() {
+        let identity = NodeIdentity {
+            node: "me".into(),
+            roles: Roles::ALL,
+            version: 1,
+            addresses: Vec::new(),
+            shard_count: 4,
+            seed: 1,
+        };
+        let mut context = Context::new(Settings::default(), identity);
+        let mut observed = ObservedCluster::new(4);
+        let mut learn = |renewals, status, revision| {
+            let row = row(renewals, status);
+            let change = observed.learn_node(&mut context, "a".into(), row, revision);
+            let notices = std::iter::from_fn(|| context.poll())
+                .filter(|action| matches!(action, Action::Notify(_)))
+                .count();
+            change.map(|change| {
+                (change.affects_ownership, change.affects_decisions, change.affects_routes, notices)
+            })
+        };
+        assert_eq!(learn(0, NodeStatus::Live, 5), Some((true, true, true, 1)), "it joins");
+        assert_eq!(learn(1, NodeStatus::Live, 6), Some((false, false, false, 0)), "it renews");
+        assert_eq!(learn(2, NodeStatus::Live, 6), None, "no newer revision");
+        assert_eq!(learn(1, NodeStatus::Dead, 7), Some((true, true, true, 1)), "it is dead");
+    }
+}
