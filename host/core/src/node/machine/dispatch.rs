@@ -154,13 +154,15 @@ impl Machine {
                 }
             }
             (RowKey::Manager, Row::Manager(row)) => {
-                if observed.learn_manager(context, row, revision) == Some(true) {
+                let is_new_term = observed.learn_manager(context, row, revision) == Some(true);
+                if is_new_term {
                     holdings.report_soon(context);
                     holdings.restart_manager_silence_timers(context);
                 }
             }
             (RowKey::Assignments(chunk), Row::Assignments(row)) => {
-                if observed.learn_chunk(context, chunk, row, revision) {
+                let is_newer = observed.learn_chunk(context, chunk, row, revision);
+                if is_newer {
                     manager.request_decision();
                     holdings.on_chunk_changed(chunk);
                 }
