@@ -77,7 +77,7 @@ impl<'b> Arguments<'b> {
                 return Err(this.unknown(&name));
             };
             if this.values[at].replace(value.get()).is_some() {
-                return Err(this.refuse(&format!("argument `{name}` is there twice")));
+                return Err(this.refuse(&format!("duplicate argument `{name}`")));
             }
         }
         Ok(this)

@@ -114,7 +114,7 @@ fn report_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|panic| {
-            let message = panic.payload_as_str().unwrap_or("a panic without a text");
+            let message = panic.payload_as_str().unwrap_or("panic without a message");
             let (file, line) = panic.location().map_or(("", 0), |at| (at.file(), at.line()));
             wit::log::report_panic(message, file, line);
         }));

@@ -98,7 +98,7 @@ impl<E: Serialize + DeserializeOwned + Default> StateModel<E> for WholeState {
         // Once such a value is stored, no message could repair it, because the entity would not even start.
         if let Err(error) = state::from_json::<E>(&bytes) {
             does_not_encode::<E>(&format!(
-                "its own JSON does not become it again: {error} (fields that are left out when they are written need \
+                "it cannot be decoded from its own JSON: {error} (fields that are skipped when it is written need \
                  #[serde(default)])"
             ));
         }

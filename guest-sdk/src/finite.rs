@@ -16,7 +16,7 @@ pub(crate) fn check<T: Serialize + ?Sized>(value: &T) -> Result<(), String> {
     match value.serialize(FiniteCheck) {
         Err(NonFinite::Number { number, place }) => {
             let at = if place.is_empty() { String::new() } else { format!(" in `{place}`") };
-            Err(format!("JSON has no {number}{at}"))
+            Err(format!("JSON cannot express {number}{at}"))
         }
         // A type that cannot be serialized fails again when it is written.
         Ok(()) | Err(NonFinite::Refused) => Ok(()),

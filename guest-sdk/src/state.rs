@@ -113,7 +113,7 @@ fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> T {
     match from_json(value) {
         Ok(value) => value,
         Err(error) => panic!(
-            "state-does-not-decode: the value of key `{key}` is not a `{}`: {error}; read old forms with get_raw, or \
+            "state-does-not-decode: the value of key `{key}` is not a `{}`: {error}; read the old format with get_raw, or \
              give new fields #[serde(default)], and deploy again; nothing was changed",
             std::any::type_name::<T>()
         ),

@@ -169,7 +169,7 @@ fn arguments_that_do_not_fit_are_refused_by_name() {
     let double = call_raw::<Box_>("put", br#"{"name":"a","count":1,"count":2}"#);
     assert_eq!(
         double,
-        Err(MessageError::InvalidArguments(format!("{shown}argument `count` is there twice")))
+        Err(MessageError::InvalidArguments(format!("{shown}duplicate argument `count`")))
     );
     for body in [&b"{"[..], b"{}x", b"\xff", b"{\"name\":}", b"[", &[b'['; 100_000]] {
         assert!(matches!(call_raw::<Box_>("put", body), Err(MessageError::InvalidArguments(_))));

@@ -10,7 +10,7 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream> {
     let Data::Enum(data) = &item.data else {
         return Err(Error::new(
             item.span(),
-            "ApplicationError is derived for enums, whose variants give the codes; for one error on the spot use \
+            "ApplicationError can only be derived for enums, whose variants give the codes; for a single error use \
              ostraca_sdk::Error::new(\"code\", \"message\")",
         ));
     };
@@ -51,14 +51,14 @@ fn code(variant: &Variant) -> Result<String> {
             let text: LitStr = attribute.parse_args().map_err(|_| {
                 Error::new(
                     attribute.span(),
-                    "write the code as a text: #[code(\"insufficient-funds\")]",
+                    "the code must be a string literal: #[code(\"insufficient-funds\")]",
                 )
             })?;
             code = text.value();
         }
     }
     if code.is_empty() || code.len() > 128 {
-        return Err(Error::new(variant.span(), "a code has 1 to 128 bytes"));
+        return Err(Error::new(variant.span(), "a code must have 1 to 128 bytes"));
     }
     Ok(code)
 }

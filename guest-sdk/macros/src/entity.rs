@@ -29,7 +29,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     if !block.generics.params.is_empty() {
         return Err(Error::new(
             block.generics.span(),
-            "an entity cannot be generic: a component holds one entity type",
+            "an entity cannot be generic: a component contains one entity type",
         ));
     }
 
@@ -76,7 +76,7 @@ fn output(
         quote_spanned! {entity.span()=>
             const _: () = ::core::assert!(
                 ::core::mem::size_of::<#entity>() == 0,
-                "with state = \"keys\" the struct must be empty: what it held would not be durable; keep it under a key",
+                "with state = \"keys\" the struct must be empty: its fields would not be durable; store them under keys",
             );
         }
     });
@@ -100,7 +100,9 @@ fn state(arguments: TokenStream) -> Result<StateModel> {
     let mut state = StateModel::Whole;
     let read = |meta: ParseNestedMeta<'_>| {
         if !meta.path.is_ident("state") {
-            return Err(meta.error("unknown option; there is only state = \"struct\" or \"keys\""));
+            return Err(
+                meta.error("unknown option; the only one is state = \"struct\" or \"keys\"")
+            );
         }
         let text: LitStr = meta.value()?.parse()?;
         state = match text.value().as_str() {
@@ -109,7 +111,7 @@ fn state(arguments: TokenStream) -> Result<StateModel> {
             _ => {
                 return Err(Error::new(
                     text.span(),
-                    "state is \"struct\" (the default) or \"keys\"",
+                    "state must be \"struct\" (the default) or \"keys\"",
                 ));
             }
         };
@@ -149,7 +151,10 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
         return Err(Error::new(span, "#[message], #[start] and #[stop] take no options"));
     }
     if let Some(span) = second {
-        return Err(Error::new(span, "a method is one of #[message], #[start] and #[stop]"));
+        return Err(Error::new(
+            span,
+            "a method can have only one of #[message], #[start] and #[stop]",
+        ));
     }
     Ok(found)
 }
@@ -159,7 +164,7 @@ fn once(slot: &mut Option<TokenStream>, function: &ImplItemFn, what: &str) -> Re
     if slot.replace(hook).is_some() {
         return Err(Error::new(
             function.sig.span(),
-            format!("there is another #[{what}] hook; an entity has at most one"),
+            format!("duplicate #[{what}] hook: an entity has at most one"),
         ));
     }
     Ok(())

@@ -34,7 +34,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
     let ident = &signature.ident;
     let name = ident.unraw().to_string();
     if name.len() > 128 {
-        return Err(Error::new(ident.span(), "a method's name has at most 128 bytes"));
+        return Err(Error::new(ident.span(), "a method's name must have at most 128 bytes"));
     }
     let kind = if mutable { quote!(Command) } else { quote!(Query) };
     let summary = summary(&function.attrs);
@@ -96,7 +96,10 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
         });
     }
     if let ReturnType::Type(_, ty) = &signature.output {
-        return Err(Error::new(ty.span(), "a #[stop] hook returns nothing: nobody waits for it"));
+        return Err(Error::new(
+            ty.span(),
+            "a #[stop] hook returns nothing: nobody receives its result",
+        ));
     }
     Ok(quote!(|entity, reason| #call))
 }
@@ -131,7 +134,7 @@ fn check(signature: &Signature, what: &str) -> Result<()> {
         return Err(Error::new(
             keyword.span(),
             format!(
-                "a #[{what}] is not async: a turn runs to its end, and the host suspends it where it waits"
+                "a #[{what}] is not async: a turn runs to completion, and the host suspends it while it waits"
             ),
         ));
     }
@@ -141,7 +144,9 @@ fn check(signature: &Signature, what: &str) -> Result<()> {
     if !signature.generics.params.is_empty() {
         return Err(Error::new(
             signature.generics.span(),
-            format!("a #[{what}] cannot be generic: name the types, so that JSON can become them"),
+            format!(
+                "a #[{what}] cannot be generic: use concrete types, which JSON can be decoded into"
+            ),
         ));
     }
     Ok(())
@@ -165,11 +170,11 @@ fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     match &*parameter.ty {
         Type::Reference(ty) => Err(Error::new(
             ty.span(),
-            "a #[message]'s parameter is owned, not borrowed: use String for &str, Vec<T> for &[T]",
+            "a #[message]'s parameter must be owned, not borrowed: use String for &str, Vec<T> for &[T]",
         )),
         Type::ImplTrait(ty) => Err(Error::new(
             ty.span(),
-            "a #[message] cannot be generic: name the types, so that JSON can become them",
+            "a #[message] cannot be generic: use concrete types, which JSON can be decoded into",
         )),
         ty => Ok((name.ident.unraw().to_string(), ty)),
     }

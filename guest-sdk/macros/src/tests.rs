@@ -140,7 +140,7 @@ fn hook_signatures_are_fixed_and_hooks_are_unique() {
             #[stop]
             fn a(&mut self) {}
         ))
-        .contains("is one of")
+        .contains("can have only one of")
     );
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn delete(key: &str) -> bool {
 
 pub(crate) fn list(prefix: &str, limit: u32, cursor: Option<&str>) -> Page {
     if !(1..=1000).contains(&limit) {
-        panic!("invalid-limit: a page has 1 to 1000 entries, not {limit}");
+        panic!("invalid-limit: the limit must be 1 to 1000, not {limit}");
     }
     let limit = limit as usize;
     with(|world| {
@@ -120,7 +120,7 @@ pub(crate) fn log(level: Level, message: &str) {
 
 fn check_key(key: &str) {
     if key.is_empty() || key.len() > 512 {
-        panic!("invalid-key: a key has 1 to 512 bytes, not {}", key.len());
+        panic!("invalid-key: a key must have 1 to 512 bytes, not {}", key.len());
     }
 }
 
@@ -130,7 +130,7 @@ fn check_write(what: &str, key: &str) {
         world.message.as_ref().is_some_and(|message| message.kind == MessageKind::Query)
     }) {
         panic!(
-            "write-in-query: a query may change nothing, but called state::{what} on key `{key}`"
+            "write-in-query: a query must not change state, but called state::{what} on key `{key}`"
         );
     }
 }

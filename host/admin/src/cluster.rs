@@ -34,7 +34,7 @@ impl AdminService {
             settings.set(name, value).map_err(bad)?;
         }
         if settings.lane_ttl != before.lane_ttl {
-            let why = "`entities.lane-ttl` is fixed since `ostraca init`";
+            let why = "`entities.lane-ttl` cannot change after `ostraca init`";
             return Err(bad(why.into()));
         }
         if settings == before {
@@ -94,11 +94,11 @@ fn to_problem(error: catalog::Error) -> Problem {
     let (retryable, code) = (error.is_retryable(), error.code());
     let (retryable, help) = match &error {
         catalog::Error::RowConflict(_) => {
-            (true, "somebody else changed it at the same time: try again")
+            (true, "it was changed concurrently: try again")
         }
         catalog::Error::FormatNotSupported(_) => (
             false,
-            "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again",
+            "update these nodes, or forget lost ones (`ostraca forget`); then retry",
         ),
         _ => (retryable, ""),
     };

@@ -63,7 +63,7 @@ impl Deployer {
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
-            let text = format!("a manifest of {bytes} bytes; {MAX_MANIFEST_BYTES} are taken");
+            let text = format!("manifest is {bytes} bytes, limit is {MAX_MANIFEST_BYTES}");
             return Err(problem("deployment-too-large", text, "shorten the manifest"));
         }
         let manifest = Manifest::parse(&upload.manifest, "entity.toml").map_err(|error| {
@@ -72,7 +72,7 @@ impl Deployer {
         if manifest.pool != POOL {
             return Err(problem(
                 "unknown-pool",
-                format!("there is no pool `{}`; this cluster has `{POOL}`", manifest.pool),
+                format!("unknown pool `{}`; this cluster has `{POOL}`", manifest.pool),
                 "leave `pool` out of the manifest",
             ));
         }
@@ -122,7 +122,7 @@ impl Deployer {
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
-                "manifest, names and summaries of methods take {} bytes; {MAX_ROW_VALUE_BYTES} are kept",
+                "manifest, names and summaries of methods take {} bytes, limit is {MAX_ROW_VALUE_BYTES}",
                 value.len()
             );
             return Err(problem("deployment-too-large", text, "shorten the manifest"));
@@ -133,7 +133,7 @@ impl Deployer {
         // Nothing of the upload is needed any more: free its slot for its sender's next deploy.
         drop(upload.permit);
         if digest != upload.digest {
-            let text = "the store keeps the component under another digest";
+            let text = "the store stored the component under another digest";
             return Err(problem("store-failed", text, "report it"));
         }
         // Precedes the row too: entities may be activated as soon as the row exists.
@@ -165,7 +165,7 @@ impl Deployer {
         let (asked, most) = (&manifest.limits, &self.ceilings);
         if asked.memory > most.memory {
             let text = format!(
-                "`limits.memory` is {}, and this node's `memory-ceiling` in `[guests]` is {}",
+                "`limits.memory` is {}, but this node's `memory-ceiling` in `[guests]` is {}",
                 units::format_size(asked.memory),
                 units::format_size(most.memory)
             );
@@ -174,7 +174,7 @@ impl Deployer {
         }
         if asked.turn_time > most.turn_time {
             let text = format!(
-                "`limits.turn-time` is {}, and this node's `turn-time-ceiling` in `[guests]` is {}",
+                "`limits.turn-time` is {}, but this node's `turn-time-ceiling` in `[guests]` is {}",
                 units::format_duration(asked.turn_time),
                 units::format_duration(most.turn_time)
             );
@@ -276,15 +276,15 @@ fn expected(upload: &Upload, manifest: &Manifest, stands: u64) -> Result<(), Pro
 /// Help text for a refused component; empty where the error text already says what to do.
 fn help(code: &str) -> &'static str {
     match code {
-        "not-wasm" => "deploy the component that `ostraca build` makes",
+        "not-wasm" => "deploy the component that `ostraca build` produces",
         "missing-export" | "wrong-signature" => {
             "build it with the SDK of this release, or implement the world in `wit/`"
         }
         "import-not-granted" => {
-            "take the import out: entities get no files, sockets or environment"
+            "remove the import: entities have no files, sockets or environment"
         }
         "too-many-core-instances" => {
-            "link its modules into fewer, or compose fewer components; or raise `core-instances` in `[components]` on every node: instances beyond 64 run outside the pool"
+            "link its modules into fewer ones, or compose fewer components; or raise `core-instances` in `[components]` on every node: instances beyond 64 run outside the pool"
         }
         "too-many-component-instances"
         | "too-many-memories"
@@ -302,9 +302,9 @@ fn help(code: &str) -> &'static str {
             "split its largest functions or leave out what it does not need; or raise the setting on every node"
         }
         "compiler-crashed" => {
-            "the node goes on; if other components compile, report it with this component"
+            "the node is unaffected; if other components compile, report this as a bug, with the component"
         }
-        "compiler-unavailable" => "look at the node's log and at `[compiler]` in its configuration",
+        "compiler-unavailable" => "check the node's log and `[compiler]` in its configuration",
         _ => "",
     }
 }
@@ -322,13 +322,13 @@ fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Dep
 fn changed(kind: &str, stands: u64, expected: u64) -> Problem {
     problem(
         "revision-mismatch",
-        format!("revision {stands} of `{kind}` stands, not {expected}"),
-        "look at `ostraca deployments`, then deploy again",
+        format!("the current revision of `{kind}` is {stands}, expected {expected}"),
+        "check `ostraca deployments`, then deploy again",
     )
 }
 
 fn to_problem(error: catalog::Error) -> Problem {
-    let help = "try again; `ostraca status` says how the store does";
+    let help = "try again; `ostraca status` shows the store's state";
     let retryable = error.is_retryable();
     Problem { retryable, ..problem(error.code(), error.to_string(), help) }
 }

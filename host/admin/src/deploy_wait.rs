@@ -38,8 +38,10 @@ impl AdminService {
                         continue;
                     }
                     Ok(Progress::Waits) => {
-                        let why =
-                            format!("it had not compiled it within {:?}", self.deploy_wait_timeout);
+                        let why = format!(
+                            "compilation did not finish within {:?}",
+                            self.deploy_wait_timeout
+                        );
                         unanswered.push(NodeIssue { node, reason: why });
                     }
                     Err(why) => unanswered.push(why),

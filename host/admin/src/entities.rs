@@ -56,8 +56,10 @@ impl AdminService {
             return Err(unknown_type(&types, &request.r#type));
         }
         if request.shard > self.shard_count {
-            let text =
-                format!("there is no shard {}; there are {}", request.shard, self.shard_count);
+            let text = format!(
+                "shard {} does not exist; the pool has {} shards",
+                request.shard, self.shard_count
+            );
             return Err(problem("unknown-shard", text, "shards are counted from 1"));
         }
         let (first, mut after) = match request.shard {
@@ -70,8 +72,12 @@ impl AdminService {
             let Some((at, rest)) =
                 cursor(&request.cursor).filter(|(at, _)| (first..=last).contains(at))
             else {
-                let help = "take what an earlier page gave, or leave it out";
-                return Err(problem("invalid-cursor", "that is no cursor of a page before", help));
+                let help = "pass the cursor of an earlier page, or leave it out";
+                return Err(problem(
+                    "invalid-cursor",
+                    "the cursor is not from an earlier page",
+                    help,
+                ));
             };
             shard = at;
             after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));
@@ -185,7 +191,7 @@ impl AdminService {
         let loaded = match asked {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
-            None => return Err(problem("store-unavailable", "the store gave no answer", "")),
+            None => return Err(problem("store-unavailable", "the store did not respond", "")),
         };
         let view = self.current_view();
         let (epoch, owner) = (view.epoch(shard), view.owner(shard));

@@ -69,13 +69,14 @@ impl AdminService {
             let _ = tokio::time::timeout(SEEN, pictures.wait_for(|view| !dead(view))).await;
             return answer(false);
         }
-        let text = format!("the row of node `{node}` changes all the time");
+        let text = format!("the row of node `{node}` keeps changing");
         Err(Problem { retryable: true, ..problem("row-conflict", text, "try again") })
     }
 }
 
 fn node_live_problem(node: &str) -> Problem {
-    let text = format!("node `{node}` lives: only one that is gone can be forgotten");
-    let help = "stop it first, in good order with SIGTERM; one that died is marked dead within seconds by the manager";
+    let text = format!("node `{node}` is live: only a dead node can be forgotten");
+    let help =
+        "stop it gracefully first, with SIGTERM; the manager marks a dead node within seconds";
     problem("node-live", text, help)
 }

@@ -23,8 +23,12 @@ impl AdminService {
             return Err(unknown_node(&view, node));
         };
         if row.status != NodeStatus::Live {
-            let text = format!("node `{node}` does not live: it has nothing to hand over");
-            return Err(problem("node-not-live", text, "`ostraca nodes` shows how nodes stand"));
+            let text = format!("node `{node}` is not live: it owns no shards");
+            return Err(problem(
+                "node-not-live",
+                text,
+                "`ostraca nodes` shows the status of nodes",
+            ));
         }
         let others = view.nodes.iter().any(|(other, row)| {
             *other != name
@@ -76,7 +80,7 @@ impl AdminService {
         let mut live = view.nodes.values().filter(|row| row.status == NodeStatus::Live);
         let first = live.next().map(|row| row.version);
         let held_up = match live.any(|row| Some(row.version) != first) {
-            true => "nodes run different versions: nothing is balanced until they are alike",
+            true => "nodes run different versions: no rebalancing until they run the same one",
             false => "",
         };
         Ok(AdminOutput::RebalancePlan(RebalancePlan { moves, blocked_reason: held_up.into() }))

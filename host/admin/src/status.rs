@@ -136,7 +136,7 @@ impl StatusReporter {
             problems::status_problem(
                 "type-broken",
                 format!("`{name}` cannot be run on this node: {why}"),
-                "deploy it anew: `ostraca deploy` says why if it does not work",
+                "deploy it again: `ostraca deploy` shows what is wrong",
             )
         }));
         let panics = Stats::get(&stats.panics)
@@ -144,46 +144,48 @@ impl StatusReporter {
         if panics > 0 {
             problems.push(problems::status_problem(
                 "panics",
-                format!("{panics} panics of the node's own code were contained since it started"),
+                format!("the node has contained {panics} panics of its own code since it started"),
                 "report them with the node's log; restart the node if messages keep failing",
             ));
         }
-        let held = gateway.router_stats();
-        let mut numbers = BTreeMap::from([
+        let router = gateway.router_stats();
+        let mut metrics = BTreeMap::from([
             ("types".into(), gateway.types.snapshot().len() as u64),
-            ("shards".into(), shards),
+            ("held_shards".into(), shards),
             ("shards_serving".into(), serving),
             ("entities_in_memory".into(), sum(|g| &g.entities)),
-            ("queued".into(), sum(|g| &g.queued)),
-            ("held".into(), held.buffered as u64),
-            ("passed_on".into(), held.in_flight as u64),
+            ("queued_messages".into(), sum(|g| &g.queued)),
+            ("buffered_messages".into(), router.buffered as u64),
+            ("in_flight_messages".into(), router.in_flight as u64),
             ("turns".into(), Stats::get(&stats.turns)),
             ("commits".into(), Stats::get(&stats.commits)),
             ("activations".into(), Stats::get(&stats.activations)),
             ("failed_turns".into(), Stats::get(&stats.failed_turns)),
             ("failing_entities".into(), stats.failing_entities.count().0),
-            ("not_run".into(), Stats::get(&stats.not_run)),
-            ("unknown".into(), Stats::get(&stats.unknown)),
-            ("panics".into(), panics),
-            ("words_lost".into(), Stats::get(&stats.control_messages_dropped)),
-            ("words_ignored".into(), Stats::get(&stats.control_messages_ignored)),
+            ("messages_not_run".into(), Stats::get(&stats.not_run)),
+            ("messages_unknown".into(), Stats::get(&stats.unknown)),
+            ("contained_panics".into(), panics),
+            ("control_messages_dropped".into(), Stats::get(&stats.control_messages_dropped)),
+            ("control_messages_ignored".into(), Stats::get(&stats.control_messages_ignored)),
             ("store_sequence".into(), identity.durable_sequence),
-            ("store_opened".into(), identity.open_count),
+            ("store_open_count".into(), identity.open_count),
         ]);
-        let mut texts = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
+        let mut info = BTreeMap::from([("cluster_name".into(), identity.cluster_name.clone())]);
         if !failing.is_empty() {
             let more = if stats.failing_entities.count().1 { ", and more" } else { "" };
             let types: Vec<_> = failing.iter().map(problems::failing_type).collect();
-            texts.insert("failing".into(), format!("{}{more}", types.join("; ")));
+            info.insert("failing_types".into(), format!("{}{more}", types.join("; ")));
         }
         if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::WasmRuntime::status) {
-            numbers.insert("live_instances".into(), u64::from(shape.live_instances));
-            numbers.insert("max_live_instances".into(), u64::from(shape.max_live_instances));
-            texts.insert("allocator".into(), shape.allocator.name().into());
+            metrics.insert("live_instances".into(), u64::from(shape.live_instances));
+            metrics.insert("max_live_instances".into(), u64::from(shape.max_live_instances));
+            info.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fallback_reason {
                 problems.push(problems::status_problem(
                     "allocator-fallback",
-                    format!("instances are mapped on demand, as there is no pool: {why}"),
+                    format!(
+                        "pooling allocator unavailable; instances are allocated on demand: {why}"
+                    ),
                     "set `allocator = \"pooling\"` to make this an error at start",
                 ));
             }
@@ -199,8 +201,8 @@ impl StatusReporter {
                 None if cluster.store_node.is_empty() => "another node's".into(),
                 None => format!("of node {}", cluster.store_node),
             },
-            metrics: numbers,
-            info: texts,
+            metrics,
+            info,
             problems,
             cluster_status: Some(cluster),
         }

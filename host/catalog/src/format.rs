@@ -40,7 +40,7 @@ pub async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), Error> {
     rows::write(store, key, Some(revision), &ClusterRow { target_format: row.format, ..row })
         .await?;
     let text =
-        format!("format {to} cannot be read by every node that lives: {}", behind.join(", "));
+        format!("not every live node can read format {to}: {}", behind.join(", "));
     Err(Error::FormatNotSupported(text))
 }
 

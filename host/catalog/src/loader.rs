@@ -153,7 +153,7 @@ impl Loader {
                         .put(Arc::new(to_deployed_type(&standing, manifest, None)));
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "a remembered type is of no use"),
+                Err(error) => tracing::warn!(%error, "cannot use a cached type"),
             }
         }
     }
@@ -233,7 +233,7 @@ impl Shared {
                 }
                 Err(Failed::Transient(why)) => why,
             };
-            tracing::warn!(r#type = %name, %why, "a deployed type is tried again");
+            tracing::warn!(r#type = %name, %why, "retrying to load a deployed type");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
         }
@@ -249,7 +249,9 @@ impl Shared {
         let component = match self.deps.entity_store.get_blob(standing.component_digest).await {
             Ok(Some(component)) => component,
             // The component was stored before its row, so the store has lost it; it may be restored.
-            Ok(None) => return Err(Failed::Transient("its component is not in the store".into())),
+            Ok(None) => {
+                return Err(Failed::Transient("the store does not have its component".into()));
+            }
             Err(error) => return Err(Failed::Transient(error.to_string())),
         };
         let program = wasm.prepare(component.to_vec(), manifest.wasm_limits()).await;
@@ -282,7 +284,7 @@ impl Shared {
         if entry.is_runnable() {
             (self.deps.notify_workers)(&entry);
         }
-        tracing::info!(r#type = %entry.name, revision = entry.revision, "a type is known");
+        tracing::info!(r#type = %entry.name, revision = entry.revision, "loaded a type");
         self.deps.types.put(entry);
     }
 }

@@ -55,7 +55,7 @@ impl ClusterRow {
             if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
                 let which = if format > FORMAT { "a newer" } else { "an older" };
                 let text = format!(
-                    "the cluster writes format {format}, and this program reads {OLDEST_FORMAT} to {FORMAT}: use {which} release"
+                    "the cluster writes format {format}, but this program reads {OLDEST_FORMAT} to {FORMAT}: use {which} release"
                 );
                 return Err(Error::InvalidRow(text));
             }

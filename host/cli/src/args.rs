@@ -12,7 +12,7 @@ use ostraca_client::MessageId;
 pub(crate) use cluster::{Cluster, Drain, Entities, Events, Forget, Inspect, Rebalance, Shards};
 
 /// Heading of the options that every command has.
-const GLOBAL: &str = "For every command";
+const GLOBAL: &str = "Global options";
 
 const BUILD: &str = "\
 The component is made for wasm32-unknown-unknown. A guest there has no clock (SystemTime::now() panics), no
@@ -23,13 +23,13 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  unexpected failure
-  2  wrong usage, or an input file that is wrong
-  3  a node does not answer, or does not let this client in
+  2  wrong usage, or an invalid input file
+  3  no node responds, or the node refuses this client
   4  the entity refused: an application error, final
   5  not run: the message had no effect, and never will
-  6  unknown whether the message has run: send it again under its id
-  7  the node could not start, or ended by itself
-  8  the cluster is not well (status)";
+  6  it is unknown whether the message ran: resend it with the same id
+  7  the node could not start, or ended unexpectedly
+  8  the cluster is unhealthy (status)";
 
 /// Hosts durable entities whose logic is a WebAssembly component.
 #[derive(Debug, Parser)]
@@ -43,76 +43,76 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// The profile: which cluster, where, and as whom [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml from here upwards]
+    /// The profile: a cluster's addresses and the client's certificate [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml in this directory or a parent]
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
-    /// How results and errors are printed
+    /// Output format of results and errors
     #[arg(long, global = true, help_heading = GLOBAL, value_enum, default_value_t)]
     pub(crate) output: OutputFormat,
-    /// Log more on standard error: connections, and what is sent again; twice logs everything. --log and RUST_LOG win
+    /// Increase log verbosity (-v: info, -vv: debug); overridden by --log and RUST_LOG
     #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// What is logged, as in `info,ostraca_node=debug`
+    /// Log filter, such as `info,ostraca_node=debug`
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people
+    /// Human-readable text
     #[default]
     Table,
-    /// For programs
+    /// JSON; events are one object per line
     Json,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a cluster's first node: authority, certificates, configuration, empty store; with --join, one more node
+    /// Create a cluster's first node: authority, certificates, configuration, empty store; with --join, a further node
     Init(Init),
-    /// Run a node until SIGTERM or SIGINT; a second one ends it at once
+    /// Run a node until SIGTERM or SIGINT; a second signal stops it immediately
     Run(Run),
-    /// A node for development, ready in a second; with DIR, builds and deploys it at each save
+    /// Run a development node; with DIR, build and deploy it at each save
     Dev(Dev),
     /// Show, check or explain a node's configuration
     Config(Config),
-    /// The cluster's authority: issue certificates
+    /// Issue certificates with the cluster's authority
     Ca(Ca),
-    /// Make an entity project in ./NAME
+    /// Create an entity project in ./NAME
     New(New),
     /// Compile a Rust entity to a component
     Build(Build),
     /// Deploy a component with its manifest
     Deploy(Deploy),
-    /// List what is deployed
+    /// List deployments
     Deployments,
     /// List a type's methods
     Methods(Methods),
     /// Send a message to an entity and print the result
     Send(Send),
-    /// Send a command to an entity, and print only that it is done for good
+    /// Send a command and print only whether it was committed
     Tell(Tell),
-    /// Say whether the cluster is well, and what to do if not
+    /// Show cluster health and how to fix problems
     Status,
-    /// List the cluster's nodes, and who of them manages
+    /// List the nodes and the current manager
     Nodes,
     /// Show which node owns which shard, as a map
     Shards(Shards),
     /// List entities
     Entities(Entities),
-    /// Show how one entity does
+    /// Show one entity's state
     Inspect(Inspect),
-    /// Hand all shards of a node over to the others, and keep it free of them
+    /// Move all shards off a node and keep it drained
     Drain(Drain),
-    /// Take a node that is gone for good off the list of what is wrong
+    /// Mark a permanently lost node as removed
     Forget(Forget),
-    /// Show what holds for all nodes, or change it
+    /// Show or change cluster-wide settings
     Cluster(Cluster),
-    /// Spread the shards evenly over the nodes
+    /// Distribute the shards evenly over the nodes
     Rebalance(Rebalance),
-    /// Show what happened in the cluster
+    /// Show the cluster's events
     Events(Events),
-    /// Print a script that completes commands in a shell
+    /// Print a shell completion script
     Completions(Completions),
 }
 
@@ -129,19 +129,19 @@ pub(crate) struct Init {
     /// The address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411", value_parser = ip_and_port)]
     pub(crate) listen: SocketAddr,
-    /// Shards of the pool; fixed for the cluster's life
+    /// Number of shards; fixed for the lifetime of the cluster
     #[arg(long, value_name = "N", default_value_t = ostraca_node::init::DEFAULT_SHARDS, conflicts_with = "join")]
     pub(crate) shards: u32,
-    /// A setting of the whole cluster, as in lease="10 s"; may be given more than once
+    /// A cluster-wide setting, such as lease="10 s"; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "join")]
     pub(crate) set: Vec<(String, String)>,
-    /// Make a node that joins the cluster of this node; may be given more than once
+    /// Create a node that joins the cluster of this node; may be repeated
     #[arg(long, value_name = "HOST:PORT", requires = "ca", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
-    /// Where the cluster's authority is: the directory with ca.pem and ca.key
+    /// Directory of the cluster's authority, with ca.pem and ca.key
     #[arg(long, value_name = "DIR", requires = "join")]
     pub(crate) ca: Option<PathBuf>,
-    /// What the joining node does for its cluster
+    /// Roles of the joining node
     #[arg(long, value_name = "ROLES", value_enum, value_delimiter = ',', requires = "join",
           default_values = ["manager", "host", "gateway"])]
     pub(crate) roles: Vec<NodeRole>,
@@ -150,13 +150,13 @@ pub(crate) struct Init {
 /// What a node may do for its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NodeRole {
-    /// Keeps the cluster's store: the first node does
+    /// Runs the cluster's store: the first node
     Store,
     /// May assign shards
     Manager,
     /// Owns shards and runs entities
     Host,
-    /// Takes clients
+    /// Accepts clients
     Gateway,
 }
 
@@ -165,19 +165,19 @@ pub(crate) struct Run {
     /// The node's configuration, or a directory with an ostraca.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// A node of the cluster to join, whatever the configuration says; may be given more than once
+    /// A node of the cluster to join, overriding the configuration; may be repeated
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Dev {
-    /// An entity project: built and deployed now, and again when a source file is saved
+    /// An entity project to build and deploy now, and again when a source file is saved
     pub(crate) dir: Option<PathBuf>,
-    /// Where the node's data is; made if it is missing
+    /// The node's data directory; created if missing
     #[arg(long, value_name = "DIR", default_value = ".ostraca")]
     pub(crate) data: PathBuf,
-    /// The address to listen on; port 0 takes a free one [default: where it listened before, else 127.0.0.1:0]
+    /// The address to listen on; port 0 picks a free one [default: the former address, else 127.0.0.1:0]
     #[arg(long, value_name = "ADDR", value_parser = ip_and_port)]
     pub(crate) listen: Option<SocketAddr>,
 }
@@ -192,15 +192,15 @@ pub(crate) struct Config {
 pub(crate) enum ConfigCommand {
     /// Print a configuration with every default filled in
     Show {
-        /// The node's configuration, or a directory with an ostraca.toml
+        /// The node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
     },
     /// Check a configuration
     Check {
-        /// The node's configuration, or a directory with an ostraca.toml
+        /// The node's configuration file, or a directory with an ostraca.toml
         file: PathBuf,
     },
-    /// Print every setting with its default and what it means
+    /// Print every setting with its default and meaning
     Default,
 }
 
@@ -218,25 +218,25 @@ pub(crate) enum CaCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Issue {
-    /// For whom
+    /// Subject of the certificate
     #[arg(value_enum)]
     pub(crate) kind: CertificateKind,
     /// Its name
     pub(crate) name: String,
-    /// Where the authority is: the directory with ca.pem and ca.key
+    /// Directory of the authority, with ca.pem and ca.key
     #[arg(long, value_name = "DIR")]
     pub(crate) ca: PathBuf,
-    /// Where NAME.pem and NAME.key are written, and for a client NAME.toml, its profile
+    /// Output directory for NAME.pem and NAME.key, and for a client its profile NAME.toml
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) out: PathBuf,
-    /// A node's address for the client's profile; may be given more than once
+    /// A node's address for the client's profile; may be repeated
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7411", value_parser = host_and_port)]
     pub(crate) address: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CertificateKind {
-    /// Somebody who sends messages and deploys
+    /// A client, which sends messages and deploys
     Client,
     /// A node of the cluster
     Node,
@@ -244,7 +244,7 @@ pub(crate) enum CertificateKind {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct New {
-    /// The project's name, and the entity type's: small letters, digits, dashes
+    /// Name of the project and the entity type: lower-case letters, digits, dashes
     pub(crate) name: String,
 }
 
@@ -261,7 +261,7 @@ pub(crate) struct Deploy {
     /// A manifest, or a directory with an entity.toml
     #[arg(default_value = ".")]
     pub(crate) manifest: PathBuf,
-    /// Deploy only if this revision stands; 0: none yet
+    /// Deploy only if this is the current revision; 0: none yet
     #[arg(long, value_name = "N")]
     pub(crate) expect_revision: Option<u64>,
     /// Build it first
@@ -286,16 +286,16 @@ pub(crate) struct Send {
     /// The arguments; - reads them from standard input
     #[arg(value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) json: Option<String>,
-    /// Send again what was sent under this id: the recorded outcome is the answer, and it runs only if it never did
+    /// Resend the message with this id; returns the recorded outcome if it already ran
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<MessageId>,
-    /// How long to wait for the outcome, connecting included
+    /// Timeout for the outcome, including connecting
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
-    /// Refuse to send it if the method is a query
+    /// Fail unless the method is a command
     #[arg(long, conflicts_with = "query")]
     pub(crate) command: bool,
-    /// Refuse to send it if the method is a command
+    /// Fail unless the method is a query
     #[arg(long)]
     pub(crate) query: bool,
 }
@@ -310,17 +310,17 @@ pub(crate) struct Tell {
     /// The arguments; - reads them from standard input
     #[arg(value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) json: Option<String>,
-    /// Tell again what was told under this id: it runs only if it never did
+    /// Resend the command with this id; it runs only if it never did
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<MessageId>,
-    /// How long to wait for the acknowledgement, connecting included
+    /// Timeout for the acknowledgement, including connecting
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
-    /// Which shell
+    /// The shell
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }
@@ -344,7 +344,7 @@ fn host_and_port(text: &str) -> Result<String, &'static str> {
     let good = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
-    good.then(|| text.to_owned()).ok_or("write HOST:PORT, with the port's number")
+    good.then(|| text.to_owned()).ok_or("write HOST:PORT with a numeric port")
 }
 
 /// KEY=VALUE.

@@ -27,9 +27,9 @@ pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Cl
     match tokio::time::timeout_at(deadline.at, connecting).await {
         Ok(connected) => Ok(connected?),
         Err(_) => {
-            let text = format!("no node at {addresses} answered within {:?}", deadline.whole);
+            let text = format!("no node at {addresses} responded within {:?}", deadline.whole);
             Err(Failure::new(Exit::Unreachable, "no-node-reachable", text)
-                .help("nothing was sent: allow more time with --timeout, or correct the addresses in the profile"))
+                .help("nothing was sent: increase --timeout, or fix the addresses in the profile"))
         }
     }
 }
@@ -62,7 +62,7 @@ fn profile(global: &Global) -> Result<Profile, Failure> {
     tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster, "profile");
     if let (Some(other), OutputFormat::Table) = (&found.shadowed, global.output) {
         eprintln!(
-            "note: uses the profile {} (OSTRACA_PROFILE), not {}",
+            "note: using the profile {} (OSTRACA_PROFILE), not {}",
             found.path.display(),
             other.display()
         );

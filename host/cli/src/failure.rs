@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::args::OutputFormat;
 
 /// Help for errors that the cluster may have caused.
-pub(crate) const STATUS: &str = "`ostraca status` says whether the cluster is well";
+pub(crate) const STATUS: &str = "`ostraca status` shows whether the cluster is healthy";
 
 /// Exit codes of the process; `--help` documents them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,15 +94,15 @@ impl Failure {
 
     /// A query without an answer. It has no effect, so nothing is in doubt; `why` is a code.
     pub(crate) fn unanswered(id: MessageId, why: &str, message: &str) -> Self {
-        let text = format!("the query was not answered, and changed nothing: {why}: {message}");
+        let text = format!("the query got no reply and changed nothing: {why}: {message}");
         let help = match advice(why) {
-            "" => format!("ask again, or allow more time with --timeout; {STATUS}"),
+            "" => format!("send it again, or increase --timeout; {STATUS}"),
             help => help.into(),
         };
         Self::new(Exit::NotRun, "query-unanswered", text)
             .help(help)
             .detail("id", id.to_string())
-            .detail("why", why)
+            .detail("cause", why)
     }
 
     /// Adds one machine-readable detail.
@@ -187,14 +187,14 @@ impl From<ProfileError> for Failure {
         let (code, help) = match &error {
             ProfileError::NotFound { .. } => (
                 "no-profile",
-                "name one with --profile FILE or OSTRACA_PROFILE=FILE: `ostraca init` and `ostraca ca issue client` make profiles",
+                "name one with --profile FILE or OSTRACA_PROFILE=FILE: `ostraca init` and `ostraca ca issue client` create profiles",
             ),
             ProfileError::File { .. } => (
                 "invalid-profile",
-                "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME` makes a new profile",
+                "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME` creates a new profile",
             ),
             ProfileError::Invalid { .. } => {
-                ("invalid-profile", "`ostraca ca issue client NAME` makes a new profile")
+                ("invalid-profile", "`ostraca ca issue client NAME` creates a new profile")
             }
             // Their texts say how to fix it.
             _ => ("invalid-profile", ""),
@@ -269,7 +269,7 @@ impl From<AdminError> for Failure {
         match error {
             AdminError::Refused(problem) => (*problem).into(),
             AdminError::Connection(text) => Self::new(Exit::Unreachable, "connection-lost", text)
-                .help("repeat the command: doing it twice is safe"),
+                .help("repeat the command: this is safe"),
         }
     }
 }
@@ -284,16 +284,16 @@ impl From<CallError> for Failure {
             }
             CallError::ReplyDropped { code, message, version, .. } => {
                 Self::new(Exit::Unexpected, String::from(code), message)
-                    .help("read the entity's state, if it matters what was answered")
+                    .help("read the entity's state if the result matters")
                     .detail("version", version)
             }
             CallError::NotRun { code, message, help, details, retry_after, .. } => {
                 let help = match (help.is_empty(), retry_after) {
                     (true, Some(after)) if after.is_zero() => {
-                        format!("it may succeed later: try again; {STATUS}")
+                        format!("it may succeed later: retry; {STATUS}")
                     }
                     (true, Some(after)) => {
-                        format!("it may succeed later: try again in {after:?}; {STATUS}")
+                        format!("it may succeed later: retry in {after:?}; {STATUS}")
                     }
                     // Rust's standard library reports this where there is no clock.
                     (true, None) if message.contains("time not implemented on this platform") => {
@@ -317,7 +317,7 @@ impl From<CallError> for Failure {
             CallError::Unknown { id, code, .. } => {
                 let help = match &*code {
                     "too-old" => {
-                        "the entity has forgotten the session: read its state to see whether the message ran"
+                        "the entity no longer remembers the session: read its state to see whether the message ran"
                     }
                     _ => "",
                 };
@@ -333,35 +333,35 @@ impl From<CallError> for Failure {
 fn advice(code: &str) -> &'static str {
     match code {
         "state-does-not-decode" => {
-            "deploy the former component again, and its entities answer: nothing that is stored was changed; then deploy one that reads what they wrote"
+            "deploy the previous component again to make the entities respond (no stored state was changed); then deploy one that can read their state"
         }
         "state-does-not-encode" => {
-            "fix the entity and deploy it again: it may store only what reads back as the same"
+            "fix the entity and deploy it again: it may store only values that decode to themselves"
         }
         "panicked" | "trap" => {
-            "fix the entity and deploy it again; the backtrace is in the log of the node"
+            "fix the entity and deploy it again; the backtrace is in the node's log"
         }
         "deadline-exceeded" => {
-            "allow more time with --timeout; `ostraca status` says whether the cluster is well"
+            "increase --timeout; `ostraca status` shows whether the cluster is healthy"
         }
         "turn-time-limit" => {
             "do less in one message, or raise `turn-time` in [limits] of entity.toml and deploy it again"
         }
         "activation-time-limit" => {
-            "do less at the start, or raise `activation-time` in [limits] of entity.toml and deploy it again"
+            "do less in the start hook, or raise `activation-time` in [limits] of entity.toml and deploy it again"
         }
         "memory-limit" => {
-            "hold less, or raise `memory` in [limits] of entity.toml and deploy it again"
+            "use less memory, or raise `memory` in [limits] of entity.toml and deploy it again"
         }
         "table-limit" => "raise `table-elements` in [limits] of entity.toml and deploy it again",
         "stack-overflow" => {
-            "end the recursion, or raise `wasm-stack` in [guests] of the nodes' configuration"
+            "limit the recursion, or raise `wasm-stack` in [guests] of every node's configuration"
         }
         "state-too-large" => {
             "store less, or raise `state` in [limits] of entity.toml and deploy it again"
         }
         "too-many-keys" => {
-            "put more into a key, or raise `keys` in [limits] of entity.toml and deploy it again"
+            "store more under each key, or raise `keys` in [limits] of entity.toml and deploy it again"
         }
         "turn-too-large" => {
             "write less in one message, or raise `turn-keys` or `turn-bytes` in [limits] of entity.toml and deploy it again"
@@ -373,7 +373,7 @@ fn advice(code: &str) -> &'static str {
             "pass less in one call, or raise `state`, `turn-bytes` or `reply` in [limits] of entity.toml and deploy it again"
         }
         "message-too-large" => {
-            "send less, or raise `max-message` in [network] of the nodes' configuration and `message` in [limits] of entity.toml"
+            "send a smaller message, or raise `max-message` in [network] of every node's configuration and `message` in [limits] of entity.toml"
         }
         _ => "",
     }

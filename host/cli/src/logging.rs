@@ -19,8 +19,8 @@ pub(crate) fn start(args: &Args) -> Result<(), Failure> {
     };
     let filter = match args.global.log.as_deref().filter(|filter| !filter.is_empty()) {
         Some(filter) => EnvFilter::try_new(filter).map_err(|error| {
-            Failure::usage("invalid-log-filter", format!("{filter:?} is no log filter: {error}"))
-                .help("write a level, or levels of parts: `info,ostraca_node=debug`")
+            Failure::usage("invalid-log-filter", format!("invalid log filter {filter:?}: {error}"))
+                .help("use a level or per-module levels, such as `info,ostraca_node=debug`")
         })?,
         None => EnvFilter::new(default),
     };

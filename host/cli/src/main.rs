@@ -49,9 +49,10 @@ fn run(args: Args) -> Result<Exit, Failure> {
     runtime.shutdown_background();
     match (exit, output::lost()) {
         (Ok(_), Some(error)) => {
-            let text = format!("it was done, but the result could not be written: {error}");
+            let text =
+                format!("the command succeeded, but its result could not be written: {error}");
             Err(Failure::unexpected("output-write-failed", text)
-                .help("look at where standard output goes"))
+                .help("check the destination of standard output"))
         }
         (exit, _) => exit,
     }

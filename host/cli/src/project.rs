@@ -29,15 +29,14 @@ impl Project {
         let size = match std::fs::metadata(&file) {
             Ok(found) => found.len(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let text = format!("there is no manifest at {}", file.display());
-                let help = "name a directory with an entity.toml; `ostraca new NAME` makes one";
+                let text = format!("no manifest at {}", file.display());
+                let help = "name a directory with an entity.toml; `ostraca new NAME` creates one";
                 return Err(Failure::usage("no-manifest", text).help(help));
             }
             Err(error) => return Err(Failure::file("read", &file, &error)),
         };
         if size > MAX_MANIFEST_BYTES as u64 {
-            let text =
-                format!("{}: {size} bytes are more than {MAX_MANIFEST_BYTES}", file.display());
+            let text = format!("{} is {size} bytes, limit is {MAX_MANIFEST_BYTES}", file.display());
             return Err(Failure::usage("invalid-manifest", text));
         }
         let text =

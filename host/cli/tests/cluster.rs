@@ -171,7 +171,7 @@ fn plan() -> RebalancePlan {
     let one = |shard, from: &str| ShardMove { shard, from: from.into(), to: "n3".into() };
     RebalancePlan {
         moves: vec![one(1, "n1"), one(2, "n1"), one(85, "n2")],
-        blocked_reason: "n2 was not heard of for 4 s".into(),
+        blocked_reason: "no report from n2 for 4 s".into(),
     }
 }
 
@@ -189,8 +189,8 @@ fn events(since: u64) -> Events {
     };
     Events {
         events: vec![
-            event(7, 1_000, "node-joined", "n2 joined (life 3)", 0),
-            event(8, 62_000, "shard-assigned", "shard 85 is n2's, epoch 3", 85),
+            event(7, 1_000, "node-joined", "node n2#3 joined", 0),
+            event(8, 62_000, "shard-assigned", "shard 85 was assigned to n2#3, epoch 3", 85),
         ],
         missed: 6 - since.min(6),
         cluster_time_ms: 62_500,
@@ -204,8 +204,12 @@ fn status() -> Status {
         incarnation: "3-00000000deadbeef".into(),
         uptime_ms: 3_723_000,
         store: "sled at /var/lib/ostraca/store".into(),
-        metrics: [("turns".to_owned(), 3), ("queued".to_owned(), 0), ("types".to_owned(), 2)]
-            .into(),
+        metrics: [
+            ("turns".to_owned(), 3),
+            ("queued_messages".to_owned(), 0),
+            ("types".to_owned(), 2),
+        ]
+        .into(),
         info: [("cluster_name".to_owned(), "demo".to_owned())].into(),
         problems: vec![StatusProblem {
             code: "node-dead".into(),
@@ -310,9 +314,9 @@ fn moving_and_unowned_shards_are_shown() {
     same("shards.txt", &map);
     let (_, out, _) = theatre.ostraca(&["shards", "--output", "json"]);
     let all: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-    assert_eq!(all["counts"], serde_json::json!({ "n1": 84, "n2": 40, "n3": 4 }));
+    assert_eq!(all["shards_by_owner"], serde_json::json!({ "n1": 84, "n2": 40, "n3": 4 }));
     let moving = serde_json::json!({
-        "shard": 121, "epoch": 2, "owner": "n2", "state": "moving", "to": "n1",
+        "shard": 121, "epoch": 2, "owner": "n2", "state": "moving", "target_node": "n1",
     });
     assert_eq!(all["shards"][120], moving);
 }
@@ -341,7 +345,7 @@ fn entities_of_an_unresponsive_owner_come_from_the_store() {
     let (out, err): (serde_json::Value, serde_json::Value) =
         (serde_json::from_str(&out).expect("JSON"), serde_json::from_str(&err).expect("JSON"));
     assert_eq!((code, &err["error"]["code"]), (3, &"owner-unresponsive".into()));
-    assert_eq!(out["unanswered"][0]["node"], "n3", "{out}");
+    assert_eq!(out["unresponsive_owners"][0]["node"], "n3", "{out}");
 }
 
 #[test]

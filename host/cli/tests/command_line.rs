@@ -148,13 +148,13 @@ fn a_dev_node_reuses_its_address_while_it_is_free() {
     first.stop();
     let second = Dev::start(dir, &[]);
     assert_eq!(second.address, address);
-    assert!(!second.said.iter().any(|line| line.contains("is taken")), "{:?}", second.said);
+    assert!(!second.said.iter().any(|line| line.contains("is in use")), "{:?}", second.said);
     second.stop();
     // Something else has it now.
     let taken = UdpSocket::bind(&address).expect("the port");
     let third = Dev::start(dir, &[]);
     assert_ne!(third.address, address);
-    let told = |line: &String| line.contains(&address) && line.contains("is taken");
+    let told = |line: &String| line.contains(&address) && line.contains("is in use");
     assert!(third.said.iter().any(told), "{:?}", third.said);
     // Clients in the folder find it all the same.
     assert_eq!(run(ostraca(dir, &["status"])).0, Some(0));

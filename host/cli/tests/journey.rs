@@ -171,8 +171,8 @@ fn a_new_project_builds_deploys_and_answers() {
 
     let status: serde_json::Value =
         serde_json::from_str(&ok(dir, &["status", "--output", "json"])).expect("JSON");
-    assert_eq!((&status["well"], &status["node"]), (&true.into(), &"dev".into()));
-    assert!(ok(dir, &["status"]).ends_with("all is well\n"));
+    assert_eq!((&status["healthy"], &status["node"]), (&true.into(), &"dev".into()));
+    assert!(ok(dir, &["status"]).ends_with("no problems found\n"));
     let methods = ok(dir, &["methods", "hello"]);
     assert!(methods.contains("last        query    The last greeting."), "{methods}");
     values_are_shown(dir);
@@ -226,18 +226,18 @@ fn schema_that_does_not_fit(dir: &Path, source: &Path) {
     ok(dir, &["deploy", "--build", "hello"]);
 
     let err = refused(dir, 5, "state-does-not-decode", &["send", "hello/alice", "last"]);
-    assert!(err.contains("missing field `mood`") && err.contains("former component"), "{err}");
+    assert!(err.contains("missing field `mood`") && err.contains("previous component"), "{err}");
     let (code, out, _) = run(dir, &["status", "--output", "json"]);
     let status: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     let problem = &status["problems"][0];
     assert_eq!((code, &problem["code"]), (Some(8), &"entities-failing".into()), "{status}");
     let said = problem["message"].as_str().expect("a text");
     assert!(said.contains("1 entity of `hello`") && said.contains("hello/alice"), "{said}");
-    assert!(problem["help"].as_str().is_some_and(|it| it.contains("former one")), "{status}");
-    assert_eq!(status["numbers"]["failing_entities"], 1, "{status}");
-    let failure = inspected(dir, &[])["failure"].clone();
+    assert!(problem["help"].as_str().is_some_and(|it| it.contains("previous one")), "{status}");
+    assert_eq!(status["metrics"]["failing_entities"], 1, "{status}");
+    let failure = inspected(dir, &[])["last_failure"].clone();
     assert_eq!(
-        (&failure["code"], &failure["in_a_row"]),
+        (&failure["code"], &failure["consecutive_failures"]),
         (&"state-does-not-decode".into(), &1.into())
     );
     assert!(ok(dir, &["inspect", "hello/alice"]).contains("state-does-not-decode"));
@@ -246,8 +246,8 @@ fn schema_that_does_not_fit(dir: &Path, source: &Path) {
     std::fs::write(&former, kept).expect("written");
     ok(dir, &["deploy", "hello"]);
     assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"\"\n");
-    assert!(ok(dir, &["status"]).ends_with("all is well\n"));
-    assert_eq!(inspected(dir, &[])["failure"], serde_json::Value::Null);
+    assert!(ok(dir, &["status"]).ends_with("no problems found\n"));
+    assert_eq!(inspected(dir, &[])["last_failure"], serde_json::Value::Null);
 }
 
 /// A deadline passes while a query runs: nothing is in doubt, whether the caller says that it is a query or not.
@@ -298,7 +298,7 @@ fn a_second_node_joins_drains_dies_and_returns() {
     let ask = |words: &[&'static str]| [words, &["--profile", "me/me.toml"]].concat();
     let shares = |of: [u32; 2]| {
         move |_: Option<i32>, it: &serde_json::Value| {
-            it["counts"] == serde_json::json!({ "n1": of[0], "n2": of[1] })
+            it["shards_by_owner"] == serde_json::json!({ "n1": of[0], "n2": of[1] })
         }
     };
     ok(dir, &["init", "n2", "--join", at, "--ca", "n1/ca", "--listen", "127.0.0.1:0"]);
@@ -320,19 +320,19 @@ fn a_second_node_joins_drains_dies_and_returns() {
     until(dir, &ask(&["status"]), |code, status| {
         code == Some(8) && status["problems"][0]["code"] == "node-dead"
     });
-    until(dir, &ask(&["shards"]), |_, it| it["counts"] == serde_json::json!({ "n1": 16 }));
+    until(dir, &ask(&["shards"]), |_, it| it["shards_by_owner"] == serde_json::json!({ "n1": 16 }));
     let words = ["run", "--config", "n2/ostraca.toml", "--join", at];
     let second = Node::start(dir, &words);
     until(dir, &ask(&["shards"]), shares([8, 8]));
-    until(dir, &ask(&["status"]), |code, status| code == Some(0) && status["well"] == true);
+    until(dir, &ask(&["status"]), |code, status| code == Some(0) && status["healthy"] == true);
 
     assert_eq!(second.stop(), Some(0));
     // Times are a wall clock's: the same whoever is asked, and whatever becomes of cluster time.
     until(dir, &ask(&["nodes"]), |_, it| {
         let node = &it["nodes"][1];
-        let since = node["since"].as_str().is_some_and(|since| since.starts_with("20"));
-        let age = node["age_ms"].as_u64().is_some_and(|age| age < 600_000);
-        node["standing"] == "stopped" && since && age
+        let since = node["registered_at"].as_str().is_some_and(|since| since.starts_with("20"));
+        let age = node["registered_for_ms"].as_u64().is_some_and(|age| age < 600_000);
+        node["status"] == "left" && since && age
     });
     assert_eq!(first.stop(), Some(0));
 }
@@ -356,7 +356,7 @@ fn a_node_made_by_init_runs_until_it_is_stopped() {
             "n",
         ],
     );
-    assert_eq!(ok(dir, &["config", "check", "n1/ostraca.toml"]), "n1/ostraca.toml: good\n");
+    assert_eq!(ok(dir, &["config", "check", "n1/ostraca.toml"]), "n1/ostraca.toml: valid\n");
     let node = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
     assert_eq!(node.stop(), Some(0));
     ok(dir, &["ca", "issue", "client", "bob", "--ca", "n1/ca", "--out", "bob"]);

@@ -321,7 +321,7 @@ impl Client {
             Err(_) => {
                 let last = self.connection.borrow().last.clone();
                 let last = last.map(|last| format!(" ({last})")).unwrap_or_default();
-                Err(AdminError::Connection(format!("no answer within {patience:?}{last}")))
+                Err(AdminError::Connection(format!("no response within {patience:?}{last}")))
             }
         }
     }

@@ -54,7 +54,9 @@ impl fmt::Display for MessageId {
 
 /// The text is not a message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message id is 32 hexadecimal digits, a dash, a number from 1, an @ and a time from 1")]
+#[error(
+    "a message id has the form SESSION-SEQUENCE@CREATED: 32 hexadecimal digits, and two numbers from 1"
+)]
 pub struct InvalidMessageId;
 
 impl FromStr for MessageId {
@@ -143,7 +145,7 @@ pub enum CallError {
     },
     /// A message sent as a query got no answer. It has no effect, whether it ran or not, so asking again is
     /// safe.
-    #[error("the query was not answered: {cause}: {message}")]
+    #[error("the query got no reply: {cause}: {message}")]
     Unanswered {
         /// The message's id.
         id: MessageId,
@@ -153,7 +155,7 @@ pub enum CallError {
         message: Box<str>,
     },
     /// It may have run, or may still run: send it again under the same id only.
-    #[error("unknown whether message {id} has run: {code}: {message}")]
+    #[error("it is unknown whether message {id} ran: {code}: {message}")]
     Unknown {
         /// The id under which it may be sent again.
         id: MessageId,

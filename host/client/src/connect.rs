@@ -41,7 +41,7 @@ pub enum ConnectError {
     },
     /// No address answers. A retry may succeed.
     #[error(
-        "no node answers at {addresses} ({last}): start one with `ostraca run` or `ostraca dev`, or correct the addresses in the profile"
+        "no node responds at {addresses} ({last}): start one with `ostraca run` or `ostraca dev`, or fix the addresses in the profile"
     )]
     NoNodeReachable {
         /// The addresses tried.
@@ -239,7 +239,7 @@ impl ConnectionTask {
                         }
                         why = link.closed() => why,
                     };
-                    info!(node = %link.hello().node, error = %why, "the connection ended");
+                    info!(node = %link.hello().node, error = %why, "the connection was closed");
                     why.to_string()
                 }
                 None => {
@@ -281,11 +281,11 @@ impl ConnectionTask {
         match self.dialers.connect_any(&self.addresses, Some(link.address())).await {
             Ok(other) => {
                 let (node, to) = (&link.hello().node, &other.hello().node);
-                info!(%node, %to, "messages wait or bounce for long: leaving for another node");
+                info!(%node, %to, "gateway makes no progress, switching to another one");
                 self.connected(other);
                 link.close();
             }
-            Err(error) => debug!(%error, "no other node: staying"),
+            Err(error) => debug!(%error, "no other gateway reachable, keeping the connection"),
         }
     }
 }
@@ -307,7 +307,7 @@ impl Dialers {
         addresses: &[String],
         except: Option<SocketAddr>,
     ) -> Result<ClientConnection, ConnectError> {
-        let mut last = String::from("the profile names none");
+        let mut last = String::from("the profile has no addresses");
         let mut refused = None;
         for address in addresses {
             let resolved = match tokio::net::lookup_host(address).await {
@@ -336,7 +336,7 @@ impl Dialers {
                     }
                     Err(_) => {
                         info!(%address, within = ?limit, "no answer");
-                        last = format!("no answer within {limit:?}");
+                        last = format!("no response within {limit:?}");
                     }
                 }
             }

@@ -83,7 +83,7 @@ pub(crate) async fn drive(
             }
         };
         if let Err(error) = happened {
-            info!(%error, session = %shared.id, "a session's stream broke");
+            info!(%error, session = %shared.id, "session stream failed");
             stream = None;
             ledger.connection_lost();
             not_before = Instant::now() + reopen;
@@ -128,7 +128,7 @@ fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
 
 fn not_connected(links: &watch::Receiver<ConnectionState>) -> Problem {
     let last = links.borrow().last.clone();
-    let mut absent = problem("not-connected", last.as_deref().unwrap_or("there is no connection"));
+    let mut absent = problem("not-connected", last.as_deref().unwrap_or("not connected"));
     absent.retryable = true;
     absent
 }
@@ -155,13 +155,13 @@ async fn exchange(
         more = reader.fill() => more?,
     };
     if !more {
-        return Err(Error::ConnectionLost("the node ended the session's stream".into()));
+        return Err(Error::ConnectionLost("the node closed the session's stream".into()));
     }
     let now = Instant::now();
     while let Some(frame) = reader.next_buffered()? {
         let reply = proto::Reply::decode(frame).map_err(|e| {
             Error::ConnectionLost(format!(
-                "the node sent what is no reply: {}",
+                "invalid reply from the node: {}",
                 decode_error_message(&e)
             ))
         })?;
@@ -169,7 +169,7 @@ async fn exchange(
         if !matches!(reply.outcome(), Outcome::Result | Outcome::ApplicationError) {
             let said = reply.problem.as_ref();
             let (code, text) = said.map_or(("", ""), |it| (&it.code, &it.message));
-            info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "not answered: {text}");
+            info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "no reply: {text}");
         }
         ledger.on_reply(reply, now);
     }

@@ -204,7 +204,7 @@ impl<W> Ledger<W> {
             message.created_ms = message.created_ms.max(self.highest_restamp);
         }
         if self.calls.contains_key(&sequence) {
-            let text = "a message with this id is being sent already";
+            let text = "a message with this id is already in flight";
             let id = self.id(sequence);
             let error = CallError::not_run(id, problem("already-in-flight", text));
             self.completed.push((waiter, Err(error)));
@@ -241,7 +241,7 @@ impl<W> Ledger<W> {
             if call.state == State::InFlight {
                 call.in_doubt |= doubt;
                 call.last_problem =
-                    Some(problem("connection-lost", "the connection broke before the reply"));
+                    Some(problem("connection-lost", "the connection was lost before the reply"));
             }
             call.state = State::Ready;
             self.ready.insert(*sequence);

@@ -53,7 +53,7 @@ fn default_namespace() -> String {
 pub enum ProfileError {
     /// No profile was found.
     #[error(
-        "there is no profile: {VARIABLE} is not set, and no {PLACE} in {start} or above it: run `ostraca dev` there, or name a profile"
+        "no profile found: {VARIABLE} is not set, and no {PLACE} in {start} or above it: run `ostraca dev` there, or name a profile"
     )]
     NotFound {
         /// Where the search began.
@@ -72,7 +72,7 @@ pub enum ProfileError {
         source: std::io::Error,
     },
     /// The file is not a valid profile.
-    #[error("profile {path} is of no use: {text}")]
+    #[error("invalid profile {path}: {text}")]
     Invalid {
         /// Path of the file.
         path: String,
@@ -80,11 +80,11 @@ pub enum ProfileError {
         text: String,
     },
     /// Its certificates or key are invalid.
-    #[error("the profile's credentials are of no use: {0}")]
+    #[error("invalid credentials in the profile: {0}")]
     Identity(#[from] IdentityError),
     /// Its parts belong to different clusters.
     #[error(
-        "the profile names cluster {expected}, but its {part} is of cluster {actual}: take a new profile from the cluster"
+        "the profile names cluster {expected}, but its {part} is of cluster {actual}: get a new profile from the cluster"
     )]
     ClusterMismatch {
         /// The cluster that the profile names.

@@ -166,7 +166,7 @@ impl Session {
 /// A message under way; a future of its outcome. Dropping it does not take the message back, which counts as
 /// unresolved until its reply or its deadline.
 #[derive(Debug)]
-#[must_use = "the outcome says whether the message has run"]
+#[must_use = "the outcome tells whether the message ran"]
 pub struct Call {
     id: MessageId,
     outcome: oneshot::Receiver<Result<Reply, CallError>>,
@@ -188,7 +188,7 @@ impl Future for Call {
             Ok(outcome) => outcome,
             // The session's task is gone, with the runtime that it was on.
             Err(_) => {
-                Err(CallError::unknown(self.id, problem("client-closed", "the client is gone")))
+                Err(CallError::unknown(self.id, problem("client-closed", "the client was dropped")))
             }
         })
     }

@@ -182,11 +182,11 @@ fn explain(message: &str) -> (String, Option<String>) {
             Some(meant) => format!("did you mean \"{meant}\"?"),
             None => format!("possible here: {}", known.join(", ")),
         };
-        return (format!("\"{unknown}\" is not possible here"), Some(help));
+        return (format!("\"{unknown}\" is not allowed here"), Some(help));
     }
     if message == "invalid socket address syntax" {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
-        return ("this is no address to listen on".into(), Some(help.into()));
+        return ("this is not an address to listen on".into(), Some(help.into()));
     }
     // serde says one of them about values and the other about keys.
     if message.starts_with("cannot recurse further") || message.starts_with("recursion limit") {

@@ -74,7 +74,7 @@ impl ControlLoop {
             }
             Action::Notify(notice) => self.record_event(notice),
             Action::Fenced => {
-                tracing::warn!("this life of the node is over: another one registers");
+                tracing::warn!("this incarnation has been fenced; registering a new one");
                 self.deps.gateway.set_local_member(None);
             }
             Action::Left => {
@@ -92,7 +92,7 @@ impl ControlLoop {
             }
             Notice::NodeNameInUse(member) => tracing::error!(
                 %member,
-                "another process renews this node's lease, so this one cannot register: is its folder a copy?"
+                "another process renews this node's lease, so this one cannot register: is its data directory a copy?"
             ),
             _ => tracing::info!("{notice}"),
         }

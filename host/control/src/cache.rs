@@ -58,10 +58,10 @@ impl RouteCache {
     #[must_use]
     pub fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
         let warn =
-            |why: String| tracing::warn!(dir = %dir.display(), %why, "no routes are remembered");
+            |why: String| tracing::warn!(dir = %dir.display(), %why, "the route cache is disabled");
         let database = match Database::open(dir, cluster) {
             Err(OpenError::Unusable(why)) => {
-                tracing::warn!(dir = %dir.display(), %why, "what was remembered of routes is removed");
+                tracing::warn!(dir = %dir.display(), %why, "removing the route cache");
                 std::fs::remove_dir_all(dir).map_err(|error| warn(error.to_string())).ok()?;
                 Database::open(dir, cluster)
             }
@@ -87,7 +87,7 @@ impl RouteCache {
     #[must_use]
     pub fn load(&self) -> CachedCluster {
         self.database.load().unwrap_or_else(|why| {
-            tracing::warn!(%why, "remembered routes cannot be read");
+            tracing::warn!(%why, "cannot read the route cache");
             CachedCluster::default()
         })
     }
@@ -108,7 +108,7 @@ impl Drop for RouteCache {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::warn!("the thread of the remembered routes failed");
+            tracing::warn!("the route cache's thread failed");
         }
     }
 }

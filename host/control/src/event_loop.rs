@@ -107,7 +107,7 @@ impl ControlLoop {
                 Ok(None) => self.deps.loader.on_row_changed(row),
                 // A row that a newer node writes changes with each renewal: log it once.
                 Err(error) if self.strange.insert(row.key.clone()) => {
-                    tracing::error!(%error, "a row was not understood");
+                    tracing::error!(%error, "cannot decode a row");
                 }
                 Err(_) => {}
             },
@@ -125,12 +125,12 @@ impl ControlLoop {
                 Ok(row) => {
                     let settings = row.settings();
                     if let Err(error) = self.deps.config.check_cluster_settings(&settings) {
-                        tracing::warn!(%error, "the cluster's settings count; this node will not start again like this");
+                        tracing::warn!(%error, "cluster settings override this node's; it will refuse to start with this configuration");
                     }
                     let agreed = self.deps.config.lease_settings(row.revision, &settings);
                     self.handle_event(Event::LeaseSettingsChanged(agreed));
                 }
-                Err(error) => tracing::error!(%error, "the cluster's settings were not understood"),
+                Err(error) => tracing::error!(%error, "cannot decode the cluster's settings"),
             }
             return;
         }

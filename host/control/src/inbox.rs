@@ -76,7 +76,7 @@ impl ControlInboxSender {
         Stats::count(&self.stats.control_messages_dropped);
         let ControlInboxLimits { messages: words, bytes } = self.bounds;
         tracing::debug!(
-            "a word was lost: {words} (`peers.control-messages`) or {bytes} bytes (`peers.control-message-bytes`) wait"
+            "dropped a control message: {words} (`peers.control-messages`) or {bytes} bytes (`peers.control-message-bytes`) are queued"
         );
     }
 
@@ -85,7 +85,7 @@ impl ControlInboxSender {
         Stats::count(&self.stats.control_messages_ignored);
         let mut logged = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() < KINDS_LOGGED && logged.insert(why.key()) {
-            tracing::warn!(%node, %why, "a control message is ignored; more of this kind are only counted");
+            tracing::warn!(%node, %why, "ignored a control message; further ones of this kind are only counted");
         }
     }
 }

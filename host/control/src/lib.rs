@@ -173,7 +173,7 @@ impl ControlThread {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the control thread had panicked");
+            tracing::error!("the control thread panicked");
         }
     }
 }

@@ -42,7 +42,7 @@ impl ControlLinks {
             Err(error) => return tracing::error!(%error, "failed to encode a control message"),
         };
         if talker.outbox.try_send(body).is_err() {
-            tracing::debug!(node = %to, "a word was lost: its link is full or gone");
+            tracing::debug!(node = %to, "dropped a control message: the link is full or down");
         }
     }
 
@@ -95,7 +95,7 @@ async fn keep(
                             }
                             Some(_) => tracing::debug!(
                                 node = %to,
-                                "the node's release does not know a control message: not sent"
+                                "control message not sent: the node's release does not support it"
                             ),
                             None => return,
                         },

@@ -28,16 +28,16 @@ impl Extensible for ControlMessageExtensions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IgnoreReason {
     /// A later release has more kinds.
-    #[error("it is of the unknown kind {0}")]
+    #[error("unknown kind {0}")]
     UnknownKind(u32),
     /// This release does not support its version.
-    #[error("it has version {0}; this release speaks {start} to {end}", start = PEER_PROTOCOL_VERSIONS.start(), end = PEER_PROTOCOL_VERSIONS.end())]
+    #[error("version {0} is not supported; this release supports {start} to {end}", start = PEER_PROTOCOL_VERSIONS.start(), end = PEER_PROTOCOL_VERSIONS.end())]
     UnsupportedVersion(u8),
     /// It is damaged, or has a required field that is unknown.
     #[error("{0}")]
     Malformed(String),
     /// The message names another sender than the connection's certificate.
-    #[error("it says that it comes from node {0}")]
+    #[error("sender claims to be node {0}")]
     SenderMismatch(NodeId),
 }
 

@@ -39,7 +39,7 @@ impl ControlLoop {
                 Err(error) => {
                     // It is retried several times a second: log it once.
                     if !told.swap(true, Ordering::Relaxed) {
-                        tracing::warn!(%error, "the cluster's rows are not read, until the store answers again");
+                        tracing::warn!(%error, "cannot list the cluster's rows; retrying until the store responds");
                     }
                     // The receiver is gone only if the node is stopping.
                     let _ = own.send(Input::Event(Event::RowsListed(None)));
@@ -51,7 +51,7 @@ impl ControlLoop {
                 match rows::decode_row(&row) {
                     Ok(Some(row)) => core.push(row),
                     Ok(None) => types.push(row),
-                    Err(error) => tracing::error!(%error, "a row was not understood"),
+                    Err(error) => tracing::error!(%error, "cannot decode a row"),
                 }
             }
             // These must take effect before the machine registers on the basis of the list.
@@ -114,7 +114,7 @@ impl ControlLoop {
         let value = match rows::encode_row(row) {
             Ok(value) => Some(value),
             Err(error) => {
-                tracing::error!(%error, "a row was not written");
+                tracing::error!(%error, "failed to write a row");
                 let result = Err(WriteError::Unknown);
                 let event = ready(Event::RowWritten { request_id: number, result });
                 return self.tasks.push(event.boxed());
@@ -135,7 +135,7 @@ impl ControlLoop {
                         }
                     }
                     CompareAndSetError::Store(error) => {
-                        tracing::debug!(%error, "a row's write has no answer");
+                        tracing::debug!(%error, "the outcome of a row's write is unknown");
                         WriteError::Unknown
                     }
                 });
@@ -176,12 +176,12 @@ impl ControlLoop {
         self.tasks.push(
             async move {
                 if let Err(error) = bootstrap::advance_cluster_time(&*store, &clock).await {
-                    tracing::debug!(%error, "cluster time was not written");
+                    tracing::debug!(%error, "failed to write the cluster time");
                 }
                 if let Some(local) = local
                     && let Err(error) = local.refresh_witness().await
                 {
-                    tracing::warn!(%error, "the store's witness was not refreshed");
+                    tracing::warn!(%error, "failed to refresh the store's witness");
                 }
                 Event::Tick
             }

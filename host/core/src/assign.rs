@@ -207,7 +207,7 @@ pub struct UnknownStrategy {
 impl fmt::Display for UnknownStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = BuiltinStrategy::ALL.map(BuiltinStrategy::name).join("`, `");
-        write!(f, "`{}` is no allocation strategy; use one of `{names}`", self.name)
+        write!(f, "`{}` is not an allocation strategy; use one of `{names}`", self.name)
     }
 }
 

@@ -21,7 +21,7 @@ pub enum CodecError {
     #[error(transparent)]
     Extension(#[from] ExtensionError),
     /// More bytes follow.
-    #[error("{0} bytes too many")]
+    #[error("{0} trailing bytes")]
     Trailing(usize),
     /// They are cut short, or something else.
     #[error("{0}")]
@@ -82,10 +82,10 @@ pub fn check_format(found: u8) -> Result<(), String> {
     let help = if found > FORMAT {
         "use a newer release"
     } else {
-        "an unreleased program wrote it; make the cluster again with `ostraca init`"
+        "an unreleased program wrote it; recreate the cluster with `ostraca init`"
     };
     Err(format!(
-        "it has format {found}, and this release reads {OLDEST_FORMAT} to {FORMAT}: {help}"
+        "it has format {found}, but this release reads {OLDEST_FORMAT} to {FORMAT}: {help}"
     ))
 }
 

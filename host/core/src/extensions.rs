@@ -50,7 +50,7 @@ struct Field {
 pub enum ExtensionError {
     /// A required field is unknown here.
     #[error(
-        "field {number} of {struct_name} is required, and this release does not know it: use a newer one"
+        "field {number} of {struct_name} is required, but this release does not support it: use a newer release"
     )]
     UnknownRequiredField {
         /// The struct's name.
@@ -59,7 +59,7 @@ pub enum ExtensionError {
         number: u32,
     },
     /// A number stands twice, out of order, or is 0.
-    #[error("field {number} of {struct_name} is out of order, stands twice, or is 0")]
+    #[error("field {number} of {struct_name} is out of order, duplicated, or 0")]
     InvalidFieldOrder {
         /// The struct's name.
         struct_name: &'static str,

@@ -44,7 +44,7 @@ impl ShardKeyRule {
             Some("") => Err("`until:` needs a separator, as in `until:/`".into()),
             Some(separator) => Ok(Self::Until(separator.into())),
             None if text == "id" => Ok(Self::Id),
-            None => Err(format!("`{text}` is no shard key; use `id` or `until:SEPARATOR`")),
+            None => Err(format!("`{text}` is not a shard key; use `id` or `until:SEPARATOR`")),
         }
     }
 

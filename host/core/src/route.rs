@@ -110,11 +110,12 @@ impl<T: Clone> Router<T> {
     ) -> Action<T> {
         let entry = RoutedMessage { item, bytes, deadline, waited: 0, in_doubt: false };
         let Some(index) = index_of(shard, self.routes.len()) else {
-            let message = format!("there is no shard {shard}; there are {}", self.routes.len());
+            let message =
+                format!("shard {shard} does not exist; the pool has {} shards", self.routes.len());
             return entry.into_refusal(codes::NO_OWNER, message, None);
         };
         if entry.deadline_passed(now) {
-            let message = "the sender's deadline had passed when the message came".into();
+            let message = "the sender's deadline had passed when the message arrived".into();
             return entry.into_refusal(codes::DEADLINE_EXCEEDED, message, None);
         }
         self.last_arrival += 1;

@@ -42,7 +42,7 @@ pub async fn connect_first<T, F>(
 where
     F: Future<Output = Result<T, ostraca_wire::Error>>,
 {
-    let mut last = "it announces no address".to_owned();
+    let mut last = "it advertises no address".to_owned();
     for address in addresses {
         let made = async {
             let found = resolve(address).await?;
@@ -51,7 +51,7 @@ where
         match tokio::time::timeout(ATTEMPT, made).await {
             Ok(Ok(made)) => return Ok(made),
             Ok(Err(error)) => last = format!("{address}: {error}"),
-            Err(_) => last = format!("{address}: no answer within {ATTEMPT:?}"),
+            Err(_) => last = format!("{address}: no response within {ATTEMPT:?}"),
         }
     }
     Err(last)
@@ -60,5 +60,5 @@ where
 /// Resolves an address with a port, by name or by number, to the first result.
 async fn resolve(address: &str) -> Result<SocketAddr, String> {
     let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "the name has no address".into())
+    found.next().ok_or_else(|| "the name resolves to no address".into())
 }

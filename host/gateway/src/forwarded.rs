@@ -62,7 +62,8 @@ impl Gateway {
         self.resolver.timeout_limits.apply(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {
-            let missing = problem("invalid-message", "a session of 16 bytes is missing", "");
+            let missing =
+                problem("invalid-message", "a forwarded message needs a session of 16 bytes", "");
             request.ticket.not_run(missing);
             return None;
         };

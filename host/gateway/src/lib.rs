@@ -261,7 +261,7 @@ impl Gateway {
     /// Makes the router panic.
     #[cfg(feature = "testing")]
     pub fn panic(&self) {
-        self.with_router(|_, _, _| panic!("as the test wants it"));
+        self.with_router(|_, _, _| panic!("panic requested by the test"));
     }
 
     /// Drives buffered messages, until the router panics.

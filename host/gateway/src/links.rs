@@ -88,10 +88,10 @@ impl MessageLinks {
         while let Err(error) = link.send(batch) {
             // The error concerns the first of the messages that stay; those behind it must not suffer for it.
             if !matches!(error, ostraca_wire::Error::TooLarge { .. }) || batch.is_empty() {
-                tracing::debug!(%error, node = %to, left = batch.len(), "messages were not sent");
+                tracing::debug!(%error, node = %to, left = batch.len(), "failed to send messages");
                 break;
             }
-            let help = "send less, or raise the limit on every node";
+            let help = "send a smaller message, or raise the limit on every node";
             refused
                 .push((batch.remove(0).tag, problem("message-too-large", error.to_string(), help)));
         }
@@ -228,7 +228,7 @@ impl ReplyHandler for Sink {
 
     fn on_closed(&self, lost: UnansweredMessages) {
         if let Some(gateway) = self.gateway.upgrade() {
-            tracing::debug!(node = %self.member, why = lost.reason, "a link broke");
+            tracing::debug!(node = %self.member, why = lost.reason, "link lost");
             gateway.not_sent(lost.not_sent);
             gateway.on_member_lost(&self.member);
         }

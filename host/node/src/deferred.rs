@@ -66,7 +66,7 @@ impl DeferredStores {
 }
 
 fn not_connected() -> StoreError {
-    StoreError::Unavailable("the store was not reached yet since this node started".into())
+    StoreError::Unavailable("the store has not been reachable since this node started".into())
 }
 
 fn at_once<T: Send + 'static>(value: T) -> StoreFuture<T> {

@@ -44,10 +44,10 @@ pub enum NodeError {
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
     /// No node of the cluster to join responded.
-    #[error("the store of the cluster is not reached: {0}")]
+    #[error("cannot reach the cluster's store: {0}")]
     StoreUnreachable(String),
     /// Nodes responded, but none of them has the store or knows where it is.
-    #[error("none of the nodes under `join` has the store or says where it is: {0}")]
+    #[error("no node under `join` has the store or knows where it is: {0}")]
     NoStoreNode(String),
     /// A node of the cluster to join was refused, or refused this one.
     #[error("cannot join the cluster at {place}: {source}")]
@@ -61,7 +61,7 @@ pub enum NodeError {
     #[error(transparent)]
     StoreConnect(#[from] ConnectError),
     /// The cluster's pool differs from the configuration, or this program cannot use it.
-    #[error("the pool `default` has {property} {actual}, and this node wants {expected}")]
+    #[error("pool `default` has {property} = {actual}, but this node is configured with {expected}")]
     PoolMismatch {
         /// `shards` or `hash`.
         property: &'static str,
@@ -71,7 +71,7 @@ pub enum NodeError {
         actual: String,
     },
     /// The WebAssembly runtime could not be created.
-    #[error("cannot {0}")]
+    #[error("{0}")]
     Wasm(#[from] ostraca_wasm::Error),
     /// A worker was not started.
     #[error(transparent)]
@@ -93,7 +93,7 @@ pub enum NodeError {
         addresses: String,
     },
     /// A part of the node ended unexpectedly.
-    #[error("a part of the node ended: {0}")]
+    #[error("a part of the node ended unexpectedly: {0}")]
     UnexpectedExit(String),
 }
 
@@ -134,23 +134,23 @@ impl NodeError {
         let help = match self {
             Self::Config(error) => return error.help_text().map(Into::into),
             Self::DirectoryNotEmpty(_) => {
-                "choose another one; nothing that is there is ever overwritten"
+                "choose another one; existing files are never overwritten"
             }
             Self::Workers(error) => error.help_text(),
             Self::File { .. } => "check the path and its permissions",
             Self::Settings(error) => error.help_text(),
             Self::Wire(ostraca_wire::Error::Identity(_)) => {
-                "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
+                "check [identity] in the configuration; `ostraca ca issue node NAME` creates a new one"
             }
             Self::Join { source, .. } => match source.code() {
                 "nodes-only" => {
                     "give the node a certificate of its own: `ostraca ca issue node NAME`, and [identity] in the configuration"
                 }
                 "node-mismatch" => {
-                    "check `node` and [identity] in the configuration: the certificate is that of another node"
+                    "check `node` and [identity] in the configuration: the certificate belongs to another node"
                 }
                 "shard-count-mismatch" | "hash-mismatch" => {
-                    "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
+                    "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"
                 }
                 "cluster-mismatch" => "check `join` and [identity] in the configuration",
                 "unsupported-protocol" | "unknown-feature" => {
@@ -160,16 +160,16 @@ impl NodeError {
             },
             Self::Catalog(error) => return error.help_text().map(Into::into),
             Self::StoreUnreachable(_) => {
-                "check the addresses under `join`, and that the node with the role `store` runs"
+                "check the addresses under `join`, and that the node with the role `store` is running"
             }
             Self::NoStoreNode(_) => {
                 "name the node with the role `store` under `join`, or start the node again later"
             }
             Self::PoolMismatch { .. } => {
-                "correct `shards` and `hash` in [cluster] of the configuration, or join another cluster"
+                "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }
             Self::NameInUse { .. } => {
-                "stop the other process; a folder that is a copy needs a name and an identity of its own (`ostraca init`)"
+                "stop the other process; a copied data directory needs a name and an identity of its own (`ostraca init`)"
             }
             Self::Wasm(ostraca_wasm::Error::Setting { setting, .. }) => {
                 let setting = setting.replace('_', "-");

@@ -84,13 +84,13 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     check_name("node", &options.node)?;
     let invalid = |text: &str| Err(NodeError::InvalidValue(text.into()));
     if options.roles.contains(&Role::Store) {
-        return invalid("a node that joins cannot have the role `store`: the cluster has one");
+        return invalid("a joining node cannot have the role `store`: the cluster already has one");
     }
     if options.roles.is_empty() {
         return invalid("a node needs a role: `manager`, `host` or `gateway`");
     }
     if options.join.is_empty() {
-        return invalid("a node that joins needs the address of one that is there");
+        return invalid("a joining node needs the address of a node of the cluster");
     }
     // Checked before anything is created: a wrong directory is the likeliest mistake.
     let ca = Ca::load(&options.ca)?;
@@ -148,7 +148,7 @@ fn check(options: &InitOptions) -> Result<(), NodeError> {
     check_name("node", &options.node)?;
     if !(1..=MAX_SHARDS).contains(&options.shards) {
         return Err(NodeError::InvalidValue(format!(
-            "{} shards are not allowed: from 1 to {MAX_SHARDS}",
+            "the number of shards is {}, must be 1 to {MAX_SHARDS}",
             options.shards
         )));
     }
@@ -161,7 +161,7 @@ fn check_name(what: &str, name: &str) -> Result<(), NodeError> {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if !good {
         return Err(NodeError::InvalidValue(format!(
-            "the {what}'s name {name:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+            "the {what}'s name {name:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, starting with a letter or digit"
         )));
     }
     Ok(())
@@ -183,16 +183,16 @@ fn join_text(options: &JoinOptions, cluster: ClusterId) -> String {
     format!(
         "# A node that joins the cluster {cluster}. `ostraca config default` prints every setting with its default.\n\
          \n\
-         # The node's name, as its certificate says it.\n\
+         # The node's name, as in its certificate.\n\
          node = \"{node}\"\n\
          \n\
          # The UDP address to listen on, for clients and other nodes.\n\
          listen = \"{listen}\"\n\
          \n\
-         # What it does for its cluster.\n\
+         # Its roles in the cluster.\n\
          roles = [{roles}]\n\
          \n\
-         # Nodes of the cluster. One that answers is enough.\n\
+         # Nodes of the cluster; one that responds is enough.\n\
          join = [{join}]\n",
         node = options.node,
         listen = options.listen,
@@ -205,7 +205,7 @@ fn config_text(options: &InitOptions) -> String {
     format!(
         "# A node of the cluster {cluster}. `ostraca config default` prints every setting with its default.\n\
          \n\
-         # The node's name, as its certificate says it.\n\
+         # The node's name, as in its certificate.\n\
          node = \"{node}\"\n\
          \n\
          # The UDP address to listen on.\n\

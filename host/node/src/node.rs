@@ -166,13 +166,13 @@ impl Node {
                 // A worker that has reported its stop is about to end, and it holds the store open until it
                 // has.
                 if (in_time || thread.is_finished()) && thread.join().is_err() {
-                    tracing::error!("a worker had panicked");
+                    tracing::error!("a worker panicked");
                 }
             }
             control.stop();
         });
         if let Err(error) = joined.await {
-            tracing::error!(%error, "the node did not stop in good order");
+            tracing::error!(%error, "the node did not stop gracefully");
         }
     }
 
@@ -186,18 +186,18 @@ impl Node {
             gone = leaving => match gone {
                 Ok(_) => return,
                 Err(_) => tracing::warn!(
-                    "the shards were not handed over within {grace:?}: they stop here"
+                    "the shards were not handed over within {grace:?}; stopping them here"
                 ),
             },
             // Both hand-offs and the node's leave are written to rows of the store.
             Ok(_) = refused.wait_for(Option::is_some) => {
-                tracing::warn!("the store is refused: nothing can be handed over, and no goodbye said");
+                tracing::warn!("the store is refused: cannot hand shards over or mark the node as left");
                 return self.control.send_event(Event::LeaveNow);
             }
         }
         self.control.send_event(Event::LeaveNow);
         if tokio::time::timeout(grace / 4, self.view.wait_for(left)).await.is_err() {
-            tracing::warn!("the node could not say goodbye; its lease lapses by itself");
+            tracing::warn!("could not mark the node as left; its lease will lapse");
         }
     }
 
@@ -211,7 +211,7 @@ impl Node {
         }
         let gone = |view: &Arc<ClusterView>| !view.has_leaving_peers(&node);
         if tokio::time::timeout(patience, self.view.wait_for(gone)).await.is_err() {
-            tracing::warn!("other nodes still leave, and now without the store");
+            tracing::warn!("other nodes are still leaving, now without the store");
         }
     }
 

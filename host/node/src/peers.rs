@@ -47,7 +47,7 @@ impl PeerService for PeerStreamHandler {
         async move {
             let node = peer.member.node.clone();
             if let Err(error) = this.serve(peer, kind, reader, writer).await {
-                tracing::debug!(%error, %node, %kind, "a node's stream ended");
+                tracing::debug!(%error, %node, %kind, "peer stream closed with an error");
             }
         }
         .boxed()

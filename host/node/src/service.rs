@@ -52,8 +52,8 @@ impl Service for ClientService {
             for request in batch.drain(..) {
                 request.ticket.not_run(problem(
                     "no-gateway",
-                    "this node takes no messages of clients: it has not the role `gateway`",
-                    "send to a node that has it: `ostraca nodes` shows which do",
+                    "this node does not accept client messages: it lacks the `gateway` role",
+                    "send to a node that has it: `ostraca nodes` lists the roles",
                 ));
             }
             return;

@@ -128,7 +128,7 @@ pub(crate) async fn connect(
         if !error.is_retryable() || began.elapsed() >= patience {
             return Err(error);
         }
-        tracing::warn!(%error, "the cluster is not joined yet");
+        tracing::warn!(%error, "this node has not joined the cluster yet");
         sleep(pause).await;
         pause = (pause * 2).min(PAUSES.1);
     }
@@ -236,8 +236,8 @@ fn spawn_witness_task(known: Arc<StoreVerifier>) -> DropGuard {
             let known = known.clone();
             match blocking(move || known.persist()).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the witness was not written"),
-                Err(error) => tracing::warn!(%error, "the witness was not written"),
+                Ok(Err(error)) => tracing::warn!(%error, "failed to write the witness"),
+                Err(error) => tracing::warn!(%error, "failed to write the witness"),
             }
         }
     }));

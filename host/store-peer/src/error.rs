@@ -9,13 +9,13 @@ use ostraca_store::StoreError;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No response, or not in time. A retry may succeed.
-    #[error("the store is not reached: {0}")]
+    #[error("cannot reach the store: {0}")]
     Unreachable(String),
     /// The store must not be used (R5); the text says how to fix it.
     #[error("{0}")]
     Refused(String),
     /// The witness file cannot be read.
-    #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
+    #[error("invalid witness file {0}: restore it, or remove it to continue without its check")]
     InvalidWitness(PathBuf),
     /// A file operation failed.
     #[error("a file operation failed at {path}: {source}")]

@@ -161,20 +161,20 @@ impl ResponseBody {
     #[must_use]
     pub fn subject(&self) -> &'static str {
         match self {
-            Self::Refused(_) => "a call that is refused",
+            Self::Refused(_) => "a refusal",
             Self::Hello { .. } => "a hello",
             Self::Claim(_) => "claims",
-            Self::CurrentClaims(_) => "which claims stand",
+            Self::CurrentClaims(_) => "current claims",
             Self::Commit(_) => "commits",
             Self::Load(_) => "loads",
             Self::Scan(_) => "a scan",
-            Self::PutBlob(_) => "a component to keep",
-            Self::GetBlob(_) => "which component is kept",
-            Self::Get(_) => "which row stands",
+            Self::PutBlob(_) => "put blob",
+            Self::GetBlob(_) => "get blob",
+            Self::Get(_) => "get row",
             Self::List(_) => "a list of rows",
-            Self::CompareAndSet(_) => "a row to write",
+            Self::CompareAndSet(_) => "compare and set",
             Self::Watch(_) => "a watch",
-            Self::CancelWatch => "a watch's end",
+            Self::CancelWatch => "cancel watch",
             Self::Unsupported { .. } => "an unknown call",
             Self::Ping => "a ping",
         }
@@ -189,19 +189,19 @@ pub enum DecodeError {
     Empty,
     /// The other node uses another version.
     #[error(
-        "a store call of version {0}, where versions {min} to {max} are spoken: use one release on all nodes",
+        "store call has version {0}, supported are {min} to {max}: run the same release on all nodes",
         min = PEER_PROTOCOL_VERSIONS.start(),
         max = PEER_PROTOCOL_VERSIONS.end()
     )]
     UnsupportedVersion(u8),
     /// A later release has calls that this one does not know.
-    #[error("a store call of the unknown kind {0}")]
+    #[error("unknown store call {0}")]
     UnknownRequest(u32),
     /// The bytes are malformed.
-    #[error("a store call that cannot be read: {0}")]
+    #[error("malformed store call: {0}")]
     Malformed(String),
     /// A request without data is too large.
-    #[error("a store call of {bytes} bytes, where {limit} are taken (`max_question`)")]
+    #[error("store call of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
         /// Its size in bytes.
         bytes: usize,
@@ -233,7 +233,7 @@ pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
     let bytes = codec::append_encoded(vec![VERSION], &(message, Extensions::<T>::default()));
     bytes
         .map(Bytes::from)
-        .map_err(|error| StoreError::LimitExceeded(format!("not encoded: {error}")))
+        .map_err(|error| StoreError::LimitExceeded(format!("cannot encode: {error}")))
 }
 
 /// Decodes a message.

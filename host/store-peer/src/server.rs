@@ -72,7 +72,9 @@ impl LinkSession {
             }
             Err(error) => return refused(error),
         };
-        let Some(pass) = &self.pass else { return refused("the first call of a link is a hello") };
+        let Some(pass) = &self.pass else {
+            return refused("the first call of a link must be a hello");
+        };
         match pass.call(|| ask(request)) {
             Ok(answer) => answer.map(move |answer| reply(sequence(), answer)).boxed(),
             Err(why) => refused(why),

@@ -282,7 +282,11 @@ fn a_watch_is_lost_with_its_link_and_a_list_catches_up() {
     remote.control.break_links();
     set("two");
     assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired);
-    assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired, "after lost only lost");
+    assert_eq!(
+        block_on(watch.next()),
+        RowEvent::ResyncRequired,
+        "after a resync event only resync events"
+    );
     wait("the link comes back", || block_on(remote.rows.list("")).is_ok());
     let (rows, now) = block_on(remote.rows.list("")).unwrap();
     assert_eq!(rows.len(), 2);

@@ -145,7 +145,7 @@ impl BatchBuilder {
         }
         if commit.expected_version.checked_add(1) != Some(commit.head.version) {
             return Ok(CommitOutcome::Refused(CommitRefusal::LimitReached(
-                "a commit raises the version by one".into(),
+                "a commit must raise the version by one".into(),
             )));
         }
         if let Err(limit) = check_commit(&commit) {
@@ -270,7 +270,7 @@ impl BatchBuilder {
     fn next_sequence(&mut self, key: &ShardPath) -> Result<u64, StoreError> {
         self.shard(key)?;
         let Some(shard) = self.shards.get_mut(key) else {
-            return Err(StoreError::Corrupt("a claim vanished".into()));
+            return Err(StoreError::Corrupt("claim record disappeared".into()));
         };
         let next = shard.last + 1;
         if next <= shard.record.reserved_sequence {
@@ -335,7 +335,7 @@ pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<StoredRow
     let name = key.get(1..).map(|name| String::from_utf8(name.to_vec()));
     match name {
         Some(Ok(key)) => Ok(StoredRow { key, revision, value }),
-        _ => Err(StoreError::Corrupt("a row's key is no text".into())),
+        _ => Err(StoreError::Corrupt("row key is not UTF-8".into())),
     }
 }
 

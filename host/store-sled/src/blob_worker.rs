@@ -57,7 +57,7 @@ impl BlobWorker {
         } else {
             self.space.check();
             if let Some(why) = self.progress.low_disk_reason() {
-                return Err(StoreError::Unavailable(format!("the component is not kept: {why}")));
+                return Err(StoreError::Unavailable(format!("component not stored: {why}")));
             }
             write_file_atomically(&path, bytes).map_err(unavailable)?;
         }
@@ -69,7 +69,7 @@ impl BlobWorker {
         match fs::read(self.path(digest)) {
             Ok(bytes) if blake3::hash(&bytes).as_bytes() == digest => Ok(Some(bytes.into())),
             Ok(_) => Err(StoreError::Corrupt(format!(
-                "the component {} is not what its name says: deploy it again",
+                "component {} is corrupt (digest mismatch): deploy it again",
                 blake3::Hash::from(*digest)
             ))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -90,5 +90,5 @@ impl BlobWorker {
 }
 
 fn unavailable(error: io::Error) -> StoreError {
-    StoreError::Unavailable(format!("a file operation failed: {error}"))
+    StoreError::Unavailable(format!("file operation failed: {error}"))
 }

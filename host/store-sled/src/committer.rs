@@ -107,10 +107,10 @@ impl Committer {
         let applied = self.db.apply_batch(batch);
         self.progress.set_applied(number, events.len());
         drop(applying);
-        applied.map_err(|error| format!("writing failed: {error}"))?;
+        applied.map_err(|error| format!("write failed: {error}"))?;
         self.reads.push(self.queue.applied());
-        self.db.flush().map_err(|error| format!("flushing failed: {error}"))?;
-        self.disk.sync(&self.data).map_err(|error| format!("syncing failed: {error}"))?;
+        self.db.flush().map_err(|error| format!("flush failed: {error}"))?;
+        self.disk.sync(&self.data).map_err(|error| format!("sync failed: {error}"))?;
         self.progress.set_durable(number, sequence);
         if !events.is_empty() {
             self.changes.publish(events);
@@ -169,7 +169,7 @@ struct End {
 impl Drop for End {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.progress.stop("the committer failed");
+            self.progress.stop("committer thread panicked");
         }
         self.queue.abandon();
         self.changes.close();

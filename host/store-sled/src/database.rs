@@ -43,7 +43,9 @@ pub fn open_database(config: &sled::Config) -> Result<sled::Db, DatabaseOpenErro
                 thread::sleep(LOCK_PAUSE);
             }
             Ok(Err(error)) => return Err(DatabaseOpenError::Corrupt(error.to_string())),
-            Err(_) => return Err(DatabaseOpenError::Corrupt("its recovery failed".into())),
+            Err(_) => {
+                return Err(DatabaseOpenError::Corrupt("sled panicked during recovery".into()));
+            }
         }
     }
 }

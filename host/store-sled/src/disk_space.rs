@@ -28,14 +28,18 @@ impl DiskSpaceMonitor {
         let low = match self.disk.free(&self.dir) {
             Ok(free) if free >= self.low_water_bytes => None,
             Ok(free) => Some(format!(
-                "{free} bytes of disk are free, fewer than low_water_bytes ({})",
+                "{free} bytes of disk are free, fewer than `store.low-water-bytes` ({})",
                 self.low_water_bytes
             )),
-            Err(error) => Some(format!("the free disk cannot be told: {error}")),
+            Err(error) => Some(format!("cannot determine free disk space: {error}")),
         };
         match &low {
-            Some(why) if !was_low => tracing::warn!(%why, "commits and components are refused"),
-            None if was_low => tracing::info!("commits are taken again: there is disk space"),
+            Some(why) if !was_low => {
+                tracing::warn!(%why, "low disk space: refusing commits and components")
+            }
+            None if was_low => {
+                tracing::info!("enough disk space again: accepting commits and components")
+            }
             _ => {}
         }
         self.progress.set_low_disk_reason(low);

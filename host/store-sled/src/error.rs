@@ -15,16 +15,16 @@ pub enum OpenError {
     Missing(PathBuf),
     /// The directory is empty. An empty directory never becomes a store by itself (R5).
     #[error(
-        "the directory {0} is empty where a store is expected: create one with `ostraca init`, or check that its disk is mounted"
+        "the directory {0} is empty, but a store is expected there: create one with `ostraca init`, or check that its disk is mounted"
     )]
     Empty(PathBuf),
     /// The directory holds something, but no complete store.
     #[error(
-        "the directory {0} holds no finished store: if its creation was interrupted, remove it and create it again"
+        "the directory {0} holds no complete store: if its creation was interrupted, remove it and create it again"
     )]
     NotAStore(PathBuf),
     /// A store cannot be created in a directory that is not empty.
-    #[error("the directory {0} is not empty: choose another one, or open the store that is there")]
+    #[error("the directory {0} is not empty: choose another one, or open the store in it")]
     NotEmpty(PathBuf),
     /// Another process has it open.
     #[error(
@@ -37,7 +37,7 @@ pub enum OpenError {
         holder: String,
     },
     /// The directory or a file in it cannot be written.
-    #[error("the directory {dir} cannot be written: make it writable for this user ({source})")]
+    #[error("the directory {dir} is not writable: make it writable for this user ({source})")]
     Unwritable {
         /// The directory.
         dir: PathBuf,
@@ -46,7 +46,7 @@ pub enum OpenError {
     },
     /// A newer release wrote it.
     #[error(
-        "the store at {dir} has format {format}, this release reads up to {ours}: use the newer release that wrote it"
+        "the store at {dir} has format {format}, but this release reads formats up to {ours}: use the newer release that wrote it"
     )]
     NewerFormat {
         /// The store's directory.
@@ -58,7 +58,7 @@ pub enum OpenError {
     },
     /// An unreleased program, from before the first release, wrote it.
     #[error(
-        "the store at {dir} has format {format}, this release reads from {ours}: an unreleased program wrote it; make the cluster again with `ostraca init`"
+        "the store at {dir} has format {format}, but this release reads formats from {ours}: an unreleased program wrote it; recreate the cluster with `ostraca init`"
     )]
     OlderFormat {
         /// The store's directory.
@@ -82,7 +82,7 @@ pub enum OpenError {
     },
     /// The witness remembers another store (R5).
     #[error(
-        "the store at {dir} is not the one that this node used before ({witness}): restore that one, or remove the witness to accept this one"
+        "the store at {dir} is not the one that this node used before ({witness}): restore the former one, or remove the witness to accept this one"
     )]
     OtherStore {
         /// The store's directory.
@@ -92,7 +92,7 @@ pub enum OpenError {
     },
     /// The store and a copy of it were opened separately (R5).
     #[error(
-        "the store at {dir} is a copy that went another way: its opening {open_count} is not the one that {witness} remembers; use the original, or remove the witness to accept what this copy lacks"
+        "the store at {dir} has forked: its opening {open_count} is not the one that {witness} remembers; use the original store, or remove the witness to accept that this one may lack acknowledged turns"
     )]
     Forked {
         /// The store's directory.
@@ -104,7 +104,7 @@ pub enum OpenError {
     },
     /// The store lacks writes that it once had on stable storage (R5).
     #[error(
-        "the store at {dir} went back: it is at sequence {found_sequence}, but {witness} remembers {witnessed_sequence}; acknowledged turns are missing: restore the newer copy, or remove the witness to accept their loss"
+        "the store at {dir} was rolled back: it is at sequence {found_sequence}, but {witness} remembers {witnessed_sequence}; acknowledged turns are missing: restore the newer copy, or remove the witness to accept their loss"
     )]
     RolledBack {
         /// The store's directory.
@@ -117,10 +117,10 @@ pub enum OpenError {
         witnessed_sequence: u64,
     },
     /// The witness file is not a witness.
-    #[error("the witness {0} is no witness: restore it, or remove it to go on without its check")]
+    #[error("{0} is not a witness file: restore it, or remove it to continue without the check")]
     InvalidWitness(PathBuf),
     /// The data cannot be read.
-    #[error("the store at {dir} cannot be read, restore it from a backup: {reason}")]
+    #[error("cannot read the store at {dir}, restore it from a backup: {reason}")]
     Corrupt {
         /// The store's directory.
         dir: PathBuf,

@@ -169,7 +169,7 @@ impl SledStore {
         if entered && let Some(read) = self.queue.park(read(to)) {
             self.reads.push([read]);
         }
-        await_response(answer, !entered, "more reads wait than queue_reads", lost)
+        await_response(answer, !entered, "read queue is full (`store.queue-reads`)", lost)
     }
 
     /// Hands a job to the blob worker's thread.
@@ -179,7 +179,7 @@ impl SledStore {
     ) -> StoreFuture<Result<T, StoreError>> {
         let (to, answer) = channel();
         let full = self.jobs.as_ref().is_none_or(|jobs| jobs.try_send(job(to)).is_err());
-        await_response(answer, full, "too many components wait", Err)
+        await_response(answer, full, "blob queue is full", Err)
     }
 }
 
@@ -189,12 +189,12 @@ fn await_response<T: Send + 'static>(
     limit: &'static str,
     lost: impl FnOnce(StoreError) -> T + Send + 'static,
 ) -> StoreFuture<T> {
-    let why = if full { limit } else { "its thread failed" };
+    let why = if full { limit } else { "store thread failed" };
     let lost = move || lost(StoreError::Unavailable(why.into()));
     answer.map(|answer| answer.unwrap_or_else(|_| lost())).boxed()
 }
 
-const FAILED: &str = "the committer failed";
+const FAILED: &str = "committer thread failed";
 
 impl EntityStore for SledStore {
     fn identity(&self) -> StoreIdentity {
@@ -297,7 +297,7 @@ impl Drop for SledStore {
         self.jobs = None;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the store failed");
+                tracing::error!("store thread panicked");
             }
         }
     }

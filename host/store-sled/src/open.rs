@@ -163,7 +163,7 @@ fn count_opening(
     options: &Options,
 ) -> Result<(StoreIdentity, Vec<u64>), OpenError> {
     let corrupt = |error: StoreError| corrupt(path, error.to_string());
-    let missing = || StoreError::Corrupt("its identity is missing".into());
+    let missing = || StoreError::Corrupt("its identity or sequence record is missing".into());
     let (key, sequence_key) = (Table::Meta.key(IDENTITY), Table::Meta.key(SEQUENCE));
     let mut identity = records
         .get::<IdentityRecord>(&key)

@@ -45,7 +45,7 @@ impl Reader {
             if catch_unwind(AssertUnwindSafe(|| self.serve(&mut together))).is_err() {
                 together.clear();
                 self.progress.read_panicked();
-                tracing::error!("a read of the store panicked: report it");
+                tracing::error!("store read panicked: please report this bug");
             }
         }
     }
@@ -86,7 +86,7 @@ impl Reader {
             #[cfg(test)]
             ReadOp::Panic(to) => {
                 drop(to);
-                panic!("as the test wants it")
+                panic!("panic requested by the test")
             }
         }
     }

@@ -99,7 +99,9 @@ impl Records {
         for number in 0..count {
             let piece = self.raw(&fragment_key(key, number))?;
             let piece = piece.ok_or_else(|| {
-                StoreError::Corrupt(format!("piece {number} of {count} of a {kind:?} is missing"))
+                StoreError::Corrupt(format!(
+                    "fragment {number} of {count} of a {kind:?} record is missing"
+                ))
             })?;
             whole.extend_from_slice(Header::take(RecordKind::Fragment, &piece)?.1);
         }
@@ -145,7 +147,9 @@ pub(crate) fn fragment_count(kind: RecordKind, raw: &[u8]) -> Result<u32, StoreE
     }
     match <[u8; 4]>::try_from(body).map(u32::from_le_bytes) {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(StoreError::Corrupt(format!("a {kind:?} in pieces does not say in how many"))),
+        _ => Err(StoreError::Corrupt(format!(
+            "a fragmented {kind:?} record has an invalid fragment count"
+        ))),
     }
 }
 

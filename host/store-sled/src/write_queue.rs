@@ -108,13 +108,22 @@ impl WriteQueue {
         }
         let mut waiting = self.lock();
         let full = if waiting.closed {
-            Some("it is closed".into())
+            Some("write queue is closed".into())
         } else if waiting.commits + all.commits > self.max_commits {
-            Some(format!("more commits wait than queue_commits ({})", self.max_commits))
+            Some(format!(
+                "write queue has too many commits (`store.queue-commits` = {})",
+                self.max_commits
+            ))
         } else if waiting.bytes + all.bytes > self.max_bytes {
-            Some(format!("more bytes wait than queue_bytes ({})", self.max_bytes))
+            Some(format!(
+                "write queue has too many bytes (`store.queue-bytes` = {})",
+                self.max_bytes
+            ))
         } else if waiting.calls + calls > self.max_rows {
-            Some(format!("more claims and rows wait than queue_rows ({})", self.max_rows))
+            Some(format!(
+                "write queue has too many claims and row changes (`store.queue-metadata-ops` = {})",
+                self.max_rows
+            ))
         } else {
             None
         };

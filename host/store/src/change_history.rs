@@ -31,7 +31,7 @@ struct History {
 
 impl fmt::Debug for ChangeHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").finish_non_exhaustive()
+        f.debug_struct("ChangeHistory").finish_non_exhaustive()
     }
 }
 

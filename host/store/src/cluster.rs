@@ -67,13 +67,13 @@ impl CompareAndSet {
         let value = self.value.as_ref().map_or(0, Bytes::len);
         if self.key.is_empty() || self.key.len() > MAX_ROW_KEY_BYTES {
             return Err(StoreError::LimitExceeded(format!(
-                "a row's key has 1 to {MAX_ROW_KEY_BYTES} bytes, this one {}",
+                "row key is {} bytes, must be 1 to {MAX_ROW_KEY_BYTES}",
                 self.key.len()
             )));
         }
         if value > MAX_ROW_VALUE_BYTES {
             return Err(StoreError::LimitExceeded(format!(
-                "a row's value has at most {MAX_ROW_VALUE_BYTES} bytes, this one {value}"
+                "row value is {value} bytes, limit is {MAX_ROW_VALUE_BYTES}"
             )));
         }
         Ok(())
@@ -84,7 +84,7 @@ impl CompareAndSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CompareAndSetError {
     /// The row does not have the expected revision. Holds the current row; `None` if it does not exist.
-    #[error("the row was changed by somebody else")]
+    #[error("the row was changed concurrently")]
     RevisionMismatch(Option<StoredRow>),
     /// The store failed; it is unknown whether the row was written.
     #[error(transparent)]

@@ -41,7 +41,7 @@ pub fn commit_bytes(commit: &Commit) -> usize {
 pub fn check_commit(commit: &Commit) -> Result<(), String> {
     let bytes = commit_bytes(commit);
     if bytes > MAX_COMMIT_BYTES {
-        return Err(format!("a turn writes at most {MAX_COMMIT_BYTES} bytes, this one {bytes}"));
+        return Err(format!("turn writes {bytes} bytes, limit is {MAX_COMMIT_BYTES}"));
     }
     Ok(())
 }
@@ -52,15 +52,10 @@ pub fn check_commit(commit: &Commit) -> Result<(), String> {
 /// The limit that is exceeded, and by what.
 pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
     if key.len() > MAX_KEY_BYTES {
-        return Err(format!(
-            "a record's key has at most {MAX_KEY_BYTES} bytes, this one {}",
-            key.len()
-        ));
+        return Err(format!("record key is {} bytes, limit is {MAX_KEY_BYTES}", key.len()));
     }
     if value_bytes > MAX_VALUE_BYTES {
-        return Err(format!(
-            "a record has at most {MAX_VALUE_BYTES} bytes, this one {value_bytes}"
-        ));
+        return Err(format!("record value is {value_bytes} bytes, limit is {MAX_VALUE_BYTES}"));
     }
     Ok(())
 }

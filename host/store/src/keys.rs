@@ -137,7 +137,7 @@ fn push_name(key: &mut Vec<u8>, name: &str) {
 }
 
 fn parse_name(bytes: &[u8]) -> Result<(Arc<str>, &[u8]), StoreError> {
-    let corrupt = || StoreError::Corrupt("a key holds no valid name".into());
+    let corrupt = || StoreError::Corrupt("key does not hold a valid name".into());
     let mut name = Vec::new();
     let mut rest = bytes;
     loop {

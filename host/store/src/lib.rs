@@ -49,16 +49,16 @@ pub struct StoreIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum StoreError {
     /// Temporary: retry after a while.
-    #[error("the store does not answer now: {0}")]
+    #[error("store unavailable: {0}")]
     Unavailable(String),
     /// A write or sync failed. The store writes nothing more until it is opened again.
     #[error("the store has stopped: {0}")]
     Stopped(String),
     /// The data on disk is not what this version writes.
-    #[error("the store's data cannot be read: {0}")]
+    #[error("store data is corrupt: {0}")]
     Corrupt(String),
     /// The call would exceed a limit of the store.
-    #[error("beyond a limit of the store: {0}")]
+    #[error("store limit exceeded: {0}")]
     LimitExceeded(String),
 }
 

@@ -119,7 +119,7 @@ impl Data {
             return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: version });
         }
         if commit.expected_version.checked_add(1) != Some(commit.head.version) {
-            let limit = "a commit raises the version by one".into();
+            let limit = "a commit must raise the version by one".into();
             return CommitOutcome::Refused(CommitRefusal::LimitReached(limit));
         }
         if let Err(limit) = check_commit(&commit) {
@@ -158,7 +158,7 @@ impl Data {
                 starting_with(&self.records, &keys::entity_prefix(shard, RecordKind::Lane, entity))
             {
                 lanes.push(codec::decode::<Lane>(lane).map_err(|error| {
-                    StoreError::Corrupt(format!("a lane of {entity} cannot be read: {error}"))
+                    StoreError::Corrupt(format!("cannot decode a lane of {entity}: {error}"))
                 })?);
             }
         }

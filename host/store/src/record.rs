@@ -147,7 +147,7 @@ impl Seal for Plain {
         if key_id == 0 {
             Ok(Cow::Borrowed(body))
         } else {
-            Err(StoreError::Corrupt(format!("a record is sealed by the unknown key {key_id}")))
+            Err(StoreError::Corrupt(format!("record is sealed with unknown key {key_id}")))
         }
     }
 }
@@ -209,9 +209,8 @@ impl Codec {
     /// # Errors
     /// [`StoreError::LimitExceeded`] if the value cannot be encoded; no type of ours can fail.
     pub fn encode<T: Body>(&self, key: &[u8], value: &T) -> Result<Vec<u8>, StoreError> {
-        let body = codec::encode(value).map_err(|error| {
-            StoreError::LimitExceeded(format!("a record cannot be encoded: {error}"))
-        })?;
+        let body = codec::encode(value)
+            .map_err(|error| StoreError::LimitExceeded(format!("cannot encode record: {error}")))?;
         Ok(self.encode_bytes(T::KIND, key, body))
     }
 
@@ -255,14 +254,14 @@ impl Codec {
     ) -> Result<Cow<'a, [u8]>, StoreError> {
         let (header, body) = Header::take(kind, record)?;
         if header.flags != 0 {
-            return Err(corrupt(kind, "its chunks were not put together"));
+            return Err(corrupt(kind, "its fragments were not joined"));
         }
         self.seal.open(key, header.key_id, body)
     }
 }
 
 fn corrupt(kind: RecordKind, why: &str) -> StoreError {
-    StoreError::Corrupt(format!("a record that should be a {kind:?} is none: {why}"))
+    StoreError::Corrupt(format!("expected a {kind:?} record: {why}"))
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl ObservedStore<'_> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WitnessMismatch {
     /// The store has another id.
-    #[error("it is another store: {found:032x}, and not {remembered:032x}")]
+    #[error("it is another store: found {found:032x}, expected {remembered:032x}")]
     DifferentStore {
         /// The id that was found.
         found: u128,
@@ -63,7 +63,9 @@ pub enum WitnessMismatch {
         remembered: u128,
     },
     /// The store lacks writes that it once had on stable storage.
-    #[error("it went back: it is at sequence {found_sequence}, and was at {witnessed_sequence}")]
+    #[error(
+        "it was rolled back: it is at sequence {found_sequence}, but was at {witnessed_sequence}"
+    )]
     RolledBack {
         /// The sequence that was found.
         found_sequence: u64,
@@ -71,9 +73,7 @@ pub enum WitnessMismatch {
         witnessed_sequence: u64,
     },
     /// The store and a copy of it were opened separately.
-    #[error(
-        "it is a copy that went another way: its opening {open_count} is not the one that was seen"
-    )]
+    #[error("it has forked: its opening {open_count} is not the one that was seen")]
     Forked {
         /// The remembered opening, which the store does not have.
         open_count: u64,
@@ -84,7 +84,7 @@ pub enum WitnessMismatch {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file is not a witness.
-    #[error("it is no witness")]
+    #[error("not a witness file")]
     InvalidFormat,
     /// A file operation failed.
     #[error(transparent)]

@@ -45,7 +45,7 @@ impl Cache {
         let stored = fs::read(path.with_extension("digest")).ok()?;
         let code = fs::read(&path).ok()?;
         if stored != self.sum(&path, &code).as_bytes() {
-            tracing::warn!(path = %path.display(), "a compiled component is not as it was written: compiling again");
+            tracing::warn!(path = %path.display(), "cached component does not match its digest: compiling it again");
             return None;
         }
         // SAFETY: this node wrote the file for an engine of this configuration. Its keyed digest, made of its name
@@ -53,7 +53,7 @@ impl Cache {
         #[allow(unsafe_code, reason = "wasmtime can map compiled code in no other way")]
         let loaded = unsafe { Component::deserialize_file(engine, &path) };
         loaded
-            .inspect_err(|error| tracing::warn!(path = %path.display(), "a compiled component cannot be loaded: {error:#}"))
+            .inspect_err(|error| tracing::warn!(path = %path.display(), "cannot load a cached component: {error:#}"))
             .ok()
     }
 
@@ -65,7 +65,7 @@ impl Cache {
         let written =
             write(&path, code).and_then(|()| write(&path.with_extension("digest"), sum.as_bytes()));
         if let Err(error) = written.and_then(|()| self.shrink(&path)) {
-            tracing::warn!(path = %path.display(), "a compiled component could not be kept: {error}");
+            tracing::warn!(path = %path.display(), "cannot cache a compiled component: {error}");
         }
     }
 

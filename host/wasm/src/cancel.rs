@@ -50,7 +50,7 @@ impl CancelToken {
 
 /// The error that cancelled work returns. Nobody reads it.
 pub(crate) fn cancelled() -> Error {
-    Error::ThreadFailed("nobody waits for the component any more".into())
+    Error::ThreadFailed("the request for the component was cancelled".into())
 }
 
 pub(crate) struct CancelGuard(CancelToken);

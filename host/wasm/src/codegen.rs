@@ -48,7 +48,7 @@ impl FromStr for CodegenConfig {
 
     fn from_str(text: &str) -> Result<CodegenConfig, String> {
         let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
-        let wrong = || format!("{text:?} are not four numbers");
+        let wrong = || format!("expected four numbers, got {text:?}");
         let Ok([wasm_stack, stack, reservation, growth]) = numbers.as_deref() else {
             return Err(wrong());
         };

@@ -111,7 +111,7 @@ impl Compiler {
             Program::Executable(path) => path.clone(),
             Program::CurrentExecutable if OWN.load(Ordering::Relaxed) => this_program()?,
             Program::CurrentExecutable => {
-                let why = "this program is not its own compiler: its main must call compiler_main first, or program in [compiler] must name one that does, such as `ostraca`";
+                let why = "this program cannot act as the compiler: its main must call compiler_main first, or program in [compiler] must name one that does, such as `ostraca`";
                 return Err(Error::CompilerUnavailable(why.into()));
             }
         };
@@ -149,7 +149,7 @@ impl Compiler {
             .spawn()
             .map_err(failed("start the compiler"))?;
         let status = self.wait(KillOnDrop(child), cancel)?;
-        let words = beginning(&mut words).map_err(failed("read what the compiler said"))?;
+        let words = beginning(&mut words).map_err(failed("read the compiler's standard error"))?;
         self.check_exit(status, &words)?;
         let mut native = Vec::new();
         output

@@ -63,8 +63,9 @@ pub(crate) struct EngineContext {
 
 impl EngineContext {
     fn new(engine: Engine, code: CodegenConfig) -> Result<EngineContext, Error> {
-        let failed =
-            |error: wasmtime::Error| Error::EngineFailed(format!("link the imports: {error:#}"));
+        let failed = |error: wasmtime::Error| {
+            Error::EngineFailed(format!("cannot link the imports: {error:#}"))
+        };
         let mut plain = Linker::new(&engine);
         imports::link(&mut plain).map_err(failed)?;
         let mut wasi = plain.clone();
@@ -99,8 +100,8 @@ pub(crate) fn main_engine(
     settings: &RuntimeSettings,
 ) -> Result<(EngineContext, RuntimeStatus), Error> {
     if settings.wasm_stack < 64 << 10 || settings.wasm_stack > 64 << 20 {
-        let why = format!("{} bytes are not within 64 KiB and 64 MiB", settings.wasm_stack);
-        return Err(Error::Setting { setting: "wasm_stack", reason: why });
+        let why = format!("{} bytes is not between 64 KiB and 64 MiB", settings.wasm_stack);
+        return Err(Error::Setting { setting: "wasm-stack", reason: why });
     }
     let max_live = max_live(settings, max_map_count())?;
     let mut shape = RuntimeStatus {
@@ -121,15 +122,15 @@ pub(crate) fn main_engine(
             }
             Err(error) if settings.allocator == Allocator::Pooling => {
                 let why = format!(
-                    "no pool for {max_live} instances with {} bytes of address space and {} of stack each: {error:#}; lower \
-                     max_live or max_memory, or set the allocator to auto",
+                    "cannot create a pool for {max_live} instances with {} bytes of address space and {} bytes of stack each: {error:#}; lower \
+                     max-live-instances or pooled-instance-memory, or set the allocator to auto",
                     shape.memory_reservation, shape.stack
                 );
                 return Err(Error::Setting { setting: "allocator", reason: why });
             }
             Err(error) => {
                 let why = format!("{error:#}");
-                tracing::warn!(max_live, error = %why, "no pool for instances: they are mapped on demand");
+                tracing::warn!(max_live, error = %why, "cannot create the instance pool: allocating instances on demand");
                 shape.fallback_reason = Some(why);
             }
         }
@@ -164,8 +165,8 @@ fn code(shape: &RuntimeStatus, settings: &RuntimeSettings) -> CodegenConfig {
 fn pooling(shape: &RuntimeStatus, settings: &RuntimeSettings) -> Result<Config, Error> {
     let places = shape.max_live_instances + SLACK;
     let size = usize::try_from(shape.max_memory).map_err(|_| Error::Setting {
-        setting: "max_memory",
-        reason: "it is beyond this machine's address space".into(),
+        setting: "pooled-instance-memory",
+        reason: "it exceeds this machine's address space".into(),
     })?;
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(places)
@@ -212,9 +213,9 @@ fn max_live(settings: &RuntimeSettings, max_map_count: Option<u64>) -> Result<u3
     if wanted == 0 || wanted > fits {
         let needed = u64::from(wanted) * MAPPINGS + MAPPINGS_ELSEWHERE;
         let why = format!(
-            "{wanted} is not within 1 and {fits}, which is what vm.max_map_count allows; {wanted} would need {needed}"
+            "{wanted} is not between 1 and {fits}, the most that vm.max_map_count allows; {wanted} would need vm.max_map_count = {needed}"
         );
-        return Err(Error::Setting { setting: "max_live", reason: why });
+        return Err(Error::Setting { setting: "max-live-instances", reason: why });
     }
     Ok(wanted)
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A setting does not fit this machine or another setting.
-    #[error("use the setting {setting}: {reason}")]
+    #[error("invalid setting {setting}: {reason}")]
     Setting {
         /// Its key in `[guests]` of the node's configuration.
         setting: &'static str,
@@ -15,10 +15,10 @@ pub enum Error {
         reason: String,
     },
     /// The engine could not be created.
-    #[error("make the engine: {0}")]
+    #[error("cannot create the wasm engine: {0}")]
     EngineFailed(String),
     /// The cache directory cannot be used.
-    #[error("use the cache directory {path}: {source}")]
+    #[error("cannot use the cache directory {path}: {source}")]
     Cache {
         /// The directory or a file in it.
         path: PathBuf,
@@ -26,19 +26,19 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The bytes are not WebAssembly.
-    #[error("read the component: these {bytes} bytes are not WebAssembly")]
+    #[error("not a component: these {bytes} bytes are not WebAssembly")]
     NotWasm {
         /// How many bytes there were.
         bytes: usize,
     },
     /// A core module where a component is expected.
-    #[error("read the component: this is a core module; `ostraca build` makes a component of it")]
+    #[error("not a component but a core module; `ostraca build` converts it into one")]
     CoreModule,
     /// WebAssembly that does not validate or compile.
-    #[error("compile the component: {0}")]
+    #[error("cannot compile the component: {0}")]
     InvalidComponent(String),
     /// The component is larger than [`crate::RuntimeSettings::component_limit`].
-    #[error("read the component: {bytes} bytes are more than component_limit, {limit} bytes")]
+    #[error("component is {bytes} bytes, component-limit in [guests] is {limit}")]
     TooLarge {
         /// The component's size.
         bytes: u64,
@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// The component exceeds one of [`crate::ComponentLimits`], or of the deployment's [`crate::InstanceLimits`].
     /// Detected before anything was compiled.
-    #[error("use the component as an entity: one instance makes {found} {}, and {} allows {limit}", part.name(), part.setting())]
+    #[error("component is too large: one instance creates {found} {}, but {} allows {limit}", part.name(), part.setting())]
     ComponentLimit {
         /// What there is too much of.
         part: ComponentResource,
@@ -58,65 +58,69 @@ pub enum Error {
     },
     /// The component instantiates something that is not nested in it, so its size is not known.
     #[error(
-        "use the component as an entity: it instantiates a {what} that is imported or another instance's export"
+        "cannot use the component as an entity: it instantiates a {what} that is imported or exported by another instance"
     )]
     UnsizedInstantiation {
         /// `core module` or `component`.
         what: &'static str,
     },
     /// The compiler process could not be started, or failed for a reason other than the component.
-    #[error("run the compiler: {0}")]
+    #[error("cannot run the compiler: {0}")]
     CompilerUnavailable(String),
     /// The compiler process died unexpectedly, for example from a signal.
-    #[error("compile the component: the compiler ended with {how}")]
+    #[error("cannot compile the component: the compiler exited with {how}")]
     CompilerCrashed {
         /// Its exit code or signal, and the beginning of its standard error.
         how: String,
     },
     /// The compiler took too long.
-    #[error("compile the component: it takes longer than timeout in [compiler], {limit:?}")]
+    #[error("cannot compile the component: it takes longer than timeout in [compiler], {limit:?}")]
     CompileTime {
         /// The limit.
         limit: std::time::Duration,
     },
     /// The compiler needed too much memory.
-    #[error("compile the component: it takes more than max-memory in [compiler], {limit} bytes")]
+    #[error(
+        "cannot compile the component: it needs more than max-memory in [compiler], {limit} bytes"
+    )]
     CompileMemory {
         /// The limit.
         limit: u64,
     },
     /// A required export is missing.
-    #[error("use the component as an entity: it does not export {export}")]
+    #[error("cannot use the component as an entity: it does not export {export}")]
     MissingExport {
         /// The interface with its version, or the function that the interface lacks.
         export: String,
     },
     /// The component imports something that the host does not provide.
-    #[error("use the component as an entity: it imports {import}, which is not granted")]
+    #[error("cannot use the component as an entity: it imports {import}, which is not granted")]
     ImportNotGranted {
         /// The import's name.
         import: String,
     },
     /// A function has the right name and the wrong type.
-    #[error("use the component as an entity: {0}")]
+    #[error("cannot use the component as an entity: {0}")]
     WrongSignature(String),
     /// `methods` failed, or returned an invalid list.
-    #[error("read the component's methods: {0}")]
+    #[error("cannot read the component's methods: {0}")]
     InvalidMethods(String),
     /// As many instances are live as may be: evict one and try again.
-    #[error("start an instance: {limit} are live, and max_live allows no more")]
+    #[error(
+        "cannot start an instance: {limit} are live, the limit of max-live-instances in [guests]"
+    )]
     InstanceLimit {
         /// The limit that was reached.
         limit: u32,
     },
     /// The guest failed while its instance was being created.
-    #[error("start an instance: {0}")]
+    #[error("cannot start an instance: {0}")]
     Activation(crate::Failure),
     /// The core module cannot be converted into a component.
-    #[error("make a component of the core module: {0}")]
+    #[error("cannot convert the core module into a component: {0}")]
     EncodeFailed(String),
     /// A thread could not be started, or ended without an answer.
-    #[error("run the compiler's thread: {0}")]
+    #[error("compiler thread failed: {0}")]
     ThreadFailed(String),
 }
 
@@ -239,5 +243,5 @@ impl Error {
 
 /// Why an entity's state could not be loaded.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("load the entity's state: {0}")]
+#[error("cannot load the entity's state: {0}")]
 pub struct StateError(pub String);

@@ -12,15 +12,15 @@ use crate::{Failure, FailureKind, InstanceLimits};
 /// Why the host ended a call into the guest. Host functions and the meter raise it, and wasmtime carries it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HostTrap {
-    #[error("the owner stopped the instance")]
+    #[error("the instance was interrupted")]
     Interrupted,
-    #[error("the time in the guest was used up")]
+    #[error("the guest exceeded its time limit")]
     TimeLimitExceeded,
-    #[error("{0} where nothing may be changed")]
+    #[error("{0} where state must not change")]
     WriteInQuery(&'static str),
-    #[error("the state would grow to {would} bytes, and its limit is {limit}")]
+    #[error("the state would grow to {would} bytes, limit is {limit}")]
     StateTooLarge { would: u64, limit: u64 },
-    #[error("the entity would have more keys than `keys` ({limit})")]
+    #[error("the entity would have more keys than limits.keys ({limit})")]
     TooManyKeys { limit: u64 },
     #[error("one turn would write more {what} than `{setting}` ({limit})")]
     TurnTooLarge { what: &'static str, setting: &'static str, limit: u64 },
@@ -105,7 +105,7 @@ impl HostTrap {
                     limit(
                         "turn-time-limit",
                         format!(
-                            "{} took longer than turn-time, {most} ms in the guest",
+                            "{} spent more than limits.turn-time ({most} ms) in the guest",
                             stage.name()
                         ),
                     )
@@ -115,7 +115,7 @@ impl HostTrap {
                     limit(
                         "activation-time-limit",
                         format!(
-                            "{} took longer than activation-time, {most} ms in the guest",
+                            "{} spent more than limits.activation-time ({most} ms) in the guest",
                             stage.name()
                         ),
                     )
@@ -143,9 +143,14 @@ fn aborted(error: &wasmtime::Error, stage: Stage) -> bool {
 /// A hint at what may have caused a failure, if it is not certain.
 fn denied(entity: &InstanceData) -> String {
     match (entity.memory_denied, entity.table_denied) {
-        (true, _) => format!("; it was denied memory beyond {} bytes before", entity.limits.memory),
+        (true, _) => {
+            format!("; before that it was denied memory beyond {} bytes", entity.limits.memory)
+        }
         (_, true) => {
-            format!("; it was denied table elements beyond {} before", entity.limits.table_elements)
+            format!(
+                "; before that it was denied table elements beyond {}",
+                entity.limits.table_elements
+            )
         }
         _ => String::new(),
     }
@@ -167,12 +172,16 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
     } else if entity.memory_denied && aborted(error, stage) {
         limit(
             "memory-limit",
-            format!("{} needed more than memory, {} bytes", stage.name(), limits.memory),
+            format!("{} needed more than limits.memory ({} bytes)", stage.name(), limits.memory),
         )
     } else if entity.table_denied && aborted(error, stage) {
         limit(
             "table-limit",
-            format!("{} needed more than table-elements, {}", stage.name(), limits.table_elements),
+            format!(
+                "{} needed more than limits.table-elements ({})",
+                stage.name(),
+                limits.table_elements
+            ),
         )
     } else if let Some(ResourceTableError::Full) = error.downcast_ref::<ResourceTableError>() {
         limit("handle-limit", format!("{} holds more than {RESOURCES} WASI handles", stage.name()))
@@ -181,7 +190,7 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
     } else {
         match error.downcast_ref::<Trap>() {
             Some(Trap::StackOverflow) => {
-                limit("stack-overflow", format!("{} used up the stack", stage.name()))
+                limit("stack-overflow", format!("{} overflowed the stack", stage.name()))
             }
             Some(trap) => {
                 guest("trap", format!("{} trapped: {trap}{}", stage.name(), denied(entity)))
@@ -192,8 +201,9 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
                     _ => (limits.hostcall_fuel(), "the largest of state, turn-bytes and reply"),
                 };
                 let stage = stage.name();
-                let text =
-                    format!("{stage} passed more than {most} bytes at once, the limit of {of}");
+                let text = format!(
+                    "{stage} passed more than {most} bytes in one call, the limit for {of}"
+                );
                 limit("value-too-large", text)
             }
             None => guest(

@@ -145,7 +145,7 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
                 load(&mut cx).await?;
                 if !(1..=PAGE_LIMIT).contains(&limit) {
                     return Err(HostTrap::InvalidHostCall(format!(
-                        "state.list was called with the limit {limit}, not 1 to {PAGE_LIMIT}"
+                        "state.list was called with limit {limit}, must be 1 to {PAGE_LIMIT}"
                     ))
                     .into());
                 }
@@ -205,7 +205,7 @@ fn check_key(key: &str) -> std::result::Result<(), HostTrap> {
     if key.is_empty() || key.len() > KEY_LIMIT {
         let length = key.len();
         return Err(HostTrap::InvalidHostCall(format!(
-            "state was called with a key of {length} bytes, not 1 to {KEY_LIMIT}"
+            "state was called with a key of {length} bytes, must be 1 to {KEY_LIMIT}"
         )));
     }
     Ok(())

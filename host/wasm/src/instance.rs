@@ -98,7 +98,7 @@ impl Instance {
         let result = match called {
             Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
             Ok((Err(why),)) => {
-                self.fail_and_log(guest("start-failed", format!("start refused: {why}")))
+                self.fail_and_log(guest("start-failed", format!("the start hook failed: {why}")))
             }
             Err(failure) => self.fail(failure),
         };
@@ -159,7 +159,7 @@ impl Instance {
             // Not logged again: the failure that poisoned the instance has been logged.
             return Err(host(
                 "instance-dropped",
-                "the instance failed before and must be dropped".into(),
+                "the instance failed earlier and must be dropped".into(),
             ));
         }
         // Stays set if this future is dropped midway, since the state of the guest's memory is then unknown.
@@ -196,19 +196,22 @@ impl Instance {
             Err(GuestError::Application(error)) => (error.code, error.message),
             Err(GuestError::InvalidArguments(why)) => ("invalid-arguments".into(), why),
             Err(GuestError::UnknownMethod) => {
-                ("unknown-method".into(), format!("there is no method {method:?}"))
+                ("unknown-method".into(), format!("no method {method:?}"))
             }
         };
         if code.is_empty() || code.len() > CODE_LIMIT {
             let length = code.len();
             return self.fail_and_log(guest(
                 "invalid-error-code",
-                format!("message returned an error code of {length} bytes, not 1 to {CODE_LIMIT}"),
+                format!(
+                    "message returned an error code of {length} bytes, must be 1 to {CODE_LIMIT}"
+                ),
             ));
         }
         if code.chars().any(is_control) {
-            let text =
-                format!("message returned the error code {code:?}: it has a control character");
+            let text = format!(
+                "message returned the error code {code:?}, which contains a control character"
+            );
             return self.fail(guest("invalid-error-code", text));
         }
         if message.len() as u64 > most {
@@ -220,7 +223,7 @@ impl Instance {
     fn too_large(&mut self, bytes: usize, most: u64) -> TurnResult {
         self.fail_and_log(limit(
             "reply-too-large",
-            format!("message returned {bytes} bytes, more than the limit on replies, {most}"),
+            format!("message returned {bytes} bytes, the limit on replies is {most}"),
         ))
     }
 

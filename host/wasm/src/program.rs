@@ -201,7 +201,7 @@ fn wrong_signature(error: wasmtime::Error) -> Error {
 fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
     if methods.len() > METHODS {
         return Err(Error::InvalidMethods(format!(
-            "{} methods are more than {METHODS}",
+            "{} methods, limit is {METHODS}",
             methods.len()
         )));
     }
@@ -209,13 +209,13 @@ fn check_methods(methods: Vec<Method>) -> Result<Vec<Method>, Error> {
     for Method { name, .. } in &methods {
         if name.is_empty() || name.len() > METHOD_NAME {
             return Err(Error::InvalidMethods(format!(
-                "a name has {} bytes, not 1 to {METHOD_NAME}",
+                "a method name is {} bytes, must be 1 to {METHOD_NAME}",
                 name.len()
             )));
         }
         if name.chars().any(is_control) {
             return Err(Error::InvalidMethods(format!(
-                "the name {name:?} has a control character"
+                "the method name {name:?} contains a control character"
             )));
         }
         if !names.insert(name.as_str()) {

@@ -114,7 +114,7 @@ impl WasmRuntime {
                 let _ = answer.send(host.0.prepare(&component, limits, &cancel));
             })
             .map_err(|error| Error::ThreadFailed(error.to_string()))?;
-        answered.await.map_err(|_| Error::ThreadFailed("it ended early".into()))?
+        answered.await.map_err(|_| Error::ThreadFailed("it ended without a result".into()))?
     }
 
     /// Like [`prepare`](Self::prepare), but works on the caller's thread, which must not serve anything else.
@@ -225,7 +225,7 @@ impl Inner {
         #[allow(unsafe_code, reason = "wasmtime can take compiled code in no other way")]
         let loaded = unsafe { Component::deserialize(engine, &native) };
         loaded.map_err(|error| {
-            Error::CompilerUnavailable(format!("load the code that it made: {error:#}"))
+            Error::CompilerUnavailable(format!("cannot load the compiled code: {error:#}"))
         })
     }
 
@@ -237,7 +237,7 @@ impl Inner {
             self.ticker.add(&room.engine);
             return Ok(self.large.get_or_init(|| room));
         }
-        self.large.get().ok_or_else(|| Error::EngineFailed("the second engine is gone".into()))
+        self.large.get().ok_or_else(|| Error::EngineFailed("the second engine disappeared".into()))
     }
 
     /// Takes a permit for one more live instance.

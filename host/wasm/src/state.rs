@@ -43,7 +43,9 @@ impl State {
         let mut bytes = 0;
         for (key, value) in entries {
             let key = std::str::from_utf8(&key).map_err(|_| {
-                HostTrap::StateUnavailable("load the entity's state: a key is not UTF-8".into())
+                HostTrap::StateUnavailable(
+                    "cannot load the entity's state: a key is not UTF-8".into(),
+                )
             })?;
             bytes += size(key, &value);
             base.insert(Arc::from(key), Arc::from(&value[..]));

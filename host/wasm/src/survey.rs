@@ -378,7 +378,7 @@ fn find(all: &[CountsIndex], what: &str, index: u32) -> Result<CountsIndex, Erro
 }
 
 fn no_index(what: &str, index: u32) -> Error {
-    Error::InvalidComponent(format!("there is no {what} {index}"))
+    Error::InvalidComponent(format!("no {what} {index}"))
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Erro
     let function = |of: &ComponentExportIndex, interface: &str, name: &str| {
         component
             .get_export_index(Some(of), name)
-            .ok_or_else(|| missing(&format!("{interface}@0.1.0, or it lacks the function {name}")))
+            .ok_or_else(|| missing(&format!("{interface}@0.1.0 with the function {name}")))
     };
     let methods = interface("methods").ok_or_else(|| missing("methods@0.1.0"))?;
     let handler = interface("handler").ok_or_else(|| missing("handler@0.1.0"))?;

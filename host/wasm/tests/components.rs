@@ -159,7 +159,7 @@ fn an_impossible_pool_fails_or_falls_back_as_configured() {
     };
     let error = WasmRuntime::new(&impossible(Allocator::Pooling)).err().unwrap();
     assert_eq!(error.code(), "invalid-setting");
-    assert!(error.to_string().contains("max_live"), "{error}");
+    assert!(error.to_string().contains("max-live-instances"), "{error}");
     let shape = WasmRuntime::new(&impossible(Allocator::Auto)).unwrap().status();
     assert_eq!(shape.allocator, Allocator::OnDemand);
     assert!(shape.fallback_reason.is_some());

@@ -57,7 +57,7 @@ impl Dialer {
         match timeout(self.limits.hello_timeout, self.handshake(address)).await {
             Ok(done) => done,
             Err(_) => Err(Error::ConnectionLost(format!(
-                "no hello from {address} within {:?} (`hello_deadline`)",
+                "no hello from {address} within {:?} (`hello-timeout`)",
                 self.limits.hello_timeout
             ))),
         }
@@ -102,7 +102,7 @@ pub(crate) async fn exchange_hello<M: Message>(
         Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
     };
     let bad = |reason| refuse(connection, CloseCode::InvalidHello, reason);
-    let frame = frame.ok_or_else(|| bad("no hello came".into()))?;
+    let frame = frame.ok_or_else(|| bad("no hello received".into()))?;
     Hello::decode(frame).map_err(|e| bad(format!("the hello is {}", decode_error_message(&e))))
 }
 

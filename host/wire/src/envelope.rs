@@ -58,7 +58,7 @@ pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
         return Ok(());
     }
     let text =
-        format!("there is no namespace `{}`; this cluster has `{NAMESPACE}`", envelope.namespace);
+        format!("unknown namespace `{}`; this cluster has `{NAMESPACE}`", envelope.namespace);
     Err(Problem { help: "leave the namespace empty".into(), ..problem("unknown-namespace", text) })
 }
 
@@ -83,15 +83,15 @@ pub fn resolve_method<T: TypeInfo>(
         proto::MessageKind::try_from(envelope.kind).unwrap_or(proto::MessageKind::Unspecified);
     if asked != proto::MessageKind::Unspecified && asked != wire_kind(*kind) {
         return Err(Problem {
-            help: "send it as what it is, or leave the kind open".into(),
+            help: "send it as its declared kind, or omit the kind".into(),
             ..problem("wrong-kind", format!("`{name}.{method}` is a {}", kind_name(*kind)))
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
     if size as u64 > limit {
-        let text = format!("a body of {size} bytes; `{name}` takes {limit}");
+        let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit}");
         return Err(Problem {
-            help: "send less, or raise `limits.message` in the type's manifest".into(),
+            help: "send a smaller message, or raise `limits.message` in the type's manifest".into(),
             ..problem("message-too-large", text)
         });
     }
@@ -102,7 +102,7 @@ pub fn resolve_method<T: TypeInfo>(
 #[must_use]
 pub fn access_denied(name: &str, principal: &str) -> Problem {
     Problem {
-        help: "the type's manifest says who may, under `[access] send`".into(),
+        help: "the type's manifest lists the allowed senders under `[access] send`".into(),
         ..problem("access-denied", format!("`{principal}` may not send to `{name}`"))
     }
 }

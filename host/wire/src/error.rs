@@ -13,7 +13,7 @@ use prost::Message;
 pub enum Error {
     /// The UDP port is in use.
     #[error(
-        "port {port} is in use (setting `{setting}` = \"{address}\"): stop the process that has it, or choose another port"
+        "port {port} is in use (setting `{setting}` = \"{address}\"): stop the process that uses it, or choose another port"
     )]
     AddressInUse {
         /// The address to bind.
@@ -47,7 +47,7 @@ pub enum Error {
         help: String,
     },
     /// The peer closed the connection, with a reason.
-    #[error("connection closed by the other side: {code}: {reason}")]
+    #[error("connection closed by peer: {code}: {reason}")]
     Closed {
         /// The code that it sent.
         code: CloseCode,
@@ -55,7 +55,7 @@ pub enum Error {
         reason: String,
     },
     /// The peer reset the stream, or asked to stop sending on it.
-    #[error("stream reset by the other side: {0}")]
+    #[error("stream reset by peer: {0}")]
     Reset(CloseCode),
     /// This side ended the stream because the peer violated the protocol.
     #[error("{code}: {message}")]
@@ -72,7 +72,7 @@ pub enum Error {
     #[error("not sent: {0}")]
     NotSent(String),
     /// The limit on unanswered requests or messages is reached. Nothing was sent.
-    #[error("not sent: {limit} {what} wait for their answers already (`{setting}`)")]
+    #[error("not sent: limit of {limit} {what} in flight reached (`{setting}`)")]
     Overloaded {
         /// What is limited: `calls`, `bytes of calls`, and the same for messages.
         what: &'static str,
@@ -83,7 +83,7 @@ pub enum Error {
     },
     /// A request, response or message exceeds its limit. A request or message was not sent. A response was
     /// made, so its request has been executed.
-    #[error("{what} of {bytes} bytes: {limit} are taken (`{setting}`)")]
+    #[error("{what} of {bytes} bytes exceeds the limit of {limit} (`{setting}`)")]
     TooLarge {
         /// `a call`, `an answer`, `a message`.
         what: &'static str,
@@ -175,7 +175,7 @@ impl From<quinn::ConnectionError> for Error {
                 crate::tls::refused_by_us(u64::from(error.code), &error.reason)
                     .unwrap_or(Self::ConnectionLost(error.to_string()))
             }
-            E::TimedOut => Self::ConnectionLost("no answer in time".into()),
+            E::TimedOut => Self::ConnectionLost("timed out".into()),
             other => Self::ConnectionLost(other.to_string()),
         }
     }

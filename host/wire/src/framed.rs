@@ -83,7 +83,7 @@ impl FrameReader {
             let until = *self.began.get_or_insert_with(Instant::now) + self.deadline;
             timeout_at(until, self.stream.read_chunks(&mut chunks)).await.map_err(|_| {
                 let text =
-                    format!("a frame was not whole after {:?} (`frame_deadline`)", self.deadline);
+                    format!("frame not complete after {:?} (`frame-timeout`)", self.deadline);
                 Error::violation(CloseCode::FrameTimeout, text)
             })?
         } else {
@@ -93,7 +93,7 @@ impl FrameReader {
             if self.buffer.is_within_frame() {
                 return Err(Error::violation(
                     CloseCode::TruncatedFrame,
-                    "the stream ended within a frame",
+                    "stream ended in the middle of a frame",
                 ));
             }
             return Ok(false);
@@ -175,7 +175,7 @@ impl FrameWriter {
     pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
         while !self.is_flushed() {
             timeout(deadline, self.write_some()).await.map_err(|_| {
-                let text = format!("no reply was taken for {deadline:?} (`reply_deadline`)");
+                let text = format!("peer read no reply for {deadline:?} (`reply-timeout`)");
                 Error::violation(CloseCode::ReplyTimeout, text)
             })??;
         }

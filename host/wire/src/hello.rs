@@ -77,7 +77,7 @@ pub fn negotiate(
     let version = max.min(theirs.protocol_max);
     if version < min.max(theirs.protocol_min) {
         let text = format!(
-            "this side speaks protocol {min} to {max}, the other {} to {}",
+            "this side supports protocol versions {min} to {max}, the peer {} to {}",
             theirs.protocol_min, theirs.protocol_max
         );
         return Err((CloseCode::UnsupportedProtocol, text));
@@ -87,10 +87,7 @@ pub fn negotiate(
     {
         // The reason must fit in one packet, so cut a long name.
         let name: String = feature.chars().take(100).collect();
-        return Err((
-            CloseCode::UnknownFeature,
-            format!("feature {name:?} is required and not known"),
-        ));
+        return Err((CloseCode::UnknownFeature, format!("required feature {name:?} is unknown")));
     }
     let cluster = match theirs.cluster_id.len() {
         0 => None,
@@ -99,12 +96,12 @@ pub fn negotiate(
             bytes.copy_from_slice(&theirs.cluster_id);
             Some(ClusterId(u128::from_be_bytes(bytes)))
         }
-        other => return Err((CloseCode::InvalidHello, format!("a cluster id of {other} bytes"))),
+        other => return Err((CloseCode::InvalidHello, format!("cluster id is {other} bytes"))),
     };
     match (own, cluster) {
         (Some(own), Some(cluster)) if own != cluster => Err((
             CloseCode::ClusterMismatch,
-            format!("this side is of cluster {own}, the other of cluster {cluster}"),
+            format!("this side belongs to cluster {own}, the peer to cluster {cluster}"),
         )),
         _ => Ok(version),
     }

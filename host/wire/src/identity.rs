@@ -38,13 +38,13 @@ pub enum IdentityError {
         source: std::io::Error,
     },
     /// The certificate is unreadable, or was not issued by Ostraca.
-    #[error("certificate is of no use: {0}")]
+    #[error("invalid certificate: {0}")]
     Certificate(String),
     /// The key is unreadable, or does not match the certificate.
-    #[error("key is of no use: {0}")]
+    #[error("invalid key: {0}")]
     Key(String),
     /// The certificate has expired, or is not valid yet.
-    #[error("the certificate of {subject} is good from {from} to {until}, and now is {now}")]
+    #[error("certificate of {subject} is valid from {from} to {until}; current time is {now}")]
     Expired {
         /// Whose certificate it is.
         subject: String,
@@ -57,11 +57,11 @@ pub enum IdentityError {
     },
     /// A name that is not allowed in a certificate.
     #[error(
-        "name {0:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+        "name {0:?} is not allowed: 1 to 64 letters, digits, dots, dashes and underscores, starting with a letter or digit"
     )]
     Name(String),
     /// The certificate could not be created.
-    #[error("cannot make a certificate: {0}")]
+    #[error("cannot create certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
 
@@ -109,7 +109,7 @@ impl Principal {
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let uri = ostraca_uri(certificate)?;
         Self::parse(&uri).ok_or_else(|| {
-            IdentityError::Certificate(format!("its name {uri:?} is not one of a node or client"))
+            IdentityError::Certificate(format!("its name {uri:?} is not that of a node or client"))
         })
     }
 
@@ -305,9 +305,7 @@ impl Identity {
     /// [`IdentityError`] if either is unreadable or the certificate names no principal.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
         let chain = certificates(certificate)?;
-        let first = chain
-            .first()
-            .ok_or_else(|| IdentityError::Certificate("there is none in the text".into()))?;
+        let first = chain.first().ok_or_else(|| IdentityError::Certificate("none found".into()))?;
         let principal = Principal::of(first)?;
         let key_der = PrivateKeyDer::from_pem_slice(key.as_bytes())
             .map_err(|e| IdentityError::Key(e.to_string()))?;
@@ -370,12 +368,12 @@ impl TrustRoot {
         let authority = certificates(certificate)?
             .into_iter()
             .next()
-            .ok_or_else(|| IdentityError::Certificate("there is none in the text".into()))?;
+            .ok_or_else(|| IdentityError::Certificate("none found".into()))?;
         let uri = ostraca_uri(&authority)?;
         match split_cluster(&uri) {
             Some((cluster, "ca")) => Ok(Self { cluster, authority }),
             _ => Err(IdentityError::Certificate(format!(
-                "its name {uri:?} is not one of a cluster's authority"
+                "its name {uri:?} is not that of a cluster's authority"
             ))),
         }
     }

@@ -114,7 +114,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.answered {
-            let mut lost = problem("abandoned", "the node gave the message up");
+            let mut lost = problem("abandoned", "the node dropped the message");
             lost.retryable = true;
             self.send(Reply {
                 outcome: Outcome::Unknown.into(),
@@ -318,7 +318,7 @@ async fn read<T: StreamHandler>(
                 Err(InvalidFrame::Stream) => {
                     return Err(Error::violation(
                         CloseCode::InvalidFrame,
-                        "a frame that is no message",
+                        "frame is not a message",
                     ));
                 }
             }
@@ -453,7 +453,7 @@ fn fit_reply(reply: Reply, bound: &StreamLimits) -> Reply {
         return Reply { problem: Some(within(told.clone(), most)), ..reply };
     }
     let (size, most, setting) = (reply.encoded_len(), bound.max_reply_bytes, bound.setting);
-    let text = format!("a reply of {size} bytes: the other side takes {most} (`{setting}`)");
+    let text = format!("reply of {size} bytes exceeds the peer's limit of {most} (`{setting}`)");
     Reply {
         sequence: reply.sequence,
         outcome: Outcome::Unknown.into(),

@@ -63,8 +63,8 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
             outcome: proto::Outcome::ReplyDropped.into(),
             entity_version: version,
             problem: Some(Problem {
-                help: "read the entity's state, if it matters what was answered".into(),
-                ..problem(codes::REPLY_DROPPED, "the message ran, and its reply is no longer kept")
+                help: "read the entity's state if the result matters".into(),
+                ..problem(codes::REPLY_DROPPED, "the message ran, but its reply is no longer kept")
             }),
             ..base
         },
@@ -89,7 +89,7 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
         Outcome::Unknown { message } => Reply {
             outcome: proto::Outcome::Unknown.into(),
             problem: Some(Problem {
-                help: "send it again under the same id".into(),
+                help: "send it again with the same id".into(),
                 retryable: true,
                 ..problem("unknown", message)
             }),
@@ -120,11 +120,8 @@ pub fn unknown_if_in_doubt(reply: Reply, in_doubt: bool) -> Reply {
         return reply;
     }
     let problem = reply.problem.map(|told| Problem {
-        message: format!(
-            "a former copy of the message may have run; the last one did not: {}",
-            told.message
-        ),
-        help: "send it again under the same id".into(),
+        message: format!("an earlier copy may have run; the last copy did not: {}", told.message),
+        help: "send it again with the same id".into(),
         retryable: true,
         ..told
     });

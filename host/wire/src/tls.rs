@@ -87,7 +87,7 @@ pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, Identity
         .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
     match chain.as_deref().and_then(|chain| chain.first()) {
         Some(certificate) => Principal::of(certificate),
-        None => Err(IdentityError::Certificate("the other side showed none".into())),
+        None => Err(IdentityError::Certificate("the peer sent none".into())),
     }
 }
 
@@ -222,7 +222,7 @@ impl ServerCertVerifier for NodeVerifier {
         match named(end_entity, &self.trust)?.kind {
             PrincipalKind::Node => Ok(ServerCertVerified::assertion()),
             PrincipalKind::Client => {
-                Err(other(IdentityError::Certificate("it is a client's, not a node's".into())))
+                Err(other(IdentityError::Certificate("it belongs to a client, not a node".into())))
             }
         }
     }
@@ -233,7 +233,7 @@ impl ServerCertVerifier for NodeVerifier {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("only TLS 1.3 is spoken".into()))
+        Err(rustls::Error::General("only TLS 1.3 is supported".into()))
     }
 
     fn verify_tls13_signature(
@@ -262,23 +262,23 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
         0x2 => {
             return Some(Error::Closed {
                 code: crate::close_code::CloseCode::TooManyConnections,
-                reason: "the node takes no more connections now (`max_connections`)".into(),
+                reason: "connection limit reached (`max-connections`)".into(),
             });
         }
-        n if n == alert(116) => ("no-certificate", "the node asks for a certificate", ISSUE),
+        n if n == alert(116) => ("no-certificate", "the node requires a certificate", ISSUE),
         n if n == alert(48) || n == alert(51) => {
-            ("unknown-ca", "the node does not know who signed this certificate", ISSUE)
+            ("unknown-ca", "certificate signed by an unknown CA", ISSUE)
         }
         n if n == alert(45) => {
-            ("certificate-expired", "this certificate has expired, or is not good yet", ISSUE)
+            ("certificate-expired", "certificate has expired or is not yet valid", ISSUE)
         }
         n if (alert(42)..=alert(49)).contains(&n) => {
-            ("certificate-refused", "the node refuses this certificate", ISSUE)
+            ("certificate-refused", "certificate rejected by the node", ISSUE)
         }
         n if n == alert(120) => (
             "unknown-protocol",
-            "the node does not speak this protocol",
-            "check that the address is one for clients, and that both sides are of versions that fit",
+            "the node does not support this protocol",
+            "check that the address accepts clients, and that both sides have compatible versions",
         ),
         _ => return None,
     };
@@ -290,18 +290,18 @@ pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
     let (code, help) = match number {
         n if n == alert(48) || n == alert(51) => (
             "unknown-ca",
-            "the address belongs to another cluster than the profile, or the profile is old: take a new profile from this cluster",
+            "the address belongs to a different cluster than the profile, or the profile is outdated: get a new profile from this cluster",
         ),
         n if n == alert(45) => (
             "certificate-expired",
             "check this machine's clock, or issue the node a new certificate with `ostraca ca issue`",
         ),
         n if (alert(42)..=alert(49)).contains(&n) => {
-            ("not-a-node", "check the address: what answers there is no node of this cluster")
+            ("not-a-node", "check the address: the server there is not a node of this cluster")
         }
         _ => return None,
     };
-    let text = format!("the node's certificate is refused ({})", plain(reason));
+    let text = format!("the node's certificate was rejected ({})", plain(reason));
     Some(Error::CertificateRejected { code, message: text, help: help.into() })
 }
 

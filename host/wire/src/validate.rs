@@ -76,7 +76,7 @@ pub fn decode_client_message(
         return Err(InvalidFrame::Stream);
     }
     if !envelope.session.is_empty() && envelope.session[..] != session[..] {
-        let text = "the message names another session than its stream";
+        let text = "message session differs from the stream's";
         return alone(envelope.sequence, problem("invalid-message", text));
     }
     if let Some(problem) = validate_envelope(&envelope, limits.max_message) {
@@ -116,12 +116,12 @@ pub fn decode_forwarded_message(
         return Err(InvalidFrame::Stream);
     }
     let wrong = if envelope.session.len() != SESSION {
-        Some(bad(format!("a session of {} bytes: it has {SESSION}", envelope.session.len())))
+        Some(bad(format!("session is {} bytes, expected {SESSION}", envelope.session.len())))
     } else if envelope.principal.is_empty() || envelope.principal.len() > NAME {
         let size = envelope.principal.len();
-        Some(bad(format!("a principal of {size} bytes: 1 to {NAME} are allowed")))
+        Some(bad(format!("principal is {size} bytes, must be 1 to {NAME}")))
     } else if envelope.hops > HOPS {
-        Some(bad(format!("passed on {} times: {HOPS} is allowed", envelope.hops)))
+        Some(bad(format!("forwarded {} times, limit is {HOPS}", envelope.hops)))
     } else {
         validate_envelope(&envelope, max_message)
     };
@@ -146,7 +146,7 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
     let bad = |text: String| Some(problem("invalid-message", text));
     if envelope.after >= envelope.sequence || envelope.settled > envelope.sequence {
         return bad(format!(
-            "after {} and settled {} do not fit sequence {}",
+            "after {} and settled {} are inconsistent with sequence {}",
             envelope.after, envelope.settled, envelope.sequence
         ));
     }
@@ -156,26 +156,23 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
         );
     }
     if MessageKind::try_from(envelope.kind).is_err() {
-        return bad(format!("kind {} is not known", envelope.kind));
+        return bad(format!("unknown kind {}", envelope.kind));
     }
     for (what, name) in [("type", &envelope.r#type), ("method", &envelope.method)] {
         if name.is_empty() || name.len() > NAME {
-            return bad(format!("a {what} of {} bytes: 1 to {NAME} are allowed", name.len()));
+            return bad(format!("{what} is {} bytes, must be 1 to {NAME}", name.len()));
         }
     }
     if envelope.namespace.len() > NAME {
-        return bad(format!(
-            "a namespace of {} bytes: {NAME} are allowed",
-            envelope.namespace.len()
-        ));
+        return bad(format!("namespace is {} bytes, limit is {NAME}", envelope.namespace.len()));
     }
     if envelope.id.is_empty() || envelope.id.len() > ID {
-        let text = format!("an entity id of {} bytes: 1 to {ID} are allowed", envelope.id.len());
+        let text = format!("entity id is {} bytes, must be 1 to {ID}", envelope.id.len());
         return Some(problem("invalid-entity-id", text));
     }
     let size = envelope.body.len();
     if size > limit as usize {
-        let text = format!("a body of {size} bytes: {limit} are allowed (`max_message`)");
+        let text = format!("body of {size} bytes exceeds the limit of {limit} (`max-message`)");
         let mut problem = problem("message-too-large", text);
         problem.details.insert("setting".into(), "max_message".into());
         problem.details.insert("limit".into(), limit.to_string());

@@ -60,7 +60,7 @@ async fn a_client_certificate_is_refused_by_name_among_nodes() {
             match Error::from(connection.closed().await) {
                 Error::Closed { code, reason } => {
                     assert_eq!(code, CloseCode::NodesOnly);
-                    assert_eq!(reason, "client/alice is no node");
+                    assert_eq!(reason, "client/alice is not a node");
                 }
                 other => panic!("{other:?}"),
             }

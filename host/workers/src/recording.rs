@@ -87,7 +87,8 @@ pub fn replay(path: &Path) -> Result<u64, String> {
         rest = after;
         let frame =
             postcard::from_bytes(frame).map_err(|error| format!("step {steps}: {error}"))?;
-        let unknown = |number| format!("step {steps}: machine {number} was not made, or is gone");
+        let unknown =
+            |number| format!("step {steps}: machine {number} was not created, or has ended");
         let (number, expected) = match frame {
             Frame::Created { machine, made, actions } => {
                 machines.insert(machine, Machine::new(made.0, made.1));
@@ -100,7 +101,7 @@ pub fn replay(path: &Path) -> Result<u64, String> {
             Frame::Removed { machine } => {
                 let gone = machines.remove(&machine).ok_or_else(|| unknown(machine))?;
                 if !matches!(gone.phase(), Phase::Stopped | Phase::Lost) {
-                    return Err(format!("step {steps}: machine {machine} is not at its end"));
+                    return Err(format!("step {steps}: machine {machine} has not ended"));
                 }
                 continue;
             }

@@ -55,27 +55,27 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     for node in 0..3 {
         let (code, all, error) = asked(&cluster, node, &["entities"]).await.expect("asked");
         assert_eq!((code, &error), (0, &Value::Null), "{all}");
-        every(&all, &|it| it["live"] == true && it["owner"].is_string()).expect("live");
+        every(&all, &|it| it["active"] == true && it["owner"].is_string()).expect("live");
         let all = list(&all).expect("entities");
         let owners: std::collections::BTreeSet<_> =
             all.iter().map(|it| it["owner"].to_string()).collect();
         assert_eq!((all.len(), owners.len()), (ENTITIES, 3));
         let (code, one, _) =
             asked(&cluster, node, &["inspect", "counter/c7"]).await.expect("asked");
-        assert!(code == 0 && one["live"] == true && one["waiting"] == 0, "{one}");
+        assert!(code == 0 && one["active"] == true && one["mailbox_length"] == 0, "{one}");
         let (code, none, _) =
             asked(&cluster, node, &["inspect", "counter/x"]).await.expect("asked");
-        assert!(code == 0 && none["live"] == false && none["exists"] == false, "{none}");
+        assert!(code == 0 && none["active"] == false && none["exists"] == false, "{none}");
     }
 
     // One of them sleeps: it is named, and the rest is shown.
     cluster.pause(2).expect("paused");
     let (code, all, error) = asked(&cluster, 1, &["entities"]).await.expect("asked");
     assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
-    assert_eq!(all["unanswered"][0]["node"], "n3", "{all}");
+    assert_eq!(all["unresponsive_owners"][0]["node"], "n3", "{all}");
     every(&all, &|it| match it["owner"] == "n3" {
-        true => it["live"].is_null() && it["version"] == 1,
-        false => it["live"] == true,
+        true => it["active"].is_null() && it["version"] == 1,
+        false => it["active"] == true,
     })
     .expect("what is known");
     let of_n3 = list(&all).expect("entities").iter().find(|it| it["owner"] == "n3");
@@ -83,7 +83,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     let (code, one, error) = asked(&cluster, 0, &["inspect", &name]).await.expect("asked");
     assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
     assert!(error["error"]["message"].to_string().contains("n3"), "{error}");
-    assert!(one["version"] == 1 && one["unanswered"]["node"] == "n3", "{one}");
+    assert!(one["version"] == 1 && one["unresponsive_owner"]["node"] == "n3", "{one}");
     status(&cluster, 1, 8, Some("node-unreachable")).await.expect("the status says so");
     cluster.resume(2).expect("awake");
     status(&cluster, 1, 0, None).await.expect("well again");
@@ -97,7 +97,7 @@ async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>
         let (exit, said, _) = asked(cluster, node, &["status"]).await?;
         let found = match problem {
             Some(problem) => said["problems"][0]["code"] == problem,
-            None => said["well"] == true,
+            None => said["healthy"] == true,
         };
         if exit == code && found {
             return Ok(());

@@ -123,7 +123,7 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
     let arguments = ["--node", "n2", "--listen", "127.0.0.1:0", "--join", &address, "--ca", &ca];
     let second = NodeDir::make("differs", &arguments, |_| {}).expect("init");
     second.set("lease = \"3 s\"").expect("set");
-    refused(&second, "setting-mismatch", "`lease` is 3 s in this node's configuration, and 10 s");
+    refused(&second, "setting-mismatch", "`lease` is 3 s in this node's configuration, but 10 s");
     second.set("lease = \"10 s\"").expect("set");
     let other = NodeProcess::start(&second).expect("it says the same");
 

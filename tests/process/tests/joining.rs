@@ -62,7 +62,7 @@ async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     // Of another authority, with its own certificate: neither side trusts the other.
     let other = Ca::create(ClusterId(7)).expect("authority");
     other.issue_node("n2", &[]).expect("foreign").save(home.dir(), "node").expect("saved");
-    refused(&cluster, &["unknown-ca", "certificates of one authority"]);
+    refused(&cluster, &["unknown-ca", "certificates of the same authority"]);
     own.save(home.dir(), "node").expect("saved");
     cluster.stop().expect("stop");
 }

@@ -62,7 +62,7 @@ fn check_binding_matches(fixed: &BindingRow, manifest: &Manifest) -> Result<(), 
     Err(problem(
         "binding-immutable",
         format!(
-            "`{what}` of `{kind}` is {fixed:?} since its first deployment, and cannot become {wanted:?}"
+            "`{what}` of `{kind}` was fixed as {fixed:?} by its first deployment and cannot become {wanted:?}"
         ),
         "keep it, or deploy under another type name",
     ))

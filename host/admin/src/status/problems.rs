@@ -26,7 +26,7 @@ impl Diagnosis<'_> {
     pub(super) fn lease(&self) -> Option<StatusProblem> {
         if !self.registered && self.since_renewal_ms >= self.lease_ms {
             let text = format!(
-                "{} has not been able to register since it started {} s ago: it owns no shards yet",
+                "{} has not been able to register since it started {} s ago: it owns no shards",
                 self.local_node,
                 self.since_renewal_ms / 1_000
             );
@@ -34,14 +34,14 @@ impl Diagnosis<'_> {
         }
         if self.since_renewal_ms >= self.lease_ms {
             let text = format!(
-                "the lease of {} was last renewed {} s ago: its shards wait, and answer nothing until it is",
+                "the lease of {} was last renewed {} s ago: its shards are suspended until the lease is renewed",
                 self.local_node,
                 self.since_renewal_ms / 1_000
             );
             return Some(status_problem("lease-lapsed", text, &self.see_to_store()));
         }
-        let text = "the node's lease had lapsed: its shards wait until their claims were read back";
-        let help = format!("wait a little; if it stays so: {}", self.see_to_store());
+        let text = "the node's lease had lapsed: its shards are suspended until their claims have been read back";
+        let help = format!("wait a few seconds; if this persists: {}", self.see_to_store());
         self.view.suspended.then(|| status_problem("suspended", text.into(), &help))
     }
 
@@ -51,15 +51,15 @@ impl Diagnosis<'_> {
         if serving < here {
             problems.push(status_problem(
                 "shards-not-serving",
-                format!("{} of {here} shards of this node do not serve yet", here - serving),
-                &format!("wait a little; if it stays so: {}", self.see_to_store()),
+                format!("{} of {here} shards on this node are not serving yet", here - serving),
+                &format!("wait a few seconds; if this persists: {}", self.see_to_store()),
             ));
         }
         if self.cluster.manager.is_empty() {
             problems.push(status_problem(
                 "no-manager",
-                "no live node manages: messages flow, and no shard finds a new owner".into(),
-                "a dead manager is followed within seconds; if not: start a node with the role `manager`",
+                "no live node is the manager: messages flow, but no shard gets a new owner".into(),
+                "a dead manager is replaced within seconds; if not, start a node with the role `manager`",
             ));
         }
         let (without, all) = (self.cluster.shards_unassigned, self.cluster.shards);
@@ -68,10 +68,12 @@ impl Diagnosis<'_> {
                 row.status == NodeStatus::Live && row.roles.host && !row.is_draining_or_leaving()
             };
             let help = match self.view.nodes.values().any(host) {
-                true => "wait a little: they are given to the nodes that live",
-                false => "start a node with the role `host`: none lives that may own shards",
+                true => "wait a few seconds: they are being assigned to live nodes",
+                false => "start a node with the role `host`: no live node may own shards",
             };
-            let text = format!("{without} of {all} shards have no live owner: their messages wait");
+            let text = format!(
+                "{without} of {all} shards have no live owner: messages to them are buffered"
+            );
             problems.push(status_problem("shards-unassigned", text, help));
         }
         problems
@@ -84,7 +86,9 @@ impl Diagnosis<'_> {
             status_problem(
                 "unrunnable-type",
                 format!("node {node} cannot run `{types}`: its shards go to hosts that can"),
-                &format!("`ostraca status` of {node} says why; deploy a component that it can run"),
+                &format!(
+                    "`ostraca status` on {node} shows why; deploy a component that it can run"
+                ),
             )
         })
     }
@@ -103,15 +107,15 @@ impl Diagnosis<'_> {
                 NodeStatus::Live if out_of_reach.contains(node) => problems.push(status_problem(
                     "node-unreachable",
                     format!(
-                        "{} has no connection to node {node} ({at}), which lives or died a moment ago: messages from here for its shards wait",
+                        "{} has no connection to node {node} ({at}), which is live or died moments ago: messages from here to its shards are buffered",
                         self.local_node
                     ),
-                    &format!("if it stays so: see to the network between {} and {node}", self.local_node),
+                    &format!("if this persists: check the network between {} and {node}", self.local_node),
                 )),
                 NodeStatus::Live if !row.store_available => problems.push(status_problem(
                     "store-unresponsive",
-                    format!("node {node} gets no answer from the store, and gives its shards up"),
-                    &format!("see to the network between {node} and {}", self.store()),
+                    format!("node {node} gets no response from the store and is releasing its shards"),
+                    &format!("check the network between {node} and {}", self.store()),
                 )),
                 _ => {}
             }
@@ -130,13 +134,12 @@ impl Diagnosis<'_> {
     fn see_to_store(&self) -> String {
         let node = self.cluster.store_node.as_str();
         if node == self.local_node {
-            return "see to the disk of this node, which carries the store: its log says more"
-                .into();
+            return "check the disk of this node, which runs the store; see its log".into();
         }
         let row = self.view.nodes.get(&NodeId::from(node));
         match row.map(|row| row.addresses.join(", ")) {
             Some(at) => format!(
-                "see to node {node} ({at}), which carries the store: start it if it is down, else fix the network to it"
+                "check node {node} ({at}), which runs the store: start it if it is down, otherwise check the network"
             ),
             None => "start the node with the role `store`".into(),
         }
@@ -146,23 +149,23 @@ impl Diagnosis<'_> {
 pub(super) fn store_stopped(why: &str) -> StatusProblem {
     status_problem(
         "store-stopped",
-        format!("a write to the store failed, and it writes no more: {why}"),
-        "fix the disk, then start the node again: nothing acknowledged is lost",
+        format!("a write to the store failed, so the store has stopped: {why}"),
+        "fix the disk, then restart the node: nothing acknowledged is lost",
     )
 }
 
 pub(super) fn store_low(why: &str) -> StatusProblem {
     status_problem(
         "store-disk-low",
-        format!("no turn that writes is taken, for want of disk: {why}"),
-        "free disk, or lower `store.low-water-bytes`; it goes on by itself",
+        format!("writes are refused: low disk space ({why})"),
+        "free disk space, or lower `store.low-water-bytes`; writes resume by themselves",
     )
 }
 
 /// Another node's store is not the one that this node used before.
 pub(super) fn store_refused(why: &str) -> StatusProblem {
     let (what, help) = why.split_once("; ").unwrap_or((why, ""));
-    let text = format!("{what}: this node uses no store, and its shards answer nothing");
+    let text = format!("{what}: this node does not use the store, and its shards do not respond");
     status_problem("store-refused", text, help)
 }
 
@@ -179,13 +182,13 @@ pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
     }
     let of = if it.stuck == 1 { "1 entity" } else { &format!("{} entities", it.stuck) };
     let text = format!(
-        "{of} of `{}` on node {node} answered nothing but failures of late, as {} did: {}",
+        "{of} of `{}` on node {node} keep failing, for example {}: {}",
         it.entity_type,
         it.example,
         failing_type(it)
     );
     let help = format!(
-        "`ostraca inspect {}` says how it fails; if it came with a new component, deploy the former one again: nothing that is stored was changed",
+        "`ostraca inspect {}` shows the error; if it came with a new component, deploy the previous one again: no stored state was changed",
         it.example
     );
     Some(status_problem("entities-failing", text, &help))

@@ -19,7 +19,7 @@ pub(crate) fn run(global: &Global, args: &args::Ca) -> Result<Exit, Failure> {
 
 fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
     let ca = Ca::load(&args.ca).map_err(|error| {
-        invalid_identity(error).help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key")
+        invalid_identity(error).help("--ca is the directory `ca` that the first node's `ostraca init` created, with ca.pem and ca.key")
     })?;
     let identity = match args.kind {
         CertificateKind::Client => ca.issue_client(&args.name),
@@ -46,7 +46,7 @@ fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
             output::line(&format!("issued {} with {}", identity.principal(), files.join(", ")));
             if args.kind == CertificateKind::Node {
                 let ca = args.ca.join("ca.pem");
-                output::line(&format!("the node needs {} too, and not its key", ca.display()));
+                output::line(&format!("also copy {} to the node, but not its key", ca.display()));
             }
         }
         OutputFormat::Json => output::json(&json!({
@@ -59,7 +59,7 @@ fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
 
 fn untaken(path: &Path) -> Result<(), Failure> {
     if path.exists() {
-        let text = format!("{} is there already", path.display());
+        let text = format!("{} already exists", path.display());
         return Err(Failure::usage("file-exists", text).help("choose another directory or name"));
     }
     Ok(())

@@ -15,7 +15,7 @@ pub(crate) async fn run(global: &Global, args: &Cluster) -> Result<Exit, Failure
     };
     let set = args.set.iter().map(setting).collect();
     let request = ClusterConfigRequest { changes: set, upgrade_format: args.upgrade_format };
-    let state = connection::with_spinner("asking the node", client.cluster(request)).await?;
+    let state = connection::with_spinner("contacting the node", client.cluster(request)).await?;
     connection::disconnect(client).await;
     if global.output == OutputFormat::Json {
         let settings: Map<_, _> =
@@ -31,20 +31,20 @@ pub(crate) async fn run(global: &Global, args: &Cluster) -> Result<Exit, Failure
             })
             .collect();
         output::json(&json!({
-            "format": state.format, "next_format": state.target_format, "settings": settings,
+            "format": state.format, "target_format": state.target_format, "settings": settings,
             "settings_revision": state.settings_revision, "nodes": nodes,
         }));
         return Ok(Exit::Done);
     }
     let mut pairs = vec![("format", state.format.to_string())];
     if state.target_format != state.format {
-        pairs.push(("raised to", format!("{}, not yet done", state.target_format)));
+        pairs.push(("raised to", format!("{}, in progress", state.target_format)));
     }
     pairs.extend(state.settings.iter().map(|it| (it.name.as_str(), it.value.clone())));
     output::pairs(&pairs);
     for node in state.nodes.iter().filter(|node| node.settings_revision < state.settings_revision) {
         output::line(&format!(
-            "{} goes by older settings still, with a lease of {} ms",
+            "{} still uses older settings (lease {} ms)",
             node.name, node.lease_ms
         ));
     }

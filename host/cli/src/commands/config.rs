@@ -41,8 +41,8 @@ fn toml_as_json(text: &str) -> Value {
 fn check(global: &Global, file: &Path) -> Result<(), Failure> {
     let config = Config::load(&config_file(file))?;
     match global.output {
-        OutputFormat::Table => output::line(&format!("{}: good", file.display())),
-        OutputFormat::Json => output::json(&json!({ "node": config.node, "good": true })),
+        OutputFormat::Table => output::line(&format!("{}: valid", file.display())),
+        OutputFormat::Json => output::json(&json!({ "node": config.node, "valid": true })),
     }
     Ok(())
 }

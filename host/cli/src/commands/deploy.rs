@@ -33,7 +33,7 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
         output::json(&json!({
             "type": deployed.r#type, "revision": deployed.revision,
             "unchanged": deployed.unchanged, "digest": hex(&deployed.digest),
-            "failed": hosts(&deployed.failed_hosts), "waiting": hosts(&deployed.pending_hosts),
+            "failed_hosts": hosts(&deployed.failed_hosts), "pending_hosts": hosts(&deployed.pending_hosts),
         }));
     } else {
         output::line(&summary(&deployed));
@@ -56,7 +56,7 @@ pub(crate) async fn deploy_project(
 }
 
 fn hosts(hosts: &[NodeIssue]) -> serde_json::Value {
-    hosts.iter().map(|host| json!({ "node": host.node, "why": host.reason })).collect()
+    hosts.iter().map(|host| json!({ "node": host.node, "reason": host.reason })).collect()
 }
 
 /// One line about the result of a deploy.
@@ -66,10 +66,10 @@ pub(crate) fn summary(it: &DeployResult) -> String {
         false => format!("{}: deployed, revision {}", it.r#type, it.revision),
     };
     for NodeIssue { node, reason: why } in &it.failed_hosts {
-        text += &format!("\n  node {node} cannot run it, and is given no shards: {why}");
+        text += &format!("\n  node {node} cannot run it and gets no shards: {why}");
     }
     for NodeIssue { node, reason: why } in &it.pending_hosts {
-        text += &format!("\n  node {node} does not run it yet: {why}");
+        text += &format!("\n  node {node} is not running it yet: {why}");
     }
     text
 }
@@ -79,7 +79,7 @@ pub(crate) fn hint(it: &Methods) -> String {
     let names: Vec<_> =
         it.methods.iter().map(|method| format!("{} ({})", method.name, kind(method))).collect();
     format!(
-        "  its methods: {}\n  as in: ostraca send {}/alice METHOD [JSON]",
+        "  methods: {}\n  example: ostraca send {}/alice METHOD [JSON]",
         names.join(", "),
         quote::shell_quote(&it.r#type)
     )
@@ -91,7 +91,7 @@ fn component(project: &Project) -> Result<Vec<u8>, Failure> {
         if error.kind() != std::io::ErrorKind::NotFound {
             return Failure::file("read", &path, &error);
         }
-        let why = format!("there is no component at {}", path.display());
+        let why = format!("no component at {}", path.display());
         let name = project.file.display().to_string();
         let help = build_hint(&project.dir);
         Manifest::component_error("no-component", &project.text, &name, why, help).into()
@@ -104,5 +104,5 @@ fn build_hint(dir: &Path) -> String {
         let dir = quote::shell_quote(&dir.display().to_string());
         return format!("run `ostraca build {dir}` first");
     }
-    "build it first, or correct `component` in the manifest".into()
+    "build it first, or fix `component` in the manifest".into()
 }

@@ -8,7 +8,7 @@ use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
-    let all = connection::with_spinner("asking the node", client.deployments()).await?;
+    let all = connection::with_spinner("contacting the node", client.deployments()).await?;
     connection::disconnect(client).await;
     if global.output == OutputFormat::Json {
         let all = all.iter().map(|it| {

@@ -60,7 +60,7 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
         };
         ostraca_node::init(&args.data, &options).map_err(|error| match error {
             NodeError::DirectoryNotEmpty(_) => Failure::from(error)
-                .help("it holds no node: choose another one with --data, or remove it"),
+                .help("it contains no node: choose another directory with --data, or remove it"),
             error => error.into(),
         })?;
     }
@@ -97,16 +97,13 @@ impl SavedAddress {
 
     fn remember(&self, node: &Node) {
         if let Err(error) = std::fs::write(&self.file, format!("{}\n", node.address())) {
-            tracing::warn!(%error, "the address is not remembered for the next start");
+            tracing::warn!(%error, "failed to save the address for the next start");
         }
     }
 
     fn warn_if_changed(&self, node: &Node) {
         if let Some(taken) = self.taken {
-            let text = format!(
-                "{taken}, where it listened before, is taken: it listens at {}",
-                node.address()
-            );
+            let text = format!("{taken} is in use, listening on {}", node.address());
             output::line(&text);
         }
     }
@@ -147,16 +144,14 @@ fn greet(
     }
     let data = args.data.display();
     match made {
-        true => output::line(&format!("made {data}: store, authority, profile")),
-        false => {
-            output::line(&format!("took {data} as it was: {} types deployed", node.summary().types))
-        }
+        true => output::line(&format!("created {data}: store, authority, profile")),
+        false => output::line(&format!("reusing {data}, {} types deployed", node.summary().types)),
     }
     port.warn_if_changed(node);
     if args.data != Path::new(".ostraca") {
         let path = std::path::absolute(profile).unwrap_or_else(|_| profile.to_owned());
         let word = quote::shell_quote(&path.display().to_string());
-        output::line(&format!("other terminals need: export OSTRACA_PROFILE={word}"));
+        output::line(&format!("in other terminals, run: export OSTRACA_PROFILE={word}"));
     }
     if args.dir.is_none() {
         output::line("next, in another terminal in this folder:");
@@ -188,7 +183,7 @@ async fn follow(
             Err(failure) => {
                 eprint!("{}", failure.render(OutputFormat::Table, output::colour()));
                 output::line(
-                    "not deployed; what was deployed before goes on. Waiting for a change …",
+                    "not deployed; the former deployment keeps serving. Waiting for a change …",
                 );
             }
         }

@@ -32,15 +32,15 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
     let left = last.map_or(0, |last| last.remaining);
     if global.output == OutputFormat::Json {
         output::json(&json!({
-            "node": args.node, "undone": args.undo, "shards": total,
-            "moved": total.saturating_sub(left), "left": left,
+            "node": args.node, "undo": args.undo, "shards": total,
+            "moved": total.saturating_sub(left), "remaining": left,
         }));
     } else if args.undo {
         output::line(&format!("{} may own shards again", args.node));
     } else {
-        output::line(&format!("{} is drained: {total} shards were handed over", args.node));
+        output::line(&format!("{} is drained: {total} shards moved", args.node));
         output::line(&format!(
-            "it gets none until it is started again, or `ostraca drain {} --undo`",
+            "it gets no shards until it restarts or you run `ostraca drain {} --undo`",
             quote::shell_quote(&args.node)
         ));
     }
@@ -59,7 +59,7 @@ async fn watch(
     loop {
         let lost = match follow(client, args, bar, last, &mut total).await {
             Ok(true) => return Ok(total),
-            Ok(false) => "the node told no more of the drain".into(),
+            Ok(false) => "the progress stream ended early".into(),
             Err(AdminError::Connection(text)) => text,
             Err(error) => return Err(error.into()),
         };
@@ -84,7 +84,7 @@ async fn follow(
         *total = now.total.max(*total);
         bar.set_length((*total).into());
         bar.set_position(total.saturating_sub(now.remaining).into());
-        bar.set_message(format!("{} under way", now.in_flight));
+        bar.set_message(format!("{} in flight", now.in_flight));
         let done = now.done;
         *last = Some(now);
         if done {
@@ -103,7 +103,7 @@ async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> 
     }
     let help = match closest_name(name, names()) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("there are: {}", names().collect::<Vec<_>>().join(", ")),
+        None => format!("nodes: {}", names().collect::<Vec<_>>().join(", ")),
     };
     Err(Failure::usage("unknown-node", format!("the cluster has no node `{name}`")).help(help))
 }
@@ -122,10 +122,10 @@ fn unfinished(args: &Drain, last: Option<&DrainProgress>) -> Failure {
     let after = humantime::format_duration(args.timeout);
     let text = match last {
         Some(last) => format!("{} still owns {} shards after {after}", args.node, last.remaining),
-        None => format!("nothing was heard of the drain of {} for {after}", args.node),
+        None => format!("no progress of the drain of {} received for {after}", args.node),
     };
     let node = quote::shell_quote(&args.node);
     Failure::unexpected("drain-timeout", text).help(format!(
-        "it goes on by itself: `ostraca drain {node}` shows how far it is, `ostraca drain {node} --undo` ends it"
+        "the drain continues: `ostraca drain {node}` shows its progress, `ostraca drain {node} --undo` cancels it"
     ))
 }

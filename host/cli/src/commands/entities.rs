@@ -24,7 +24,8 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
         let left = (args.limit as usize).saturating_sub(all.len());
         request.limit = u32::try_from(left).unwrap_or(u32::MAX);
         let page =
-            connection::with_spinner("asking the node", client.entities(request.clone())).await?;
+            connection::with_spinner("contacting the node", client.entities(request.clone()))
+                .await?;
         all.extend(page.entities);
         for one in page.unresponsive_owners {
             if silent.iter().all(|known| known.node != one.node) {
@@ -44,14 +45,16 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
             .map(|it| {
                 json!({
                     "type": it.r#type, "id": it.id, "shard": it.shard, "version": it.version,
-                    "revision": it.revision, "state_bytes": it.state_bytes, "live": it.active,
+                    "revision": it.revision, "state_bytes": it.state_bytes, "active": it.active,
                     "owner": Some(&it.owner).filter(|owner| !owner.is_empty()),
                 })
             })
             .collect();
         let unanswered: Vec<_> =
-            silent.iter().map(|it| json!({ "node": it.node, "why": it.reason })).collect();
-        output::json(&json!({ "entities": entities, "next": next, "unanswered": unanswered }));
+            silent.iter().map(|it| json!({ "node": it.node, "reason": it.reason })).collect();
+        output::json(
+            &json!({ "entities": entities, "next_cursor": next, "unresponsive_owners": unanswered }),
+        );
         return check_owners(&silent);
     }
     if all.is_empty() {
@@ -72,7 +75,7 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
     output::table(["ENTITY", "SHARD", "NODE", "VERSION", "REVISION", "STATE", ""], rows.collect());
     if let Some(next) = next {
         output::line("");
-        output::line(&format!("there are more: {}", next_page_command(args, &next)));
+        output::line(&format!("next page: {}", next_page_command(args, &next)));
     }
     check_owners(&silent)
 }
@@ -80,11 +83,15 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
 /// What is stored was shown; missing information from an owner is still an error.
 pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
     let Some(first) = silent.first() else { return Ok(Exit::Done) };
-    let said =
-        |it: &NodeIssue| format!("node {} did not say what is live there: {}", it.node, it.reason);
+    let said = |it: &NodeIssue| {
+        format!(
+            "node {} did not respond; whether its entities are active is unknown: {}",
+            it.node, it.reason
+        )
+    };
     let text = silent.iter().map(said).collect::<Vec<_>>().join("; ");
     let help = format!(
-        "what is stored was shown; `ostraca nodes` shows how {} stands, and a dead node's shards have other owners soon",
+        "stored data was shown; check {} with `ostraca nodes`; shards of a dead node are reassigned soon",
         first.node
     );
     Err(Failure::new(Exit::Unreachable, "owner-unresponsive", text).help(help))
@@ -95,7 +102,7 @@ pub(crate) fn instance_state(live: Option<bool>) -> &'static str {
     match live {
         Some(true) => "live",
         Some(false) => "asleep",
-        None => "not known",
+        None => "unknown",
     }
 }
 
@@ -103,8 +110,8 @@ fn cursor(text: &str) -> Result<Bytes, Failure> {
     let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(digit).collect();
     bytes.map(Bytes::from).ok_or_else(|| {
-        Failure::usage("invalid-cursor", format!("{text:?} is no cursor"))
-            .help("take what an earlier `ostraca entities` printed, or leave it out")
+        Failure::usage("invalid-cursor", format!("{text:?} is not a cursor"))
+            .help("use a cursor that `ostraca entities` printed, or leave it out")
     })
 }
 

@@ -39,7 +39,7 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
     connection::disconnect(client).await;
     ended.map_err(|error| match error {
         AdminError::Connection(_) if args.follow => Failure::from(error).help(format!(
-            "go on with `ostraca events --follow --from-sequence {next}`, on this node"
+            "continue with `ostraca events --follow --from-sequence {next}`, on this node"
         )),
         error => error.into(),
     })
@@ -51,8 +51,8 @@ fn print_json(page: &Events) {
     }
     for it in &page.events {
         output::json_line(&json!({
-            "sequence": it.sequence, "time_ms": it.cluster_time_ms, "at": output::wall(it.unix_ms),
-            "wall_ms": it.unix_ms, "age_ms": it.age_ms, "kind": it.kind, "text": it.message,
+            "sequence": it.sequence, "cluster_time_ms": it.cluster_time_ms, "timestamp": output::wall(it.unix_ms),
+            "unix_ms": it.unix_ms, "age_ms": it.age_ms, "kind": it.kind, "message": it.message,
             "node": Some(&it.node).filter(|node| !node.is_empty()),
             "shard": Some(it.shard).filter(|shard| *shard > 0),
             "epoch": Some(it.epoch).filter(|epoch| *epoch > 0),
@@ -69,7 +69,7 @@ fn print(page: &Events) {
 
 fn print_missed(missed: u64) {
     if missed > 0 {
-        output::line(&format!("… {missed} earlier events are not kept any more"));
+        output::line(&format!("… {missed} earlier events are no longer available"));
     }
 }
 
@@ -135,7 +135,7 @@ fn summary(run: &[Event]) -> String {
     let begun = run.len() - assigned;
     let mut parts = Vec::new();
     if begun > 0 {
-        parts.push(format!("{begun} hand-offs began"));
+        parts.push(format!("{begun} hand-offs started"));
     }
     if assigned > 0 {
         let to: Vec<_> = to.iter().map(|(node, count)| format!("{node} {count}")).collect();

@@ -37,25 +37,25 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
         NodeError::Settings(ostraca_node::config::Error::Identity(error)) => Failure::usage("invalid-identity", error.to_string())
-            .help("--ca is the directory `ca` that the first node's `ostraca init` made, with ca.pem and ca.key"),
+            .help("--ca is the directory `ca` that the first node's `ostraca init` created, with ca.pem and ca.key"),
         error => error.into(),
     });
     let JoinedNode { cluster, config } = joining?;
     let roles: Vec<_> = options.roles.iter().map(|role| role.name()).collect();
     if global.output == OutputFormat::Json {
         output::json(&json!({
-            "cluster": cluster.to_string(), "node": node, "config": config,
+            "cluster_id": cluster.to_string(), "node": node, "config": config,
             "roles": roles, "join": args.join,
         }));
         return Ok(Exit::Done);
     }
-    output::line(&format!("made node {node}, which joins the cluster {cluster}"));
+    output::line(&format!("created node {node}, which joins the cluster {cluster}"));
     output::pairs(&[
         ("configuration", config.display().to_string()),
         ("roles", roles.join(", ")),
         ("joins", args.join.join(", ")),
     ]);
-    output::line("next, while one of those nodes runs:");
+    output::line("next, while one of those nodes is running:");
     output::line(&format!(
         "  ostraca run --config {}",
         quote::shell_quote(&config.display().to_string())
@@ -92,15 +92,15 @@ fn first(global: &Global, args: &Init) -> Result<Exit, Failure> {
     Profile::new(vec![reached.to_string()], &ca_pem, &admin).save(&profile)?;
     if global.output == OutputFormat::Json {
         output::json(&json!({
-            "cluster": cluster.to_string(), "cluster_name": args.cluster, "node": node,
+            "cluster_id": cluster.to_string(), "cluster_name": args.cluster, "node": node,
             "config": config, "profile": profile, "shards": args.shards,
         }));
         return Ok(Exit::Done);
     }
-    output::line(&format!("made node {node} of the new cluster {} ({cluster})", args.cluster));
+    output::line(&format!("created node {node} of the new cluster {} ({cluster})", args.cluster));
     output::pairs(&[
         ("configuration", config.display().to_string()),
-        ("profile", format!("{}, for client/admin", profile.display())),
+        ("profile", format!("{}, for the principal client/admin", profile.display())),
         ("authority", format!("{}: keep ca.key safe", args.dir.join("ca").display())),
     ]);
     output::line("next:");

@@ -14,8 +14,8 @@ use crate::{connection, output};
 pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure> {
     let entity = send::entity(&args.entity)?;
     let client = connection::connect(global).await?;
-    let it =
-        connection::with_spinner("asking the node", client.inspect(&entity, args.values)).await?;
+    let it = connection::with_spinner("contacting the node", client.inspect(&entity, args.values))
+        .await?;
     connection::disconnect(client).await;
     let owner = Some(&it.owner).filter(|owner| !owner.is_empty());
     if global.output == OutputFormat::Json {
@@ -23,20 +23,20 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         output::json(&json!({
             "type": it.r#type, "id": it.id, "shard": it.shard, "epoch": it.epoch, "owner": owner,
             "exists": it.exists, "version": it.version, "revision": it.revision,
-            "sequence": it.last_commit_sequence, "lanes": it.lane_count, "unsettled": it.unsettled_replies,
-            "state_bytes": it.state_bytes, "keys_total": it.key_count, "keys": keys,
-            "live": it.active, "waiting": it.mailbox_length,
-            "failure": it.last_failure.as_ref().map(|it| json!({
-                "code": it.code, "message": it.message, "in_a_row": it.consecutive_failures,
-                "wall_ms": it.unix_ms, "at": output::wall(it.unix_ms),
+            "last_commit_sequence": it.last_commit_sequence, "lane_count": it.lane_count, "unsettled_replies": it.unsettled_replies,
+            "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
+            "active": it.active, "mailbox_length": it.mailbox_length,
+            "last_failure": it.last_failure.as_ref().map(|it| json!({
+                "code": it.code, "message": it.message, "consecutive_failures": it.consecutive_failures,
+                "unix_ms": it.unix_ms, "timestamp": output::wall(it.unix_ms),
             })),
-            "unanswered": it.unresponsive_owner.as_ref().map(|it| json!({ "node": it.node, "why": it.reason })),
+            "unresponsive_owner": it.unresponsive_owner.as_ref().map(|it| json!({ "node": it.node, "reason": it.reason })),
         }));
         return entities::check_owners(it.unresponsive_owner.as_slice());
     }
     let owner = match owner {
-        Some(owner) => format!("of {owner}, epoch {}", it.epoch),
-        None => "without an owner".into(),
+        Some(owner) => format!("owned by {owner}, epoch {}", it.epoch),
+        None => "no owner".into(),
     };
     let mut rows = vec![
         ("entity", format!("{}/{}", it.r#type, it.id)),
@@ -45,7 +45,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     if it.exists {
         rows.extend([
             ("version", format!("{}, written by revision {}", it.version, it.revision)),
-            ("last commit", format!("{} of its shard", it.last_commit_sequence)),
+            ("last commit", format!("{} in its shard", it.last_commit_sequence)),
             (
                 "sessions",
                 format!(
@@ -64,10 +64,10 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             ),
         ]);
     } else {
-        rows.push(("version", "nothing of it is stored".into()));
+        rows.push(("version", "nothing is stored".into()));
     }
     rows.push(("instance", entities::instance_state(it.active).into()));
-    rows.extend(it.mailbox_length.map(|waiting| ("waiting", many(waiting, "message", "messages"))));
+    rows.extend(it.mailbox_length.map(|waiting| ("mailbox", many(waiting, "message", "messages"))));
     if let Some(it) = &it.last_failure {
         rows.push(("last turn", format!("failed at {}: {}", output::wall(it.unix_ms), it.code)));
         rows.push(("", shown(&it.message)));
@@ -107,7 +107,7 @@ fn key_json(key: &StateKey, values: bool) -> Value {
         |text| serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
     );
     it[name] = value;
-    it["cut"] = (!whole).into();
+    it["truncated"] = (!whole).into();
     it
 }
 

@@ -11,7 +11,7 @@ use crate::{connection, output};
 pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
     let found =
-        connection::with_spinner("asking the node", client.methods(&args.entity_type)).await?;
+        connection::with_spinner("contacting the node", client.methods(&args.entity_type)).await?;
     connection::disconnect(client).await;
     if global.output == OutputFormat::Json {
         let methods: Vec<_> = found

@@ -16,13 +16,13 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     if !good || template::RESERVED.contains(&name.as_str()) {
-        let text = format!("{name:?} cannot be the name of a project");
-        let help = "use 1 to 64 small letters, digits and dashes, beginning with a letter; not a word of Rust's";
+        let text = format!("{name:?} is not a valid project name");
+        let help = "use 1 to 64 lower-case letters, digits and dashes, starting with a letter; Rust keywords are not allowed";
         return Err(Failure::usage("invalid-name", text).help(help));
     }
     let dir = Path::new(name);
     if dir.exists() {
-        let text = format!("{name} is there already");
+        let text = format!("{name} already exists");
         return Err(Failure::usage("file-exists", text).help("choose another name or folder"));
     }
     let files = template::files(name);
@@ -36,8 +36,8 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
         output::json(&json!({ "name": name, "dir": dir, "files": files.len() }));
         return Ok(Exit::Done);
     }
-    output::line(&format!("made {name}: its entity is in {name}/src/lib.rs"));
-    output::line("next: a node that builds and deploys it now and at each save");
+    output::line(&format!("created {name}: its entity is in {name}/src/lib.rs"));
+    output::line("next, start a node that builds and deploys it now and at each save:");
     output::line(&format!("  ostraca dev {name}"));
     output::line("then, in another terminal in this folder:");
     output::line(&format!("  ostraca send {name}/alice greet '\"hello\"'"));

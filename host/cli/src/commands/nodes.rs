@@ -9,7 +9,7 @@ use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
-    let all = connection::with_spinner("asking the node", client.nodes()).await?;
+    let all = connection::with_spinner("contacting the node", client.nodes()).await?;
     connection::disconnect(client).await;
     if global.output == OutputFormat::Json {
         let nodes: Vec<_> = all
@@ -17,12 +17,12 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
             .iter()
             .map(|it| {
                 json!({
-                    "name": it.name, "standing": status_name(it), "manager": it.name == all.manager,
+                    "name": it.name, "status": status_name(it), "manager": it.name == all.manager,
                     "shards": it.shards, "roles": it.roles, "addresses": it.addresses,
-                    "incarnation": it.incarnation, "age_ms": it.registered_for_ms, "since": since(it),
-                    "since_wall_ms": it.registered_at_unix_ms, "renewals": it.renewals,
-                    "store_answers": it.store_available, "version": it.version,
-                    "answering": it.is_self, "reachable": it.reachable,
+                    "incarnation": it.incarnation, "registered_for_ms": it.registered_for_ms, "registered_at": registered_at(it),
+                    "registered_at_unix_ms": it.registered_at_unix_ms, "renewals": it.renewals,
+                    "store_available": it.store_available, "version": it.version,
+                    "is_self": it.is_self, "reachable": it.reachable,
                 })
             })
             .collect();
@@ -38,17 +38,18 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
             it.roles.join(","),
             it.addresses.join(","),
             output::span(it.registered_for_ms),
-            since(it).unwrap_or_default(),
+            registered_at(it).unwrap_or_default(),
             it.version.clone(),
             notes(&all, it),
         ]
     });
-    let headers = ["NODE", "STANDING", "SHARDS", "ROLES", "ADDRESS", "FOR", "SINCE", "VERSION", ""];
+    let headers =
+        ["NODE", "STATUS", "SHARDS", "ROLES", "ADDRESS", "AGE", "REGISTERED", "VERSION", ""];
     output::table(headers, rows.collect());
     output::line("");
     output::line(&match all.manager.as_str() {
-        "" => "no node manages now".into(),
-        name => format!("{name} manages, term {}", all.term),
+        "" => "no manager".into(),
+        name => format!("manager {name}, term {}", all.term),
     });
     Ok(Exit::Done)
 }
@@ -60,13 +61,13 @@ pub(crate) fn status_name(it: &NodeState) -> &'static str {
         NodeStatus::Draining => "draining",
         NodeStatus::Lapsed => "lapsed",
         NodeStatus::Dead => "dead",
-        NodeStatus::Left => "stopped",
+        NodeStatus::Left => "left",
         NodeStatus::Unspecified => "unknown",
     }
 }
 
 /// When its incarnation registered, by the node's own clock, if known.
-fn since(it: &NodeState) -> Option<String> {
+fn registered_at(it: &NodeState) -> Option<String> {
     (it.registered_at_unix_ms > 0).then(|| output::wall(it.registered_at_unix_ms))
 }
 
@@ -77,13 +78,13 @@ fn notes(all: &Nodes, it: &NodeState) -> String {
         notes.push("manager");
     }
     if it.is_self {
-        notes.push("answers this");
+        notes.push("answered this request");
     }
     if here && !it.store_available {
-        notes.push("has no answer of the store");
+        notes.push("store unreachable");
     }
     if here && it.reachable == Some(false) {
-        notes.push("not reached");
+        notes.push("not connected");
     }
     notes.join(", ")
 }

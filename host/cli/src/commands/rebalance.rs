@@ -12,7 +12,7 @@ use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
-    let plan = connection::with_spinner("asking the node", client.rebalance_plan()).await?;
+    let plan = connection::with_spinner("contacting the node", client.rebalance_plan()).await?;
     if args.dry_run {
         connection::disconnect(client).await;
         show_plan(global, &plan);
@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
     while let Some(now) = updates.next().await? {
         bar.set_length(now.planned.into());
         bar.set_position(now.moved.into());
-        bar.set_message(format!("{} under way", now.in_flight));
+        bar.set_message(format!("{} in flight", now.in_flight));
         last = now;
         if last.done {
             break;
@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
     drop(updates);
     connection::disconnect(client).await;
     if !last.done {
-        let text = "the node told no more of the rebalance";
+        let text = "the progress stream ended early";
         return Err(AdminError::Connection(text.into()).into());
     }
     if global.output == OutputFormat::Json {
@@ -45,7 +45,7 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
         output::line(&format!("{} of {} shards were moved", last.moved, last.planned));
         if last.failed > 0 {
             output::line(&format!(
-                "{} stayed where they were; the manager tries again by itself (`ostraca events` says why)",
+                "{} were not moved; the manager retries (`ostraca events` shows why)",
                 last.failed
             ));
         }
@@ -70,7 +70,7 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
         output::table(["FROM", "TO", "SHARDS"], rows.collect());
         output::line("");
         output::line(&format!(
-            "{} shards would be moved; --output json says which",
+            "{} shards would be moved; --output json lists them",
             plan.moves.len()
         ));
     }
@@ -90,7 +90,7 @@ fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
     let planned = u32::try_from(moves.len()).unwrap_or(u32::MAX);
     json!({
         "dry_run": done.is_none(), "moves": moves,
-        "held_up": Some(&plan.blocked_reason).filter(|text| !text.is_empty()),
+        "blocked_reason": Some(&plan.blocked_reason).filter(|text| !text.is_empty()),
         "planned": done.map_or(planned, |it| it.planned),
         "moved": done.map_or(0, |it| it.moved), "failed": done.map_or(0, |it| it.failed),
     })

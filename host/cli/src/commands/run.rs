@@ -80,7 +80,7 @@ impl Stop {
             signal(kind).map_err(|error| {
                 Failure::unexpected(
                     "signal-handler-failed",
-                    format!("cannot listen to signals: {error}"),
+                    format!("cannot listen for signals: {error}"),
                 )
             })
         };

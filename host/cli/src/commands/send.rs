@@ -61,7 +61,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             let json = args.json.is_some().then_some(&body[..]);
             let again = command_line(global, "send", words, json, flags, id);
             let help = format!(
-                "send it again under its id at any later time, which never runs it twice:\n{again}\n{STATUS}"
+                "resend it with the same id at any time; it never runs twice:\n{again}\n{STATUS}"
             );
             Err(Failure::from(error).help(help))
         }
@@ -100,10 +100,10 @@ pub(super) fn entity(text: &str) -> Result<Entity, Failure> {
         Some(("", _)) => Err(bad(format!("{text:?} has no type"))),
         Some((_, "")) => Err(bad(format!("{text:?} has no id"))),
         Some((_, id)) if id.len() > 512 => {
-            Err(bad(format!("the id has {} bytes: 1 to 512 are allowed", id.len())))
+            Err(bad(format!("the id is {} bytes, must be 1 to 512", id.len())))
         }
         Some((kind, id)) => Ok(Entity::new(kind, id)),
-        None => Err(bad(format!("{text:?} is no entity"))),
+        None => Err(bad(format!("{text:?} is not an entity"))),
     }
 }
 
@@ -128,7 +128,7 @@ fn stdin() -> Result<String, Failure> {
     })?;
     if text.len() as u64 > MAX_INPUT {
         let text = format!("standard input has more than {MAX_INPUT} bytes");
-        return Err(Failure::usage("message-too-large", text).help("send less"));
+        return Err(Failure::usage("message-too-large", text).help("send a smaller message"));
     }
     Ok(text)
 }
@@ -157,7 +157,7 @@ fn invalid_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
         at: SourceSpan::new(at.into(), length),
     };
     Failure::usage("invalid-json", format!("{name} is not JSON: {error}"))
-        .help("put it in single quotes, as in '{\"by\": 3}' or '\"text\"'")
+        .help("quote it for the shell, as in '{\"by\": 3}' or '\"text\"'")
         .place(place)
 }
 

@@ -17,7 +17,7 @@ const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
-    let all = connection::with_spinner("asking the node", client.shards()).await?;
+    let all = connection::with_spinner("contacting the node", client.shards()).await?;
     connection::disconnect(client).await;
     if global.output == OutputFormat::Json {
         let shards: Vec<_> = all
@@ -25,11 +25,11 @@ pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure>
             .map(|it| {
                 json!({
                     "shard": it.shard, "epoch": it.epoch, "owner": some(&it.owner),
-                    "state": state(it), "to": some(&it.target_node),
+                    "state": state(it), "target_node": some(&it.target_node),
                 })
             })
             .collect();
-        output::json(&json!({ "counts": counts(&all), "shards": shards }));
+        output::json(&json!({ "shards_by_owner": counts(&all), "shards": shards }));
     } else if args.list {
         let rows = all.iter().map(|it| {
             let to = some(&it.target_node).map(|to| format!(" to {to}")).unwrap_or_default();
@@ -95,7 +95,7 @@ fn map(all: &[ShardInfo]) -> String {
     let mut rows: Vec<(char, String, usize)> =
         counts.iter().map(|(name, count)| (letter(name), (*name).to_owned(), *count)).collect();
     if moving > 0 {
-        rows.push(('a', "small letters: being handed over".into(), moving));
+        rows.push(('a', "lower case: being handed over".into(), moving));
     }
     if unassigned > 0 {
         rows.push(('.', "no live owner".into(), unassigned));

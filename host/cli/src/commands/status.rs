@@ -11,12 +11,12 @@ use crate::{connection, output};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
-    let node = connection::with_spinner("asking the node", client.node()).await?;
-    let status = connection::with_spinner("asking the node", client.status()).await?;
+    let node = connection::with_spinner("contacting the node", client.node()).await?;
+    let status = connection::with_spinner("contacting the node", client.status()).await?;
     let address = client.connected_to().map(|(_, address)| address.to_string());
     connection::disconnect(client).await;
-    let well = status.problems.is_empty();
-    let exit = if well { Exit::Done } else { Exit::Unhealthy };
+    let healthy = status.problems.is_empty();
+    let exit = if healthy { Exit::Done } else { Exit::Unhealthy };
     if global.output == OutputFormat::Json {
         let problems: Vec<_> = status
             .problems
@@ -24,75 +24,78 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
             .map(|it| json!({ "code": it.code, "message": it.message, "help": it.help }))
             .collect();
         output::json(&json!({
-            "well": well, "cluster": status.cluster_id, "node": status.node,
+            "healthy": healthy, "cluster_id": status.cluster_id, "node": status.node,
             "version": node.version, "address": address, "addresses": node.addresses,
             "incarnation": status.incarnation, "uptime_ms": status.uptime_ms,
-            "store": status.store, "numbers": status.metrics, "texts": status.info,
-            "overview": status.cluster_status.as_ref().map(overview), "problems": problems,
+            "store": status.store, "metrics": status.metrics, "info": status.info,
+            "cluster_status": status.cluster_status.as_ref().map(cluster_status), "problems": problems,
         }));
         return Ok(exit);
     }
     let name = status.info.get("cluster_name").map_or("", String::as_str);
-    let sees = match &status.cluster_status {
+    let seen_by = match &status.cluster_status {
         // Everything that it knows of other nodes comes from the store.
         Some(it) if !it.store_available => {
             let ago = output::span(it.since_renewal_ms);
-            format!("as node {} saw it {ago} ago, before the store fell silent", status.node)
+            format!(
+                "as seen by node {} {ago} ago, before the store stopped responding",
+                status.node
+            )
         }
-        _ => format!("as node {} sees it", status.node),
+        _ => format!("as seen by node {}", status.node),
     };
-    output::line(&format!("cluster {name} ({}), {sees}", status.cluster_id));
+    output::line(&format!("cluster {name} ({}), {seen_by}", status.cluster_id));
     if let Some(it) = &status.cluster_status {
         output::pairs(&cluster(it));
     }
     output::line("");
     output::line(&format!("node {}", status.node));
-    let up = output::span(status.uptime_ms);
+    let uptime = output::span(status.uptime_ms);
     let mut rows = vec![
-        ("at", address.unwrap_or_default()),
-        ("up", format!("{up} (life {})", status.incarnation)),
+        ("address", address.unwrap_or_default()),
+        ("uptime", format!("{uptime} (incarnation {})", status.incarnation)),
         ("version", node.version),
         ("store", status.store.clone()),
     ];
-    let texts = status.info.iter().filter(|(name, _)| *name != "cluster_name");
-    rows.extend(texts.map(|(name, value)| (name.as_str(), value.clone())));
+    let info = status.info.iter().filter(|(name, _)| *name != "cluster_name");
+    rows.extend(info.map(|(name, value)| (name.as_str(), value.clone())));
     output::pairs(&rows);
     output::line("");
-    numbers(&status);
+    metrics(&status);
     output::line("");
-    if well {
-        output::line("all is well");
+    if healthy {
+        output::line("no problems found");
     }
     for it in &status.problems {
         output::line(&format!("{}: {}", it.code, it.message));
         if !it.help.is_empty() {
-            output::line(&format!("  to do: {}", it.help));
+            output::line(&format!("  help: {}", it.help));
         }
     }
     Ok(exit)
 }
 
-fn overview(it: &ClusterStatus) -> Value {
+fn cluster_status(it: &ClusterStatus) -> Value {
     let some = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
     json!({
-        "manager": some(&it.manager), "term": it.term, "manager_for_ms": it.term_age_ms,
+        "manager": some(&it.manager), "term": it.term, "term_age_ms": it.term_age_ms,
         "nodes_live": it.nodes_live, "nodes_draining": it.nodes_draining,
         "nodes_dead": it.nodes_dead, "shards": it.shards, "shards_assigned": it.shards_assigned,
         "shards_unassigned": it.shards_unassigned, "shards_moving": it.shards_moving,
-        "store_node": some(&it.store_node), "store_answers": it.store_available,
-        "lease_age_ms": it.since_renewal_ms, "lease_ms": it.lease_duration_ms,
+        "store_node": some(&it.store_node), "store_available": it.store_available,
+        "since_renewal_ms": it.since_renewal_ms, "lease_duration_ms": it.lease_duration_ms,
     })
 }
 
 /// The cluster in four lines.
 fn cluster(it: &ClusterStatus) -> [(&'static str, String); 4] {
     let manager = match it.manager.as_str() {
-        "" => "none is known".into(),
+        "" => "unknown".into(),
         name => format!("{name}, term {}, for {}", it.term, output::span(it.term_age_ms)),
     };
-    let others = |count: u32, word: &str| match count {
+    let others = |count: u32, label: &str| match count {
         0 => String::new(),
-        count => format!(", {count} {word}"),
+        count => format!(", {count} {label}"),
     };
     let nodes = format!(
         "{} live{}{}",
@@ -112,16 +115,16 @@ fn cluster(it: &ClusterStatus) -> [(&'static str, String); 4] {
         node => format!("on {node}, "),
     };
     let store = format!(
-        "{at}{}; lease renewed {} ago, good for {}",
-        if it.store_available { "answers" } else { "does not answer" },
-        output::span(it.since_renewal_ms),
+        "{at}{}; lease of {}, renewed {} ago",
+        if it.store_available { "available" } else { "not responding" },
         output::span(it.lease_duration_ms),
+        output::span(it.since_renewal_ms),
     );
     [("manager", manager), ("nodes", nodes), ("shards", shards), ("store", store)]
 }
 
-/// Numbers in two columns, to fit one screen.
-fn numbers(status: &Status) {
+/// Metrics in two columns, to fit one screen.
+fn metrics(status: &Status) {
     let all: Vec<_> = status.metrics.iter().map(|(name, n)| (name.replace('_', " "), n)).collect();
     let half = all.len().div_ceil(2);
     let name = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -40,13 +40,14 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             let json = args.json.is_some().then_some(&body[..]);
             let again = send::command_line(global, "tell", words, json, &[], id);
             let help = format!(
-                "tell it again under its id at any later time, which never runs it twice:\n{again}\n{STATUS}"
+                "resend it with the same id at any time; it never runs twice:\n{again}\n{STATUS}"
             );
             Err(Failure::from(error).help(help))
         }
         Err(CallError::NotRun { code, .. }) if &*code == "wrong-kind" => {
-            let text = format!("not run: {} is a query, and a tell is a command", args.method);
-            Err(Failure::new(Exit::NotRun, "wrong-kind", text).help("ask with `ostraca send`"))
+            let text = format!("not run: {} is a query, but a tell must be a command", args.method);
+            Err(Failure::new(Exit::NotRun, "wrong-kind", text)
+                .help("use `ostraca send` for queries"))
         }
         Err(error) => Err(error.into()),
     }

@@ -40,7 +40,7 @@ impl Built {
         let methods: Vec<_> =
             self.methods.iter().map(|(name, kind)| format!("{name} ({kind})")).collect();
         format!(
-            "{}: built {} ({})\n  its methods: {}",
+            "{}: built {} ({})\n  methods: {}",
             project.manifest.entity_type,
             project.component().display(),
             output::size(self.size),
@@ -53,9 +53,8 @@ impl Built {
 pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
     let cargo_toml = project.dir.join("Cargo.toml");
     if !cargo_toml.exists() {
-        let text = format!("there is no {}: `ostraca build` is for Rust", cargo_toml.display());
-        let help =
-            "build the component with its own language's tools, and deploy it by its manifest";
+        let text = format!("{} does not exist: `ostraca build` is for Rust", cargo_toml.display());
+        let help = "build the component with its language's own tools, and deploy its manifest";
         return Err(Failure::usage("not-a-rust-project", text).help(help));
     }
     let cargo_toml =
@@ -103,9 +102,9 @@ async fn target_is_there() -> Result<(), Failure> {
     let output = output_of("rustc", &mut rustc).await?;
     let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if output.status.success() && !Path::new(&libraries).is_dir() {
-        let text = format!("Rust's target {TARGET} is not installed");
+        let text = format!("the Rust target {TARGET} is not installed");
         return Err(Failure::unexpected("no-wasm-target", text)
-            .help(format!("type: rustup target add {TARGET}")));
+            .help(format!("run: rustup target add {TARGET}")));
     }
     Ok(())
 }
@@ -132,12 +131,12 @@ async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
         return Err(build_failed("cargo cannot read the project"));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| {
-        Failure::unexpected("build-failed", format!("cannot read what cargo says: {error}"))
+        Failure::unexpected("build-failed", format!("cannot read cargo's output: {error}"))
     })
 }
 
 fn build_failed(text: &str) -> Failure {
-    Failure::new(Exit::Usage, "build-failed", text).help("fix what is shown above, and build again")
+    Failure::new(Exit::Usage, "build-failed", text).help("fix the errors above, and build again")
 }
 
 /// One line of cargo's JSON report.
@@ -185,8 +184,8 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
         .flat_map(|report| report.filenames)
         .find(|file| file.extension().is_some_and(|it| it == "wasm"));
     module.ok_or_else(|| {
-        let text = format!("{} makes no module of WebAssembly", cargo_toml.display());
-        let help = "add to it: [lib] crate-type = [\"cdylib\", \"rlib\"]";
+        let text = format!("{} does not produce a WebAssembly module", cargo_toml.display());
+        let help = "add [lib] crate-type = [\"cdylib\", \"rlib\"]";
         Failure::usage("no-cdylib", text).help(help)
     })
 }
@@ -217,7 +216,7 @@ async fn check(project: &Project, component: &[u8]) -> Result<Built, Failure> {
 }
 
 fn refused(error: ostraca_wasm::Error) -> Failure {
-    Failure::usage(error.code(), format!("cannot {error}"))
+    Failure::usage(error.code(), error.to_string())
 }
 
 /// Writes a temporary file and renames it, so that a concurrent deploy reads the former component, complete.

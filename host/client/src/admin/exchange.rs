@@ -41,19 +41,20 @@ pub(super) async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, A
 }
 
 pub(super) fn decode(frame: Bytes) -> Result<AdminResponse, AdminError> {
-    AdminResponse::decode(frame)
-        .map_err(|e| AdminError::Connection(format!("the answer is {}", decode_error_message(&e))))
+    AdminResponse::decode(frame).map_err(|e| {
+        AdminError::Connection(format!("the response is {}", decode_error_message(&e)))
+    })
 }
 
 pub(super) fn too_early() -> AdminError {
-    AdminError::Connection("the answer ended too early".into())
+    AdminError::Connection("response incomplete".into())
 }
 
 pub(super) fn unexpected(response: Option<Response>) -> AdminError {
     match response {
         Some(_) => other_question(),
         None => {
-            let text = "the node answered with something that this client does not know";
+            let text = "the node sent a response that this client does not support";
             AdminError::Refused(Box::new(problem("unexpected-response", text)))
         }
     }
@@ -62,6 +63,6 @@ pub(super) fn unexpected(response: Option<Response>) -> AdminError {
 pub(super) fn other_question() -> AdminError {
     AdminError::Refused(Box::new(problem(
         "unexpected-response",
-        "the node answered another question",
+        "response does not match the request",
     )))
 }

@@ -75,17 +75,17 @@ impl CallAdmission {
 
     fn refusal(&self, id: MessageId, size: usize) -> Option<Problem> {
         if id.session != self.session {
-            Some(problem(
-                "session-mismatch",
-                "the id is of another session than the one that sends",
-            ))
+            Some(problem("session-mismatch", "the id belongs to another session"))
         } else if id.sequence == 0 || id.created_ms == 0 {
-            Some(problem("invalid-message", "an id has a sequence and a creation time from 1"))
+            Some(problem(
+                "invalid-message",
+                "an id needs a sequence and a creation time, both from 1",
+            ))
         } else if self.ended {
             Some(problem("client-closed", "the client was closed"))
         } else if self.pending >= MAX_PENDING || self.pending_bytes + size > MAX_PENDING_BYTES {
             let text = format!(
-                "the session holds {} messages of {} bytes without an outcome: {MAX_PENDING} and {MAX_PENDING_BYTES} are allowed",
+                "session has {} unresolved messages of {} bytes, limits are {MAX_PENDING} and {MAX_PENDING_BYTES}",
                 self.pending, self.pending_bytes
             );
             let mut full = problem("session-full", text);

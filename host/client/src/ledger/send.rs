@@ -68,7 +68,8 @@ impl<W> Ledger<W> {
         } else {
             return None;
         };
-        let text = format!("a {what} of {size} bytes: the node takes {limit} (`{setting}`)");
+        let text =
+            format!("{what} of {size} bytes exceeds the node's limit of {limit} (`{setting}`)");
         let mut large = problem("message-too-large", text);
         large.details.insert("setting".into(), setting.into());
         large.details.insert("limit".into(), limit.to_string());

@@ -24,20 +24,20 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
         && file.node.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if file.node.is_empty() {
         let help = "add `node = \"NAME\"`, with the name in the node's certificate";
-        return Err(input.at(&["node"], "the key `node` is needed".into(), Some(help.into())));
+        return Err(input.at(&["node"], "the key `node` is required".into(), Some(help.into())));
     }
     if !good {
-        let why = "`node` is 1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit";
+        let why = "`node` must be 1 to 64 letters, digits, dots, dashes and underscores, starting with a letter or digit";
         return Err(input.at(&["node"], why.into(), None));
     }
     if file.namespace != "default" {
         let help = "leave it out, or write \"default\"";
-        let why = "this release has one namespace, `default`".into();
+        let why = "this release supports only the namespace `default`".into();
         return Err(input.at_with("not-supported-yet", &["namespace"], why, Some(help.into())));
     }
     if let Some(bad) = file.advertise.iter().find(|address| !is_address(address)) {
         let why = format!("{bad:?} is not an address that clients can connect to");
-        let help = "write \"HOST:PORT\", with the port's number";
+        let help = "write \"HOST:PORT\" with a numeric port";
         return Err(input.at(&["advertise"], why, Some(help.into())));
     }
     if file.workers > 1024 {
@@ -49,8 +49,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     // `lease`, the cluster's lease bounds the interval instead.
     let says_lease = ExplicitSettings::from_toml(input.text).contains("lease");
     if says_lease && file.renew_interval * 2 > file.lease.mul_f64(0.8) {
-        let why =
-            "`renew-interval` must be at most two fifths of `lease`: else one late renewal ends it";
+        let why = "`renew-interval` must be at most two fifths of `lease`: otherwise one late renewal ends the lease";
         return Err(input.at(&["renew-interval"], why.into(), None));
     }
     sizes(input, file)?;
@@ -62,16 +61,16 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
 /// Checks `join` against the roles: the store node joins nobody, all others need an address to join.
 fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if file.roles.is_empty() {
-        let help = "name some, or leave `roles` out: then it has all";
+        let help = "list some, or leave `roles` out to have all";
         return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
     }
     let store = file.roles.contains(&Role::Store);
     match (store, file.join.first()) {
         (true, Some(first)) => {
             let why = format!(
-                "a node with the role `store` joins nobody: the others join it, and this one is to join {first}"
+                "a node with the role `store` cannot join others, they join it; `join` lists {first}"
             );
-            let help = "leave `join` out; or say which `roles` the node has, without `store`: `roles = [\"manager\", \"host\", \"gateway\"]`";
+            let help = "leave `join` out, or set `roles` without `store`: `roles = [\"manager\", \"host\", \"gateway\"]`";
             Err(input.at(&["join"], why, Some(help.into())))
         }
         (false, None) => {
@@ -81,8 +80,8 @@ fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         }
         _ => match file.join.iter().find(|address| !is_address(address)) {
             Some(bad) => {
-                let why = format!("{bad:?} is not an address to join a cluster at");
-                let help = "write \"HOST:PORT\", with the port's number";
+                let why = format!("{bad:?} is not an address to join");
+                let help = "write \"HOST:PORT\" with a numeric port";
                 Err(input.at(&["join"], why, Some(help.into())))
             }
             None => Ok(()),
@@ -97,7 +96,7 @@ fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<()
     {
         return Ok(());
     }
-    let why = "`manager-silence-leases` leases must be longer than `hand-off.ack-timeout` and twice `hand-off.stop-resend-interval`: else a node ends its life before it is told to hand off";
+    let why = "`manager-silence-leases` leases must be longer than `hand-off.ack-timeout` and twice `hand-off.stop-resend-interval`: otherwise a node re-registers before it receives the hand-off request";
     Err(input.at(&["manager-silence-leases"], why.into(), None))
 }
 
@@ -175,7 +174,7 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         ("peers", file.peers.keep_alive_interval, file.peers.idle_timeout),
     ] {
         if keep_alive * 2 > idle {
-            let why = "`keep-alive-interval` must be at most half of `idle-timeout`: else quiet connections end";
+            let why = "`keep-alive-interval` must be at most half of `idle-timeout`: otherwise idle connections close";
             return Err(input.at(&[section, "keep-alive-interval"], why.into(), None));
         }
     }
@@ -184,7 +183,7 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         return Err(input.at(&["gateway", "default-timeout"], why.into(), None));
     }
     if hand_off.ack_timeout + entities.stop_timeout >= hand_off.timeout {
-        let why = "`timeout` must be longer than `ack-timeout` and `entities.stop-timeout` together: else a slow stop is given up";
+        let why = "`timeout` must be longer than `ack-timeout` and `entities.stop-timeout` together: otherwise a slow stop is aborted";
         return Err(input.at(&["hand-off", "timeout"], why.into(), None));
     }
     Ok(())
@@ -239,7 +238,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     }
     let (connection, principal) = (network.connection_bytes, network.principal_bytes);
     if connection > principal || principal > network.node_bytes {
-        let why = "`connection-bytes` must not be more than `principal-bytes`, nor that more than `node-bytes`";
+        let why = "`connection-bytes` must not exceed `principal-bytes`, nor `principal-bytes` exceed `node-bytes`";
         return Err(input.at(&["network", "principal-bytes"], why.into(), None));
     }
     Ok(())

@@ -59,13 +59,13 @@ impl ClusterSettings {
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let Some(at) = ALL.iter().position(|(known, ..)| *known == name) else {
             let names = ALL.map(|(name, ..)| format!("`{name}`")).join(", ");
-            return Err(format!("there is no cluster setting `{name}`: there are {names}"));
+            return Err(format!("unknown cluster setting `{name}`: the settings are {names}"));
         };
         let (_, low, high) = ALL[at];
         let time = units::parse_duration(value).filter(|time| (low..=high).contains(time));
         let Some(time) = time else {
             let (low, high) = (units::format_duration(low), units::format_duration(high));
-            return Err(format!("`{name}` is a time from {low} to {high}, as in `10 s`"));
+            return Err(format!("`{name}` must be a time from {low} to {high}, as in `10 s`"));
         };
         *[&mut self.lease, &mut self.lease_margin, &mut self.lane_ttl][at] = time;
         Ok(())

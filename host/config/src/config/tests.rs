@@ -79,7 +79,7 @@ fn join_addresses_may_come_from_the_command_line() {
     assert_eq!(config.join, ["a:1"]);
     std::fs::write(&path, "node = \"n\"").expect("written");
     let error = Config::load_with_join(&path, &["a:1".into()]).expect_err("it has the store");
-    assert!(error.to_string().contains("joins nobody"), "{error}");
+    assert!(error.to_string().contains("cannot join others"), "{error}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn settings_reach_the_node_machine_and_its_strategy() {
 #[test]
 fn each_error_names_its_line() {
     let cases = [
-        ("", None, "`node` is needed"),
+        ("", None, "`node` is required"),
         ("node = \"n\"\nlitsen = \"x\"", Some(2), "unknown key `litsen`"),
         ("node = \"n\"\n[store]\nreaders = \"two\"", Some(3), "invalid type"),
         ("node = \"n\"\n[store]\nreaders = 0", Some(3), "`readers` must be from 1 to 64"),
@@ -118,14 +118,18 @@ fn each_error_names_its_line() {
             "`pooled-instance-memory` must be",
         ),
         ("node = \"n\"\nnode = \"m\"", Some(2), "duplicate key"),
-        ("node = \"n/m\"", Some(1), "`node` is 1 to 64"),
+        ("node = \"n/m\"", Some(1), "`node` must be 1 to 64"),
         ("node = \"n\"\nadvertise = [\"host\"]", Some(2), "not an address"),
-        ("node = \"n\"\n\njoin = [\"a:1\"]", Some(3), "joins nobody"),
+        ("node = \"n\"\n\njoin = [\"a:1\"]", Some(3), "cannot join others"),
         ("node = \"n\"\nroles = [\"host\"]", Some(2), "needs a node to join"),
         ("node = \"n\"\nroles = []", Some(2), "needs a role"),
-        ("node = \"n\"\nroles = [\"hsot\"]", Some(2), "\"hsot\" is not possible here"),
+        ("node = \"n\"\nroles = [\"hsot\"]", Some(2), "\"hsot\" is not allowed here"),
         ("node = \"n\"\nroles = [\"host\"]\njoin = [\"a\"]", Some(3), "address to join"),
-        ("node = \"n\"\n[rebalance]\nstrategy = \"avarage\"", Some(3), "no allocation strategy"),
+        (
+            "node = \"n\"\n[rebalance]\nstrategy = \"avarage\"",
+            Some(3),
+            "not an allocation strategy",
+        ),
         (
             "node = \"n\"\n[rebalance]\nleast-shard-threshold = 0",
             Some(3),
@@ -147,7 +151,7 @@ fn each_error_names_its_line() {
             Some(2),
             "`campaign-stagger` must be from 1 ms",
         ),
-        ("node = \"n\"\n[hand-off]\nack-timeout = \"5 s\"", None, "before it is told"),
+        ("node = \"n\"\n[hand-off]\nack-timeout = \"5 s\"", None, "before it receives"),
         ("node = \"n\"\n[hand-off]\ntimeout = \"1 s\"", Some(3), "must be longer than"),
         ("node = \"n\"\n[peers]\nkeep-alive-interval = \"2 s\"", Some(3), "at most half"),
         ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),

@@ -38,7 +38,7 @@ pub(super) fn manifest(
         return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
     }
     if file.lifecycle.remember_entities {
-        let help = "leave it out: instances start at their first message";
+        let help = "leave it out: an instance starts at its first message";
         return Err(not_yet(
             input,
             &["lifecycle", "remember-entities"],
@@ -78,7 +78,7 @@ fn required(
     if !value.is_empty() {
         return Ok(());
     }
-    Err(input.at(&[key], format!("the key `{key}` is needed"), Some(format!("add `{example}`"))))
+    Err(input.at(&[key], format!("the key `{key}` is required"), Some(format!("add `{example}`"))))
 }
 
 fn name(input: &SourceText<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
@@ -89,7 +89,7 @@ fn name(input: &SourceText<'_>, key: &str, value: &str) -> Result<(), ManifestEr
         return Ok(());
     }
     let why = format!(
-        "`{key}` is 1 to {NAME} letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+        "`{key}` must be 1 to {NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
     );
     Err(input.at(&[key], why, None))
 }
@@ -156,7 +156,7 @@ fn access(input: &SourceText<'_>, send: &[String]) -> Result<(), ManifestError> 
             Some((role, name)) => role == "client" && !name.is_empty(),
         };
         if !good {
-            let why = format!("{rule:?} names nobody who sends messages");
+            let why = format!("{rule:?} does not name a sender");
             let help = "write \"*\", \"client/*\" or \"client/NAME\"";
             return Err(input.at(&["access", "send"], why, Some(help.into())));
         }
@@ -170,6 +170,6 @@ fn range(input: &SourceText<'_>, path: &[&str], least: &str, most: &str) -> Mani
 }
 
 fn not_yet(input: &SourceText<'_>, path: &[&str], what: &str, help: &str) -> ManifestError {
-    let why = format!("this release does not know how to do {what} yet");
+    let why = format!("this release does not support {what} yet");
     input.at_with("not-supported-yet", path, why, Some(help.into()))
 }

@@ -45,12 +45,12 @@ impl Database {
         let about = [&[VERSION][..], &cluster.0.to_be_bytes()].concat();
         match guarded(|| database.0.get(ABOUT))? {
             Some(found) if *found == *about => Ok(database),
-            Some(_) => Err("it is another cluster's, or another release's".to_owned().into()),
+            Some(_) => Err("it belongs to another cluster or another release".to_owned().into()),
             None if database.keys()?.is_empty() => {
                 guarded(|| database.0.insert(ABOUT, about.clone()))?;
                 Ok(database)
             }
-            None => Err("it says nothing of its cluster".to_owned().into()),
+            None => Err("it does not name its cluster".to_owned().into()),
         }
     }
 

@@ -48,7 +48,7 @@ impl Writer {
             if let Some(view) = newest
                 && let Err(why) = self.write(&view)
             {
-                tracing::warn!(%why, "routes are remembered no more");
+                tracing::warn!(%why, "the route cache is no longer written");
                 return;
             }
             if ended {

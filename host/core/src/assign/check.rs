@@ -40,10 +40,10 @@ impl fmt::Display for InvalidMove {
         f.write_str(match self {
             Self::UnknownShard => "of an unknown shard",
             Self::UnknownHost => "to an unknown host",
-            Self::DuplicateShard => "of a shard named before",
+            Self::DuplicateShard => "of a shard that has another move",
             Self::HandOffInProgress => "of a shard that is being handed off",
-            Self::NotRequested => "of a shard that was not asked about",
-            Self::SameOwner => "to the present owner",
+            Self::NotRequested => "of a shard outside the request",
+            Self::SameOwner => "to the current owner",
             Self::LimitExceeded => "beyond the limit",
         })
     }

@@ -193,39 +193,44 @@ impl fmt::Display for Notice {
         match self {
             Self::NodeJoined(member) => write!(f, "node {member} joined"),
             Self::NodeGone { member, left_gracefully: true } => {
-                write!(f, "node {member} said goodbye")
+                write!(f, "node {member} left")
             }
             Self::NodeGone { member, left_gracefully: false } => {
                 write!(f, "node {member} was marked dead")
             }
-            Self::DrainChanged(member, true) => write!(f, "node {member} drains"),
-            Self::DrainChanged(member, false) => write!(f, "node {member} drains no more"),
+            Self::DrainChanged(member, true) => write!(f, "node {member} is draining"),
+            Self::DrainChanged(member, false) => write!(f, "node {member} is no longer draining"),
             Self::ManagerChanged { holder, term } => {
-                write!(f, "node {holder} manages, in term {term}")
+                write!(f, "node {holder} became manager in term {term}")
             }
-            Self::HandOffStarted { shard, from } => write!(f, "shard {shard} leaves {from}"),
+            Self::HandOffStarted { shard, from } => {
+                write!(f, "hand-off of shard {shard} from {from} started")
+            }
             Self::ShardAssigned { shard, epoch, owner } => {
-                write!(f, "shard {shard} belongs to {owner}, epoch {}", epoch.0)
+                write!(f, "shard {shard} was assigned to {owner}, epoch {}", epoch.0)
             }
             Self::HandOffFailed { shard, owner } => {
-                write!(f, "shard {shard} stays with {owner} for now")
+                write!(f, "hand-off of shard {shard} failed: it stays with {owner} for now")
             }
             Self::ManagerSteppedDown { to } => write!(
                 f,
-                "no report of another host reaches this manager: it gives the leadership to {to}"
+                "no reports of other hosts reach this manager: it hands the leadership to {to}"
             ),
-            Self::LeaseLapsed => write!(f, "this node's lease lapsed: its shards wait"),
-            Self::LeaseRecovered => write!(f, "this node's lease is good again"),
+            Self::LeaseLapsed => write!(f, "this node's lease lapsed: its shards are suspended"),
+            Self::LeaseRecovered => write!(f, "this node's lease is valid again"),
             Self::ShardsReleased { shards, probation } => write!(
                 f,
-                "the store did not answer this node for one lease: it gave {shards} shards up, and gets none that others can have for {probation} ms"
+                "the store did not respond to this node for one lease: the node released {shards} shards, and for {probation} ms gets none that another host can take"
             ),
             Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,
-                "allocation strategy `{strategy}` proposed {moves} moves {why}: they are not made"
+                "allocation strategy `{strategy}` proposed {moves} invalid moves ({why}): they were ignored"
             ),
             Self::NodeNameInUse(member) => {
-                write!(f, "another process renews the lease of {member}: is its folder a copy?")
+                write!(
+                    f,
+                    "another process renews the lease of {member}: is its data directory a copy?"
+                )
             }
         }
     }

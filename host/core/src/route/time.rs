@@ -56,7 +56,7 @@ impl<T: Clone> Router<T> {
             self.withdraw(index);
             while let Some((place, _)) = self.routes[index].first() {
                 let Some(entry) = self.unbuffer(now, index, place) else { break };
-                let message = "the node that the message was sent through stops".into();
+                let message = "the gateway is shutting down".into();
                 out.push(entry.into_refusal(codes::REBALANCING, message, self.retry_after()));
             }
         }
@@ -109,12 +109,14 @@ impl<T: Clone> Router<T> {
             Some(owner) if slot.waiting_for.is_some() => {
                 let (messages, bytes) = (self.settings.link_messages, self.settings.link_bytes);
                 let limits = format!("`link-messages` ({messages}) or `link-bytes` ({bytes})");
-                (codes::OVERLOADED, format!("as much is under way to {owner} as {limits} allows"))
+                (codes::OVERLOADED, format!("the link to {owner} reached its limit, {limits}"))
             }
             _ if slot.buffering.is_some() => {
-                (codes::REBALANCING, format!("shard {shard} is on its way to another node"))
+                (codes::REBALANCING, format!("shard {shard} is moving to another node"))
             }
-            _ => (codes::NO_OWNER, format!("the owner of shard {shard} did not take the message")),
+            _ => {
+                (codes::NO_OWNER, format!("the owner of shard {shard} did not accept the message"))
+            }
         };
         if entry.deadline_passed(now) {
             let message = format!("the sender's deadline passed while the message waited: {why}");
@@ -130,11 +132,12 @@ impl<T: Clone> Router<T> {
         let (messages, all) = (self.settings.buffered_messages, self.settings.buffered_bytes);
         let shard = shard_at(index);
         if self.routes[index].buffered.len() >= messages {
-            let what = format!("as many messages wait for shard {shard}");
-            return Some(format!("{what} as `buffered-messages` ({messages}) allows"));
+            let what = format!("messages buffered for shard {shard} reached the limit");
+            return Some(format!("{what}, `buffered-messages` ({messages})"));
         }
-        (self.buffered_bytes.saturating_add(bytes) > all)
-            .then(|| format!("as many bytes wait on this node as `buffered-bytes` ({all}) allows"))
+        (self.buffered_bytes.saturating_add(bytes) > all).then(|| {
+            format!("bytes buffered on this node reached the limit, `buffered-bytes` ({all})")
+        })
     }
 
     /// When a refused message may fare better.

@@ -229,7 +229,7 @@ fn deadline_outcome() -> Outcome {
 
 fn id_reused_text(id: &MessageId) -> String {
     format!(
-        "message {:?}/{} was sent before with another target, method or body: give each message an id of its own",
+        "message {:?}/{} was already used with another target, method or body: give each message its own id",
         id.session, id.sequence
     )
 }

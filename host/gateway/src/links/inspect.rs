@@ -45,7 +45,7 @@ impl Gateway {
         };
         let answer = tokio::time::timeout(INSPECT_TIMEOUT, looking).await;
         let answer =
-            answer.unwrap_or_else(|_| Err(format!("no answer within {INSPECT_TIMEOUT:?}")));
+            answer.unwrap_or_else(|_| Err(format!("no response within {INSPECT_TIMEOUT:?}")));
         answer.map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
     }
 
@@ -76,7 +76,7 @@ impl Gateway {
         let look = PeerInspectRequest { shards: Vec::new(), types: vec![name.to_owned()] };
         let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, &look)).await;
         let answer =
-            answer.unwrap_or_else(|_| Err(format!("no answer within {INSPECT_TIMEOUT:?}")));
+            answer.unwrap_or_else(|_| Err(format!("no response within {INSPECT_TIMEOUT:?}")));
         let of_type =
             |looked: PeerInspectResponse| looked.types.into_iter().next().unwrap_or_default();
         answer.map(of_type).map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })

@@ -129,7 +129,7 @@ fn facts(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
 fn announced(config: &Config, bound: SocketAddr) -> Vec<String> {
     if config.advertise.is_empty() && bound.ip().is_unspecified() {
         tracing::warn!(
-            "other nodes cannot reach this one: it listens on {bound}; set `advertise` to an address of it"
+            "other nodes cannot reach this one: it listens on {bound}; set `advertise` to an address that they can reach"
         );
     }
     match config.advertise.is_empty() {

@@ -29,7 +29,7 @@ pub(super) async fn wait_until_ready(
     let settled =
         tokio::time::timeout(READY_TIMEOUT, view.wait_for(|view| view.is_ready(shards))).await;
     if settled.is_err() {
-        tracing::warn!("not every shard has an owner yet: `ostraca status` says more");
+        tracing::warn!("not every shard has an owner yet: see `ostraca status`");
     }
     if !types.wait_until_loaded(TYPES).await {
         tracing::warn!("some types are still being compiled");

@@ -123,7 +123,7 @@ impl StoreConnector {
             Err(error) => error,
         };
         let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
-        tracing::warn!(%error, "the store is away: messages go by remembered routes until it is back");
+        tracing::warn!(%error, "store unavailable: routing by cached routes until it responds");
         let (stores, late) = StoreHandles::deferred(
             self.cluster,
             pool,
@@ -160,7 +160,7 @@ impl StoreConnector {
                     }
                     let text = error.to_string();
                     if text != told {
-                        tracing::warn!(%error, "the store is still away");
+                        tracing::warn!(%error, "the store is still unavailable");
                         told = text;
                     }
                 }

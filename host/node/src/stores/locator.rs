@@ -76,7 +76,7 @@ impl StoreLocator {
         };
         let looking = self.find_store(&places, alpn);
         let looked = timeout(self.wait, looking).await.unwrap_or_else(|_| {
-            let why = format!("no answer from {} within {:?}", places.join(", "), self.wait);
+            let why = format!("no response from {} within {:?}", places.join(", "), self.wait);
             Err(NodeError::StoreUnreachable(why))
         });
         looked.inspect_err(|_| {
@@ -136,7 +136,7 @@ impl StoreLocator {
             |error: std::io::Error| NodeError::StoreUnreachable(format!("{place}: {error}"));
         let addresses: Vec<SocketAddr> =
             tokio::net::lookup_host(place).await.map_err(unreached)?.collect();
-        let mut last = NodeError::StoreUnreachable(format!("{place} has no address"));
+        let mut last = NodeError::StoreUnreachable(format!("{place} resolves to no address"));
         for address in addresses {
             match self.dialer.connect(address, alpn, None).await {
                 Ok(link) if link.info.roles.store => return Ok(Probe::Store(link)),
@@ -144,7 +144,7 @@ impl StoreLocator {
                     let node = link.info.member.node.to_string();
                     let leads = match alpn {
                         Alpn::Control => read_store_addresses(&link, self.cluster).await.unwrap_or_else(|error| {
-                            tracing::debug!(%error, %node, "it does not say where the store is");
+                            tracing::debug!(%error, %node, "it does not know where the store is");
                             Vec::new()
                         }),
                         Alpn::Bulk => Vec::new(),

@@ -70,7 +70,7 @@ impl PeerEntityStore {
             // A frame fits anything that a store accepts, so the store would refuse this turn as well.
             let limit = turns.first().map_or(Ok(()), check_commit);
             let why = limit.err().unwrap_or_else(|| {
-                format!("a turn of {bytes} bytes, where {most} are taken (`peer_max_frame`)")
+                format!("turn of {bytes} bytes exceeds the limit of {most} (`peers.max-frame`)")
             });
             let never = CommitOutcome::Refused(CommitRefusal::TooLarge(why));
             return vec![ready(vec![never; count]).boxed()];
@@ -230,7 +230,7 @@ impl EntityStore for PeerEntityStore {
                         return if digest == *blake3::hash(&bytes).as_bytes() {
                             Ok(digest)
                         } else {
-                            Err(StoreError::Corrupt("a blob was kept under another digest".into()))
+                            Err(StoreError::Corrupt("blob stored under a wrong digest".into()))
                         };
                     }
                     Ok(ResponseBody::PutBlob(Err(error))) => return Err(error),
@@ -256,7 +256,7 @@ impl EntityStore for PeerEntityStore {
                             break;
                         }
                         if piece.is_empty() {
-                            let why = "a blob was cut short on its way";
+                            let why = "blob truncated in transfer";
                             return Err(StoreError::Unavailable(why.into()));
                         }
                     }
@@ -268,7 +268,7 @@ impl EntityStore for PeerEntityStore {
             if digest == *blake3::hash(&whole).as_bytes() {
                 Ok(Some(whole.freeze()))
             } else {
-                Err(StoreError::Corrupt("a blob is not what its digest says".into()))
+                Err(StoreError::Corrupt("blob does not match its digest".into()))
             }
         };
         get.boxed()
@@ -276,5 +276,5 @@ impl EntityStore for PeerEntityStore {
 }
 
 fn closed<E>(_: E) -> StoreError {
-    StoreError::Unavailable("the store was let go".into())
+    StoreError::Unavailable("store client dropped".into())
 }

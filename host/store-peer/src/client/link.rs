@@ -56,7 +56,7 @@ impl Link {
         let (needs, speaks) = (body.first().copied().map(u32::from), self.channel.version());
         let answer = match needs {
             Some(needs) if needs > speaks => {
-                let why = format!("a call of version {needs}; the store's node speaks {speaks}");
+                let why = format!("call needs version {needs}, the store's node supports {speaks}");
                 ready(Err(ChannelError::NotSent(why))).boxed()
             }
             _ => self.channel.call(body),
@@ -84,7 +84,7 @@ impl Link {
                 return expired;
             }
             if !call.poll_result() {
-                let why = format!("no answer within {limit:?} (`call_timeout`)");
+                let why = format!("no response within {limit:?} (`call_timeout`)");
                 call.end(Err(ChannelError::TimedOut(why)));
                 expired += 1;
             }
@@ -140,7 +140,7 @@ impl Future for PendingCall {
             return Poll::Ready(result);
         }
         let Some(answer) = &mut call.answer else {
-            return Poll::Ready(Err(ChannelError::Disconnected("it was answered before".into())));
+            return Poll::Ready(Err(ChannelError::Disconnected("response already taken".into())));
         };
         match answer.as_mut().poll(context) {
             Poll::Ready(result) => {

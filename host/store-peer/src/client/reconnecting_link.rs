@@ -64,7 +64,7 @@ impl ReconnectingLink {
         known: Arc<StoreVerifier>,
         options: ClientOptions,
     ) -> Result<(Self, Driver), ConnectError> {
-        let none = StoreError::Unavailable("there is no link yet".into());
+        let none = StoreError::Unavailable("no link yet".into());
         let shared = Arc::new(ClientContext {
             state: Mutex::new(State::Down(none)),
             verifier: known,
@@ -133,7 +133,7 @@ impl ReconnectingLink {
                 let number = answering.link.number;
                 return (Some(number), self.await_response(answering));
             }
-            State::Up(_) => StoreError::Unavailable("its link to the store broke".into()),
+            State::Up(_) => StoreError::Unavailable("its link to the store was lost".into()),
             State::Down(why) => why.clone(),
         };
         (only, ready(Err(RequestError::NotExecuted(no))).boxed())
@@ -161,7 +161,7 @@ impl ReconnectingLink {
                         }
                     }
                     Err(error) => {
-                        let why = format!("the store's answer is no answer: {error}");
+                        let why = format!("cannot decode the store's response: {error}");
                         shared.lost(&link, &why);
                         Err(RequestError::OutcomeUnknown(why))
                     }
@@ -184,7 +184,7 @@ impl ReconnectingLink {
 
     /// The store's identity.
     pub(super) fn identity(&self) -> Result<StoreIdentity, ConnectError> {
-        let nobody = || ConnectError::Unreachable("the store has not said who it is".into());
+        let nobody = || ConnectError::Unreachable("the store has not sent its identity".into());
         self.shared.verifier.identity().ok_or_else(nobody)
     }
 
@@ -198,13 +198,13 @@ impl ReconnectingLink {
 
     /// The error for a response that does not match its request.
     pub(super) fn unexpected_response(answer: &ResponseBody) -> String {
-        format!("the store answered another question than was asked: {}", answer.subject())
+        format!("response does not match the request: {}", answer.subject())
     }
 }
 
 /// The error for a call that the store's node does not support.
 fn unsupported(call: u32) -> String {
-    format!("the store's node has an older release, without calls of kind {call}: update it first")
+    format!("the store's node runs an older release without calls of kind {call}: update it first")
 }
 
 impl ClientContext {
@@ -220,7 +220,7 @@ impl ClientContext {
     fn lost(&self, link: &Link, why: &str) {
         let mut state = self.state();
         if matches!(&*state, State::Up(up) if up.number == link.number) {
-            let why = format!("the link to the store broke: {why}");
+            let why = format!("the link to the store was lost: {why}");
             *state = State::Down(StoreError::Unavailable(why));
         }
         drop(state);
@@ -234,7 +234,7 @@ impl Driver {
         let stop = self.stop.clone();
         // May be dropped at any point: it would only finish a link that nobody will use.
         stop.run_until_cancelled(self.work()).await;
-        let gone = StoreError::Unavailable("the store was let go".into());
+        let gone = StoreError::Unavailable("store client dropped".into());
         if let State::Up(link) = std::mem::replace(&mut *self.shared.state(), State::Down(gone)) {
             link.channel.close();
         }
@@ -254,17 +254,17 @@ impl Driver {
                 sleep(pause).await;
                 let why = match self.link().await {
                     Ok(link) => {
-                        tracing::info!(link = link.number, "the store is reached again");
+                        tracing::info!(link = link.number, "store reachable again");
                         self.shared.set(State::Up(link));
                         break;
                     }
                     Err(ConnectFailure::Transient(why)) => {
-                        tracing::debug!(%why, "the store is not reached");
+                        tracing::debug!(%why, "store unreachable");
                         StoreError::Unavailable(why)
                     }
                     Err(ConnectFailure::Refused(why)) => {
                         if self.shared.verifier.record_refusal(&why) {
-                            tracing::error!("the store is refused: {why}");
+                            tracing::error!("store refused: {why}");
                         }
                         StoreError::Stopped(why)
                     }
@@ -286,7 +286,7 @@ impl Driver {
         loop {
             tokio::select! {
                 () = &mut closed => {
-                    self.shared.lost(link, "the other side is gone");
+                    self.shared.lost(link, "the peer is gone");
                     break;
                 }
                 () = link.dead.cancelled() => break,
@@ -301,15 +301,15 @@ impl Driver {
                     let expired = link.expire(limit);
                     if expired > 0 {
                         let link = link.number;
-                        tracing::warn!(link, expired, ?limit, "the store did not answer in time");
+                        tracing::warn!(link, expired, ?limit, "store calls timed out");
                     }
                     match asked {
                         None if expired > 0 => if let Ok(body) = protocol::encode(&Request::Ping) {
                             (ping, asked) = (link.channel.call(body), Some(Instant::now()));
                         },
                         Some(at) if at.elapsed() >= limit => {
-                            let why = format!("not even a ping was answered within {limit:?}");
-                            tracing::warn!(link = link.number, "the link is given up: {why}");
+                            let why = format!("ping not answered within {limit:?}");
+                            tracing::warn!(link = link.number, "dropping the link: {why}");
                             self.shared.lost(link, &why);
                             break;
                         }
@@ -363,7 +363,7 @@ impl Driver {
             let known = known.clone();
             let written = tokio::task::spawn_blocking(move || known.persist()).await;
             if let Ok(Err(error)) = written {
-                tracing::warn!(%error, "what is known of the store was not written down");
+                tracing::warn!(%error, "failed to write witness");
             }
         }
         Ok(Arc::new(Link::new(self.links, channel)))
@@ -377,6 +377,6 @@ mod tests {
     #[test]
     fn a_mismatched_response_is_described_in_plain_words() {
         let told = ReconnectingLink::unexpected_response(&ResponseBody::Get(Ok(None)));
-        assert_eq!(told, "the store answered another question than was asked: which row stands");
+        assert_eq!(told, "response does not match the request: get row");
     }
 }

@@ -92,7 +92,7 @@ impl StoreVerifier {
     ) -> Result<bool, String> {
         if identity.cluster != self.cluster {
             return Err(format!(
-                "the store belongs to cluster {} (\"{}\"), this node to cluster {}: correct the addresses that this node joins",
+                "the store belongs to cluster {} (\"{}\"), this node to cluster {}: fix the addresses that this node joins",
                 identity.cluster, identity.cluster_name, self.cluster
             ));
         }
@@ -127,8 +127,12 @@ impl StoreVerifier {
             None => "restart this node".into(),
         };
         let (what, do_it) = match difference {
-            WitnessMismatch::DifferentStore { .. } => ("bring that one back", "accept this one"),
-            WitnessMismatch::Forked { .. } => ("use the original", "accept what this copy lacks"),
+            WitnessMismatch::DifferentStore { .. } => {
+                ("restore the former store", "accept this one")
+            }
+            WitnessMismatch::Forked { .. } => {
+                ("use the original", "accept that this copy may lack acknowledged turns")
+            }
             WitnessMismatch::RolledBack { .. } => {
                 ("acknowledged turns are missing: restore the newer copy", "accept their loss")
             }

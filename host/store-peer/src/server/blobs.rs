@@ -44,7 +44,7 @@ impl Blobs {
     ) -> Result<Option<Bytes>, StoreError> {
         if total > self.max_blob as u64 {
             let limit = self.max_blob;
-            let why = format!("a blob of {total} bytes, where {limit} are taken (`max_blob`)");
+            let why = format!("blob of {total} bytes exceeds the limit of {limit}");
             return Err(StoreError::LimitExceeded(why));
         }
         let mut pieces = self.lock();
@@ -54,15 +54,13 @@ impl Blobs {
             Some(upload) => upload,
             None if offset == 0 => Upload { number, total, bytes: BytesMut::new() },
             None => {
-                let why = "a blob was given up: too many are on their way (`blobs`)";
+                let why = "blob transfer dropped: too many concurrent transfers";
                 return Err(StoreError::Unavailable(why.into()));
             }
         };
         let has = upload.bytes.len() as u64;
         if has != offset || upload.total != total || piece.len() as u64 > total - has {
-            return Err(StoreError::LimitExceeded(
-                "a piece of a blob that does not belong there".into(),
-            ));
+            return Err(StoreError::LimitExceeded("unexpected blob fragment".into()));
         }
         upload.bytes.extend_from_slice(piece);
         if upload.bytes.len() as u64 == total {

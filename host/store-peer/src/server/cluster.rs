@@ -88,7 +88,7 @@ impl ClusterServer {
                 ready(ResponseBody::CancelWatch).boxed()
             }
             _ => {
-                let why = "entities are asked for on the bulk connection";
+                let why = "entity calls belong on the bulk connection";
                 ready(ResponseBody::Refused(why.into())).boxed()
             }
         }

@@ -127,7 +127,7 @@ impl EntityServer {
             | Request::CompareAndSet(_)
             | Request::Watch { .. }
             | Request::CancelWatch(_) => {
-                let why = "rows are asked for on the control connection";
+                let why = "row calls belong on the control connection";
                 ready(ResponseBody::Refused(why.into())).boxed()
             }
         }
@@ -148,7 +148,7 @@ fn own<T>(
         if node == peer {
             own.push(one);
         } else {
-            foreign.push((at, format!("node {peer} may not write in the name of node {node}")));
+            foreign.push((at, format!("node {peer} may not write on behalf of node {node}")));
         }
     }
     (own, foreign)

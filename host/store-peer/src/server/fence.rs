@@ -45,7 +45,7 @@ impl Fence {
         drop(clients);
         let mut now = lock(&newest);
         if hello.link <= *now {
-            return Err(format!("link {} comes after link {}", hello.link, *now));
+            return Err(format!("link {} arrived after link {}", hello.link, *now));
         }
         *now = hello.link;
         drop(now);
@@ -63,7 +63,7 @@ impl LinkPermit {
         if *newest == self.link {
             Ok(call())
         } else {
-            Err("this link was given up: its client has a newer one")
+            Err("link replaced by a newer one of its client")
         }
     }
 }

@@ -49,12 +49,12 @@ impl Watches {
             let mut watches = self.lock();
             let room = watches.len() < self.max_watches;
             match watches.get_mut(&number) {
-                Some(watch) => watch.take().ok_or("this watch was asked before"),
+                Some(watch) => watch.take().ok_or("this watch already has a pending poll"),
                 None if room => {
                     watches.insert(number, None);
                     Ok(store.watch(prefix, revision))
                 }
-                None => Err("a link has no room for more watches (`watches`)"),
+                None => Err("limit of watches per link reached"),
             }
         };
         let mut watch = match taken {

@@ -159,7 +159,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                     }
                 }
                 CommitOutcome::Refused(CommitRefusal::LimitReached(why))
-                    if why.contains("not answer now") =>
+                    if why.contains("store unavailable") =>
                 {
                     None
                 }

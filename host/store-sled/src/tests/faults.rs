@@ -150,7 +150,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
     begins.recv().unwrap();
     ends.send(false).unwrap();
 
-    let is_reason = |why: &str| assert!(why.contains("syncing failed: injected"), "{why}");
+    let is_reason = |why: &str| assert!(why.contains("sync failed: injected"), "{why}");
     match block_on(committing).remove(0) {
         CommitOutcome::Unknown(why) => is_reason(&why),
         other => panic!("{other:?}"),

@@ -21,7 +21,7 @@ fn current_claim(store: &impl EntityStore) -> Option<Claim> {
 }
 
 fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
-    assert_eq!(current_claim(store), None, "nobody claimed it yet");
+    assert_eq!(current_claim(store), None, "never claimed");
     let first = claim_of(shard(1), 5, 2);
     assert_eq!(claim(store, &first), ClaimOutcome::Granted);
     assert_eq!(claim(store, &first), ClaimOutcome::Granted, "a claim is idempotent");
@@ -87,7 +87,7 @@ fn shards_of_other_pools_and_namespaces_are_other_shards(store: &impl EntityStor
 fn claims_read_after_a_claim_was_made_show_it(store: &impl EntityStore) {
     let made = claim_of(shard(1), 1, 1);
     let claiming = store.claim(vec![made.clone()]);
-    assert_eq!(current_claim(store), Some(made), "R2: ordered after what was queued before");
+    assert_eq!(current_claim(store), Some(made), "R2: a read follows the calls queued before it");
     assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
 }
 
@@ -104,6 +104,6 @@ fn claims_stand_over_a_reopening<S: EntityStore>(factory: &Factory<S>) {
     let after = store.identity();
     assert_eq!((after.store_id, after.cluster), (before.store_id, before.cluster));
     assert!(after.open_count > before.open_count, "R5: each opening is counted");
-    assert_ne!(after.open_nonce, before.open_nonce, "R5: each opening has its nonce");
+    assert_ne!(after.open_nonce, before.open_nonce, "R5: each opening has its own nonce");
     assert!(after.durable_sequence >= before.durable_sequence, "R5: the sequence never goes back");
 }

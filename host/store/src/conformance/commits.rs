@@ -36,7 +36,7 @@ fn a_chain_of_versions_is_kept(store: &impl EntityStore) {
     let mut expected = turn(&claim, "a", 2, 4).head;
     let head = load(store, &shard(1), "a").head.unwrap();
     expected.commit_sequence = head.commit_sequence;
-    assert_eq!(head, expected, "the head is kept as it was given, but for its sequence");
+    assert_eq!(head, expected, "the head is stored as given, except for its sequence");
     assert_eq!(version(store, &shard(1), "b"), 1);
     assert!(commit(store, vec![]).is_empty());
 }
@@ -67,10 +67,10 @@ fn a_commit_made_before_is_answered_already(store: &impl EntityStore) {
     assert_eq!(
         commit(store, vec![made]),
         [CommitOutcome::AlreadyCommitted],
-        "whatever claim stands"
+        "whatever the current claim is"
     );
     done(store, vec![turn(&next, "a", 1, 3)]);
-    assert_eq!(commit(store, vec![again]), [refused_version(2)], "it is the head's no more");
+    assert_eq!(commit(store, vec![again]), [refused_version(2)], "it is no longer the head's turn");
 }
 
 fn a_commit_made_before_a_reopening_is_answered_already<S: EntityStore>(factory: &Factory<S>) {
@@ -132,7 +132,7 @@ fn a_commit_takes_effect_only_under_the_claim_that_stands(store: &impl EntitySto
         let claiming = store.claim(vec![(*new).clone()]);
         let after = store.commit(vec![turn(&old, "a", version_now, 3)]);
         assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
-        assert_eq!(block_on(after), [refused(Some(&new))], "R4: none under another claim");
+        assert_eq!(block_on(after), [refused(Some(&new))], "R4: no commit under another claim");
         let before = block_on(before);
         if epoch == 1 {
             assert_eq!(before, [CommitOutcome::Committed], "queued before the claim");
@@ -184,7 +184,7 @@ fn a_commit_is_written_whole_or_not_at_all(store: &impl EntityStore) {
     assert_eq!(outcomes[0], refused_version(2));
     for outcome in &outcomes[1..4] {
         let never = matches!(outcome, CommitOutcome::Refused(CommitRefusal::TooLarge(_)));
-        assert!(never, "whichever the backend: {outcome:?}");
+        assert!(never, "in every backend: {outcome:?}");
     }
     assert_eq!(outcomes[4], CommitOutcome::AlreadyCommitted);
     assert_eq!(state(store, &shard(1), "a"), expected, "nothing of a refused commit is written");
@@ -205,7 +205,7 @@ fn a_commit_that_skips_a_version_is_refused(store: &impl EntityStore) {
     (nothing.head.version, nothing.head.turn) = (0, TurnId::default());
     let outcome = commit(store, vec![nothing]).remove(0);
     let no = matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_)));
-    assert!(no, "what has no head was not made before: {outcome:?}");
+    assert!(no, "without a head nothing was committed before: {outcome:?}");
     assert_eq!(load(store, &shard(1), "a").head, None);
 }
 
@@ -228,7 +228,7 @@ fn sequences_rise_within_a_shard<S: EntityStore>(factory: &Factory<S>) {
         }
         assert!(
             store.identity().durable_sequence > whole,
-            "the whole store's rises with every batch"
+            "the store's sequence rises with every batch"
         );
         whole = store.identity().durable_sequence;
         if round % 4 == 1 {

@@ -106,7 +106,7 @@ fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
 
 fn claim(store: &impl EntityStore, claim: &Claim) -> ClaimOutcome {
     let mut answers = block_on(store.claim(vec![claim.clone()]));
-    assert_eq!(answers.len(), 1, "one answer a claim");
+    assert_eq!(answers.len(), 1, "one outcome per claim");
     answers.remove(0)
 }
 
@@ -160,7 +160,7 @@ fn set_lane(lane: &Lane) -> RecordWrite {
 fn commit(store: &impl EntityStore, turns: Vec<Commit>) -> Vec<CommitOutcome> {
     let asked = turns.len();
     let outcomes = block_on(store.commit(turns));
-    assert_eq!(outcomes.len(), asked, "one answer a turn");
+    assert_eq!(outcomes.len(), asked, "one outcome per turn");
     outcomes
 }
 
@@ -194,7 +194,7 @@ fn scan_all(store: &impl EntityStore, mut scan: Scan) -> Vec<Page> {
         if scan.after.is_none() {
             return pages;
         }
-        assert!(pages.len() < 10_000, "a scan ends");
+        assert!(pages.len() < 10_000, "the scan must end");
     }
 }
 
@@ -204,7 +204,7 @@ fn state(store: &impl EntityStore, shard: &ShardPath, id: &str) -> Vec<(Bytes, B
     let pages = scan_all(store, scan);
     let pair = |record| match record {
         ScannedRecord::State(key, value) => (key, value),
-        ScannedRecord::Head(..) => panic!("a scan of state gives state only"),
+        ScannedRecord::Head(..) => panic!("a scan of state must return only state"),
     };
     pages.into_iter().flat_map(|page| page.records).map(pair).collect()
 }
@@ -214,7 +214,7 @@ fn heads(store: &impl EntityStore, scan: Scan) -> Vec<(Entity, Head)> {
     let pages = scan_all(store, scan);
     let pair = |record| match record {
         ScannedRecord::Head(entity, head) => (entity, *head),
-        ScannedRecord::State(..) => panic!("a scan of heads gives heads only"),
+        ScannedRecord::State(..) => panic!("a scan of heads must return only heads"),
     };
     pages.into_iter().flat_map(|page| page.records).map(pair).collect()
 }

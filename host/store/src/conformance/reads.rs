@@ -54,7 +54,11 @@ fn a_load_gives_the_lanes_beside_the_head(store: &impl EntityStore) {
     let entities = ["a\0", "a", "none"].map(|id| (shard(1), Entity::new("counter", id)));
     let loaded: Vec<_> = block_on(store.load(entities.to_vec()));
     let lanes: Vec<_> = loaded.into_iter().map(|loaded| loaded.unwrap().lanes).collect();
-    assert_eq!(lanes, [vec![lane(3, 6)], vec![lane(1, 7)], vec![]], "one answer each, in order");
+    assert_eq!(
+        lanes,
+        [vec![lane(3, 6)], vec![lane(1, 7)], vec![]],
+        "one result per entity, in order"
+    );
 }
 
 fn reads_come_after_what_was_queued_before(store: &impl EntityStore) {
@@ -95,7 +99,7 @@ fn reads_show_turns_whole(store: &impl EntityStore) {
             assert!(state.len() == 2 || state.is_empty());
             let mut bytes = state.iter().flat_map(|(_, value)| value);
             let first = bytes.next();
-            assert!(bytes.all(|byte| Some(byte) == first), "half a turn was read");
+            assert!(bytes.all(|byte| Some(byte) == first), "a turn was read in part");
         }
     });
     assert_eq!(version(store, &shard(1), "a"), 100);

@@ -114,7 +114,7 @@ fn keys_and_values_have_limits(store: &impl ClusterStore) {
 fn reads_come_after_writes_queued_before(store: &impl ClusterStore) {
     let make = CompareAndSet { key: "a".into(), expected: None, value: Some("1".into()) };
     let writing = store.compare_and_set(make);
-    let row = get(store, "a").expect("R2: ordered after what was queued before");
+    let row = get(store, "a").expect("R2: a read follows the calls queued before it");
     let (rows, revision) = block_on(store.list("a")).unwrap();
     assert_eq!(rows, std::slice::from_ref(&row));
     assert!(revision >= row.revision);
@@ -136,13 +136,17 @@ fn a_watch_gives_every_later_change_of_its_prefix(store: &impl ClusterStore) {
     assert_eq!(block_on(watch.next()), expected);
 
     let mut later = store.watch("a/", two);
-    assert_eq!(block_on(later.next()), expected, "a watch from a revision gives what came after");
+    assert_eq!(
+        block_on(later.next()),
+        expected,
+        "a watch from a revision delivers all later changes"
+    );
     let mut all = store.watch("", gone);
     let last = cas(store, "c", None, Some("3")).unwrap();
     assert_eq!(block_on(all.next()), RowEvent::Set(row("c", last, "3")));
     let never = watch.next();
     let Either::Right(_) = block_on(select(never, futures::future::ready(()))) else {
-        panic!("nothing of its prefix changed")
+        panic!("nothing under its prefix changed")
     };
 }
 
@@ -170,7 +174,11 @@ fn a_watch_that_fell_behind_is_lost(store: &impl ClusterStore, forgets: usize) {
     for (mut watch, other) in [(behind, "b1"), (store.watch("other", from), "b2")] {
         assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired);
         cas(store, other, None, Some("x")).unwrap();
-        assert_eq!(block_on(watch.next()), RowEvent::ResyncRequired, "after lost only lost");
+        assert_eq!(
+            block_on(watch.next()),
+            RowEvent::ResyncRequired,
+            "after a resync event only resync events"
+        );
     }
     let (_, now) = block_on(store.list("a")).unwrap();
     let mut anew = store.watch("a", now);
@@ -189,12 +197,12 @@ fn rows_are_there_after_a_reopening<S: ClusterStore>(factory: &Factory<S>) {
     let (_, from) = block_on(store.list("")).unwrap();
     let mut watch = store.watch("kept", from);
     let next = cas(&store, "kept", Some(kept), Some("3")).unwrap();
-    assert!(next > deleted, "no revision is used twice");
+    assert!(next > deleted, "no revision is reused");
     assert_eq!(block_on(watch.next()), RowEvent::Set(row("kept", next, "3")));
     assert_eq!(
         block_on(store.watch("", 0).next()),
         RowEvent::ResyncRequired,
-        "it forgot, and says so"
+        "the history is gone, so a resync is required"
     );
 }
 

@@ -64,7 +64,7 @@ fn a_value_may_grow_shrink_and_go(store: &impl EntityStore) {
                 let expected = if size == 0 { vec![] } else { vec![("k".into(), value)] };
                 assert!(
                     state(store, &shard(1), "a") == expected,
-                    "{size} bytes, {batched} a batch"
+                    "{size} bytes, {batched} per batch"
                 );
             }
         }

@@ -33,7 +33,7 @@ impl CompileJob {
     fn read(args: impl Iterator<Item = OsString>) -> Result<CompileJob, Failed> {
         let args: Vec<_> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();
         let [code, compatibility, memory, seconds] = &args[..] else {
-            return Err(misused(format!("{} arguments are not four", args.len())));
+            return Err(misused(format!("expected four arguments, got {}", args.len())));
         };
         Ok(CompileJob {
             code: code.parse().map_err(misused)?,
@@ -45,12 +45,10 @@ impl CompileJob {
 }
 
 fn compile(job: &CompileJob) -> Result<(), Failed> {
-    confine(job).map_err(|error| misused(format!("limit the compiler: {error}")))?;
+    confine(job).map_err(|error| misused(format!("cannot limit the compiler process: {error}")))?;
     let engine = Engine::new(&job.code.config()).map_err(|error| misused(format!("{error:#}")))?;
     if compatibility(&engine) != job.compatibility {
-        return Err(misused(
-            "the compiler is of another release, or for another machine, than the node",
-        ));
+        return Err(misused("the compiler's release or target machine differs from the node's"));
     }
     let mut component = Vec::new();
     std::io::stdin().lock().read_to_end(&mut component).map_err(misused)?;

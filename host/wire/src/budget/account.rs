@@ -146,7 +146,7 @@ impl BudgetExceeded {
     #[must_use]
     pub fn problem(&self, what: &str) -> Problem {
         let mut told = problem(Self::CODE, format!("{what}: {self}"));
-        told.help = "read the replies that have come, have fewer messages without a reply, and send it again".into();
+        told.help = "read pending replies, send fewer messages at once, and retry".into();
         told.retryable = true;
         told.retry_after_ms = Self::RETRY_AFTER.into();
         told.details.insert("setting".into(), self.setting.into());
@@ -158,7 +158,7 @@ impl BudgetExceeded {
 impl std::fmt::Display for BudgetExceeded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { setting, scope: whose, limit: most } = self;
-        write!(f, "as many bytes are held for {whose} as `{setting}` ({most}) allows")
+        write!(f, "{whose} reached `{setting}` ({most} bytes)")
     }
 }
 
@@ -224,7 +224,7 @@ impl Account {
     #[must_use]
     pub fn admit(self: &Arc<Self>, bytes: u64) -> (Arc<Charge>, Option<Problem>) {
         let full = self.exceeded_budget();
-        (self.charge(bytes), full.map(|full| full.problem("the message was not taken")))
+        (self.charge(bytes), full.map(|full| full.problem("message refused")))
     }
 
     /// The principal that is charged.
@@ -328,7 +328,7 @@ fn overloaded_reply(reply: &Reply, size: u64, full: &BudgetExceeded) -> Reply {
     let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };
     Reply {
         outcome: outcome.into(),
-        problem: Some(full.problem(&format!("a reply of {size} bytes was given up"))),
+        problem: Some(full.problem(&format!("reply of {size} bytes dropped"))),
         epoch: reply.epoch,
         kind: reply.kind,
         ..Reply::default()

@@ -17,7 +17,7 @@ pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
     let file = fs::File::open(path).map_err(failed)?;
     file.take(LARGEST + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > LARGEST {
-        return Err(failed(std::io::Error::other("it is too large for a certificate or key")));
+        return Err(failed(std::io::Error::other("file is too large for a certificate or key")));
     }
     Ok(text)
 }

@@ -77,21 +77,21 @@ impl PeerDescriptor {
         let version = hello::negotiate(PEER_PROTOCOL_VERSIONS, Some(self.node.cluster), &theirs)?;
         let bad = |text: String| Err((CloseCode::InvalidHello, text));
         if theirs.cluster_id.is_empty() {
-            return bad("a node says of which cluster it is".into());
+            return bad("the hello does not name a cluster".into());
         }
         if theirs.node != *name.0 {
             let said: String = theirs.node.chars().take(100).collect();
-            let text = format!("the certificate is node {name}'s, the hello node {said:?}'s");
+            let text = format!("the certificate names node {name}, the hello node {said:?}");
             return Err((CloseCode::NodeMismatch, text));
         }
         let store = match <[u8; 16]>::try_from(&theirs.store_id[..]) {
             Ok(bytes) => u128::from_be_bytes(bytes),
-            Err(_) => return bad(format!("a store id of {} bytes", theirs.store_id.len())),
+            Err(_) => return bad(format!("store id is {} bytes", theirs.store_id.len())),
         };
         let long = theirs.addresses.iter().any(|address| address.len() > TEXT);
         if theirs.addresses.len() > ADDRESSES || long || theirs.hash.len() > TEXT {
             let text =
-                format!("more than {ADDRESSES} addresses, or texts of more than {TEXT} bytes");
+                format!("more than {ADDRESSES} addresses, or a text of more than {TEXT} bytes");
             return bad(text);
         }
         let own = &self.node.node;
@@ -132,7 +132,9 @@ impl PeerDescriptor {
 pub(crate) fn node_id_of(certificate: &Principal) -> Result<NodeId, (CloseCode, String)> {
     match certificate.kind {
         PrincipalKind::Node => Ok(certificate.name.as_str().into()),
-        PrincipalKind::Client => Err((CloseCode::NodesOnly, format!("{certificate} is no node"))),
+        PrincipalKind::Client => {
+            Err((CloseCode::NodesOnly, format!("{certificate} is not a node")))
+        }
     }
 }
 

@@ -68,7 +68,7 @@ impl PeerDialer {
         match timeout(deadline, self.handshake(address, alpn, expect)).await {
             Ok(done) => done.map_err(|error| for_nodes(error, address)),
             Err(_) => Err(Error::ConnectionLost(format!(
-                "no hello from {address} within {deadline:?} (`hello_deadline`)"
+                "no hello from {address} within {deadline:?} (`hello-timeout`)"
             ))),
         }
     }
@@ -92,7 +92,7 @@ impl PeerDialer {
         let certificate = tls::peer(&connection)?;
         let found = node_id_of(&certificate).map_err(refused)?;
         if let Some(expected) = expect.filter(|expected| *expected != found) {
-            let text = format!("node {expected} was expected at {address}, node {found} is there");
+            let text = format!("expected node {expected} at {address}, found node {found}");
             return Err(refused((CloseCode::NodeMismatch, text)));
         }
         let facts = self.facts.now();
@@ -113,10 +113,10 @@ fn for_nodes(error: Error, address: SocketAddr) -> Error {
     let Error::CertificateRejected { code, message: text, help } = error else { return error };
     let help = match code {
         "unknown-ca" => {
-            "both nodes need certificates of one authority: check the address in `join`, and `[identity]` of both nodes".into()
+            "both nodes need certificates of the same authority: check the address in `join`, and `[identity]` of both nodes".into()
         }
         "unknown-protocol" => {
-            "what answers there takes no nodes: check the address in `join`, and the versions".into()
+            "the server there does not accept nodes: check the address in `join`, and the versions".into()
         }
         _ => help,
     };

@@ -168,7 +168,7 @@ impl Driver {
             () = self.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
             done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
             more = self.reader.fill() => if !more? {
-                return Err(Error::ConnectionLost("the other side ended the stream".into()));
+                return Err(Error::ConnectionLost("the peer closed the stream".into()));
             },
         }
         Ok(())
@@ -197,7 +197,7 @@ impl Driver {
                         break Err(Error::violation(CloseCode::InvalidFrame, "an empty reply"));
                     }
                     Err(e) => {
-                        let text = format!("no reply: {}", decode_error_message(&e));
+                        let text = format!("invalid reply: {}", decode_error_message(&e));
                         break Err(Error::violation(CloseCode::InvalidFrame, text));
                     }
                 },
@@ -215,7 +215,7 @@ impl Driver {
             self.batch.clear();
         }
         known.map_err(|tag| {
-            let text = format!("a reply to message {tag}, which waits for none");
+            let text = format!("reply with unknown tag {tag}");
             Error::violation(CloseCode::UnexpectedFrame, text)
         })?;
         read
@@ -236,7 +236,7 @@ impl Driver {
 impl Drop for Driver {
     /// Ends the link also if the runtime shuts down or the task panics.
     fn drop(&mut self) {
-        self.lose("what worked on the link has ended".into());
+        self.lose("link task ended".into());
     }
 }
 

@@ -27,7 +27,7 @@ pub async fn request(
     let answer = calls.call(look.encode_to_vec().into()).await?;
     let bad = |text: String| Error::violation(CloseCode::InvalidFrame, text);
     let looked = PeerInspectResponse::decode(answer)
-        .map_err(|error| bad(format!("no answer: {}", decode_error_message(&error))))?;
+        .map_err(|error| bad(format!("invalid response: {}", decode_error_message(&error))))?;
     let fits = |(asked, seen): (&crate::proto::InspectShard, &crate::proto::InspectedShard)| {
         !seen.held || seen.entities.len() == asked.entities.len()
     };
@@ -36,7 +36,9 @@ pub async fn request(
         && look.shards.iter().zip(&looked.shards).all(fits);
     match whole {
         true => Ok(looked),
-        false => Err(bad("it starts or stops, or does not know the question".into())),
+        false => {
+            Err(bad("the node is starting or stopping, or does not support this request".into()))
+        }
     }
 }
 

@@ -138,14 +138,14 @@ impl StreamKind {
                 return Err(Error::violation(CloseCode::UnexpectedFrame, "a second hello"));
             }
             None => {
-                let text = "a stream for nothing that is known";
+                let text = "unknown stream type";
                 return Err(Error::violation(CloseCode::InvalidFrame, text));
             }
         };
         if kind.alpn() == alpn {
             return Ok(kind);
         }
-        let text = format!("a stream of {kind} has no place on {alpn}");
+        let text = format!("a stream of {kind} is not allowed on {alpn}");
         Err(Error::violation(CloseCode::UnexpectedFrame, text))
     }
 }
@@ -154,10 +154,10 @@ impl fmt::Display for StreamKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Forwarding { .. } => "messages",
-            Self::EntityStore => "calls of the store",
-            Self::ClusterStore => "calls of the cluster's rows",
+            Self::EntityStore => "store calls",
+            Self::ClusterStore => "calls on the cluster's rows",
             Self::Control => "control messages",
-            Self::Inspect => "questions of what is in memory",
+            Self::Inspect => "inspections",
         })
     }
 }
@@ -263,7 +263,7 @@ mod tests {
     fn a_misplaced_stream_is_described_in_plain_words() {
         let kind = StreamKind::Forwarding { max_in_flight_messages: 1, max_in_flight_bytes: 2 };
         let error = StreamKind::opened(Some(kind.open()), Alpn::Control).expect_err("bulk");
-        let told = "unexpected-frame: a stream of messages has no place on ostraca-control/1";
+        let told = "unexpected-frame: a stream of messages is not allowed on ostraca-control/1";
         assert_eq!(error.to_string(), told);
     }
 }

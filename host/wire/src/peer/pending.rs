@@ -146,7 +146,7 @@ impl<I, W> QueueGuard<'_, I, W> {
             return Err(Error::Overloaded { what, limit, setting });
         }
         if state.waiting.contains_key(&tag) {
-            return Err(Error::NotSent(format!("tag {tag} waits for an answer already")));
+            return Err(Error::NotSent(format!("tag {tag} is already in use")));
         }
         Ok(())
     }

@@ -140,7 +140,7 @@ impl Inner {
             let _ = asker.send(result);
         };
         self.pending.complete(std::iter::once((answer.tag, result)), give).map_err(|tag| {
-            let text = format!("an answer to call {tag}, which waits for none");
+            let text = format!("response with unknown tag {tag}");
             Error::violation(CloseCode::UnexpectedFrame, text)
         })
     }
@@ -207,7 +207,7 @@ impl Driver {
             () = self.shared.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
             done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
             more = self.reader.fill(), if !full => if !more? {
-                return Err(Error::ConnectionLost("the other side ended the stream".into()));
+                return Err(Error::ConnectionLost("the peer closed the stream".into()));
             },
         }
         Ok(())
@@ -228,7 +228,7 @@ impl Driver {
             let answer = RpcResponse::decode(frame).map_err(|e| {
                 Error::violation(
                     CloseCode::InvalidFrame,
-                    format!("no answer: {}", decode_error_message(&e)),
+                    format!("invalid response: {}", decode_error_message(&e)),
                 )
             })?;
             if answer.tag != 0 {
@@ -252,7 +252,7 @@ impl Driver {
 impl Drop for Driver {
     /// Ends the requests also if the runtime shuts down or the task panics.
     fn drop(&mut self) {
-        self.shared.lose("what worked on the stream has ended");
+        self.shared.lose("stream task ended");
     }
 }
 

@@ -145,7 +145,7 @@ where
             }
             more = reader.fill(), if !self.read_all && !full => self.read_all = !more?,
             () = unwanted, if self.read_all || full => {
-                return Err(Error::ConnectionLost("nobody waits for the answers any more".into()));
+                return Err(Error::ConnectionLost("the peer closed the response stream".into()));
             }
         }
         Ok(true)
@@ -164,11 +164,11 @@ where
             let call = RpcRequest::decode(frame).map_err(|e| {
                 Error::violation(
                     CloseCode::InvalidFrame,
-                    format!("no call: {}", decode_error_message(&e)),
+                    format!("invalid request: {}", decode_error_message(&e)),
                 )
             })?;
             if call.tag == 0 {
-                return Err(Error::violation(CloseCode::InvalidFrame, "a call without a tag"));
+                return Err(Error::violation(CloseCode::InvalidFrame, "request without a tag"));
             }
             self.in_flight.calls += 1;
             self.in_flight.bytes += bytes;

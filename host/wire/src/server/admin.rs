@@ -150,9 +150,9 @@ pub(super) async fn serve<S: Service>(
                         .map(AdminOperation::Deploy)
                 }
                 Err(LimitReached { setting, limit: most }) => {
-                    let text = format!("{most} other deploys are being received (`{setting}`)");
+                    let text = format!("limit of {most} concurrent uploads reached (`{setting}`)");
                     let mut busy = problem("overloaded", text);
-                    busy.help = "send it again when they are done".into();
+                    busy.help = "retry when they have finished".into();
                     busy.retryable = true;
                     busy.details.insert("setting".into(), setting.into());
                     Err(busy)
@@ -175,7 +175,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
         Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
-        None => Err(problem("unknown-request", "the node does not know this request")),
+        None => Err(problem("unknown-request", "the node does not support this request")),
     };
     let answer = match admin {
         // Stop compiling for a client that has gone; deploys are idempotent.
@@ -202,7 +202,7 @@ pub(super) async fn serve<S: Service>(
     let size = frames.iter().map(|frame| frame.encoded_len() as u64).sum();
     let frames = match charge.try_charge_reply(size) {
         Ok(()) => frames,
-        Err(full) => one(Response::Problem(full.problem("the answer was given up"))),
+        Err(full) => one(Response::Problem(full.problem("response dropped"))),
     };
     for frame in frames {
         writer.put(&frame);
@@ -224,14 +224,14 @@ fn invalid_request(text: String) -> Problem {
 fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {
     match request.r#type.len() {
         1..=TYPE => Ok(AdminOperation::Methods(request.r#type)),
-        bytes => Err(invalid_request(format!("a type of {bytes} bytes: 1 to {TYPE}"))),
+        bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
     }
 }
 
 fn entities(mut request: proto::EntitiesRequest) -> Result<AdminOperation, Problem> {
     if request.r#type.len() > TYPE {
         return Err(invalid_request(format!(
-            "a type of {} bytes: {TYPE} at most",
+            "type is {} bytes, limit is {TYPE}",
             request.r#type.len()
         )));
     }
@@ -245,7 +245,8 @@ fn entities(mut request: proto::EntitiesRequest) -> Result<AdminOperation, Probl
 fn inspect(request: proto::InspectRequest) -> Result<AdminOperation, Problem> {
     let (kind, id) = (request.r#type.len(), request.id.len());
     if !(1..=TYPE).contains(&kind) || !(1..=ID).contains(&id) {
-        let text = format!("a type of {kind} bytes and an id of {id}: 1 to {TYPE}, and 1 to {ID}");
+        let text =
+            format!("type is {kind} bytes and id is {id} bytes, must be 1 to {TYPE} and 1 to {ID}");
         return Err(invalid_request(text));
     }
     Ok(AdminOperation::Inspect(request))
@@ -268,7 +269,7 @@ fn cluster(request: proto::ClusterConfigRequest) -> Result<AdminOperation, Probl
 fn node_name(node: String) -> Result<String, Problem> {
     match node.len() {
         1..=NODE => Ok(node),
-        bytes => Err(invalid_request(format!("a node's name of {bytes} bytes: 1 to {NODE}"))),
+        bytes => Err(invalid_request(format!("node name is {bytes} bytes, must be 1 to {NODE}"))),
     }
 }
 
@@ -318,7 +319,9 @@ fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
     let told = match frame.response {
         Some(Response::Problem(told)) => told,
         _ => {
-            let text = format!("an answer of {bytes} bytes: the client takes {most} (`max_frame`)");
+            let text = format!(
+                "response of {bytes} bytes exceeds the client's limit of {most} (`max_frame`)"
+            );
             problem("reply-too-large", text)
         }
     };

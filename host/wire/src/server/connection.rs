@@ -59,7 +59,7 @@ impl<S: Service> Inner<S> {
         let connecting = incoming.accept()?;
         let connection = timeout(self.limits.hello_timeout, connecting)
             .await
-            .map_err(|_| Error::ConnectionLost("the handshake was not done in time".into()))??;
+            .map_err(|_| Error::ConnectionLost("handshake timed out".into()))??;
         let alpn = Alpn::from_name(&tls::alpn(&connection));
         if let (Some(alpn), Some(service)) = (alpn, &self.peers) {
             let most = self.limits.peers.max_connections;
@@ -82,7 +82,7 @@ impl<S: Service> Inner<S> {
         connection.set_send_window(send_window);
         let hello = self.hello(&connection, identity, account);
         let peer = self.with_hello_timeout(&connection, hello).await?;
-        debug!(principal = %peer.principal_name, address = %peer.address, "a connection began");
+        debug!(principal = %peer.principal_name, address = %peer.address, "connection opened");
         self.streams(&connection, |send, recv| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
             async move { shared.stream(&peer, send, recv).await }
@@ -96,7 +96,7 @@ impl<S: Service> Inner<S> {
         setting: &str,
         most: usize,
     ) -> Error {
-        let text = format!("the node takes no more such connections now (`{setting}`, {most})");
+        let text = format!("connection limit reached (`{setting}` = {most})");
         dial::refuse(connection, CloseCode::TooManyConnections, text)
     }
 
@@ -118,7 +118,7 @@ impl<S: Service> Inner<S> {
                 Err(error)
             }
             Err(_) => {
-                let text = format!("no hello within {deadline:?} (`hello_deadline`)");
+                let text = format!("no hello within {deadline:?} (`hello-timeout`)");
                 Err(dial::refuse(connection, CloseCode::HelloTimeout, text))
             }
         }
@@ -149,7 +149,7 @@ impl<S: Service> Inner<S> {
             None => {
                 // Replies under way must arrive before the close does.
                 streams.wait().await;
-                connection.close(CloseCode::ShuttingDown.into(), b"the node stops");
+                connection.close(CloseCode::ShuttingDown.into(), b"the node is shutting down");
                 Ok(())
             }
         }
@@ -177,12 +177,12 @@ impl<S: Service> Inner<S> {
         let bad = |text: &str| Error::violation(CloseCode::InvalidHello, text);
         let open = Open::decode(frame).map_err(|e| bad(&decode_error_message(&e)))?;
         let Some(open::Stream::Hello(theirs)) = open.stream else {
-            return Err(bad("the first stream is for the hello"));
+            return Err(bad("the first stream must carry the hello"));
         };
         let most = theirs.limits.as_ref().map_or(0, |limits| limits.max_frame);
         if (1..MIN_CLIENT_MAX_FRAME).contains(&most) {
             return Err(bad(&format!(
-                "a `max_frame` of {most} bytes: at least {MIN_CLIENT_MAX_FRAME}"
+                "`max_frame` is {most} bytes, minimum is {MIN_CLIENT_MAX_FRAME}"
             )));
         }
         let own = self.descriptor.now().node;
@@ -213,7 +213,10 @@ impl<S: Service> Inner<S> {
         let served = match self.budgets.admit_stream(&peer.account) {
             Ok(_place) => self.serve(peer, &mut reader, &mut writer).await,
             Err(LimitReached { setting, limit: most }) => {
-                let text = format!("{} has {most} streams (`{setting}`)", peer.principal_name);
+                let text = format!(
+                    "{} has reached the stream limit (`{setting}` = {most})",
+                    peer.principal_name
+                );
                 Err(Error::violation(CloseCode::TooManyStreams, text))
             }
         };
@@ -230,7 +233,7 @@ impl<S: Service> Inner<S> {
             first = timeout(deadline, reader.next()) => first,
         };
         let first = first.map_err(|_| {
-            let text = format!("a stream said nothing for {deadline:?} (`open_deadline`)");
+            let text = format!("no first frame within {deadline:?} (`open-timeout`)");
             Error::violation(CloseCode::OpenTimeout, text)
         })?;
         first?.ok_or_else(|| Error::violation(CloseCode::TruncatedFrame, "an empty stream"))
@@ -248,7 +251,7 @@ impl<S: Service> Inner<S> {
         match open.stream {
             Some(open::Stream::Session(open)) => {
                 let Ok(id) = <[u8; 16]>::try_from(&open.session[..]) else {
-                    let text = format!("a session id of {} bytes", open.session.len());
+                    let text = format!("session id is {} bytes, expected 16", open.session.len());
                     return Err(Error::violation(CloseCode::UnexpectedFrame, text));
                 };
                 let session = ScopedSessionId::derive(&peer.principal_name, &id);
@@ -265,20 +268,18 @@ impl<S: Service> Inner<S> {
             Some(open::Stream::Hello(_)) => {
                 Err(Error::violation(CloseCode::UnexpectedFrame, "a second hello"))
             }
-            None => {
-                Err(Error::violation(CloseCode::InvalidFrame, "a stream for nothing that is known"))
-            }
+            None => Err(Error::violation(CloseCode::InvalidFrame, "unknown stream type")),
         }
     }
 }
 
 pub(super) fn stopping() -> Error {
-    Error::violation(CloseCode::ShuttingDown, "the node stops")
+    Error::violation(CloseCode::ShuttingDown, "the node is shutting down")
 }
 
 /// Resets a stream with the error's code.
 pub(super) fn give_up(error: &Error, reader: &mut FrameReader, writer: &mut FrameWriter) {
-    debug!(%error, "a stream ended");
+    debug!(%error, "stream closed with an error");
     reader.stop(error.close_code());
     writer.reset(error.close_code());
 }

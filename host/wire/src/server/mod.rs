@@ -253,7 +253,7 @@ impl<S: Service> Server<S> {
                 let shared = Arc::clone(&self.shared);
                 self.shared.tasks.spawn(async move {
                     if let Err(error) = shared.connection(incoming).await {
-                        debug!(%error, "a connection ended");
+                        debug!(%error, "connection closed");
                     }
                 });
             }
@@ -267,7 +267,7 @@ impl<S: Service> Server<S> {
         self.shared.tasks.close();
         // The close ends whatever did not finish in time.
         let _ = timeout(grace, self.shared.tasks.wait()).await;
-        self.endpoint.close(CloseCode::ShuttingDown.into(), b"the node stops");
+        self.endpoint.close(CloseCode::ShuttingDown.into(), b"the node is shutting down");
         // Draining takes three probe timeouts per connection; do not wait longer when shutting down.
         let _ = timeout(Duration::from_secs(2), async {
             self.shared.tasks.wait().await;

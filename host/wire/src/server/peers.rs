@@ -30,14 +30,14 @@ pub(super) async fn connection<S: Service>(
         Err(error) => {
             // Repeated attempts must not fill the log.
             match shared.refusals.should_log(Instant::now()) {
-                Some(0) => warn!(%error, %remote, "a node was refused"),
-                Some(unsaid) => warn!(%error, %remote, unsaid, "nodes were refused"),
-                None => debug!(%error, %remote, "a node was refused"),
+                Some(0) => warn!(%error, %remote, "rejected peer connection"),
+                Some(unsaid) => warn!(%error, %remote, unsaid, "rejected peer connections"),
+                None => debug!(%error, %remote, "rejected peer connection"),
             }
             return;
         }
     };
-    debug!(member = %peer.member, %remote, %alpn, "a node's connection began");
+    debug!(member = %peer.member, %remote, %alpn, "peer connection opened");
     let ended = shared
         .streams(&connection, |send, recv| {
             let (shared, service) = (Arc::clone(&shared), Arc::clone(&service));
@@ -55,7 +55,7 @@ pub(super) async fn connection<S: Service>(
         })
         .await;
     if let Err(error) = ended {
-        debug!(%error, member = %peer.member, "a node's connection ended");
+        debug!(%error, member = %peer.member, "peer connection closed");
     }
 }
 
@@ -82,7 +82,7 @@ async fn hello<S: Service>(
     let bad = |text: String| Error::violation(CloseCode::InvalidHello, text);
     let open = PeerOpen::decode(frame).map_err(|e| bad(decode_error_message(&e)))?;
     let Some(peer_open::Stream::Hello(theirs)) = open.stream else {
-        return Err(bad("the first stream is for the hello".into()));
+        return Err(bad("the first stream must carry the hello".into()));
     };
     let own = shared.descriptor.now();
     let (remote, stopping) = (connection.remote_address(), shared.stopping.clone());

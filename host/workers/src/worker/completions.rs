@@ -176,7 +176,7 @@ impl Worker {
                 failed_turn(PANICKED.0, panicked.to_string(), PANICKED.1)
             }
             None => {
-                let text = format!("the instance of {entity} is gone");
+                let text = format!("the instance of {entity} has been dropped");
                 failed_turn("instance-dropped", text, 10)
             }
         };

@@ -22,7 +22,7 @@ impl Worker {
         let handled = catch_panic(&self.deps.stats, || {
             slot.machine.handle(now, event);
             #[cfg(test)]
-            assert!(!panics, "as the test wants it");
+            assert!(!panics, "panic requested by the test");
         });
         match handled {
             Ok(()) => self.execute_actions(id, recorded),
@@ -71,7 +71,7 @@ impl Worker {
     pub(super) fn write_frame(&mut self, frame: &Frame) {
         let Some(recorder) = &mut self.recorder else { return };
         if let Err(error) = recorder.write(frame) {
-            tracing::error!(%error, "recording stopped: it could not be written");
+            tracing::error!(%error, "recording stopped: cannot write to it");
             self.recorder = None;
         }
     }
@@ -111,7 +111,7 @@ impl Worker {
         if let Some(recorder) = &mut self.recorder
             && let Err(error) = recorder.flush()
         {
-            tracing::error!(%error, "the recording could not be flushed");
+            tracing::error!(%error, "cannot flush the recording");
         }
     }
 
@@ -161,7 +161,7 @@ impl Worker {
     /// Answers all pending messages as having an unknown outcome.
     pub(super) fn abandon(&mut self) {
         for (_, PendingReply { back, kind, .. }) in std::mem::take(&mut self.pending_replies) {
-            let message = "the node stopped before the message's end was known".into();
+            let message = "the node stopped before the message's outcome was known".into();
             self.send_reply(back, kind, Epoch(0), Outcome::Unknown { message });
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn catch_panic<T>(stats: &Stats, call: impl FnOnce() -> T) -> Result<
 fn counted(stats: &Stats, what: &(dyn Any + Send)) -> Panicked {
     let panicked = panic_message(what);
     Stats::count(&stats.panics);
-    tracing::error!(%panicked, "a panic was contained: report it");
+    tracing::error!(%panicked, "contained a panic: please report this bug");
     panicked
 }
 
@@ -75,7 +75,7 @@ impl Worker {
         let waited: Vec<(ReplyToken, MessageKind)> =
             waited.map(|(token, ticket)| (*token, ticket.kind)).collect();
         for (token, kind) in waited {
-            let text = format!("shard {shard} was given up: {panicked}");
+            let text = format!("shard {shard} was dropped: {panicked}");
             let outcome = match kind {
                 MessageKind::Command => Outcome::Unknown { message: text },
                 MessageKind::Query => Outcome::not_run_retryable(codes::NOT_OWNER, text, 100),

@@ -204,7 +204,7 @@ fn s8_cached_rows_give_peers_and_routes_until_rows_are_listed() {
 fn a_notice_reads_as_a_sentence() {
     assert_eq!(Notice::NodeJoined(life(3)).to_string(), "node b#3 joined");
     let gone = Notice::NodeGone { member: life(3), left_gracefully: true };
-    assert_eq!(gone.to_string(), "node b#3 said goodbye");
+    assert_eq!(gone.to_string(), "node b#3 left");
     let assigned = Notice::ShardAssigned { shard: ShardId(7), epoch: Epoch(2), owner: life(3) };
-    assert_eq!(assigned.to_string(), "shard 7 belongs to b#3, epoch 2");
+    assert_eq!(assigned.to_string(), "shard 7 was assigned to b#3, epoch 2");
 }

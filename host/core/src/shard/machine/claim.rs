@@ -229,7 +229,7 @@ impl ShardClaim {
             Phase::Lost => Some(self.not_owner(&self.belongs_to_another())),
             Phase::Stopping | Phase::Stopped => Some(self.handing_off_outcome()),
             Phase::Claiming if self.retry_at.is_some() => {
-                let text = "the store does not answer; it is asked again";
+                let text = "the store does not respond; retrying";
                 Some(Outcome::not_run_retryable(codes::STORE_UNAVAILABLE, text, 1_000))
             }
             Phase::Claiming | Phase::Serving => None,
@@ -246,7 +246,7 @@ impl ShardClaim {
     }
 
     pub(super) fn handing_off_outcome(&self) -> Outcome {
-        let text = format!("shard {} is being handed over", self.ownership.shard);
+        let text = format!("shard {} is being handed off", self.ownership.shard);
         self.rebalancing_outcome(text)
     }
 

@@ -151,7 +151,7 @@ impl Machine {
                 return self.advance(entity);
             }
             CommitOutcome::Unknown(why) => {
-                let message = format!("whether the turn was made durable is not known: {why}");
+                let message = format!("the outcome of the commit is unknown: {why}");
                 if self.context.has_mutation(Mutation::UnknownIsNotRun) {
                     Outcome::not_run_retryable(codes::COMMIT_REFUSED, message, 10)
                 } else {
@@ -191,7 +191,7 @@ impl Machine {
         for (id, ..) in gated.queries {
             let outcome = Outcome::not_run_retryable(
                 codes::COMMIT_REFUSED,
-                "what the query read was not made durable",
+                "a turn that the query had read was not committed",
                 10,
             );
             self.finish(entity, &id, outcome, false);
@@ -211,7 +211,7 @@ impl Machine {
             StartBackoff::after(last, self.context.mono(), self.context.settings.start_backoff);
         self.discard_uncommitted(entity);
         let retry_after = u32::try_from(pause.span).unwrap_or(u32::MAX);
-        let text = format!("the entity's start was not made durable: {why}");
+        let text = format!("the entity's start was not committed: {why}");
         self.give_up(entity, &Outcome::not_run_retryable(codes::STORE_FULL, text, retry_after));
         let state = self.residents.get_or_create(&self.context, entity);
         state.start_backoff = Some(pause);
@@ -223,7 +223,7 @@ impl Machine {
         self.drop_instance(entity);
         let outcome = Outcome::not_run_retryable(
             codes::COMMIT_REFUSED,
-            "a turn before it was not made durable",
+            "an earlier turn was not committed",
             10,
         );
         self.drop_unsent_commits(Some(entity), &outcome);

@@ -33,14 +33,14 @@ impl Machine {
                     return self.advance(entity);
                 }
                 let text = format!(
-                    "{entity} was last written by revision {}, and this node runs {revision}: deploy a higher one",
+                    "{entity} was last written by revision {}, but this node runs {revision}: deploy a higher revision",
                     state.head.revision
                 );
                 Outcome::not_run_retryable(codes::REVISION_TOO_LOW, text, 5_000)
             }
             Err(why) => Outcome::not_run_retryable(
                 codes::STORE_UNAVAILABLE,
-                format!("{entity} could not be loaded: {why}"),
+                format!("cannot load {entity}: {why}"),
                 1_000,
             ),
         };
@@ -265,7 +265,7 @@ impl Machine {
         } else {
             Outcome::not_run_retryable(
                 codes::STORE_UNAVAILABLE,
-                "the node's lease was not renewed in time; queries wait for it",
+                "the node's lease was not renewed in time",
                 500,
             )
         };

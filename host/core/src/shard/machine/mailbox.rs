@@ -32,7 +32,7 @@ impl Machine {
                 } else if entry.reply_tokens.len() >= copies {
                     Outcome::not_run_retryable(
                         codes::TOO_MANY_COPIES,
-                        "as many copies wait as `copies` allows",
+                        "too many copies of this message are waiting (`max-copies`)",
                         100,
                     )
                 } else {
@@ -60,7 +60,9 @@ impl Machine {
             let gives_way = state.mailbox.last_parked().filter(|_| !waits);
             let outcome = Outcome::not_run_retryable(
                 codes::MAILBOX_FULL,
-                format!("{mailbox} messages wait for {entity}, as many as `mailbox` allows"),
+                format!(
+                    "the mailbox of {entity} is full: it holds {mailbox} messages (`limits.mailbox`)"
+                ),
                 50,
             );
             match gives_way {
@@ -105,7 +107,7 @@ impl Machine {
         let beyond =
             ahead.checked_sub(self.context.settings.max_clock_skew).filter(|beyond| *beyond > 0)?;
         let text = format!(
-            "the message was stamped {ahead} ms ahead of the cluster's time; `max-clock-skew` allows {}",
+            "the message was created {ahead} ms ahead of the cluster's time; `max-clock-skew` allows {}",
             self.context.settings.max_clock_skew
         );
         let wait = u32::try_from(beyond).unwrap_or(u32::MAX).min(1_000);

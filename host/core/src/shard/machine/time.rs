@@ -63,7 +63,7 @@ impl Machine {
         for id in impatient {
             let outcome = Outcome::not_run_retryable(
                 codes::OUT_OF_ORDER,
-                "the message before this one did not come within `order-timeout`",
+                "the session's previous message did not arrive within `order-timeout`",
                 0,
             );
             self.finish(entity, &id, outcome, false);
@@ -75,7 +75,7 @@ impl Machine {
         {
             let outcome = Outcome::not_run_retryable(
                 codes::OVERLOADED,
-                "no room for another live instance came within `instance-slot-timeout`",
+                "no instance slot became free within `instance-slot-timeout`",
                 500,
             );
             self.give_up(entity, &outcome);

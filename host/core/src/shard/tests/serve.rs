@@ -109,7 +109,7 @@ fn a_reused_id_is_named_to_its_sender() {
     let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token).expect("a reply");
     let Outcome::NotRun { code, message, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(*code, codes::ID_REUSED);
-    assert!(message.contains("/7 was sent before with another target"), "{message}");
+    assert!(message.contains("/7 was already used with another target"), "{message}");
 }
 
 #[test]

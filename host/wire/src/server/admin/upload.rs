@@ -28,7 +28,7 @@ pub struct Upload {
 
 /// One slot of the uploads of the node and of the principal, held until it is dropped.
 #[derive(Debug)]
-pub struct UploadPermit(#[expect(dead_code, reason = "held, not looked at")] Option<Permit>);
+pub struct UploadPermit(#[expect(dead_code, reason = "held until dropped")] Option<Permit>);
 
 impl UploadPermit {
     pub(super) fn taken(place: Permit) -> Self {
@@ -52,14 +52,15 @@ pub(super) async fn receive(
 ) -> Result<Result<Upload, Problem>, Error> {
     let (size, most) = (deploy.component_size, limits.max_component);
     if size > most {
-        let text = format!("a component of {size} bytes: {most} are allowed (`max_component`)");
+        let text =
+            format!("component of {size} bytes exceeds the limit of {most} (`max-component`)");
         let mut large = problem("component-too-large", text);
         large.details.insert("setting".into(), "max_component".into());
         large.details.insert("limit".into(), most.to_string());
         return Ok(Err(large));
     }
     let Ok(digest) = <[u8; 32]>::try_from(&deploy.digest[..]) else {
-        let text = format!("a digest of {} bytes: BLAKE3 has 32", deploy.digest.len());
+        let text = format!("digest is {} bytes, expected 32 (BLAKE3)", deploy.digest.len());
         return Ok(Err(problem("invalid-digest", text)));
     };
     let mut component = BytesMut::new();
@@ -68,7 +69,7 @@ pub(super) async fn receive(
         let Some(frame) = next(limits, end, reader).await? else {
             return Err(Error::violation(
                 CloseCode::TruncatedFrame,
-                "the stream ended within a component",
+                "stream ended before the component was complete",
             ));
         };
         let chunk = ComponentFragment::decode(frame)
@@ -76,17 +77,14 @@ pub(super) async fn receive(
         if chunk.data.is_empty() || (component.len() + chunk.data.len()) as u64 > size {
             return Err(Error::violation(
                 CloseCode::UnexpectedFrame,
-                "an empty chunk, or one beyond the announced size",
+                "fragment is empty or exceeds the announced size",
             ));
         }
         component.extend_from_slice(&chunk.data);
     }
     let component = component.freeze();
     if blake3::hash(&component) != blake3::Hash::from_bytes(digest) {
-        return Ok(Err(problem(
-            "invalid-digest",
-            "the component has another digest than announced",
-        )));
+        return Ok(Err(problem("invalid-digest", "component does not match the announced digest")));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
     Ok(Ok(Upload { manifest, component, digest, expected_revision, permit: place }))
@@ -102,9 +100,14 @@ async fn next(
     timeout_at(piece.min(end), reader.next()).await.map_err(|_| {
         let text = match piece < end {
             true => {
-                format!("no piece came for {:?} (`chunk_deadline`)", limits.upload_fragment_timeout)
+                format!(
+                    "no fragment received for {:?} (`upload-fragment-timeout`)",
+                    limits.upload_fragment_timeout
+                )
             }
-            false => format!("not whole after {:?} (`upload_deadline`)", limits.upload_timeout),
+            false => {
+                format!("upload not complete after {:?} (`upload-timeout`)", limits.upload_timeout)
+            }
         };
         Error::violation(CloseCode::UploadTimeout, text)
     })?

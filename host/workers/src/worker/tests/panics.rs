@@ -33,7 +33,7 @@ impl Panicking {
         }
         *at = None;
         self.panicked.store(true, Ordering::Relaxed);
-        async { panic!("as the test wants it") }.boxed()
+        async { panic!("panic requested by the test") }.boxed()
     }
 }
 
