@@ -112,7 +112,7 @@ mutants_core = --package ostraca-core --cargo-arg=--package=ostraca-sim
 tested_core = --lib --test seeds --test cluster_seeds
 mutants_client = --package ostraca-client --file host/client/src/ledger.rs --file 'host/client/src/ledger/*.rs' \
   --cargo-arg=--package=ostraca-sim
-tested_client = --lib --test ledger --test books --test intake --test leaving --test outcomes --test cluster_seeds
+tested_client = --lib --test ledger --test ledger_limits --test admission --test gateway_switch --test outcomes --test cluster_seeds
 mutants_store = --package ostraca-store-sled --file host/store-sled/src/batch_builder.rs --file host/store-sled/src/committer.rs
 tested_store = --lib --tests
 mutants: setup

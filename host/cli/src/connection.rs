@@ -59,7 +59,7 @@ impl Deadline {
 /// differ: the user expects the directory's cluster.
 fn profile(global: &Global) -> Result<Profile, Failure> {
     let found = Profile::locate(global.profile.as_deref())?;
-    tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster, "profile");
+    tracing::info!(profile = %found.path.display(), cluster = found.profile.cluster_id, "profile");
     if let (Some(other), OutputFormat::Table) = (&found.shadowed, global.output) {
         eprintln!(
             "note: using the profile {} (OSTRACA_PROFILE), not {}",

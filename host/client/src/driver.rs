@@ -90,7 +90,7 @@ pub(crate) async fn drive(
             reopen = (reopen * 2).min(REOPEN_LONGEST);
         }
     }
-    shared.inbox().intake.close();
+    shared.inbox().admission.close();
     take_calls(&shared, &mut ledger);
     ledger.complete_all(&problem("client-closed", "the client was closed"), Instant::now());
     hand_out(&shared, &mut ledger);
@@ -104,7 +104,7 @@ fn take_calls(shared: &Shared, ledger: &mut Ledger<Waiter>) -> bool {
     let mut inbox = shared.inbox();
     let new = std::mem::take(&mut inbox.calls);
     let closed = inbox.closed;
-    inbox.intake.stamped(ledger.highest_restamp());
+    inbox.admission.stamped(ledger.highest_restamp());
     drop(inbox);
     for call in new {
         ledger.push(call.sequence, call.message, call.waiter);

@@ -70,8 +70,6 @@ pub struct OutgoingMessage {
     pub entity: Entity,
     /// All but what the ledger fills in: sequence, after, settled, creation time, remaining time.
     pub envelope: Envelope,
-    /// When it was called.
-    pub called: Instant,
     /// Its creation time, in milliseconds of cluster time: not lower than those of earlier messages (R17).
     pub created_ms: u64,
     /// When its caller stops waiting (R22).

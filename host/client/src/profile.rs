@@ -20,7 +20,7 @@ const PLACE: &str = ".ostraca/profile.toml";
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The cluster's id, 32 hexadecimal digits.
-    pub cluster: String,
+    pub cluster_id: String,
     /// Nodes' addresses, `host:port`; the first that answers is used.
     pub addresses: Vec<String>,
     /// The namespace of the entities. Default `default`.
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Profile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never print the key.
         f.debug_struct("Profile")
-            .field("cluster", &self.cluster)
+            .field("cluster_id", &self.cluster_id)
             .field("addresses", &self.addresses)
             .finish_non_exhaustive()
     }
@@ -111,7 +111,7 @@ pub struct LocatedProfile {
 impl LocatedProfile {
     fn differs(&self, other: &Path) -> bool {
         let what = |it: &Profile| {
-            (it.cluster.clone(), it.addresses.clone(), it.namespace.clone(), it.certificate.clone())
+            (it.cluster_id.clone(), it.addresses.clone(), it.namespace.clone(), it.certificate.clone())
         };
         // An unreadable profile counts as different.
         Profile::load(other).map_or(true, |other| what(&other) != what(&self.profile))
@@ -123,7 +123,7 @@ impl Profile {
     #[must_use]
     pub fn new(addresses: Vec<String>, ca_pem: &str, client: &Identity) -> Self {
         Self {
-            cluster: client.principal().cluster.to_string(),
+            cluster_id: client.principal().cluster.to_string(),
             addresses,
             namespace: default_namespace(),
             ca: ca_pem.into(),
@@ -236,9 +236,9 @@ impl Profile {
         let identity = Identity::from_pem(&self.certificate, &self.key)?;
         let parts = [("ca", trust.cluster), ("certificate", identity.principal().cluster)];
         for (what, found) in parts {
-            if found.to_string() != self.cluster {
+            if found.to_string() != self.cluster_id {
                 return Err(ProfileError::ClusterMismatch {
-                    expected: self.cluster.clone(),
+                    expected: self.cluster_id.clone(),
                     part: what,
                     actual: found,
                 });

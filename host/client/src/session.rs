@@ -82,7 +82,7 @@ impl Session {
     /// The sequence that the next message gets.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
-        self.handle.shared.inbox().intake.next_sequence()
+        self.handle.shared.inbox().admission.next_sequence()
     }
 
     /// Sends a command; a method that is a query is refused.
@@ -111,7 +111,7 @@ impl Session {
         options: &CallOptions,
     ) -> Call {
         let shared = &self.handle.shared;
-        let called = Instant::now();
+        let now = Instant::now();
         let body = body.into();
         let size = body.len();
         let mut message = OutgoingMessage {
@@ -128,17 +128,16 @@ impl Session {
                 body,
                 ..Envelope::default()
             },
-            called,
             created_ms: 0,
             // A deadline beyond the clock's range becomes one year.
-            deadline: called
+            deadline: now
                 .checked_add(options.timeout)
-                .unwrap_or(called + Duration::from_secs(31_536_000)),
+                .unwrap_or(now + Duration::from_secs(31_536_000)),
             is_resend: options.resend.is_some(),
         };
         let (waiter, outcome) = oneshot::channel();
         let mut inbox = shared.inbox();
-        let id = match inbox.intake.admit(options.resend, shared.clock.now(), size) {
+        let id = match inbox.admission.admit(options.resend, shared.clock.now(), size) {
             Ok(id) => id,
             Err(AdmissionError { id, problem: why }) => {
                 drop(inbox);
@@ -205,7 +204,7 @@ pub(crate) struct Shared {
 }
 
 pub(crate) struct CallQueue {
-    pub(crate) intake: CallAdmission,
+    pub(crate) admission: CallAdmission,
     pub(crate) calls: VecDeque<QueuedCall>,
     /// All handles are dropped.
     pub(crate) closed: bool,
@@ -229,8 +228,8 @@ impl Shared {
         namespace: String,
         clock: Arc<ClusterClock>,
     ) -> Self {
-        let intake = CallAdmission::new(id, next);
-        let inbox = CallQueue { intake, calls: VecDeque::new(), closed: false };
+        let admission = CallAdmission::new(id, next);
+        let inbox = CallQueue { admission, calls: VecDeque::new(), closed: false };
         Self { id, namespace, clock, inbox: Mutex::new(inbox), called: Notify::new() }
     }
 
@@ -239,6 +238,6 @@ impl Shared {
     }
 
     pub(crate) fn release(&self, messages: usize, bytes: usize) {
-        self.inbox().intake.release(messages, bytes);
+        self.inbox().admission.release(messages, bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! The books of a session: R16 and R17 by example and by random histories.
+//! The ledger of a session: R16 and R17 by example and by random histories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn message(entity: &str, now: Instant) -> OutgoingMessage {
     let entity = Entity::new("counter", entity);
     let envelope = Envelope { id: entity.id.to_string(), ..Envelope::default() };
     let deadline = now + DEADLINE;
-    OutgoingMessage { entity, envelope, called: now, created_ms: 100, deadline, is_resend: false }
+    OutgoingMessage { entity, envelope, created_ms: 100, deadline, is_resend: false }
 }
 
 fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
@@ -33,13 +33,13 @@ fn sent(ledger: &mut Ledger<u64>, now: Instant) -> Vec<(u64, u64, u64)> {
     all
 }
 
-fn books() -> Ledger<u64> {
+fn new_ledger() -> Ledger<u64> {
     Ledger::new(SessionId([1; 16]), 1, 42)
 }
 
 #[test]
 fn after_is_per_entity_and_settled_is_per_session() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     for (sequence, entity) in [(1, "a"), (2, "b"), (3, "a"), (4, "b")] {
         ledger.push(sequence, message(entity, now), sequence);
     }
@@ -53,7 +53,7 @@ fn after_is_per_entity_and_settled_is_per_session() {
 
 #[test]
 fn a_broken_connection_resends_all_in_order_with_new_after() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     for sequence in 1..=3 {
         ledger.push(sequence, message("a", now), sequence);
     }
@@ -86,7 +86,7 @@ fn stamps(ledger: &mut Ledger<u64>, now: Instant) -> Vec<(u64, u64)> {
 
 #[test]
 fn r17_every_copy_has_the_same_creation_time() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     assert_eq!(stamps(&mut ledger, now), [(1, 100)]);
     ledger.connection_lost();
@@ -97,7 +97,7 @@ fn r17_every_copy_has_the_same_creation_time() {
 
 #[test]
 fn r17_a_message_refused_as_too_old_is_restamped() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     for sequence in 1..=3 {
         let entity = if sequence == 2 { "b" } else { "a" };
         ledger.push(sequence, message(entity, now), sequence);
@@ -115,7 +115,7 @@ fn r17_a_message_refused_as_too_old_is_restamped() {
 
 #[test]
 fn r17_a_restamped_message_keeps_its_stamp_when_resent() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     stamps(&mut ledger, now);
     ledger.on_reply(too_old(1, 500), now);
@@ -128,7 +128,7 @@ fn r17_a_restamped_message_keeps_its_stamp_when_resent() {
 
 #[test]
 fn r17_each_message_is_restamped_with_its_own_required_time() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     for sequence in 1..=2 {
         ledger.push(sequence, message("a", now), sequence);
     }
@@ -140,7 +140,7 @@ fn r17_each_message_is_restamped_with_its_own_required_time() {
 
 #[test]
 fn r17_a_message_in_doubt_is_never_restamped() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     stamps(&mut ledger, now);
     ledger.connection_lost();
@@ -153,7 +153,7 @@ fn r17_a_message_in_doubt_is_never_restamped() {
 
 #[test]
 fn refusals_by_the_gateway_itself_are_no_progress() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     let stuck = |bounced| Some(Stall { since: now, rejected_by_gateway: bounced });
     for sequence in 1..=3 {
         ledger.push(sequence, message("a", now), sequence);
@@ -178,7 +178,7 @@ fn refusals_by_the_gateway_itself_are_no_progress() {
 
 #[test]
 fn r17_a_query_in_doubt_delays_no_restamp() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     let mut query = message("a", now);
     query.envelope.kind = MessageKind::Query.into();
@@ -192,7 +192,7 @@ fn r17_a_query_in_doubt_delays_no_restamp() {
 
 #[test]
 fn r17_a_restamp_uses_the_time_of_a_later_message_in_doubt() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     for (sequence, created) in [(1, 100), (2, 100), (3, 300)] {
         ledger.push(
             sequence,
@@ -224,7 +224,7 @@ fn r17_a_restamp_uses_the_time_of_a_later_message_in_doubt() {
 
 #[test]
 fn r17_a_given_up_later_message_prevents_a_restamp() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, OutgoingMessage { deadline: now + DEADLINE * 3, ..message("a", now) }, 1);
     ledger.push(2, message("a", now), 2);
     stamps(&mut ledger, now);
@@ -239,7 +239,7 @@ fn r17_a_given_up_later_message_prevents_a_restamp() {
 
 #[test]
 fn r17_a_reply_that_is_no_longer_kept_is_final() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, OutgoingMessage { is_resend: true, ..message("a", now) }, 1);
     stamps(&mut ledger, now);
     let ran =
@@ -252,7 +252,7 @@ fn r17_a_reply_that_is_no_longer_kept_is_final() {
 
 #[test]
 fn not_run_is_no_proof_once_a_copy_is_in_doubt() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     sent(&mut ledger, now);
     ledger.connection_lost();
@@ -266,7 +266,7 @@ fn not_run_is_no_proof_once_a_copy_is_in_doubt() {
 
 #[test]
 fn an_unanswered_query_is_never_in_doubt() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     let mut query = message("a", now);
     query.envelope.kind = MessageKind::Query.into();
     ledger.push(1, query, 1);
@@ -283,7 +283,7 @@ fn an_unanswered_query_is_never_in_doubt() {
 
 #[test]
 fn unknown_puts_a_message_in_doubt_until_a_final_reply() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     sent(&mut ledger, now);
     ledger.on_reply(reply(1, Outcome::Unknown, "store-unknown", false), now);
@@ -297,7 +297,7 @@ fn unknown_puts_a_message_in_doubt_until_a_final_reply() {
 
 #[test]
 fn an_unsent_or_refused_message_ends_as_not_run() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     ledger.push(2, message("a", now), 2);
     assert_eq!(ledger.next_to_send(now).expect("first").sequence, 1);
@@ -316,7 +316,7 @@ fn an_unsent_or_refused_message_ends_as_not_run() {
 
 #[test]
 fn a_given_up_message_delays_settled_but_not_after() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.push(1, message("a", now), 1);
     sent(&mut ledger, now);
     let later = now + DEADLINE;
@@ -331,7 +331,7 @@ fn a_given_up_message_delays_settled_but_not_after() {
 
 #[test]
 fn superseded_in_doubt_is_unknown_and_id_reused_is_not_run() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     for sequence in [1, 2] {
         let again = OutgoingMessage { is_resend: true, ..message("a", now) };
         ledger.push(sequence, again, sequence);
@@ -351,7 +351,7 @@ fn superseded_in_doubt_is_unknown_and_id_reused_is_not_run() {
 
 #[test]
 fn the_window_counts_messages_that_were_given_up() {
-    let (mut ledger, now) = (books(), Instant::now());
+    let (mut ledger, now) = (new_ledger(), Instant::now());
     ledger.set_limits(SessionLimits { messages: 2, ..SessionLimits::default() });
     for sequence in 1..=4 {
         ledger.push(sequence, message("a", now), sequence);
@@ -390,7 +390,7 @@ proptest! {
 
     #[test]
     fn the_ledger_agrees_with_a_model_in_random_runs(steps in steps()) {
-        let mut ledger = books();
+        let mut ledger = new_ledger();
         ledger.set_limits(SessionLimits { messages: 8, ..SessionLimits::default() });
         let mut now = Instant::now();
         let mut next = 1;

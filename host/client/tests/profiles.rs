@@ -27,7 +27,7 @@ fn the_nearest_profile_above_is_found_or_advice_is_given() {
     let mode = std::fs::metadata(&path).expect("file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let found = Profile::find_above(&deep).expect("found");
-    assert_eq!((found.cluster, found.addresses), (profile.cluster.clone(), profile.addresses));
+    assert_eq!((found.cluster_id, found.addresses), (profile.cluster_id.clone(), profile.addresses));
     assert_eq!(found.namespace, "default");
     assert!(!format!("{:?}", Profile::load(&path).expect("read")).contains("PRIVATE"));
 }
@@ -39,16 +39,19 @@ fn profile_paths_are_relative_and_unknown_keys_are_errors() {
     ca.save(home.path()).expect("saved");
     ca.issue_client("test").expect("identity").save(home.path(), "me").expect("saved");
     let text = format!(
-        "cluster = \"{}\"\naddresses = []\nca = \"ca.pem\"\ncertificate = \"me.pem\"\nkey = \"me.key\"\n",
+        "cluster_id = \"{}\"\naddresses = []\nca = \"ca.pem\"\ncertificate = \"me.pem\"\nkey = \"me.key\"\n",
         ca.cluster()
     );
     let path = home.path().join("profile.toml");
     std::fs::write(&path, &text).expect("written");
     assert!(Profile::load(&path).expect("read").key.contains("PRIVATE"));
-    std::fs::write(&path, format!("{text}colour = 1\n")).expect("written");
-    let error = Profile::load(&path).expect_err("refused");
-    assert!(matches!(error, ProfileError::Invalid { .. }));
-    assert!(error.to_string().contains("colour"), "{error}");
+    let old = text.replace("cluster_id", "cluster");
+    for (wrong, named) in [(format!("{text}colour = 1\n"), "colour"), (old, "`cluster_id`")] {
+        std::fs::write(&path, wrong).expect("written");
+        let error = Profile::load(&path).expect_err("refused");
+        assert!(matches!(error, ProfileError::Invalid { .. }));
+        assert!(error.to_string().contains(named), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -180,14 +180,6 @@ impl Manifest {
         }
     }
 
-    /// A canonical text: equal for manifests that mean the same, to be hashed or compared. Defaults are filled
-    /// in, keys are in one order, comments are gone. The component's path is left out, since its content
-    /// counts, so the text cannot be parsed back as a manifest.
-    #[must_use]
-    pub fn text_canonical(&self) -> String {
-        ManifestFile::from_manifest(Self { component: String::new(), ..self.clone() }).text()
-    }
-
     /// The whole manifest with its defaults, as TOML.
     #[must_use]
     pub fn effective_toml(&self) -> String {

@@ -13,7 +13,6 @@ use ostraca_wire::peer::rpc_server::serve_rpc;
 use ostraca_wire::peer::{Alpn, PeerInfo, PeerService, StreamKind, forwarding, inspect};
 use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 
 use ostraca_control as control;
 use ostraca_gateway::Gateway;
@@ -69,8 +68,6 @@ impl PeerStreamHandler {
         reader: FrameReader,
         writer: FrameWriter,
     ) -> Result<(), ostraca_wire::Error> {
-        // Nothing is pushed: a watch is a call that waits.
-        let (_, pushes) = mpsc::channel(1);
         match kind {
             StreamKind::Forwarding {
                 max_in_flight_messages: messages,
@@ -79,14 +76,14 @@ impl PeerStreamHandler {
             StreamKind::EntityStore => {
                 let Some(server) = &self.0.entity_server else { return no_store(reader, writer) };
                 let mut link = server.link(&peer.member);
-                serve_rpc(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+                serve_rpc(reader, writer, &peer, move |_, body| link.call(&body)).await
             }
             StreamKind::ClusterStore => {
                 let Some(server) = self.0.cluster_server.get() else {
                     return no_store(reader, writer);
                 };
                 let mut link = server.link(&peer.member);
-                serve_rpc(reader, writer, &peer, move |_, body| link.call(&body), pushes).await
+                serve_rpc(reader, writer, &peer, move |_, body| link.call(&body)).await
             }
             StreamKind::Inspect => {
                 let gateway = self.0.gateway.get().cloned();
@@ -102,7 +99,7 @@ impl PeerStreamHandler {
                     heard.receive(&node, &body);
                     ready(Bytes::new()).boxed()
                 };
-                serve_rpc(reader, writer, &peer, hear, pushes).await
+                serve_rpc(reader, writer, &peer, hear).await
             }
         }
     }

@@ -10,7 +10,6 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::peer::rpc_client::RpcClient;
 use ostraca_wire::peer::rpc_server::serve_rpc;
 use ostraca_wire::peer::{PeerInfo, PeerLink, StreamKind};
-use tokio::sync::mpsc;
 
 use crate::channel::{Channel, ChannelError};
 use crate::server::{ClusterServer, EntityServer};
@@ -29,8 +28,7 @@ pub async fn serve_entity(
     peer: &PeerInfo,
 ) -> Result<(), Error> {
     let mut link = server.link(&peer.member);
-    let (_, no_events) = mpsc::channel(1);
-    serve_rpc(reader, writer, peer, move |_, body| link.call(&body), no_events).await
+    serve_rpc(reader, writer, peer, move |_, body| link.call(&body)).await
 }
 
 /// Serves a stream of the control connection to its end.
@@ -44,8 +42,7 @@ pub async fn serve_cluster(
     peer: &PeerInfo,
 ) -> Result<(), Error> {
     let mut link = server.link(&peer.member);
-    let (_, no_events) = mpsc::channel(1);
-    serve_rpc(reader, writer, peer, move |_, body| link.call(&body), no_events).await
+    serve_rpc(reader, writer, peer, move |_, body| link.call(&body)).await
 }
 
 /// A stream of calls over QUIC.

@@ -82,9 +82,6 @@ pub struct PeerLimits {
     /// Bytes of a stream's unanswered requests. Default 64 MiB. The frame that crosses the limit is still
     /// accepted, so a stream holds at most this and one frame of requests, on each side.
     pub in_flight_request_bytes: u64,
-    /// Pushed events of a stream that wait for their consumer. Default 1,024. At the limit the stream is not
-    /// read. Memory: at the very most `max_frame` each; events describe rows and are small.
-    pub pushes: usize,
     /// Unanswered messages per stream. Default 8,192.
     pub in_flight_messages: u32,
     /// Bytes of a stream's unanswered messages, and of replies queued on it. Default 64 MiB, and one frame, on
@@ -104,7 +101,6 @@ impl Default for PeerLimits {
             max_frame: 20 << 20,
             in_flight_requests: 4_096,
             in_flight_request_bytes: 64 << 20,
-            pushes: 1_024,
             in_flight_messages: 8_192,
             in_flight_message_bytes: 64 << 20,
             max_connections: 128,

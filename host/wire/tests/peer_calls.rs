@@ -133,30 +133,6 @@ async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
 }
 
 #[tokio::test]
-async fn unread_events_block_the_stream_and_none_is_lost() {
-    in_time(async {
-        let (one, two) = pair();
-        let (_link, calls) = calls(&one, &two).await;
-        let mut events = calls.pushes();
-        assert_eq!(calls.pushes().recv().await, None, "there is one receiver");
-        // Ten are pushed, four have room.
-        let pushed = calls.call("push".into());
-        for number in 0..10_u8 {
-            assert_eq!(events.recv().await, Some(Bytes::from(vec![number])));
-        }
-        pushed.await.expect("answer");
-        // Nobody wants them any more: they are thrown away.
-        drop(events);
-        for _ in 0..3 {
-            calls.call("push".into()).await.expect("answer");
-        }
-        one.stop().await;
-        two.stop().await;
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_stopping_node_answers_the_requests_it_accepted() {
     in_time(async {
         let (one, two) = pair();

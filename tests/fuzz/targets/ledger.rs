@@ -45,7 +45,7 @@ fuzz_target!(|data: &[u8]| {
                 let deadline = now + Duration::from_millis(u64::from(with) * 4 + 1);
                 let created = 1_000 + (now - *BEGAN).as_millis() as u64;
                 let message =
-                    OutgoingMessage { entity, envelope, called: now, created_ms: created, deadline, is_resend: false };
+                    OutgoingMessage { entity, envelope, created_ms: created, deadline, is_resend: false };
                 ledger.push(next, message, next);
                 model.open.insert(next, false);
                 model.entities.insert(next, with % 3);

@@ -90,7 +90,7 @@ pub struct Options {
     pub pauses: bool,
     /// The only fault is that the way to the entities' store is slow for one host (R9).
     pub slow_store: bool,
-    /// Rules of the clients' books switched off.
+    /// Mutations of the clients' ledgers.
     pub client_mutations: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
     pub settings: bool,
@@ -155,7 +155,7 @@ enum SimEvent {
     Issue {
         session: usize,
     },
-    /// A session's books have something to do.
+    /// A session's ledger has something to do.
     Session {
         session: usize,
     },
@@ -382,7 +382,7 @@ struct World {
     bounds: Bounds,
     /// What is deployed.
     types: [SimType; 2],
-    /// What the books take for the beginning of time.
+    /// The instant at which the ledgers' clock starts.
     begun: Instant,
     entities: u64,
     /// How often, of a hundred, a client that connects again goes to another gateway than before.

@@ -1,5 +1,5 @@
-//! A client's session by the product's own books: what is sent when, sent again, in doubt, given up or stamped anew is
-//! what [`ostraca_client::ledger`] says. What is here stands for the callers, in both worlds.
+//! A client's session on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given up
+//! or restamped. This module plays the callers, for both simulators.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ impl PendingCall {
 /// How a call ended.
 pub(crate) type CallOutcome = Result<Reply, CallError>;
 
-/// A session: its books, and what its callers saw.
+/// A session: its ledger, and what its callers saw.
 pub(crate) struct SimSession {
     pub(crate) id: SessionId,
     pub(crate) key: SessionKey,
@@ -64,11 +64,11 @@ pub(crate) struct SimSession {
     /// What has no outcome yet.
     pub(crate) unresolved: BTreeMap<u64, InFlightMessage>,
     pub(crate) ledger: Ledger<PendingCall>,
-    pub(crate) intake: CallAdmission,
+    pub(crate) admission: CallAdmission,
 }
 
 impl SimSession {
-    /// The books of the session with that number, of a principal; with rules switched off or not.
+    /// Session `number` of a principal, with these mutations.
     pub(crate) fn new(number: usize, principal: &str, seed: u64, off: Vec<Mutation>) -> Self {
         let id = SessionId((number as u128 + 1).to_be_bytes());
         Self {
@@ -77,21 +77,21 @@ impl SimSession {
             history: Vec::new(),
             unresolved: BTreeMap::new(),
             ledger: Ledger::new(id, 1, seed).with_mutations(off),
-            intake: CallAdmission::new(id, 1),
+            admission: CallAdmission::new(id, 1),
         }
     }
 
     /// A caller gives a message to its session, which is stamped with this cluster time, or sends one `again`.
     pub(crate) fn take(
         &mut self,
-        (begun, now): (Instant, u64),
+        begun: Instant,
         cluster_ms: u64,
         called: PendingCall,
         again: Option<MessageId>,
     ) {
         let body = called.by.to_le_bytes();
         // The bound on what a session holds is far.
-        let Ok(id) = self.intake.admit(again, cluster_ms, body.len()) else { return };
+        let Ok(id) = self.admission.admit(again, cluster_ms, body.len()) else { return };
         let at = |millis| begun + Duration::from_millis(millis);
         let message = OutgoingMessage {
             entity: called.entity.clone(),
@@ -103,7 +103,6 @@ impl SimSession {
                 body: body.to_vec().into(),
                 ..Envelope::default()
             },
-            called: at(now),
             created_ms: id.created_ms,
             deadline: at(called.until),
             is_resend: called.given_up.is_some(),
@@ -117,7 +116,7 @@ impl SimSession {
     /// What has ended since the last time, by its sequence.
     pub(crate) fn take_ended(&mut self) -> Vec<(u64, PendingCall, CallOutcome)> {
         let ended: Vec<_> = self.ledger.take_completed().collect();
-        self.intake.release(ended.len(), ended.len() * 8);
+        self.admission.release(ended.len(), ended.len() * 8);
         let ended = ended.into_iter().map(|(called, outcome)| {
             let sequence = match &outcome {
                 Ok(answer) => answer.id.sequence,

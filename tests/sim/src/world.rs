@@ -48,7 +48,7 @@ pub struct Options {
     pub keep_errors: bool,
     /// A deploy changes where entities live, though there are some (R23).
     pub rebind: bool,
-    /// Rules of the clients' books switched off.
+    /// Mutations of the clients' ledgers.
     pub client_mutations: Vec<ledger::Mutation>,
     /// Every strike loses renewals, and who watches a lease may be late: zombies answer for long (R8).
     pub zombies: bool,
@@ -107,7 +107,7 @@ struct World {
     queue: Queue<SimEvent>,
     nodes: Vec<Node>,
     clients: Vec<Client>,
-    /// What the books take for the beginning of time.
+    /// The instant at which the ledgers' clock starts.
     begun: Instant,
     store: Store,
     store_up: bool,

@@ -260,7 +260,6 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["peers", "max-connections"], file.peers.max_connections, 65_536),
         (["peers", "in-flight-messages"], file.peers.in_flight_messages, 10 * MILLION),
         (["peers", "in-flight-requests"], file.peers.in_flight_requests, 10 * MILLION),
-        (["peers", "pushes"], file.peers.pushes, 10 * MILLION),
         (["peers", "control-messages"], file.peers.control_messages, 10 * MILLION),
         (["gateway", "buffered-messages"], file.gateway.buffered_messages, 10 * MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),

@@ -141,7 +141,6 @@ pub(super) struct PeersSection {
     pub(super) in_flight_requests: u32,
     #[serde(with = "units::size")]
     pub(super) in_flight_request_bytes: u64,
-    pub(super) pushes: u32,
     pub(super) control_messages: u32,
     #[serde(with = "units::size")]
     pub(super) control_message_bytes: u64,
@@ -232,7 +231,6 @@ impl Default for PeersSection {
             in_flight_message_bytes: peers.in_flight_message_bytes,
             in_flight_requests: peers.in_flight_requests,
             in_flight_request_bytes: peers.in_flight_request_bytes,
-            pushes: saturating_u32(peers.pushes),
             control_messages: saturating_u32(words.messages),
             control_message_bytes: words.bytes as u64,
         }
@@ -250,7 +248,6 @@ impl PeersSection {
             in_flight_message_bytes: self.in_flight_message_bytes,
             in_flight_requests: self.in_flight_requests,
             in_flight_request_bytes: self.in_flight_request_bytes,
-            pushes: self.pushes as usize,
         }
     }
 

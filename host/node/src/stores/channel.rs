@@ -21,8 +21,6 @@ pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>,
         Alpn::Control => StreamKind::ClusterStore,
     };
     let calls = Arc::new(link.open_rpc(kind).await?);
-    // The stores push nothing.
-    drop(calls.pushes());
     Ok(Box::new(CallChannel { link, calls }))
 }
 

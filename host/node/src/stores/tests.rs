@@ -18,7 +18,6 @@ use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, PeerConfig, Server, Service,
     SessionInfo,
 };
-use tokio::sync::mpsc;
 
 use super::channel::failure;
 use super::*;
@@ -63,18 +62,17 @@ impl PeerService for Serves {
         reader: FrameReader,
         writer: FrameWriter,
     ) -> BoxFuture<'static, ()> {
-        let (_, pushes) = mpsc::channel(1);
         let Self { entities, rows } = self.clone();
         async move {
             // How a stream ends is the other side's to see.
             let _ = match (kind, entities, rows) {
                 (StreamKind::EntityStore, Some(server), _) => {
                     let mut link = server.link(&peer.member);
-                    serve_rpc(reader, writer, &peer, move |_, call| link.call(&call), pushes).await
+                    serve_rpc(reader, writer, &peer, move |_, call| link.call(&call)).await
                 }
                 (StreamKind::ClusterStore, _, Some(server)) => {
                     let mut link = server.link(&peer.member);
-                    serve_rpc(reader, writer, &peer, move |_, call| link.call(&call), pushes).await
+                    serve_rpc(reader, writer, &peer, move |_, call| link.call(&call)).await
                 }
                 _ => Ok(()),
             };

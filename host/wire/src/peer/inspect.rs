@@ -5,7 +5,6 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use prost::Message;
-use tokio::sync::mpsc;
 
 use super::rpc_server::serve_rpc;
 use super::{PeerInfo, PeerLink, StreamKind};
@@ -57,8 +56,6 @@ pub async fn serve<H>(
 where
     H: Fn(PeerInspectRequest) -> BoxFuture<'static, Option<PeerInspectResponse>> + Send,
 {
-    // Pushes no events.
-    let (_, pushes) = mpsc::channel(1);
     let answer = move |_, body: Bytes| {
         let looking = PeerInspectRequest::decode(body).ok().map(&look);
         async move {
@@ -70,5 +67,5 @@ where
         }
         .boxed()
     };
-    serve_rpc(reader, writer, peer, answer, pushes).await
+    serve_rpc(reader, writer, peer, answer).await
 }

@@ -225,8 +225,6 @@ pub struct NegotiatedLimits {
     pub in_flight_message_bytes: u64,
     /// The largest message body that this side accepts, in bytes.
     pub max_message: u32,
-    /// Pushed events that may wait at the side that asked for them.
-    pub pushes: usize,
 }
 
 impl NegotiatedLimits {
@@ -250,7 +248,6 @@ impl NegotiatedLimits {
                 theirs.peer_in_flight_message_bytes,
             ),
             max_message: message,
-            pushes: own.pushes,
         }
     }
 }

@@ -4,7 +4,6 @@
 //! let client = RpcClient::new(writer, reader, &bounds);  // of PeerLink::open, within a tokio runtime
 //! let response = client.call(bytes);                     // queued now; frames keep the order of calls
 //! let response: Result<Bytes, Error> = response.await;   // responses come in any order
-//! let mut pushes: mpsc::Receiver<Bytes> = client.pushes();
 //! ```
 //!
 //! The error of a request says what is known of it. [`Error::NotSent`], [`Error::Overloaded`] and a *request*
@@ -12,18 +11,15 @@
 //! executed, or may still be. A *response* that is [`Error::TooLarge`]: the request was executed. Nothing is
 //! ever sent twice.
 //!
-//! [`NegotiatedLimits`] bounds the unanswered requests and their bytes, the size of a frame, and the pushed
-//! events that wait for their consumer. When too many events wait, the stream is not read, responses included:
-//! a consumer of events must not wait for a response instead of taking events.
+//! [`NegotiatedLimits`] bounds the unanswered requests and their bytes, and the size of a frame.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::pending::{PendingLimits, PendingRequests};
@@ -38,7 +34,6 @@ type ResponseSender = oneshot::Sender<Result<Bytes, Error>>;
 /// Sends requests over one stream. Dropping it ends the stream, and with it all unanswered requests.
 pub struct RpcClient {
     shared: Arc<Inner>,
-    pushes: Mutex<Option<mpsc::Receiver<Bytes>>>,
     _stop: DropGuard,
 }
 
@@ -60,17 +55,10 @@ impl RpcClient {
         };
         let pending = PendingRequests::new(most);
         let shared = Arc::new(Inner { pending, last: AtomicU64::new(0), frame: bounds.max_frame });
-        let (sender, pushes) = mpsc::channel(bounds.pushes.max(1));
         let stop = CancellationToken::new();
-        let driver = Driver {
-            shared: Arc::clone(&shared),
-            writer,
-            reader,
-            pushes: Some(sender),
-            held: None,
-        };
+        let driver = Driver { shared: Arc::clone(&shared), writer, reader };
         tokio::spawn(driver.run(stop.clone()));
-        Self { shared, pushes: Mutex::new(Some(pushes)), _stop: stop.drop_guard() }
+        Self { shared, _stop: stop.drop_guard() }
     }
 
     /// Sends a request. It is queued, behind earlier ones, when this returns. The future only waits for the
@@ -93,14 +81,6 @@ impl RpcClient {
                 }
             }
         }
-    }
-
-    /// Events that the peer pushes. There is one receiver; a second one is closed from the start. Once it is
-    /// dropped, events are read and discarded.
-    #[must_use]
-    pub fn pushes(&self) -> mpsc::Receiver<Bytes> {
-        let first = self.pushes.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.unwrap_or_else(|| mpsc::channel(1).1)
     }
 
     /// Waits until the stream and all requests have ended.
@@ -167,10 +147,6 @@ struct Driver {
     shared: Arc<Inner>,
     writer: FrameWriter,
     reader: FrameReader,
-    /// `None` once nobody wants events any more.
-    pushes: Option<mpsc::Sender<Bytes>>,
-    /// An event that waits for room.
-    held: Option<Bytes>,
 }
 
 impl Driver {
@@ -197,16 +173,10 @@ impl Driver {
     async fn step(&mut self) -> Result<(), Error> {
         self.read_responses()?;
         self.put_calls();
-        let full = self.held.is_some();
         tokio::select! {
-            () = room(self.pushes.as_ref()), if full => {
-                if let Some(event) = self.held.take() {
-                    self.push(event);
-                }
-            }
             () = self.shared.pending.queued(), if self.writer.unwritten() < BATCH_BYTES => {}
             done = self.writer.write_some(), if !self.writer.is_flushed() => done?,
-            more = self.reader.fill(), if !full => if !more? {
+            more = self.reader.fill() => if !more? {
                 return Err(Error::ConnectionLost("the peer closed the stream".into()));
             },
         }
@@ -223,30 +193,18 @@ impl Driver {
     }
 
     fn read_responses(&mut self) -> Result<(), Error> {
-        while self.held.is_none() {
-            let Some(frame) = self.reader.next_buffered()? else { return Ok(()) };
+        while let Some(frame) = self.reader.next_buffered()? {
             let answer = RpcResponse::decode(frame).map_err(|e| {
                 Error::violation(
                     CloseCode::InvalidFrame,
                     format!("invalid response: {}", decode_error_message(&e)),
                 )
             })?;
-            if answer.tag != 0 {
-                self.shared.answer(answer)?;
-                continue;
-            }
-            self.push(answer.body);
+            self.shared.answer(answer)?;
         }
         Ok(())
     }
 
-    fn push(&mut self, event: Bytes) {
-        match self.pushes.as_ref().map(|pushes| pushes.try_send(event)) {
-            Some(Err(TrySendError::Full(event))) => self.held = Some(event),
-            Some(Err(TrySendError::Closed(_))) => self.pushes = None,
-            Some(Ok(())) | None => {}
-        }
-    }
 }
 
 impl Drop for Driver {
@@ -256,10 +214,19 @@ impl Drop for Driver {
     }
 }
 
-/// Waits until there is room for an event, or nobody wants events.
-async fn room(pushes: Option<&mpsc::Sender<Bytes>>) {
-    if let Some(pushes) = pushes {
-        // This is the only sender, so the slot is still free right after.
-        let _ = pushes.reserve().await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_to_no_request_violates_the_protocol() {
+        let most = PendingLimits { count: (1, "calls", "c"), bytes: (1, "bytes of calls", "b") };
+        let pending = PendingRequests::new(most);
+        let inner = Inner { pending, last: AtomicU64::new(0), frame: 1 };
+        for tag in [0, 1] {
+            let response = RpcResponse { tag, body: Bytes::new(), omitted_size: 0 };
+            let error = inner.answer(response).expect_err("no request has the tag");
+            assert_eq!(error.close_code(), CloseCode::UnexpectedFrame);
+        }
     }
 }

@@ -13,7 +13,6 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use prost::Message;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::FRAME_OVERHEAD;
@@ -24,9 +23,9 @@ use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{RpcRequest, RpcResponse};
 
 /// Serves a stream of requests to its end. Calls the handler with each request's tag and body, in the order in
-/// which they were sent; the handler must do before it returns whatever depends on that order. What comes from
-/// `pushes` is sent as events. When the stream breaks, unfinished responses are dropped. When the node stops,
-/// it reads nothing more, and answers what it has accepted.
+/// which they were sent; the handler must do before it returns whatever depends on that order. When the stream
+/// breaks, unfinished responses are dropped. When the node stops, it reads nothing more, and answers what it has
+/// accepted.
 ///
 /// # Errors
 ///
@@ -36,7 +35,6 @@ pub async fn serve_rpc<H>(
     mut writer: FrameWriter,
     peer: &PeerInfo,
     handler: H,
-    pushes: mpsc::Receiver<Bytes>,
 ) -> Result<(), Error>
 where
     H: FnMut(u64, Bytes) -> BoxFuture<'static, Bytes> + Send,
@@ -48,7 +46,6 @@ where
         in_flight: InFlight::default(),
         written: InFlight::default(),
         read_all: false,
-        pushes: Some(pushes),
     };
     let done = loop {
         match serving.step(&mut reader, &mut writer).await {
@@ -94,8 +91,6 @@ struct RpcServer<'a, H> {
     /// The part of them whose responses are in the writer.
     written: InFlight,
     read_all: bool,
-    /// `None` once nothing more will be pushed.
-    pushes: Option<mpsc::Receiver<Bytes>>,
 }
 
 impl<H> RpcServer<'_, H>
@@ -131,10 +126,6 @@ where
                     self.put(made, writer);
                 }
             }
-            push = next(&mut self.pushes), if room => match push {
-                Some(body) => writer.put(&RpcResponse { tag: 0, body, omitted_size: 0 }),
-                None => self.pushes = None,
-            },
             done = writer.write_some(), if !writer.is_flushed() => {
                 done?;
                 if writer.is_flushed() {
@@ -189,12 +180,5 @@ where
         } else {
             writer.put(&RpcResponse { tag, body, omitted_size: 0 });
         }
-    }
-}
-
-async fn next(pushes: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
-    match pushes {
-        Some(pushes) => pushes.recv().await,
-        None => std::future::pending().await,
     }
 }

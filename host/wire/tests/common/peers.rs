@@ -25,7 +25,7 @@ use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Reply};
 use ostraca_wire::server::{IncomingMessage, PeerConfig, Server};
 use ostraca_wire::{Error, Limits, endpoint, tls};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use super::{Echo, authority, envelope, limits};
@@ -46,7 +46,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    fn call(self: Arc<Self>, body: Bytes, push: &mpsc::Sender<Bytes>) -> BoxFuture<'static, Bytes> {
+    fn call(self: Arc<Self>, body: Bytes) -> BoxFuture<'static, Bytes> {
         self.called.lock().expect("called").push(body.clone());
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
         self.threads.lock().expect("threads").push(thread);
@@ -57,12 +57,6 @@ impl Streams {
             }
             .boxed(),
             b"large" => async { Bytes::from(vec![7; 200_000]) }.boxed(),
-            b"push" => {
-                for number in 0..10_u8 {
-                    push.try_send(Bytes::from(vec![number])).expect("room");
-                }
-                async move { body }.boxed()
-            }
             _ => async move { body }.boxed(),
         }
     }
@@ -119,10 +113,9 @@ impl PeerService for Serving {
                     max_in_flight_bytes: bytes,
                 } => forwarding::serve(reader, writer, &peer, (messages, bytes), &*streams).await,
                 _ => {
-                    let (push, pushes) = mpsc::channel(100);
                     let calling = Arc::clone(&streams);
-                    let handler = move |_, body| Arc::clone(&calling).call(body, &push);
-                    serve_rpc(reader, writer, &peer, handler, pushes).await
+                    let handler = move |_, body| Arc::clone(&calling).call(body);
+                    serve_rpc(reader, writer, &peer, handler).await
                 }
             };
             streams.ended.lock().expect("ended").push(done.err().map(|error| error.code()));
@@ -169,7 +162,6 @@ pub(crate) fn small() -> Limits {
     limits.peers.max_frame = 100_000;
     limits.peers.in_flight_requests = 64;
     limits.peers.in_flight_messages = 64;
-    limits.peers.pushes = 4;
     limits
 }
 

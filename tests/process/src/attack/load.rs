@@ -44,7 +44,7 @@ impl LoadSize {
 /// Sessions that keep messages under way, until told to end.
 pub struct Load {
     recorder: Arc<HistoryRecorder>,
-    books: Arc<LoadCounters>,
+    counters: Arc<LoadCounters>,
     senders: JoinSet<()>,
 }
 
@@ -74,7 +74,7 @@ impl Load {
     /// Begins, with entities of this round only; the sessions are spread over the clients.
     #[must_use]
     pub fn start(clients: &[Client], seed: u64, round: u64, size: LoadSize) -> Self {
-        let (recorder, books) = (HistoryRecorder::new(), Arc::new(LoadCounters::default()));
+        let (recorder, counters) = (HistoryRecorder::new(), Arc::new(LoadCounters::default()));
         let mut senders = JoinSet::new();
         for place in 0..size.sessions + size.sessions.div_ceil(2) {
             let session = clients[place % clients.len()].session();
@@ -83,32 +83,32 @@ impl Load {
                 reads_only: place >= size.sessions,
                 client: place % clients.len(),
                 recorder: Arc::clone(&recorder),
-                books: Arc::clone(&books),
+                counters: Arc::clone(&counters),
                 rng: StdRng::seed_from_u64(seed.wrapping_add(place as u64)),
                 round,
                 size,
             };
             senders.spawn(sender.run());
         }
-        Self { recorder, books, senders }
+        Self { recorder, counters, senders }
     }
 
     /// How many commands have an outcome.
     #[must_use]
     pub fn done(&self) -> u64 {
-        self.books.done.load(Ordering::SeqCst)
+        self.counters.done.load(Ordering::SeqCst)
     }
 
     /// How many commands that were sent before a moment ([`now`]) have no outcome yet.
     #[must_use]
     pub fn unanswered_since(&self, moment: u64) -> usize {
-        self.books.waiting().values().filter(|(sent, _)| *sent < moment).count()
+        self.counters.waiting().values().filter(|(sent, _)| *sent < moment).count()
     }
 
     /// The same of one client's commands only.
     #[must_use]
     pub fn unanswered_at(&self, client: usize, moment: u64) -> usize {
-        let waiting = self.books.waiting();
+        let waiting = self.counters.waiting();
         waiting.values().filter(|(sent, at)| *sent < moment && *at == client).count()
     }
 
@@ -117,7 +117,7 @@ impl Load {
     /// # Errors
     /// The first that has.
     pub fn failed(&self) -> Result<()> {
-        match self.books.failed().first() {
+        match self.counters.failed().first() {
             Some(first) => bail!("a command has no final outcome: {first}"),
             None => Ok(()),
         }
@@ -128,12 +128,12 @@ impl Load {
     /// # Errors
     /// If a command ended without a final outcome.
     pub async fn end(mut self) -> Result<Arc<HistoryRecorder>> {
-        self.books.end.store(true, Ordering::SeqCst);
+        self.counters.end.store(true, Ordering::SeqCst);
         while let Some(sender) = self.senders.join_next().await {
             sender.context("a sender")?;
         }
         self.failed()?;
-        ensure!(self.books.waiting().is_empty(), "not everything was answered");
+        ensure!(self.counters.waiting().is_empty(), "not everything was answered");
         Ok(Arc::clone(&self.recorder))
     }
 }
@@ -143,7 +143,7 @@ struct Sender {
     client: usize,
     reads_only: bool,
     recorder: Arc<HistoryRecorder>,
-    books: Arc<LoadCounters>,
+    counters: Arc<LoadCounters>,
     rng: StdRng,
     round: u64,
     size: LoadSize,
@@ -153,11 +153,11 @@ impl Sender {
     async fn run(mut self) {
         let mut calls = FuturesUnordered::new();
         loop {
-            while calls.len() < self.size.in_flight && !self.books.end.load(Ordering::SeqCst) {
+            while calls.len() < self.size.in_flight && !self.counters.end.load(Ordering::SeqCst) {
                 let (kind, entity, method, arguments) = self.next();
                 let number = (kind == MessageKind::Command).then(|| {
-                    let number = self.books.number.fetch_add(1, Ordering::SeqCst);
-                    self.books.waiting().insert(number, (now(), self.client));
+                    let number = self.counters.number.fetch_add(1, Ordering::SeqCst);
+                    self.counters.waiting().insert(number, (now(), self.client));
                     number
                 });
                 let options = until_answered(kind);
@@ -169,13 +169,13 @@ impl Sender {
             match ended {
                 Err(error) if number.is_none() && is_superseded(&error) => {}
                 Err(error @ (NotRun { .. } | Unknown { .. } | Unanswered { .. })) => {
-                    self.books.failed().push(error.to_string());
+                    self.counters.failed().push(error.to_string());
                 }
                 _ => {}
             }
             if let Some(number) = number {
-                self.books.waiting().remove(&number);
-                self.books.done.fetch_add(1, Ordering::SeqCst);
+                self.counters.waiting().remove(&number);
+                self.counters.done.fetch_add(1, Ordering::SeqCst);
             }
             if !self.size.pace.is_zero() {
                 tokio::time::sleep(self.size.pace).await;

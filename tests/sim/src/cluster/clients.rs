@@ -1,5 +1,5 @@
-//! Clients of a cluster, by the product's own books: what is sent when, sent again, in doubt, given up or stamped anew
-//! is what [`ostraca_client::ledger`] says. What is here stands for the rest of a client: callers, and the time.
+//! Clients of a cluster, on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given up
+//! or restamped. This module plays the rest of a client: callers and time.
 //!
 //! A client has a connection, which its sessions share (`lines`), and goes to another gateway when its patience says so.
 
@@ -40,7 +40,7 @@ pub(super) struct Client {
     skew: i64,
 }
 
-/// A session: its books, and what is done with them.
+/// A session and its callers.
 pub(super) struct Session {
     pub(super) client: usize,
     pub(super) session: SimSession,
@@ -51,7 +51,7 @@ pub(super) struct Session {
 }
 
 impl World {
-    /// The time as books take it.
+    /// The current time, as an instant for the ledgers.
     fn instant(&self) -> Instant {
         self.begun + Duration::from_millis(self.now)
     }
@@ -74,11 +74,11 @@ impl World {
     pub(super) fn a_session(&mut self, client: usize) -> usize {
         let number = self.sessions.len();
         let (seed, off) = (self.rng.draw(), self.options.client_mutations.clone());
-        let mut books = SimSession::new(number, PRINCIPAL, seed, off);
-        books.ledger.set_limits(self.window());
+        let mut session = SimSession::new(number, PRINCIPAL, seed, off);
+        session.ledger.set_limits(self.window());
         self.sessions.push(Session {
             client,
-            session: books,
+            session,
             renamed: BTreeMap::new(),
             armed: None,
         });
@@ -126,7 +126,7 @@ impl World {
     /// A session whose messages all have their outcome may be another one from then on: many are short.
     fn maybe_another(&mut self, session: usize) -> usize {
         let it = &self.sessions[session];
-        let (client, used) = (it.client, it.session.intake.next_sequence() > 1);
+        let (client, used) = (it.client, it.session.admission.next_sequence() > 1);
         if !used || !it.session.unresolved.is_empty() || !self.rng.chance(30) {
             return session;
         }
@@ -149,7 +149,7 @@ impl World {
         called.until = self.now + deadline;
         let it = &mut self.sessions[session];
         let cluster_ms = self.clients[it.client].time.at(Duration::from_millis(self.now));
-        it.session.take((self.begun, self.now), cluster_ms, called, again);
+        it.session.take(self.begun, cluster_ms, called, again);
     }
 
     /// A session's round, as the client's task takes it: time passes, what may go out goes, callers hear their outcomes.
@@ -158,7 +158,7 @@ impl World {
         let it = &mut self.sessions[session];
         let client = it.client;
         let line = self.clients[client].connection;
-        it.session.intake.stamped(it.session.ledger.highest_restamp());
+        it.session.admission.stamped(it.session.ledger.highest_restamp());
         it.session.ledger.set_not_connected(line.is_none().then(|| {
             let mut absent = problem("not-connected", "there is no connection");
             absent.retryable = true;
@@ -343,7 +343,7 @@ impl World {
             it.session.ledger.complete_all(&why, now);
             for (former, called, _) in it.session.take_ended() {
                 let it = &mut self.sessions[session];
-                it.renamed.insert(former, it.session.intake.next_sequence());
+                it.renamed.insert(former, it.session.admission.next_sequence());
                 let left = called.until.saturating_sub(self.now);
                 self.take_call(session, called, left, None);
             }

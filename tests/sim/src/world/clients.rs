@@ -1,4 +1,4 @@
-//! Clients, by the product's own books: what they send, over a connection that may fall silent, and where it arrives.
+//! Clients, on the real ledger: what they send, over a connection that may fall silent, and where it arrives.
 //!
 //! There are no gateways: each copy goes straight to a node, and its answer comes back only on the connection that it
 //! went out on. A client that misses an answer for long takes its connection for broken, as over a silent network. Then
@@ -85,7 +85,7 @@ impl World {
         let called = PendingCall { until: self.now + patience, ..called };
         let it = &mut self.clients[client];
         let cluster_ms = it.time.at(Duration::from_millis(self.now));
-        it.session.take((self.begun, self.now), cluster_ms, called, again);
+        it.session.take(self.begun, cluster_ms, called, again);
     }
 
     fn instant(&self) -> Instant {
@@ -96,7 +96,7 @@ impl World {
     pub(super) fn drive(&mut self, client: usize) {
         let now = self.instant();
         let it = &mut self.clients[client].session;
-        it.intake.stamped(it.ledger.highest_restamp());
+        it.admission.stamped(it.ledger.highest_restamp());
         it.ledger.tick(now);
         while let Some(envelope) = self.clients[client].session.ledger.next_to_send(now).cloned() {
             self.send(client, envelope);
@@ -255,7 +255,7 @@ impl World {
     /// A client that has its answers may be another session from then on: many are short.
     fn maybe_another(&mut self, client: usize) -> usize {
         let it = &self.clients[client].session;
-        let ended = it.unresolved.is_empty() && it.intake.next_sequence() > 1;
+        let ended = it.unresolved.is_empty() && it.admission.next_sequence() > 1;
         if !ended || !self.rng.chance(30) {
             return client;
         }

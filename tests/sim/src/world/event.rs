@@ -19,7 +19,7 @@ pub(super) enum SimEvent {
     Issue {
         client: usize,
     },
-    /// A client's books have something to do.
+    /// A client's ledger has something to do.
     Session {
         client: usize,
     },

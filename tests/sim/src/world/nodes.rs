@@ -280,12 +280,12 @@ impl World {
                     self.tally.count("reply: no longer kept");
                 }
                 let ReplyTo { client, sequence, .. } = asker;
-                let books = &self.clients[client].session;
-                if let Some(sent) = books.unresolved.get(&sequence) {
+                let session = &self.clients[client].session;
+                if let Some(sent) = session.unresolved.get(&sequence) {
                     if sent.kind == MessageKind::Query {
                         self.tally.count("reply: query");
                     }
-                } else if books.history.iter().any(|o| o.sequence == sequence && o.command) {
+                } else if session.history.iter().any(|o| o.sequence == sequence && o.command) {
                     self.tally.count("reply: recorded outcome");
                 }
             }

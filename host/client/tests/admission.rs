@@ -12,56 +12,56 @@ const SESSION: SessionId = SessionId([1; 16]);
 const MESSAGES: usize = 65_536;
 const BYTES: usize = 64 << 20;
 
-fn code(intake: &mut CallAdmission, size: usize) -> Option<String> {
-    intake.admit(None, 100, size).err().map(|refused| refused.problem.code)
+fn code(admission: &mut CallAdmission, size: usize) -> Option<String> {
+    admission.admit(None, 100, size).err().map(|refused| refused.problem.code)
 }
 
 #[test]
 fn a_session_is_full_at_its_message_limit() {
-    let mut intake = CallAdmission::new(SESSION, 1);
+    let mut admission = CallAdmission::new(SESSION, 1);
     for _ in 0..MESSAGES {
-        assert_eq!(code(&mut intake, 0), None);
+        assert_eq!(code(&mut admission, 0), None);
     }
-    assert_eq!(code(&mut intake, 0).as_deref(), Some("session-full"));
-    intake.release(1, 0);
-    assert_eq!(code(&mut intake, 0), None);
-    assert_eq!(code(&mut intake, 0).as_deref(), Some("session-full"));
+    assert_eq!(code(&mut admission, 0).as_deref(), Some("session-full"));
+    admission.release(1, 0);
+    assert_eq!(code(&mut admission, 0), None);
+    assert_eq!(code(&mut admission, 0).as_deref(), Some("session-full"));
 }
 
 #[test]
 fn a_session_is_full_at_its_byte_limit() {
-    let mut intake = CallAdmission::new(SESSION, 1);
-    assert_eq!(code(&mut intake, BYTES + 1).as_deref(), Some("session-full"));
-    assert_eq!(code(&mut intake, BYTES), None);
+    let mut admission = CallAdmission::new(SESSION, 1);
+    assert_eq!(code(&mut admission, BYTES + 1).as_deref(), Some("session-full"));
+    assert_eq!(code(&mut admission, BYTES), None);
     for size in [1, 2] {
-        assert_eq!(code(&mut intake, size).as_deref(), Some("session-full"));
+        assert_eq!(code(&mut admission, size).as_deref(), Some("session-full"));
     }
-    intake.release(1, BYTES);
-    assert_eq!(code(&mut intake, 2), None);
+    admission.release(1, BYTES);
+    assert_eq!(code(&mut admission, 2), None);
 }
 
 #[test]
 fn an_id_has_a_sequence_and_a_creation_time() {
-    let mut intake = CallAdmission::new(SESSION, 1);
+    let mut admission = CallAdmission::new(SESSION, 1);
     for (sequence, created) in [(0, 5), (5, 0), (0, 0)] {
         let id = MessageId { session: SESSION, sequence, created_ms: created };
-        let refused = intake.admit(Some(id), 100, 0).expect_err("no such id");
+        let refused = admission.admit(Some(id), 100, 0).expect_err("no such id");
         assert_eq!(refused.problem.code, "invalid-message");
     }
     let id = MessageId { session: SESSION, sequence: 5, created_ms: 5 };
-    assert_eq!(intake.admit(Some(id), 100, 0), Ok(id));
+    assert_eq!(admission.admit(Some(id), 100, 0), Ok(id));
 }
 
 #[test]
 fn r17_creation_times_never_decrease_within_a_session() {
-    let mut intake = CallAdmission::new(SESSION, 1);
+    let mut admission = CallAdmission::new(SESSION, 1);
     let created =
-        |intake: &mut CallAdmission, at| intake.admit(None, at, 0).map(|id| id.created_ms);
-    assert_eq!(created(&mut intake, 100), Ok(100));
-    intake.stamped(500);
-    assert_eq!(created(&mut intake, 200), Ok(500));
-    intake.stamped(300);
-    assert_eq!(created(&mut intake, 501), Ok(501));
+        |admission: &mut CallAdmission, at| admission.admit(None, at, 0).map(|id| id.created_ms);
+    assert_eq!(created(&mut admission, 100), Ok(100));
+    admission.stamped(500);
+    assert_eq!(created(&mut admission, 200), Ok(500));
+    admission.stamped(300);
+    assert_eq!(created(&mut admission, 501), Ok(501));
 }
 
 fn refused(code: &str, time: u64) -> Reply {

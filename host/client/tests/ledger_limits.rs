@@ -1,4 +1,4 @@
-//! The books of a session, condition by condition: waits, windows, sizes and what ends a call.
+//! The ledger of a session, condition by condition: waits, windows, sizes and what ends a call.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn message(body: usize, now: Instant) -> OutgoingMessage {
     let envelope =
         Envelope { id: entity.id.to_string(), body: vec![7; body].into(), ..Envelope::default() };
     let deadline = now + DEADLINE;
-    OutgoingMessage { entity, envelope, called: now, created_ms: 100, deadline, is_resend: false }
+    OutgoingMessage { entity, envelope, created_ms: 100, deadline, is_resend: false }
 }
 
 fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u64) -> Reply {
