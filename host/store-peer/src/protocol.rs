@@ -252,15 +252,15 @@ pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// Decodes a request. Only requests that carry data may be larger than `max_question`, since a list of short
+/// Decodes a request. Only requests that carry data may be larger than `max_request`, since a list of short
 /// names takes many times its encoded size in memory.
 ///
 /// # Errors
 /// [`DecodeError`] says why it is invalid.
-pub fn decode_request(bytes: &[u8], max_question: usize) -> Result<Request, DecodeError> {
+pub fn decode_request(bytes: &[u8], max_request: usize) -> Result<Request, DecodeError> {
     let carries_data = matches!(bytes.get(1), Some(&COMMIT | &PUT_BLOB));
-    if bytes.len() > max_question && !carries_data {
-        return Err(DecodeError::TooLarge { bytes: bytes.len(), limit: max_question });
+    if bytes.len() > max_request && !carries_data {
+        return Err(DecodeError::TooLarge { bytes: bytes.len(), limit: max_request });
     }
     decode(bytes).map_err(|error| match (error, bytes) {
         (DecodeError::Malformed(_), [_, body @ ..]) if kind(body).is_some_and(|it| it >= CALLS) => {

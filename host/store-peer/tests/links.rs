@@ -331,7 +331,7 @@ fn an_oversized_call_is_split_without_losing_order() {
     else {
         panic!("{too_large:?}")
     };
-    assert!(why.contains("peer_max_frame"), "{why}");
+    assert!(why.contains("peers.max-frame"), "{why}");
 
     let kind = ScanKind::State(Entity::new("counter", "x"));
     let (limit, limit_bytes) = (1000, usize::MAX);

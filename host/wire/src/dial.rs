@@ -57,7 +57,7 @@ impl Dialer {
         match timeout(self.limits.hello_timeout, self.handshake(address)).await {
             Ok(done) => done,
             Err(_) => Err(Error::ConnectionLost(format!(
-                "no hello from {address} within {:?} (`hello-timeout`)",
+                "no hello from {address} within {:?} (`network.hello-timeout`)",
                 self.limits.hello_timeout
             ))),
         }

@@ -83,7 +83,7 @@ impl FrameReader {
             let until = *self.began.get_or_insert_with(Instant::now) + self.deadline;
             timeout_at(until, self.stream.read_chunks(&mut chunks)).await.map_err(|_| {
                 let text =
-                    format!("frame not complete after {:?} (`frame-timeout`)", self.deadline);
+                    format!("frame not complete after {:?} (`network.frame-timeout`)", self.deadline);
                 Error::violation(CloseCode::FrameTimeout, text)
             })?
         } else {
@@ -175,7 +175,7 @@ impl FrameWriter {
     pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
         while !self.is_flushed() {
             timeout(deadline, self.write_some()).await.map_err(|_| {
-                let text = format!("peer read no reply for {deadline:?} (`reply-timeout`)");
+                let text = format!("peer read no reply for {deadline:?} (`network.reply-timeout`)");
                 Error::violation(CloseCode::ReplyTimeout, text)
             })??;
         }

@@ -262,7 +262,7 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
         0x2 => {
             return Some(Error::Closed {
                 code: crate::close_code::CloseCode::TooManyConnections,
-                reason: "connection limit reached (`max-connections`)".into(),
+                reason: "connection limit reached (`network.max-connections`)".into(),
             });
         }
         n if n == alert(116) => ("no-certificate", "the node requires a certificate", ISSUE),

@@ -101,7 +101,7 @@ async fn a_dropped_reply_names_the_limit_that_was_reached() {
                 refused += 1;
                 let problem = reply.problem.clone().expect("a problem");
                 assert_eq!((reply.outcome(), &*problem.code), (given_up, "overloaded"));
-                assert_eq!(problem.details["setting"], "connection_bytes");
+                assert_eq!(problem.details["setting"], "network.connection-bytes");
                 assert!(problem.retryable && problem.retry_after_ms > 0, "{problem:?}");
             }
             assert!(results > 0 && refused > 0, "{results} and {refused}");
@@ -165,7 +165,7 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
         let refused = one(&link, "echo", b"x").await.expect("a reply");
         let problem = refused.problem.clone().expect("a problem");
         assert_eq!((refused.outcome(), &*problem.code), (Outcome::NotRun, "overloaded"));
-        assert_eq!(problem.details["setting"], "principal_bytes");
+        assert_eq!(problem.details["setting"], "network.principal-bytes");
         assert!(problem.message.contains("client/mallory"), "{}", problem.message);
         // Another one goes on.
         node.answers().await;
@@ -227,7 +227,7 @@ async fn connections_and_streams_are_shared_among_principals() {
         // Two places are left, for others than mallory.
         match node.try_link_of("mallory").await {
             Err(Error::Closed { code: CloseCode::TooManyConnections, reason }) => {
-                assert!(reason.contains("reserved_connections"), "{reason}");
+                assert!(reason.contains("network.reserved-connections"), "{reason}");
             }
             other => panic!("{:?}", other.err()),
         }
@@ -312,7 +312,7 @@ async fn a_stalled_upload_times_out_and_uses_one_permit() {
         let (_second, mut refused) = begin(&mallory).await;
         let problem = refusal(&mut refused).await;
         assert_eq!(problem.code, "overloaded");
-        assert_eq!(problem.details["setting"], "principal_uploads");
+        assert_eq!(problem.details["setting"], "network.principal-uploads");
         assert!(problem.retryable);
         // The other place is others'.
         let alice = node.link().await;

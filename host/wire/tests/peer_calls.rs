@@ -114,7 +114,7 @@ async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
         let held: Vec<_> = (0..64).map(|_| calls.call("hold".into())).collect();
         let error = calls.call("more".into()).await.expect_err("refused");
         assert_eq!(error.code(), "overloaded");
-        assert!(error.to_string().contains("`peer_calls`") && error.is_retryable(), "{error}");
+        assert!(error.to_string().contains("`peers.in-flight-requests`") && error.is_retryable(), "{error}");
         until(|| two.streams.calls() == 64).await;
         two.streams.release.notify_waiters();
         join_all(held).await.into_iter().for_each(|answer| assert!(answer.is_ok()));

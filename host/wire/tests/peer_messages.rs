@@ -64,7 +64,7 @@ async fn beyond_the_window_messages_stay_with_their_sender() {
         let mut batch: Vec<Forward> = (1..=100).map(|tag| forward(tag, "hold", b"")).collect();
         let error = messages.send(&mut batch).expect_err("full");
         assert_eq!(error.code(), "overloaded");
-        assert!(error.to_string().contains("`peer_messages`"), "{error}");
+        assert!(error.to_string().contains("`peers.in-flight-messages`"), "{error}");
         assert_eq!((batch.len(), batch[0].tag, messages.in_flight()), (36, 65, 64));
         assert_eq!(batch[0], forward(65, "hold", b""));
         until(|| two.streams.held() == 64).await;
@@ -169,7 +169,7 @@ async fn senders_that_share_a_stream_get_replies_in_turn() {
             } else {
                 let problem = reply.problem.clone().expect("a problem");
                 assert_eq!((reply.outcome(), &*problem.code), (Outcome::NotRun, "overloaded"));
-                assert_eq!(problem.details["setting"], "peer_message_bytes");
+                assert_eq!(problem.details["setting"], "peers.in-flight-message-bytes");
                 refused += 1;
             }
         }

@@ -62,7 +62,7 @@ impl<W> Ledger<W> {
         const FILLED_IN: usize = 64;
         let (size, body) = (envelope.encoded_len() + FILLED_IN, envelope.body.len());
         let (what, size, limit, setting) = if body > self.limits.max_message as usize {
-            ("body", body, self.limits.max_message, "max_message")
+            ("body", body, self.limits.max_message, "network.max-message")
         } else if size > self.limits.max_frame as usize {
             ("message", size, self.limits.max_frame, "max_frame")
         } else {

@@ -284,9 +284,9 @@ async fn a_node_that_does_not_know_the_store_is_named() {
 #[test]
 fn requests_not_sent_are_distinguished_from_those_in_doubt() {
     use ostraca_wire::Error;
-    let too_large = |what| Error::TooLarge { what, bytes: 2, limit: 1, setting: "peer_max_frame" };
+    let too_large = |what| Error::TooLarge { what, bytes: 2, limit: 1, setting: "peers.max-frame" };
     assert!(matches!(failure(Error::NotSent("x".into())), ChannelError::NotSent(_)));
-    let overloaded = Error::Overloaded { what: "calls", limit: 1, setting: "peer_calls" };
+    let overloaded = Error::Overloaded { what: "calls", limit: 1, setting: "peers.in-flight-requests" };
     assert!(matches!(failure(overloaded), ChannelError::NotSent(_)));
     assert!(matches!(failure(too_large("a call")), ChannelError::NotSent(_)));
     assert!(matches!(failure(too_large("an answer")), ChannelError::ResponseTooLarge(_)));

@@ -217,7 +217,7 @@ fn only_calls_that_carry_data_may_be_large() {
     let bytes = encode(&Request::Load(large)).unwrap();
     let error = decode_request(&bytes, 100).unwrap_err();
     assert_eq!(error, DecodeError::TooLarge { bytes: bytes.len(), limit: 100 });
-    assert!(error.to_string().contains("max_question"));
+    assert!(error.to_string().contains("exceeds the limit of"));
     let turns = encode(&Request::Commit(vec![turn(); 100])).unwrap();
     assert!(decode_request(&turns, 100).is_ok());
     let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: vec![0; 200].into() };

@@ -62,7 +62,7 @@ impl Budget {
     /// gets at most half of it, two get a third each, and there is always room for another one.
     pub(super) fn share(shared: Arc<ReplyBudget>, principal: &str) -> Self {
         let whose = format!("{principal} on a link between two nodes").into();
-        let level = Self::new("peer_message_bytes", whose, shared.limit);
+        let level = Self::new("peers.in-flight-message-bytes", whose, shared.limit);
         Self { reply_budget: Some(shared), ..level }
     }
 

@@ -68,13 +68,13 @@ impl Budgets {
         let reserved = limits.reserved_connections.min(most / MOST_RESERVED);
         let refused = |setting, most| Err(LimitReached { setting, limit: most });
         if mine >= limits.principal_connections {
-            return refused("principal_connections", limits.principal_connections);
+            return refused("network.principal-connections", limits.principal_connections);
         }
         if all >= most {
-            return refused("max_connections", most);
+            return refused("network.max-connections", most);
         }
         if mine > 0 && all >= most - reserved {
-            return refused("reserved_connections", reserved);
+            return refused("network.reserved-connections", reserved);
         }
         let window = send_window(limits, mine + 1, all + 1);
         Ok((place, self.connection(principal), window))
@@ -92,7 +92,7 @@ impl Budgets {
         let place = Permit { budgets: Arc::clone(self), principal, of_node: None, of_principal };
         match open < most {
             true => Ok(place),
-            false => Err(LimitReached { setting: "principal_streams", limit: most }),
+            false => Err(LimitReached { setting: "network.principal-streams", limit: most }),
         }
     }
 
@@ -126,12 +126,12 @@ impl Budgets {
             Permit { budgets: Arc::clone(self), principal, of_node: Some(of_node), of_principal };
         if mine >= limits.principal_uploads {
             return Err(LimitReached {
-                setting: "principal_uploads",
+                setting: "network.principal-uploads",
                 limit: limits.principal_uploads,
             });
         }
         if all >= limits.max_uploads {
-            return Err(LimitReached { setting: "max_uploads", limit: limits.max_uploads });
+            return Err(LimitReached { setting: "network.max-uploads", limit: limits.max_uploads });
         }
         Ok(place)
     }

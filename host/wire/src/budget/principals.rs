@@ -51,7 +51,7 @@ impl Budgets {
         Arc::new(Self {
             limits: limits.clone(),
             node: Arc::new(Budget::new(
-                "node_bytes",
+                "network.node-bytes",
                 "this node's clients".into(),
                 limits.node_bytes,
             )),
@@ -84,7 +84,7 @@ impl Budgets {
             known.purge_at = PURGE_THRESHOLD.max(known.by_name.len() * 2);
         }
         let name: Arc<str> = name.into();
-        let bytes = Budget::new("principal_bytes", name.clone(), self.limits.principal_bytes);
+        let bytes = Budget::new("network.principal-bytes", name.clone(), self.limits.principal_bytes);
         let principal = Arc::new(PrincipalUsage {
             name: name.clone(),
             bytes,
@@ -99,7 +99,7 @@ impl Budgets {
     /// The account of a client's connection.
     pub(super) fn connection(&self, principal: Arc<PrincipalUsage>) -> Arc<Account> {
         let most = self.limits.connection_bytes;
-        let level = Budget::new("connection_bytes", "this connection".into(), most);
+        let level = Budget::new("network.connection-bytes", "this connection".into(), most);
         Account::new(Some(level), principal, self.node.clone())
     }
 

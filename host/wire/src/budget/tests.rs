@@ -40,16 +40,16 @@ fn a_charge_counts_on_every_level_until_dropped() {
     let (_two, second) = account(&budgets, "client/a");
     let (_three, other) = account(&budgets, "client/b");
     let charge = first.charge(2 * MIB);
-    assert_eq!(setting(first.exceeded_budget()).as_deref(), Some("connection_bytes"));
+    assert_eq!(setting(first.exceeded_budget()).as_deref(), Some("network.connection-bytes"));
     assert_eq!(setting(second.exceeded_budget()), None);
     let another = second.charge(2 * MIB);
     assert_eq!(
         setting(budgets.forwarded_account("client/a").exceeded_budget()).as_deref(),
-        Some("principal_bytes")
+        Some("network.principal-bytes")
     );
     assert_eq!(setting(other.exceeded_budget()), None);
     let passed_on = budgets.forwarded_account("client/c").charge(4 * MIB);
-    assert_eq!(setting(other.exceeded_budget()).as_deref(), Some("node_bytes"));
+    assert_eq!(setting(other.exceeded_budget()).as_deref(), Some("network.node-bytes"));
     drop((charge, another, passed_on));
     assert_eq!((budgets.charged_bytes(), setting(other.exceeded_budget())), (0, None));
 }
@@ -62,7 +62,7 @@ fn messages_alone_do_not_exceed_the_reply_budget() {
     assert!(account.exceeded_budget().is_some());
     assert_eq!(message.exceeded_reply_budget(), None);
     message.set_reply_size(2 * MIB);
-    assert_eq!(setting(message.exceeded_reply_budget()).as_deref(), Some("connection_bytes"));
+    assert_eq!(setting(message.exceeded_reply_budget()).as_deref(), Some("network.connection-bytes"));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_reply_without_room_is_dropped_and_not_charged() {
     // The one that passes the limit is still taken: a reply of any size gets through alone.
     assert_eq!(second.try_charge_reply(3 * MIB), Ok(()));
     let full = third.try_charge_reply(MIB).expect_err("full");
-    assert!(full.to_string().contains("`connection_bytes` (2097152)"), "{full}");
+    assert!(full.to_string().contains("`network.connection-bytes` (2097152)"), "{full}");
     assert_eq!(budgets.charged_bytes(), 4 * MIB + 3 * OVERHEAD);
     // A short one says why, and is paid for.
     assert_eq!(third.try_charge_reply(OVERHEAD), Ok(()));
@@ -115,7 +115,7 @@ fn a_link_always_has_room_for_one_more_principal() {
     // Half of it, a half of the rest, and so on; each has one always.
     let (first, second) = (until_clogged(&a), until_clogged(&b));
     assert_eq!((first.len(), second.len()), (3, 2));
-    assert_eq!(setting(a.charge(0).exceeded_reply_budget()).as_deref(), Some("peer_message_bytes"));
+    assert_eq!(setting(a.charge(0).exceeded_reply_budget()).as_deref(), Some("peers.in-flight-message-bytes"));
     let third = until_clogged(&c);
     assert_eq!((third.len(), a.exceeded_budget(), c.exceeded_budget()), (1, None, None));
     let fourth = of("client/d").charge(0);
@@ -161,7 +161,7 @@ fn charges_of_a_principal_outlive_its_connections() {
     let charge = first.charge(4 * MIB);
     drop((place, first));
     let (_place, again) = account(&budgets, "client/a");
-    assert_eq!(setting(again.exceeded_budget()).as_deref(), Some("principal_bytes"));
+    assert_eq!(setting(again.exceeded_budget()).as_deref(), Some("network.principal-bytes"));
     drop(charge);
     assert_eq!(again.exceeded_budget(), None);
 }
@@ -171,12 +171,12 @@ fn the_last_connections_are_for_principals_without_one() {
     let budgets = Budgets::new(&limits());
     let mut places: Vec<_> = (0..16).map(|_| account(&budgets, "client/a")).collect();
     let refused = |name: &str| budgets.admit_connection(name).err().map(|refused| refused.setting);
-    assert_eq!(refused("client/a"), Some("reserved_connections"));
+    assert_eq!(refused("client/a"), Some("network.reserved-connections"));
     for name in ["client/op", "client/b", "client/c", "client/d"] {
         places.push(account(&budgets, name));
         assert!(refused(name).is_some(), "{name} has one");
     }
-    assert_eq!(refused("client/e"), Some("max_connections"));
+    assert_eq!(refused("client/e"), Some("network.max-connections"));
     places.clear();
     let many: Vec<_> = (0..16).map(|_| account(&budgets, "client/e")).collect();
     assert_eq!(many.len(), 16);
@@ -189,13 +189,13 @@ fn a_principal_gets_no_more_than_its_limits() {
     let (_one, first) = account(&budgets, "client/a");
     let _two = account(&budgets, "client/a");
     let refused = budgets.admit_connection("client/a").err().map(|refused| refused.setting);
-    assert_eq!(refused, Some("principal_connections"));
+    assert_eq!(refused, Some("network.principal-connections"));
     let (_three, other) = account(&budgets, "client/b");
 
     let streams: Vec<_> = (0..3).map(|_| budgets.admit_stream(&first).expect("a place")).collect();
     assert_eq!(
         budgets.admit_stream(&first).map(drop).map_err(|r| r.setting),
-        Err("principal_streams")
+        Err("network.principal-streams")
     );
     assert!(budgets.admit_stream(&other).is_ok());
     drop(streams);
@@ -204,11 +204,11 @@ fn a_principal_gets_no_more_than_its_limits() {
     let upload = budgets.admit_upload(&first).expect("a place");
     assert_eq!(
         budgets.admit_upload(&first).map(drop).map_err(|r| r.setting),
-        Err("principal_uploads")
+        Err("network.principal-uploads")
     );
     let second = budgets.admit_upload(&other).expect("a place");
     let third = budgets.forwarded_account("client/c");
-    assert_eq!(budgets.admit_upload(&third).map(drop).map_err(|r| r.setting), Err("max_uploads"));
+    assert_eq!(budgets.admit_upload(&third).map(drop).map_err(|r| r.setting), Err("network.max-uploads"));
     drop((upload, second));
     assert!(budgets.admit_upload(&third).is_ok());
 }

@@ -68,7 +68,7 @@ impl PeerDialer {
         match timeout(deadline, self.handshake(address, alpn, expect)).await {
             Ok(done) => done.map_err(|error| for_nodes(error, address)),
             Err(_) => Err(Error::ConnectionLost(format!(
-                "no hello from {address} within {deadline:?} (`hello-timeout`)"
+                "no hello from {address} within {deadline:?} (`network.hello-timeout`)"
             ))),
         }
     }

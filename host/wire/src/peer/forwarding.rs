@@ -83,8 +83,8 @@ impl MessageLink {
         sink: Arc<dyn ReplyHandler>,
     ) -> Self {
         let pending = Arc::new(PendingRequests::new(PendingLimits {
-            count: (bounds.in_flight_messages, "messages", "peer_messages"),
-            bytes: (bounds.in_flight_message_bytes, "bytes of messages", "peer_message_bytes"),
+            count: (bounds.in_flight_messages, "messages", "peers.in-flight-messages"),
+            bytes: (bounds.in_flight_message_bytes, "bytes of messages", "peers.in-flight-message-bytes"),
         }));
         let stop = CancellationToken::new();
         let (batch, waiting) = (Vec::new(), Arc::clone(&pending));
@@ -106,7 +106,7 @@ impl MessageLink {
                 let bytes = envelope.encoded_len();
                 if bytes + FRAME_OVERHEAD > self.frame as usize {
                     let (bytes, limit) = (bytes as u64, u64::from(self.frame));
-                    let (what, setting) = ("a message", "peer_max_frame");
+                    let (what, setting) = ("a message", "peers.max-frame");
                     return Err(Error::TooLarge { what, bytes, limit, setting });
                 }
                 pending.check(*tag, bytes as u64)?;
@@ -350,7 +350,7 @@ pub async fn serve<S: ForwardedMessageHandler>(
         },
         count_replies: false,
         max_reply_bytes: bounds.max_frame.saturating_sub(FRAME_OVERHEAD as u32),
-        setting: "peer_max_frame",
+        setting: "peers.max-frame",
         reply_timeout: peer.budgets.limits().reply_timeout,
     };
     let account = peer.budgets.forwarded_account(&format!("node/{}", peer.member.node));

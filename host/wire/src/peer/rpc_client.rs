@@ -50,8 +50,8 @@ impl RpcClient {
     #[must_use]
     pub fn new(writer: FrameWriter, reader: FrameReader, bounds: &NegotiatedLimits) -> Self {
         let most = PendingLimits {
-            count: (bounds.in_flight_requests, "calls", "peer_calls"),
-            bytes: (bounds.in_flight_request_bytes, "bytes of calls", "peer_call_bytes"),
+            count: (bounds.in_flight_requests, "calls", "peers.in-flight-requests"),
+            bytes: (bounds.in_flight_request_bytes, "bytes of calls", "peers.in-flight-request-bytes"),
         };
         let pending = PendingRequests::new(most);
         let shared = Arc::new(Inner { pending, last: AtomicU64::new(0), frame: bounds.max_frame });
@@ -138,7 +138,7 @@ impl Inner {
 
     fn too_large(&self, what: &'static str, bytes: u64) -> Error {
         let limit = u64::from(self.frame);
-        Error::TooLarge { what, bytes, limit, setting: "peer_max_frame" }
+        Error::TooLarge { what, bytes, limit, setting: "peers.max-frame" }
     }
 }
 

@@ -64,7 +64,7 @@ impl<S: Service> Inner<S> {
         if let (Some(alpn), Some(service)) = (alpn, &self.peers) {
             let most = self.limits.peers.max_connections;
             let Some(counted) = ConnectionGuard::one_more(&self.nodes, most) else {
-                return Err(self.refuse_connection(&connection, "peer_connections", most));
+                return Err(self.refuse_connection(&connection, "peers.max-connections", most));
             };
             let (runtime, service) = (service.runtime(alpn), Arc::clone(service));
             let serving = peers::connection(Arc::clone(self), service, alpn, connection, counted);
@@ -118,7 +118,7 @@ impl<S: Service> Inner<S> {
                 Err(error)
             }
             Err(_) => {
-                let text = format!("no hello within {deadline:?} (`hello-timeout`)");
+                let text = format!("no hello within {deadline:?} (`network.hello-timeout`)");
                 Err(dial::refuse(connection, CloseCode::HelloTimeout, text))
             }
         }
@@ -233,7 +233,7 @@ impl<S: Service> Inner<S> {
             first = timeout(deadline, reader.next()) => first,
         };
         let first = first.map_err(|_| {
-            let text = format!("no first frame within {deadline:?} (`open-timeout`)");
+            let text = format!("no first frame within {deadline:?} (`network.open-timeout`)");
             Error::violation(CloseCode::OpenTimeout, text)
         })?;
         first?.ok_or_else(|| Error::violation(CloseCode::TruncatedFrame, "an empty stream"))

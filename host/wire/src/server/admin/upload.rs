@@ -53,9 +53,9 @@ pub(super) async fn receive(
     let (size, most) = (deploy.component_size, limits.max_component);
     if size > most {
         let text =
-            format!("component of {size} bytes exceeds the limit of {most} (`max-component`)");
+            format!("component of {size} bytes exceeds the limit of {most} (`network.max-component`)");
         let mut large = problem("component-too-large", text);
-        large.details.insert("setting".into(), "max_component".into());
+        large.details.insert("setting".into(), "network.max-component".into());
         large.details.insert("limit".into(), most.to_string());
         return Ok(Err(large));
     }
@@ -101,12 +101,12 @@ async fn next(
         let text = match piece < end {
             true => {
                 format!(
-                    "no fragment received for {:?} (`upload-fragment-timeout`)",
+                    "no fragment received for {:?} (`network.upload-fragment-timeout`)",
                     limits.upload_fragment_timeout
                 )
             }
             false => {
-                format!("upload not complete after {:?} (`upload-timeout`)", limits.upload_timeout)
+                format!("upload not complete after {:?} (`network.upload-timeout`)", limits.upload_timeout)
             }
         };
         Error::violation(CloseCode::UploadTimeout, text)
