@@ -50,7 +50,7 @@ impl fmt::Display for Refused {
             Refused::InsufficientFunds { available } => {
                 write!(f, "only {available} cents can be withdrawn")
             }
-            Refused::InvalidAmount => f.write_str("an amount is at least one cent, and must fit"),
+            Refused::InvalidAmount => f.write_str("an amount must be at least one cent, and the balance must not overflow"),
         }
     }
 }

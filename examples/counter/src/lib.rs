@@ -40,8 +40,8 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::LimitReached { limit } => write!(f, "the counter may not pass {limit}"),
-            Refused::BelowValue => f.write_str("the limit may not lie below the present value"),
+            Refused::LimitReached { limit } => write!(f, "the counter may not exceed {limit}"),
+            Refused::BelowValue => f.write_str("the limit may not be below the current value"),
         }
     }
 }

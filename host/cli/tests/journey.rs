@@ -174,7 +174,7 @@ fn a_new_project_builds_deploys_and_answers() {
     assert_eq!((&status["healthy"], &status["node"]), (&true.into(), &"dev".into()));
     assert!(ok(dir, &["status"]).ends_with("no problems found\n"));
     let methods = ok(dir, &["methods", "hello"]);
-    assert!(methods.contains("last        query    The last greeting."), "{methods}");
+    assert!(methods.contains("last        query    Returns the last greeting."), "{methods}");
     values_are_shown(dir);
     schema_that_does_not_fit(dir, &source);
     assert_eq!(node.stop(), Some(0));
