@@ -50,7 +50,9 @@ impl fmt::Display for Refused {
             Refused::InsufficientFunds { available } => {
                 write!(f, "only {available} cents can be withdrawn")
             }
-            Refused::InvalidAmount => f.write_str("an amount must be at least one cent, and the balance must not overflow"),
+            Refused::InvalidAmount => f.write_str(
+                "an amount must be at least one cent, and the balance must not overflow",
+            ),
         }
     }
 }
@@ -95,7 +97,7 @@ impl Account {
     pub fn withdraw(&mut self, cents: i64) -> Result<i64, Refused> {
         positive(cents)?;
         let overdraft: i64 = state::get("overdraft").unwrap_or_default();
-        // Books first and checks afterwards: a refusal discards everything that the turn wrote.
+        // Updates the balance before the check: a refusal discards everything that the turn wrote.
         let balance = book(-cents)?;
         if balance < -overdraft {
             log::info!("refused a withdrawal of {cents}");

@@ -79,29 +79,29 @@ impl Deployer {
         self.check_ceilings(&manifest)?;
         let key = rows::type_key(&manifest.entity_type);
         // An upload that will be refused, or is already deployed, is not compiled.
-        let standing = self.current_deployment(&key).await?;
-        if let Some(standing) = &standing
-            && says(&standing.row, &upload.digest, &upload.manifest)
+        let current = self.current_deployment(&key).await?;
+        if let Some(current) = &current
+            && says(&current.row, &upload.digest, &upload.manifest)
         {
             // A repeated deploy finds what its first copy wrote, one revision above what it expected.
-            let revision = standing.row.revision;
+            let revision = current.row.revision;
             if let Some(expected) = upload.expected_revision
                 && ![expected, expected.saturating_add(1)].contains(&revision)
             {
                 return Err(changed(&manifest.entity_type, revision, expected));
             }
-            return self.ensure_loaded(standing, manifest, &upload).await;
+            return self.ensure_loaded(current, manifest, &upload).await;
         }
-        expected(&upload, &manifest, revision_of(standing.as_ref()))?;
+        expected(&upload, &manifest, revision_of(current.as_ref()))?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
         let _one_at_a_time = self.turn.lock().await;
         // Another deploy may have been written while this one was compiled.
-        let standing = self.current_deployment(&key).await?;
-        if let Some(standing) = &standing
-            && says(&standing.row, &upload.digest, &upload.manifest)
+        let current = self.current_deployment(&key).await?;
+        if let Some(current) = &current
+            && says(&current.row, &upload.digest, &upload.manifest)
         {
-            let CurrentDeployment { stored: found, row } = standing;
+            let CurrentDeployment { stored: found, row } = current;
             let kind = manifest.entity_type.clone();
             self.loader.on_deployed(
                 found.revision,
@@ -109,7 +109,7 @@ impl Deployer {
             );
             return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
-        let revision = revision_of(standing.as_ref());
+        let revision = revision_of(current.as_ref());
         expected(&upload, &manifest, revision)?;
         self.check_binding(&manifest).await?;
         let methods = program.methods().iter().map(|method| {
@@ -118,7 +118,7 @@ impl Deployer {
         });
         let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
         let size = upload.component.len() as u64;
-        let row = next_row(standing.as_ref(), upload.manifest, upload.digest, size, methods);
+        let row = next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
@@ -138,8 +138,8 @@ impl Deployer {
         }
         // Precedes the row too: entities may be activated as soon as the row exists.
         self.bind(&manifest).await?;
-        let stands = standing.as_ref().map(|it| it.stored.revision);
-        let cas = CompareAndSet { key, expected: stands, value: Some(value) };
+        let expected = current.as_ref().map(|it| it.stored.revision);
+        let cas = CompareAndSet { key, expected, value: Some(value) };
         let at = match self.cluster_store.compare_and_set(cas).await {
             Ok(at) => at,
             Err(CompareAndSetError::RevisionMismatch(now)) => {
@@ -195,11 +195,11 @@ impl Deployer {
     /// The upload is already deployed; makes sure this node has loaded it.
     async fn ensure_loaded(
         &self,
-        standing: &CurrentDeployment,
+        current: &CurrentDeployment,
         manifest: Manifest,
         upload: &Upload,
     ) -> Result<DeployResult, Problem> {
-        let CurrentDeployment { stored: found, row } = standing;
+        let CurrentDeployment { stored: found, row } = current;
         // This node's watch may be behind.
         self.loader.on_row_changed(found.clone());
         let reached = self.types.wait_for_revision(&manifest.entity_type, row.revision, HERE).await;
@@ -245,29 +245,29 @@ struct CurrentDeployment {
     row: TypeRow,
 }
 
-fn revision_of(standing: Option<&CurrentDeployment>) -> u64 {
-    standing.map_or(0, |it| it.row.revision)
+fn revision_of(current: Option<&CurrentDeployment>) -> u64 {
+    current.map_or(0, |it| it.row.revision)
 }
 
 /// The row of a new deployment that follows the current one.
 fn next_row(
-    standing: Option<&CurrentDeployment>,
+    current: Option<&CurrentDeployment>,
     manifest: String,
     component: [u8; 32],
     component_size: u64,
     methods: Vec<MethodEntry>,
 ) -> TypeRow {
-    let revision = revision_of(standing) + 1;
+    let revision = revision_of(current) + 1;
     // Keeps what another release has stored in the type's extension block.
-    let extensions = standing.map(|it| it.row.extensions.clone()).unwrap_or_default();
+    let extensions = current.map(|it| it.row.extensions.clone()).unwrap_or_default();
     TypeRow { revision, manifest, component_digest: component, component_size, methods, extensions }
 }
 
 /// Refuses an upload that expects another revision than the current one.
-fn expected(upload: &Upload, manifest: &Manifest, stands: u64) -> Result<(), Problem> {
+fn expected(upload: &Upload, manifest: &Manifest, revision: u64) -> Result<(), Problem> {
     match upload.expected_revision {
-        Some(expected) if expected != stands => {
-            Err(changed(&manifest.entity_type, stands, expected))
+        Some(expected) if expected != revision => {
+            Err(changed(&manifest.entity_type, revision, expected))
         }
         _ => Ok(()),
     }
@@ -319,10 +319,10 @@ fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Dep
     DeployResult { r#type: kind.into(), revision, digest, unchanged, ..DeployResult::default() }
 }
 
-fn changed(kind: &str, stands: u64, expected: u64) -> Problem {
+fn changed(kind: &str, revision: u64, expected: u64) -> Problem {
     problem(
         "revision-mismatch",
-        format!("the current revision of `{kind}` is {stands}, expected {expected}"),
+        format!("the current revision of `{kind}` is {revision}, expected {expected}"),
         "check `ostraca deployments`, then deploy again",
     )
 }

@@ -26,10 +26,10 @@ impl AdminService {
         loop {
             let (name, revision) = (deployed.r#type.as_str(), deployed.revision);
             let asking = asked.iter().map(|host| gateway.inspect_type(host, name));
-            let answers = join_all(asking).await;
+            let responses = join_all(asking).await;
             let mut waiting = Vec::new();
             let mut unanswered = Vec::new();
-            for (host, answer) in asked.into_iter().zip(answers) {
+            for (host, answer) in asked.into_iter().zip(responses) {
                 let node = host.node.to_string();
                 match answer.map(|at| progress(&at, revision)) {
                     Ok(Progress::Done) => continue,

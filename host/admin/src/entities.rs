@@ -39,9 +39,9 @@ fn check_of(cursor: &[u8]) -> [u8; CHECK] {
 /// Splits a cursor into its shard and the store's cursor within that shard. `None` if the checksum does not
 /// match, so no earlier page returned it.
 fn cursor(given: &[u8]) -> Option<(u32, &[u8])> {
-    let (said, check) = given.split_last_chunk::<CHECK>()?;
-    let (shard, rest) = said.split_first_chunk::<4>()?;
-    (*check == check_of(said)).then(|| (u32::from_be_bytes(*shard), rest))
+    let (payload, check) = given.split_last_chunk::<CHECK>()?;
+    let (shard, rest) = payload.split_first_chunk::<4>()?;
+    (*check == check_of(payload)).then(|| (u32::from_be_bytes(*shard), rest))
 }
 
 impl AdminService {
@@ -147,15 +147,15 @@ impl AdminService {
             asked.entry(owner.clone()).or_default().entry(info.shard).or_default().push(place);
         }
         let named = |place: &usize| Entity::new(&*page[*place].r#type, &*page[*place].id);
-        let looks = asked.iter().map(|(owner, shards)| {
+        let requests = asked.iter().map(|(owner, shards)| {
             let question = shards.iter().map(|(shard, places)| {
                 (ShardId(*shard), places.iter().map(named).collect::<Vec<_>>())
             });
             gateway.inspect(owner, question.collect())
         });
-        let answers = join_all(looks.collect::<Vec<_>>()).await;
+        let responses = join_all(requests.collect::<Vec<_>>()).await;
         let mut unanswered = Vec::new();
-        for (shards, answer) in asked.values().zip(answers) {
+        for (shards, answer) in asked.values().zip(responses) {
             match answer {
                 Ok(seen) => {
                     for (places, seen) in shards.values().zip(seen) {
@@ -275,10 +275,10 @@ mod tests {
 
     #[test]
     fn a_cursor_that_no_page_returned_is_refused() {
-        let said = [&7_u32.to_be_bytes()[..], b"key"].concat();
-        let given = [said.clone(), check_of(&said).to_vec()].concat();
+        let payload = [&7_u32.to_be_bytes()[..], b"key"].concat();
+        let given = [payload.clone(), check_of(&payload).to_vec()].concat();
         assert_eq!(cursor(&given), Some((7, &b"key"[..])));
-        for garbage in [&b""[..], b"garbage", b"more garbage than that", &said] {
+        for garbage in [&b""[..], b"garbage", b"more garbage than that", &payload] {
             assert_eq!(cursor(garbage), None, "{garbage:?}");
         }
         let changed = given.iter().enumerate().map(|(at, b)| if at == 5 { b ^ 1 } else { *b });

@@ -66,10 +66,10 @@ impl AdminService {
     }
 
     pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
-        let (answer, heard) = oneshot::channel();
+        let (answer, received) = oneshot::channel();
         // If the control thread has ended, it drops the sender and the caller sees that.
         let _ = self.control.send(control::Input::Plan(answer));
-        let plan = heard.await.map_err(|_| ostraca_wire::outcome::node_starting())?;
+        let plan = received.await.map_err(|_| ostraca_wire::outcome::node_starting())?;
         let moves = plan.into_iter().map(|(shard, from, to)| ShardMove {
             shard: shard.0,
             from: from.to_string(),
@@ -101,7 +101,7 @@ impl AdminService {
             let mut ticks = tokio::time::interval(STEP);
             let mut progress = RebalanceProgress::default();
             let mut quiet = tokio::time::Instant::now();
-            let mut told = None;
+            let mut reported = None;
             loop {
                 ticks.tick().await;
                 for event in events.after(last, usize::MAX) {
@@ -126,7 +126,7 @@ impl AdminService {
                 let began = progress.planned > 0 || progress.in_flight > 0;
                 progress.done = quiet.elapsed() >= QUIET || (nothing && !began);
                 // Only changes are sent.
-                if told != Some(progress)
+                if reported != Some(progress)
                     && parts.send(Ok(AdminUpdate::Rebalance(progress))).await.is_err()
                 {
                     return;
@@ -134,7 +134,7 @@ impl AdminService {
                 if progress.done {
                     return;
                 }
-                told = Some(progress);
+                reported = Some(progress);
             }
         });
         Ok(answer)

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::pool::HASH;
 use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SettingsRow, TimeRow};
 
-/// Writes the rows that never change during the cluster's life.
+/// Writes the rows that never change during the cluster's lifetime.
 ///
 /// # Errors
 /// [`Error::Store`], [`Error::RowConflict`] if the cluster already has them.

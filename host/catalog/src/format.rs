@@ -55,11 +55,11 @@ mod tests {
     use crate::bootstrap;
     use crate::rows::FORMAT;
 
-    async fn node(store: &MemoryStore, name: &str, standing: NodeStatus, format: u32) {
+    async fn node(store: &MemoryStore, name: &str, status: NodeStatus, format: u32) {
         let row = Row::Node(NodeRow {
             incarnation: Incarnation::default(),
             renewals: 0,
-            status: standing,
+            status,
             draining: false,
             store_available: true,
             roles: Roles::ALL,
@@ -77,7 +77,7 @@ mod tests {
         store.compare_and_set(CompareAndSet { key, expected, value }).await.expect("written");
     }
 
-    async fn stands(store: &MemoryStore) -> (u32, u32) {
+    async fn formats(store: &MemoryStore) -> (u32, u32) {
         let (row, _) =
             rows::read::<ClusterRow>(store, "cluster").await.expect("read").expect("a row");
         (row.format, row.target_format)
@@ -98,13 +98,13 @@ mod tests {
             error.contains("n2 (3)") && !error.contains("n1") && !error.contains("n3"),
             "{error}"
         );
-        assert_eq!(stands(&store).await, (FORMAT, FORMAT), "nothing was raised");
+        assert_eq!(formats(&store).await, (FORMAT, FORMAT), "nothing was raised");
         node(&store, "n2", NodeStatus::Live, next).await;
         raise(&store, next).await.expect("every live node reads it");
-        assert_eq!(stands(&store).await, (next, next));
+        assert_eq!(formats(&store).await, (next, next));
         raise(&store, next).await.expect("it stands");
         raise(&store, FORMAT).await.expect("it never goes back");
-        assert_eq!(stands(&store).await, (next, next));
+        assert_eq!(formats(&store).await, (next, next));
     }
 
     #[tokio::test]
@@ -120,6 +120,6 @@ mod tests {
         let error = intent.readable().expect_err("this release does not start now").to_string();
         assert!(error.contains("format 4") && error.contains("3 to 3"), "{error}");
         raise(&store, FORMAT + 1).await.expect("nobody is behind");
-        assert_eq!(stands(&store).await, (FORMAT + 1, FORMAT + 1));
+        assert_eq!(formats(&store).await, (FORMAT + 1, FORMAT + 1));
     }
 }

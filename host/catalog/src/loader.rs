@@ -146,11 +146,11 @@ impl Loader {
             let known =
                 rows::type_name(&row.key).is_some_and(|name| self.shared.rows().contains_key(name));
             match parse(row) {
-                Ok((standing, manifest)) if !known => {
+                Ok((deployed, manifest)) if !known => {
                     self.shared
                         .deps
                         .types
-                        .put(Arc::new(to_deployed_type(&standing, manifest, None)));
+                        .put(Arc::new(to_deployed_type(&deployed, manifest, None)));
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "cannot use a cached type"),
@@ -203,12 +203,12 @@ impl Shared {
     }
 
     async fn load(&self, name: &Arc<str>, at: u64, row: &StoredRow) -> Loaded {
-        let (standing, manifest) = match parse(row) {
+        let (deployed, manifest) = match parse(row) {
             Ok(parsed) => parsed,
             Err(error) => return Loaded::Broken(0, error.to_string()),
         };
         let Some(wasm) = &self.deps.wasm else {
-            return self.publish_if_current(at, to_deployed_type(&standing, manifest, None));
+            return self.publish_if_current(at, to_deployed_type(&deployed, manifest, None));
         };
         let mut pause = PAUSES.0;
         let mut compilations = 0;
@@ -216,18 +216,18 @@ impl Shared {
             if !self.is_current(name, at) {
                 return Loaded::Outdated;
             }
-            let why = match self.compile(wasm, &standing, &manifest).await {
+            let why = match self.compile(wasm, &deployed, &manifest).await {
                 Ok(program) => {
                     return self.publish_if_current(
                         at,
-                        to_deployed_type(&standing, manifest, Some(program)),
+                        to_deployed_type(&deployed, manifest, Some(program)),
                     );
                 }
-                Err(Failed::Permanent(why)) => return Loaded::Broken(standing.revision, why),
+                Err(Failed::Permanent(why)) => return Loaded::Broken(deployed.revision, why),
                 Err(Failed::CompilerExited(why)) => {
                     compilations += 1;
                     if compilations == COMPILATIONS {
-                        return Loaded::Broken(standing.revision, why);
+                        return Loaded::Broken(deployed.revision, why);
                     }
                     why
                 }
@@ -242,11 +242,11 @@ impl Shared {
     async fn compile(
         &self,
         wasm: &ostraca_wasm::WasmRuntime,
-        standing: &TypeRow,
+        deployed: &TypeRow,
         manifest: &Manifest,
     ) -> Result<Arc<ostraca_wasm::Program>, Failed> {
         let _permit = self.budget.acquire().await.map_err(|e| Failed::Transient(e.to_string()))?;
-        let component = match self.deps.entity_store.get_blob(standing.component_digest).await {
+        let component = match self.deps.entity_store.get_blob(deployed.component_digest).await {
             Ok(Some(component)) => component,
             // The component was stored before its row, so the store has lost it; it may be restored.
             Ok(None) => {
@@ -302,23 +302,23 @@ enum Failed {
 /// # Errors
 /// [`Error::InvalidRow`] names the row.
 pub fn parse(row: &StoredRow) -> Result<(TypeRow, Manifest), Error> {
-    let standing: TypeRow = rows::decode(row)?;
+    let deployed: TypeRow = rows::decode(row)?;
     let useless = |why: String| Error::InvalidRow(format!("`{}`: {why}", row.key));
-    let manifest = Manifest::parse(&standing.manifest, &row.key)
+    let manifest = Manifest::parse(&deployed.manifest, &row.key)
         .map_err(|error| useless(error.to_string()))?;
     if rows::type_name(&row.key) != Some(&*manifest.entity_type) {
         return Err(useless(format!("it holds the type `{}`", manifest.entity_type)));
     }
-    Ok((standing, manifest))
+    Ok((deployed, manifest))
 }
 
 /// Builds a type's entry from its row.
 pub fn to_deployed_type(
-    standing: &TypeRow,
+    deployed: &TypeRow,
     manifest: Manifest,
     program: Option<Arc<ostraca_wasm::Program>>,
 ) -> DeployedType {
-    let TypeRow { revision, component_digest: component, component_size, methods, .. } = standing;
+    let TypeRow { revision, component_digest: component, component_size, methods, .. } = deployed;
     DeployedType::new(*revision, manifest, methods, program, *component, *component_size)
 }
 

@@ -28,7 +28,7 @@ pub trait RowValue: Serialize + DeserializeOwned + Extensible {}
 
 impl<T: Serialize + DeserializeOwned + Extensible> RowValue for T {}
 
-/// `cluster`: what never changes during the cluster's life, and its format.
+/// `cluster`: what never changes during the cluster's lifetime, and its format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRow {
     /// The format in which records and rows may be written; raised by command once all nodes can read it.
@@ -195,7 +195,7 @@ impl MethodEntry {
 }
 
 impl Extensible for MethodEntry {
-    const NAME: &'static str = "MethodRow";
+    const NAME: &'static str = "MethodEntry";
     const FIELDS: &'static [u32] = &[SUMMARY];
 }
 

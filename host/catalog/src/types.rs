@@ -212,7 +212,7 @@ impl TypeRegistry {
         revision: u64,
         most: Duration,
     ) -> Result<(), TypeUnavailable> {
-        let look = |types: &Self| {
+        let find = |types: &Self| {
             if types.get(name).is_some_and(|entry| entry.revision >= revision) {
                 return Some(Ok(()));
             }
@@ -221,7 +221,7 @@ impl TypeRegistry {
                 _ => None,
             }
         };
-        self.until(most, look).await.unwrap_or(Err(TypeUnavailable::Loading))
+        self.until(most, find).await.unwrap_or(Err(TypeUnavailable::Loading))
     }
 
     /// Waits until nothing is being loaded. Returns whether that was so within `most`.
@@ -288,12 +288,12 @@ impl TypeRegistry {
         self.0.table.send_modify(|_| ());
     }
 
-    async fn until<T>(&self, most: Duration, look: impl Fn(&Self) -> Option<T>) -> Option<T> {
+    async fn until<T>(&self, most: Duration, find: impl Fn(&Self) -> Option<T>) -> Option<T> {
         let mut changes = self.0.table.subscribe();
         let found = async {
             loop {
                 changes.mark_unchanged();
-                if let Some(found) = look(self) {
+                if let Some(found) = find(self) {
                     return Some(found);
                 }
                 changes.changed().await.ok()?;
@@ -347,8 +347,8 @@ mod tests {
         let types = TypeRegistry::default();
         let name: Arc<str> = "counter".into();
         types.put(Arc::new(known("counter", 1)));
-        let of_last_life = types.get_runnable("counter").err();
-        assert_eq!(of_last_life, Some(TypeUnavailable::Loading), "known, and not compiled");
+        let before_restart = types.get_runnable("counter").err();
+        assert_eq!(before_restart, Some(TypeUnavailable::Loading), "known, and not compiled");
         types.loading(&name);
         assert!(!types.wait_until_loaded(Duration::ZERO).await);
         let waits = tokio::spawn({
@@ -373,8 +373,8 @@ mod tests {
         let types = TypeRegistry::default();
         types.put(Arc::new(known("counter", 2)));
         assert_eq!(types.wait_for_revision("counter", 2, Duration::ZERO).await, Ok(()));
-        let late = types.wait_for_revision("counter", 3, Duration::from_millis(1)).await;
-        assert_eq!(late, Err(TypeUnavailable::Loading));
+        let outcome = types.wait_for_revision("counter", 3, Duration::from_millis(1)).await;
+        assert_eq!(outcome, Err(TypeUnavailable::Loading));
         let waits = tokio::spawn({
             let types = types.clone();
             async move { types.wait_for_revision("counter", 3, Duration::from_secs(3_600)).await }

@@ -111,15 +111,15 @@ pub(crate) fn span(ms: u64) -> String {
     if rest == 0 {
         return format!("{ms} ms");
     }
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     for (unit, name) in UNITS {
-        if rest >= unit || !words.is_empty() {
-            words.push((rest / unit, name));
+        if rest >= unit || !parts.is_empty() {
+            parts.push((rest / unit, name));
             rest %= unit;
         }
     }
-    let words = words.into_iter().take(2).filter(|(count, _)| *count > 0);
-    words.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(" ")
+    let parts = parts.into_iter().take(2).filter(|(count, _)| *count > 0);
+    parts.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(" ")
 }
 
 /// A wall-clock time in UTC, in the usual form of logs.
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_shown_in_its_two_largest_units() {
-        for (ms, said) in [
+        for (ms, text) in [
             (0, "0 ms"),
             (999, "999 ms"),
             (61_500, "1 min 1 s"),
@@ -153,7 +153,7 @@ mod tests {
             (3_605_000, "1 h"),
             (90_000_000, "1 d 1 h"),
         ] {
-            assert_eq!(span(ms), said);
+            assert_eq!(span(ms), text);
         }
     }
 

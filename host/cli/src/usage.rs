@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn json_is_recognised_in_arguments_that_do_not_parse() {
-        let wants = |words: &[&str]| wants_json(words.iter().map(OsString::from));
+        let wants = |args: &[&str]| wants_json(args.iter().map(OsString::from));
         assert!(wants(&["sendd", "--output", "json"]));
         assert!(wants(&["--output=json", "status", "--no-such"]));
         assert!(!wants(&["send", "a/b", "m", "--output", "table"]));

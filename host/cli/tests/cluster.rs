@@ -82,12 +82,12 @@ impl Service for Stage {
 }
 
 fn nodes() -> Nodes {
-    let node = |name: &str, standing: NodeStatus, shards| NodeState {
+    let node = |name: &str, status: NodeStatus, shards| NodeState {
         name: name.into(),
         incarnation: "3-00000000deadbeef".into(),
         roles: vec!["manager".into(), "host".into(), "gateway".into()],
         addresses: vec![format!("10.0.0.{shards}:7411")],
-        status: standing.into(),
+        status: status.into(),
         version: "0.1.0".into(),
         registered_for_ms: 3_723_000,
         renewals: 4_964,
@@ -245,7 +245,7 @@ impl Theatre {
     fn open() -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let ca = Ca::create(ClusterId(7)).expect("an authority");
-        let facts = NodeDescriptor {
+        let descriptor = NodeDescriptor {
             cluster: ca.cluster(),
             store_id: 7,
             node: "n1".into(),
@@ -259,7 +259,7 @@ impl Theatre {
             &identity.expect("an identity"),
             &trust.expect("trust"),
             Limits::default(),
-            facts,
+            descriptor,
             Arc::new(Stage),
         );
         let server = server.expect("bound");
@@ -274,23 +274,23 @@ impl Theatre {
     }
 
     /// Runs a command: exit code, standard output, standard error.
-    fn ostraca(&self, words: &[&str]) -> (i32, String, String) {
+    fn ostraca(&self, args: &[&str]) -> (i32, String, String) {
         let mut command = Command::cargo_bin("ostraca").expect("the binary");
         command
             .current_dir(self.dir.path())
             .env_remove("RUST_LOG")
             .timeout(Duration::from_secs(60));
         command.env("OSTRACA_PROFILE", self.dir.path().join("profile.toml"));
-        let output = command.args(words).output().expect("it runs");
+        let output = command.args(args).output().expect("it runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&self.address, "ADDRESS");
         (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
     }
 
     /// The same for people and for programs, held against the golden texts of that name.
-    fn shows(&self, name: &str, exit: i32, words: &[&str]) {
+    fn shows(&self, name: &str, exit: i32, args: &[&str]) {
         for (name, format) in [(format!("{name}.txt"), "table"), (format!("{name}.json"), "json")] {
-            let (code, out, err) = self.ostraca(&[&["--output", format], words].concat());
-            assert_eq!((code, err.as_str()), (exit, ""), "{words:?}: {out}");
+            let (code, out, err) = self.ostraca(&[&["--output", format], args].concat());
+            assert_eq!((code, err.as_str()), (exit, ""), "{args:?}: {out}");
             same(&name, &out);
         }
     }
@@ -336,12 +336,12 @@ fn an_unhealthy_cluster_is_exit_code_8() {
 #[test]
 fn entities_of_an_unresponsive_owner_come_from_the_store() {
     let theatre = Theatre::open();
-    let words = &["entities", "--shard", "3"];
-    let (code, out, err) = theatre.ostraca(words);
+    let args = &["entities", "--shard", "3"];
+    let (code, out, err) = theatre.ostraca(args);
     assert_eq!(code, 3, "{out}{err}");
     same("entities-unanswered.txt", &out);
     same("entities-unanswered.err", &err);
-    let (code, out, err) = theatre.ostraca(&[&["--output", "json"], &words[..]].concat());
+    let (code, out, err) = theatre.ostraca(&[&["--output", "json"], &args[..]].concat());
     let (out, err): (serde_json::Value, serde_json::Value) =
         (serde_json::from_str(&out).expect("JSON"), serde_json::from_str(&err).expect("JSON"));
     assert_eq!((code, &err["error"]["code"]), (3, &"owner-unresponsive".into()));

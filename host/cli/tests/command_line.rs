@@ -7,9 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-fn ostraca(dir: &Path, words: &[&str]) -> Command {
+fn ostraca(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
-    command.args(words).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
+    command.args(args).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
     command
 }
 
@@ -23,9 +23,9 @@ fn run(mut command: Command) -> (Option<i32>, String, String) {
 }
 
 /// The error that a command ends with, as JSON.
-fn error(dir: &Path, exit: i32, words: &[&str]) -> Value {
-    let (code, out, err) = run(ostraca(dir, &[words, &["--output", "json"]].concat()));
-    assert_eq!((code, out.as_str()), (Some(exit), ""), "{words:?}: {err}");
+fn error(dir: &Path, exit: i32, args: &[&str]) -> Value {
+    let (code, out, err) = run(ostraca(dir, &[args, &["--output", "json"]].concat()));
+    assert_eq!((code, out.as_str()), (Some(exit), ""), "{args:?}: {err}");
     let error: Value = serde_json::from_str(&err).expect("JSON on standard error");
     assert_eq!(error["error"]["exit"], exit, "{error}");
     error["error"].clone()
@@ -36,24 +36,24 @@ struct Dev {
     process: Child,
     address: String,
     /// What it said until the line that ends its greeting.
-    said: Vec<String>,
+    lines: Vec<String>,
 }
 
 impl Dev {
-    fn start(dir: &Path, words: &[&str]) -> Self {
-        let words = [&["dev"], words].concat();
-        let mut process = ostraca(dir, &words)
+    fn start(dir: &Path, args: &[&str]) -> Self {
+        let args = [&["dev"], args].concat();
+        let mut process = ostraca(dir, &args)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("starts");
-        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
-        let mut said: Vec<String> = Vec::new();
-        while said.last().is_none_or(|line| !line.starts_with("  ostraca deploy")) {
-            said.push(lines.next().expect("a line").expect("text"));
+        let mut output = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let mut lines: Vec<String> = Vec::new();
+        while lines.last().is_none_or(|line| !line.starts_with("  ostraca deploy")) {
+            lines.push(output.next().expect("a line").expect("text"));
         }
-        let address = said[0].rsplit(' ').next().expect("its address").into();
-        Self { process, address, said }
+        let address = lines[0].rsplit(' ').next().expect("its address").into();
+        Self { process, address, lines }
     }
 
     fn stop(mut self) {
@@ -73,13 +73,13 @@ impl Drop for Dev {
 #[test]
 fn usage_errors_are_json_when_json_is_requested() {
     let dir = tempfile::tempdir().expect("a directory");
-    for words in [
+    for args in [
         &["sendd"][..],
         &["send", "counter/alice"],
         &["send", "counter/alice", "get", "--timeout", "soon"],
         &["drain", "n1", "--undo", "--timeout", "1s"],
     ] {
-        let error = error(dir.path(), 2, words);
+        let error = error(dir.path(), 2, args);
         assert_eq!(error["code"], "usage", "{error}");
         let message = error["message"].as_str().expect("a message");
         assert!(!message.is_empty() && !message.contains("error:"), "{message:?}");
@@ -99,8 +99,8 @@ fn a_directory_argument_means_the_configuration_in_it() {
     let dir = dir.path();
     let made = ["init", "n1", "--listen", "127.0.0.1:0", "--shards", "1"];
     assert_eq!(run(ostraca(dir, &made)).0, Some(0));
-    for words in [&["config", "check", "n1"][..], &["config", "show", "n1"]] {
-        assert_eq!(run(ostraca(dir, words)).0, Some(0), "{words:?}");
+    for args in [&["config", "check", "n1"][..], &["config", "show", "n1"]] {
+        assert_eq!(run(ostraca(dir, args)).0, Some(0), "{args:?}");
     }
     // It is read: what is wrong comes after it.
     std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
@@ -132,10 +132,10 @@ fn the_deadline_includes_the_time_to_connect() {
     let issue = ["ca", "issue", "client", "me", "--ca", "n1/ca", "--address", &at];
     assert_eq!(run(ostraca(dir, &issue)).0, Some(0));
     for verb in ["send", "tell"] {
-        let words = [verb, "a/b", "get", "--profile", "me.toml", "--timeout", "300ms"];
-        let late = error(dir, 3, &words);
-        assert_eq!(late["code"], "no-node-reachable", "{late}");
-        assert!(late["message"].as_str().is_some_and(|it| it.contains("300ms")), "{late}");
+        let args = [verb, "a/b", "get", "--profile", "me.toml", "--timeout", "300ms"];
+        let error = error(dir, 3, &args);
+        assert_eq!(error["code"], "no-node-reachable", "{error}");
+        assert!(error["message"].as_str().is_some_and(|it| it.contains("300ms")), "{error}");
     }
 }
 
@@ -148,14 +148,14 @@ fn a_dev_node_reuses_its_address_while_it_is_free() {
     first.stop();
     let second = Dev::start(dir, &[]);
     assert_eq!(second.address, address);
-    assert!(!second.said.iter().any(|line| line.contains("is in use")), "{:?}", second.said);
+    assert!(!second.lines.iter().any(|line| line.contains("is in use")), "{:?}", second.lines);
     second.stop();
     // Something else has it now.
     let taken = UdpSocket::bind(&address).expect("the port");
     let third = Dev::start(dir, &[]);
     assert_ne!(third.address, address);
-    let told = |line: &String| line.contains(&address) && line.contains("is in use");
-    assert!(third.said.iter().any(told), "{:?}", third.said);
+    let warned = |line: &String| line.contains(&address) && line.contains("is in use");
+    assert!(third.lines.iter().any(warned), "{:?}", third.lines);
     // Clients in the folder find it all the same.
     assert_eq!(run(ostraca(dir, &["status"])).0, Some(0));
     drop(taken);
@@ -168,8 +168,8 @@ fn the_environment_profile_wins_and_a_difference_is_noted() {
         (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     let (here, there) = (here.path(), there.path());
     let (node, other) = (Dev::start(here, &[]), Dev::start(there, &[]));
-    let with = |variable: &Path, words: &[&str]| {
-        let mut command = ostraca(here, words);
+    let with = |variable: &Path, args: &[&str]| {
+        let mut command = ostraca(here, args);
         command.env("OSTRACA_PROFILE", variable);
         run(command)
     };
@@ -218,8 +218,8 @@ fn verbose_logs_what_the_client_does() {
 fn rebalance_and_its_dry_run_have_the_same_json_keys() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Dev::start(dir.path(), &[]);
-    let shape = |words: &[&str]| {
-        let (code, out, err) = run(ostraca(dir.path(), words));
+    let shape = |args: &[&str]| {
+        let (code, out, err) = run(ostraca(dir.path(), args));
         assert_eq!(code, Some(0), "{err}");
         let it: Value = serde_json::from_str(&out).expect("JSON");
         let names: Vec<_> = it.as_object().expect("an object").keys().cloned().collect();

@@ -93,7 +93,7 @@ fn errors_are_json_when_json_is_requested() {
 
 #[test]
 fn the_help_lists_every_command_and_exit_code() {
-    for (name, words) in [
+    for (name, args) in [
         ("help", &["--help"][..]),
         ("help-send", &["send", "--help"]),
         ("help-run", &["run", "--help"]),
@@ -106,7 +106,7 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-cluster", &["cluster", "--help"]),
         ("help-entities", &["entities", "--help"]),
     ] {
-        let shown = ostraca().args(words).assert().success();
+        let shown = ostraca().args(args).assert().success();
         same(&format!("{name}.txt"), &shown.get_output().stdout);
     }
 }
@@ -114,7 +114,7 @@ fn the_help_lists_every_command_and_exit_code() {
 #[test]
 fn impossible_arguments_are_usage_errors() {
     let long = format!("counter/{}", "x".repeat(513));
-    for words in [
+    for args in [
         &["sendd"][..],
         &["send", "counter", "get"],
         &["send", "/alice", "get"],
@@ -143,7 +143,7 @@ fn impossible_arguments_are_usage_errors() {
         &["init", "n2", "--join", "127.0.0.1:1", "--ca", "ca", "--shards", "8"],
         &["init", "n2", "--roles", "host"],
     ] {
-        ostraca().args(words).assert().code(2).stdout("");
+        ostraca().args(args).assert().code(2).stdout("");
     }
 }
 

@@ -7,33 +7,33 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn ostraca(dir: &Path, words: &[&str]) -> Command {
+fn ostraca(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
-    command.args(words).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
+    command.args(args).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
     // A target directory of its own: another build must not replace what is read here.
     command.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("journey"));
     command
 }
 
-fn run(dir: &Path, words: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = ostraca(dir, words).output().expect("runs");
+fn run(dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = ostraca(dir, args).output().expect("runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (status.code(), text(stdout), text(stderr))
 }
 
-fn ok(dir: &Path, words: &[&str]) -> String {
-    let (code, out, err) = run(dir, words);
-    assert_eq!(code, Some(0), "{words:?}: {out}{err}");
+fn ok(dir: &Path, args: &[&str]) -> String {
+    let (code, out, err) = run(dir, args);
+    assert_eq!(code, Some(0), "{args:?}: {out}{err}");
     out
 }
 
-fn refused(dir: &Path, exit: i32, code: &str, words: &[&str]) -> String {
-    let (found, out, err) = run(dir, words);
-    assert_eq!(found, Some(exit), "{words:?}: {out}{err}");
-    assert!(err.starts_with(&format!("{code}\n")), "{words:?}: {err}");
-    assert_eq!(out, "", "{words:?}");
+fn refused(dir: &Path, exit: i32, code: &str, args: &[&str]) -> String {
+    let (found, out, err) = run(dir, args);
+    assert_eq!(found, Some(exit), "{args:?}: {out}{err}");
+    assert!(err.starts_with(&format!("{code}\n")), "{args:?}: {err}");
+    assert_eq!(out, "", "{args:?}");
     err
 }
 
@@ -44,8 +44,8 @@ struct Node {
 }
 
 impl Node {
-    fn start(dir: &Path, words: &[&str]) -> Self {
-        let mut child = ostraca(dir, words)
+    fn start(dir: &Path, args: &[&str]) -> Self {
+        let mut child = ostraca(dir, args)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -64,7 +64,7 @@ impl Node {
     fn stop(mut self) -> Option<i32> {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             if let Some(status) = self.process.try_wait().expect("waits") {
                 return status.code();
@@ -161,8 +161,8 @@ fn a_new_project_builds_deploys_and_answers() {
     assert!(err.contains("overflow"), "{err}");
     let err = refused(dir, 5, "panicked", &["send", "hello/alice", "now"]);
     assert!(err.contains("a guest has no clock"), "{err}");
-    let words = ["send", "hello/alice", "greet", "\" \"", "--output", "json"];
-    let (_, _, err) = run(dir, &words);
+    let args = ["send", "hello/alice", "greet", "\" \"", "--output", "json"];
+    let (_, _, err) = run(dir, &args);
     let error: serde_json::Value = serde_json::from_str(&err).expect("JSON");
     assert!(error["error"]["details"]["version"].is_u64(), "{error}");
 
@@ -187,23 +187,23 @@ fn a_new_project_builds_deploys_and_answers() {
 
 /// A deadline passes while the turn runs: the outcome is unknown, and the command that is printed finds it out.
 fn outcome_in_doubt(dir: &Path) {
-    let words = ["send", "hello/alice", "slow", "3000000000", "--timeout", "300ms"];
-    let (code, out, err) = run(dir, &words);
+    let args = ["send", "hello/alice", "slow", "3000000000", "--timeout", "300ms"];
+    let (code, out, err) = run(dir, &args);
     assert_eq!((code, out.as_str()), (Some(6), ""), "{err}");
     assert!(err.contains("`ostraca status`"), "{err}");
     let again = err.lines().find_map(|line| line.trim().strip_prefix("ostraca ")).expect(&err);
-    let mut words: Vec<_> = again.split(' ').collect();
-    assert_eq!(words[..5], ["send", "hello/alice", "slow", "3000000000", "--id"]);
-    words.extend(["--timeout", "60s"]);
-    assert_eq!(ok(dir, &words), "2\n");
-    assert_eq!(ok(dir, &words), "2\n");
-    let id = words[5];
+    let mut args: Vec<_> = again.split(' ').collect();
+    assert_eq!(args[..5], ["send", "hello/alice", "slow", "3000000000", "--id"]);
+    args.extend(["--timeout", "60s"]);
+    assert_eq!(ok(dir, &args), "2\n");
+    assert_eq!(ok(dir, &args), "2\n");
+    let id = args[5];
     refused(dir, 5, "id-reused", &["send", "hello/alice", "greet", "\"other\"", "--id", id]);
 }
 
-fn inspected(dir: &Path, words: &[&str]) -> serde_json::Value {
-    let words = [&["inspect", "hello/alice", "--output", "json"], words].concat();
-    serde_json::from_str(&ok(dir, &words)).expect("JSON")
+fn inspected(dir: &Path, args: &[&str]) -> serde_json::Value {
+    let args = [&["inspect", "hello/alice", "--output", "json"], args].concat();
+    serde_json::from_str(&ok(dir, &args)).expect("JSON")
 }
 
 fn values_are_shown(dir: &Path) {
@@ -231,8 +231,8 @@ fn schema_that_does_not_fit(dir: &Path, source: &Path) {
     let status: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     let problem = &status["problems"][0];
     assert_eq!((code, &problem["code"]), (Some(8), &"entities-failing".into()), "{status}");
-    let said = problem["message"].as_str().expect("a text");
-    assert!(said.contains("1 entity of `hello`") && said.contains("hello/alice"), "{said}");
+    let text = problem["message"].as_str().expect("a text");
+    assert!(text.contains("1 entity of `hello`") && text.contains("hello/alice"), "{text}");
     assert!(problem["help"].as_str().is_some_and(|it| it.contains("previous one")), "{status}");
     assert_eq!(status["metrics"]["failing_entities"], 1, "{status}");
     let failure = inspected(dir, &[])["last_failure"].clone();
@@ -253,23 +253,23 @@ fn schema_that_does_not_fit(dir: &Path, source: &Path) {
 /// A deadline passes while a query runs: nothing is in doubt, whether the caller says that it is a query or not.
 fn query_without_an_answer(dir: &Path) {
     for flags in [&[][..], &["--query"]] {
-        let words = ["send", "hello/carol", "ponder", "3000000000", "--timeout", "500ms"];
-        let err = refused(dir, 5, "query-unanswered", &[&words[..], flags].concat());
+        let args = ["send", "hello/carol", "ponder", "3000000000", "--timeout", "500ms"];
+        let err = refused(dir, 5, "query-unanswered", &[&args[..], flags].concat());
         assert!(err.contains("changed nothing") && err.contains("ostraca status"), "{err}");
         assert!(!err.contains("--id"), "{err}");
     }
 }
 
 /// Asks until the answer is as wanted.
-fn until(dir: &Path, words: &[&str], wanted: impl Fn(Option<i32>, &serde_json::Value) -> bool) {
-    let until = Instant::now() + PATIENCE;
+fn until(dir: &Path, args: &[&str], wanted: impl Fn(Option<i32>, &serde_json::Value) -> bool) {
+    let until = Instant::now() + TIMEOUT;
     loop {
-        let (code, out, err) = run(dir, &[words, &["--output", "json"]].concat());
+        let (code, out, err) = run(dir, &[args, &["--output", "json"]].concat());
         let value = serde_json::from_str(&out).unwrap_or_default();
         if wanted(code, &value) {
             return;
         }
-        assert!(Instant::now() < until, "{words:?}: {code:?} {out}{err}");
+        assert!(Instant::now() < until, "{args:?}: {code:?} {out}{err}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -295,7 +295,7 @@ fn a_second_node_joins_drains_dies_and_returns() {
     let first = Node::start(dir, &["run", "--config", "n1/ostraca.toml"]);
     let at = first.address.as_str();
     ok(dir, &["ca", "issue", "client", "me", "--ca", "n1/ca", "--out", "me", "--address", at]);
-    let ask = |words: &[&'static str]| [words, &["--profile", "me/me.toml"]].concat();
+    let ask = |args: &[&'static str]| [args, &["--profile", "me/me.toml"]].concat();
     let shares = |of: [u32; 2]| {
         move |_: Option<i32>, it: &serde_json::Value| {
             it["shards_by_owner"] == serde_json::json!({ "n1": of[0], "n2": of[1] })
@@ -321,8 +321,8 @@ fn a_second_node_joins_drains_dies_and_returns() {
         code == Some(8) && status["problems"][0]["code"] == "node-dead"
     });
     until(dir, &ask(&["shards"]), |_, it| it["shards_by_owner"] == serde_json::json!({ "n1": 16 }));
-    let words = ["run", "--config", "n2/ostraca.toml", "--join", at];
-    let second = Node::start(dir, &words);
+    let args = ["run", "--config", "n2/ostraca.toml", "--join", at];
+    let second = Node::start(dir, &args);
     until(dir, &ask(&["shards"]), shares([8, 8]));
     until(dir, &ask(&["status"]), |code, status| code == Some(0) && status["healthy"] == true);
 

@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (sessions, in_flight, seconds) = (argument(1, 8), argument(2, 64), argument(3, 3));
     let ca = Ca::create(ClusterId(rand::random()))?;
     let node = ca.issue_node("bench", &[])?;
-    let facts = NodeDescriptor {
+    let descriptor = NodeDescriptor {
         cluster: ca.cluster(),
         store_id: 0,
         node: "bench".into(),
@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         &node,
         &ca.trust()?,
         Limits::default(),
-        facts,
+        descriptor,
         Arc::new(Echo),
     )?);
     let address = server.local_addr()?;

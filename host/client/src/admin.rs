@@ -306,22 +306,22 @@ impl Client {
         &self,
         request: Request,
         component: Bytes,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<Vec<Response>, AdminError> {
-        self.with_timeout(patience, self.exchange(request, component)).await
+        self.with_timeout(limit, self.exchange(request, component)).await
     }
 
     async fn with_timeout<T>(
         &self,
-        patience: Duration,
+        limit: Duration,
         work: impl Future<Output = Result<T, AdminError>>,
     ) -> Result<T, AdminError> {
-        match timeout(patience, work).await {
+        match timeout(limit, work).await {
             Ok(done) => done,
             Err(_) => {
                 let last = self.connection.borrow().last.clone();
                 let last = last.map(|last| format!(" ({last})")).unwrap_or_default();
-                Err(AdminError::Connection(format!("no response within {patience:?}{last}")))
+                Err(AdminError::Connection(format!("no response within {limit:?}{last}")))
             }
         }
     }

@@ -142,25 +142,17 @@ impl Client {
         let state = ConnectionState { connection: Some(link), last: None };
         let (publish, links) = watch::channel(state);
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
-        let patience = Arc::new(SharedSwitchTimer::new(dialers.options.stall_timeout));
+        let switch_timer = Arc::new(SharedSwitchTimer::new(dialers.options.stall_timeout));
         let keeper = ConnectionTask {
             dialers: dialers.clone(),
             addresses: profile.addresses.clone(),
             clock: Arc::clone(&clock),
-            switch_timer: Arc::clone(&patience),
+            switch_timer: Arc::clone(&switch_timer),
             publish,
         };
         let keeper = keeper.run(cancel.clone());
         tasks.spawn(keeper);
-        Ok(Self {
-            profile,
-            connection: links,
-            tasks,
-            cancel,
-            dialers,
-            clock,
-            switch_timer: patience,
-        })
+        Ok(Self { profile, connection: links, tasks, cancel, dialers, clock, switch_timer })
     }
 
     /// A new session, with a random id.
@@ -181,9 +173,9 @@ impl Client {
         };
         let shared = Arc::new(Shared::new(id, next, namespace, Arc::clone(&self.clock)));
         let cancel = self.cancel.child_token();
-        let patience = Arc::clone(&self.switch_timer);
+        let switch_timer = Arc::clone(&self.switch_timer);
         let links = self.connection.clone();
-        self.tasks.spawn(driver::drive(Arc::clone(&shared), next, links, patience, cancel));
+        self.tasks.spawn(driver::drive(Arc::clone(&shared), next, links, switch_timer, cancel));
         Session::new(shared)
     }
 

@@ -37,7 +37,7 @@ pub(crate) async fn drive(
     shared: Arc<Shared>,
     next: u64,
     mut links: watch::Receiver<ConnectionState>,
-    patience: Arc<SharedSwitchTimer>,
+    switch_timer: Arc<SharedSwitchTimer>,
     cancel: CancellationToken,
 ) {
     let mut ledger = Ledger::new(shared.id, next, rand::random());
@@ -63,13 +63,13 @@ pub(crate) async fn drive(
             break;
         }
         let stuck = stream.as_ref().and_then(|_| ledger.stall());
-        let ends = stuck.map(|stuck| patience.ends(stuck, now));
+        let ends = stuck.map(|stuck| switch_timer.ends(stuck, now));
         let wake = ledger.next_wake().into_iter().chain(ends).min();
         let happened = tokio::select! {
             () = cancel.cancelled() => break,
             () = shared.called.notified() => Ok(()),
             () = sleep(wake) => Ok(()),
-            happened = exchange(&mut stream, &mut ledger, &shared, &patience) => happened.map(|replied| {
+            happened = exchange(&mut stream, &mut ledger, &shared, &switch_timer) => happened.map(|replied| {
                 if replied {
                     reopen = REOPEN;
                 }
@@ -145,7 +145,7 @@ async fn exchange(
     stream: &mut Option<Stream>,
     ledger: &mut Ledger<Waiter>,
     shared: &Shared,
-    patience: &SharedSwitchTimer,
+    switch_timer: &SharedSwitchTimer,
 ) -> Result<bool, Error> {
     let Some(Stream { writer, reader }) = stream else {
         return std::future::pending().await;
@@ -167,13 +167,13 @@ async fn exchange(
         })?;
         shared.clock.observe_reply(&reply);
         if !matches!(reply.outcome(), Outcome::Result | Outcome::ApplicationError) {
-            let said = reply.problem.as_ref();
-            let (code, text) = said.map_or(("", ""), |it| (&it.code, &it.message));
+            let problem = reply.problem.as_ref();
+            let (code, text) = problem.map_or(("", ""), |it| (&it.code, &it.message));
             info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "no reply: {text}");
         }
         ledger.on_reply(reply, now);
     }
-    patience.record_replies(ledger.is_progressing(), now);
+    switch_timer.record_replies(ledger.is_progressing(), now);
     Ok(true)
 }
 

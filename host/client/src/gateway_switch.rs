@@ -17,8 +17,8 @@ pub(crate) struct SharedSwitchTimer {
 
 impl SharedSwitchTimer {
     pub(crate) fn new(bound: Duration) -> Self {
-        let patience = Mutex::new(SwitchTimer::new(bound, rand::random(), Instant::now()));
-        Self { switch_timer: patience, switch_due: Notify::new() }
+        let timer = Mutex::new(SwitchTimer::new(bound, rand::random(), Instant::now()));
+        Self { switch_timer: timer, switch_due: Notify::new() }
     }
 
     /// See [`SwitchTimer::record_replies`].
@@ -28,9 +28,9 @@ impl SharedSwitchTimer {
 
     /// When a session with this stall makes the client switch. If that is now, notifies the connection task.
     pub(crate) fn ends(&self, stuck: Stall, now: Instant) -> Instant {
-        let mut patience = self.lock();
-        let ends = patience.deadline(stuck);
-        if patience.try_switch(stuck, now) {
+        let mut timer = self.lock();
+        let ends = timer.deadline(stuck);
+        if timer.try_switch(stuck, now) {
             self.switch_due.notify_one();
         }
         ends

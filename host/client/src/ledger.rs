@@ -255,8 +255,9 @@ impl<W> Ledger<W> {
             }
         }
         while let Some(sequence) = pop_due(&mut self.deadlines, now) {
-            let heard = self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
-            let why = heard
+            let last_problem =
+                self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
+            let why = last_problem
                 .or_else(|| self.not_connected.clone())
                 .unwrap_or_else(|| problem("deadline-exceeded", "no reply within the deadline"));
             self.complete_without_reply(sequence, why, now);

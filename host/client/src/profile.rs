@@ -111,7 +111,12 @@ pub struct LocatedProfile {
 impl LocatedProfile {
     fn differs(&self, other: &Path) -> bool {
         let what = |it: &Profile| {
-            (it.cluster_id.clone(), it.addresses.clone(), it.namespace.clone(), it.certificate.clone())
+            (
+                it.cluster_id.clone(),
+                it.addresses.clone(),
+                it.namespace.clone(),
+                it.certificate.clone(),
+            )
         };
         // An unreadable profile counts as different.
         Profile::load(other).map_or(true, |other| what(&other) != what(&self.profile))

@@ -139,7 +139,7 @@ async fn a_stopping_node_does_not_wait_for_event_followers() {
         let mut updates = client.events(true, 0).await.expect("asked");
         let sender = stage.sender().await;
         let stopping = Arc::clone(&stage.running.server);
-        // Far less than this patience: nothing waits for the follower.
+        // Far less than this timeout: nothing waits for the follower.
         stopping.shut_down(Duration::from_secs(20)).await;
         sender.closed().await;
         assert_eq!(updates.next().await.expect_err("cut off").code(), "connection-lost");

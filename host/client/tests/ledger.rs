@@ -19,9 +19,9 @@ fn message(entity: &str, now: Instant) -> OutgoingMessage {
 }
 
 fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
-    let mut said = problem(code, "");
-    said.retryable = retryable;
-    let problem = (outcome != Outcome::Result).then_some(said);
+    let mut details = problem(code, "");
+    details.retryable = retryable;
+    let problem = (outcome != Outcome::Result).then_some(details);
     Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
 }
 

@@ -27,7 +27,10 @@ fn the_nearest_profile_above_is_found_or_advice_is_given() {
     let mode = std::fs::metadata(&path).expect("file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let found = Profile::find_above(&deep).expect("found");
-    assert_eq!((found.cluster_id, found.addresses), (profile.cluster_id.clone(), profile.addresses));
+    assert_eq!(
+        (found.cluster_id, found.addresses),
+        (profile.cluster_id.clone(), profile.addresses)
+    );
     assert_eq!(found.namespace, "default");
     assert!(!format!("{:?}", Profile::load(&path).expect("read")).contains("PRIVATE"));
 }

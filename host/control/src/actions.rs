@@ -24,9 +24,9 @@ impl ControlLoop {
             Action::WriteRow { request_id: number, key, expected, row } => {
                 self.write(number, &key, expected, &row)
             }
-            Action::Send { to, message: talk } => {
+            Action::Send { to, message } => {
                 if let Some(me) = self.deps.machine.member() {
-                    self.control_links.send(&to, &me, &talk);
+                    self.control_links.send(&to, &me, &message);
                 }
             }
             Action::Registered(member) => {

@@ -48,18 +48,18 @@ pub(super) async fn run(
     parts: ControlDeps,
     own: mpsc::UnboundedSender<Input>,
     mut inputs: mpsc::UnboundedReceiver<Input>,
-    mut heard: ControlInbox,
+    mut inbox: ControlInbox,
 ) {
     let mut beat = tokio::time::interval(parts.renew_interval);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut picture = tokio::time::interval(VIEW_INTERVAL);
     picture.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let talkers = ControlLinks::new(parts.dialer.clone());
+    let control_links = ControlLinks::new(parts.dialer.clone());
     let mut running = ControlLoop {
         deps: parts,
         own,
         tasks: FuturesUnordered::new(),
-        control_links: talkers,
+        control_links: control_links,
         watch: 0,
         watcher: None,
         unlisted: Arc::default(),
@@ -77,7 +77,7 @@ pub(super) async fn run(
                 Some(input) => running.input(input),
                 None => return,
             },
-            Some((from, message)) = heard.next() => running.handle_event(Event::Received { from, message }),
+            Some((from, message)) = inbox.next() => running.handle_event(Event::Received { from, message }),
             Some(event) = running.tasks.next(), if !running.tasks.is_empty() => running.handle_event(event),
             () = tokio::time::sleep(Duration::from_millis(wake.max(1))) => running.handle_event(Event::Tick),
             _ = beat.tick() => {
@@ -148,11 +148,11 @@ impl ControlLoop {
             worker::WorkerReport::ShardStopped(shard, epoch) => {
                 self.handle_event(Event::ShardStopped { shard, epoch })
             }
-            worker::WorkerReport::ShardLost(owner, standing, why) => {
+            worker::WorkerReport::ShardLost(owner, current, why) => {
                 tracing::warn!(shard = %owner.shard, %why, "a shard was lost");
                 let (shard, epoch) = (owner.shard.shard, owner.epoch);
-                let standing = standing.map(|claim| claim.epoch);
-                self.handle_event(Event::ShardLost { shard, epoch, current_epoch: standing });
+                let current = current.map(|claim| claim.epoch);
+                self.handle_event(Event::ShardLost { shard, epoch, current_epoch: current });
             }
             worker::WorkerReport::Panicked(worker) => {
                 // The receiver is gone only if the node is stopping.

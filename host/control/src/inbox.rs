@@ -50,9 +50,9 @@ pub(crate) fn control_inbox(
 ) -> (ControlInboxSender, ControlInbox) {
     let (sender, receiver) = mpsc::channel(bounds.messages.max(1));
     let bytes = Arc::new(AtomicUsize::new(0));
-    let heard = ControlInbox { queue: receiver, bytes: bytes.clone() };
+    let inbox = ControlInbox { queue: receiver, bytes: bytes.clone() };
     let ignored = Arc::default();
-    (ControlInboxSender { queue: sender, bytes, bounds, stats, ignored }, heard)
+    (ControlInboxSender { queue: sender, bytes, bounds, stats, ignored }, inbox)
 }
 
 impl ControlInboxSender {
@@ -66,17 +66,17 @@ impl ControlInboxSender {
     }
 
     /// Enqueues a message that arrived as `bytes` bytes, or drops it. Never waits.
-    fn put(&self, from: Member, talk: ControlMessage, bytes: usize) {
+    fn put(&self, from: Member, message: ControlMessage, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;
-        if fits && self.queue.try_send(InboxEntry { from, message: talk, bytes }).is_ok() {
+        if fits && self.queue.try_send(InboxEntry { from, message, bytes }).is_ok() {
             return;
         }
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Stats::count(&self.stats.control_messages_dropped);
-        let ControlInboxLimits { messages: words, bytes } = self.bounds;
+        let ControlInboxLimits { messages: sender, bytes } = self.bounds;
         tracing::debug!(
-            "dropped a control message: {words} (`peers.control-messages`) or {bytes} bytes (`peers.control-message-bytes`) are queued"
+            "dropped a control message: {sender} (`peers.control-messages`) or {bytes} bytes (`peers.control-message-bytes`) are queued"
         );
     }
 
@@ -93,9 +93,9 @@ impl ControlInboxSender {
 impl ControlInbox {
     /// Returns the next message; `None` once all senders are gone.
     pub(crate) async fn next(&mut self) -> Option<(Member, ControlMessage)> {
-        let InboxEntry { from, message: talk, bytes } = self.queue.recv().await?;
+        let InboxEntry { from, message, bytes } = self.queue.recv().await?;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        Some((from, talk))
+        Some((from, message))
     }
 }
 
@@ -117,36 +117,36 @@ mod tests {
     #[test]
     fn every_ignored_message_is_counted() {
         let stats = Arc::<Stats>::default();
-        let (words, _heard) = control_inbox(ControlInboxLimits::default(), stats.clone());
+        let (sender, _heard) = control_inbox(ControlInboxLimits::default(), stats.clone());
         for kind in [8, 8, 9, 8] {
-            words.ignore(&"n2".into(), &IgnoreReason::UnknownKind(kind));
+            sender.ignore(&"n2".into(), &IgnoreReason::UnknownKind(kind));
         }
         assert_eq!(Stats::get(&stats.control_messages_ignored), 4);
-        assert_eq!(words.ignored.lock().expect("whole").len(), 2, "each kind is logged once");
+        assert_eq!(sender.ignored.lock().expect("whole").len(), 2, "each kind is logged once");
     }
 
     #[test]
     fn unread_control_messages_over_the_bounds_are_dropped() {
         let stats = Arc::<Stats>::default();
-        let (words, mut heard) =
+        let (sender, mut inbox) =
             control_inbox(ControlInboxLimits { messages: 3, bytes: 100 }, stats.clone());
-        let put = |bytes| words.put(member(), ControlMessage::Rebalance, bytes);
+        let put = |bytes| sender.put(member(), ControlMessage::Rebalance, bytes);
         (0..5).for_each(|_| put(1));
         assert_eq!(lost(&stats), 2, "three wait");
-        let mut hear = || heard.next().now_or_never().flatten().is_some();
-        assert!(hear() && hear() && hear() && !hear(), "what fitted is heard");
+        let mut receive = || inbox.next().now_or_never().flatten().is_some();
+        assert!(receive() && receive() && receive() && !receive(), "what fitted is heard");
 
         put(60);
         put(60);
         assert_eq!(lost(&stats), 3, "together they are more than may wait");
         put(40);
         assert_eq!(lost(&stats), 3);
-        assert!(hear() && hear() && !hear());
+        assert!(receive() && receive() && !receive());
         put(1_000);
         assert_eq!(lost(&stats), 3, "a large one goes alone");
         put(1);
         assert_eq!(lost(&stats), 4);
-        assert!(hear());
+        assert!(receive());
         put(100);
         assert_eq!(lost(&stats), 4, "all its bytes were given back");
     }

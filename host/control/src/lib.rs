@@ -126,12 +126,12 @@ impl ControlThread {
         let (start, started) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let (input, inputs) = mpsc::unbounded_channel();
-        let (words, heard) = inbox::control_inbox(bounds, stats.clone());
+        let (inbox_sender, inbox_receiver) = inbox::control_inbox(bounds, stats.clone());
         let own = input.clone();
         let work = async move {
             let running = async {
                 if let Ok(parts) = started.await {
-                    event_loop::run(parts, own, inputs, heard).await;
+                    event_loop::run(parts, own, inputs, inbox_receiver).await;
                 }
                 std::future::pending::<()>().await;
             };
@@ -150,7 +150,7 @@ impl ControlThread {
             })
             .map_err(Error::Thread)?;
         let (start, thread, end) = (Some(start), Some(thread), Some(end));
-        Ok(Self { runtime: handle, input, inbox: words, start, thread, end })
+        Ok(Self { runtime: handle, input, inbox: inbox_sender, start, thread, end })
     }
 
     /// Starts the machine. Later calls do nothing.

@@ -35,13 +35,13 @@ impl ControlLinks {
         Self { dialer, links: HashMap::new() }
     }
 
-    pub(super) fn send(&self, to: &NodeId, me: &Member, talk: &ControlMessage) {
-        let Some(talker) = self.links.get(to) else { return };
-        let body = match message::encode(me, talk) {
+    pub(super) fn send(&self, to: &NodeId, me: &Member, message: &ControlMessage) {
+        let Some(link) = self.links.get(to) else { return };
+        let body = match message::encode(me, message) {
             Ok(body) => body,
             Err(error) => return tracing::error!(%error, "failed to encode a control message"),
         };
-        if talker.outbox.try_send(body).is_err() {
+        if link.outbox.try_send(body).is_err() {
             tracing::debug!(node = %to, "dropped a control message: the link is full or down");
         }
     }
@@ -62,14 +62,14 @@ impl ControlLinks {
             // Outdated news must not discard what waits for the current link.
             return;
         }
-        let (words, said) = mpsc::channel(QUEUE);
+        let (words, outgoing) = mpsc::channel(QUEUE);
         let stop = CancellationToken::new();
         let (dialer, to) = (self.dialer.clone(), member.node.clone());
-        let keeping = keep(dialer, to, addresses.clone(), said);
+        let keeping = keep(dialer, to, addresses.clone(), outgoing);
         tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
         let (member, _keeper) = (member.clone(), stop.drop_guard());
-        let talker = ControlLink { member, addresses, outbox: words, _keeper };
-        self.links.insert(talker.member.node.clone(), talker);
+        let link = ControlLink { member, addresses, outbox: words, _keeper };
+        self.links.insert(link.member.node.clone(), link);
     }
 }
 
@@ -77,7 +77,7 @@ async fn keep(
     dialer: PeerDialer,
     to: NodeId,
     addresses: Vec<String>,
-    mut said: mpsc::Receiver<Bytes>,
+    mut outgoing: mpsc::Receiver<Bytes>,
 ) {
     let mut pause = Backoff::default();
     loop {
@@ -88,7 +88,7 @@ async fn keep(
                     tokio::select! {
                         _ = link.closed() => break,
                         () = calls.closed() => break,
-                        words = said.recv() => match words {
+                        words = outgoing.recv() => match words {
                             // It is sent now; delivery is not tracked.
                             Some(words) if message::version(&words) <= link.info.version => {
                                 drop(calls.call(words));

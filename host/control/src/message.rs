@@ -62,26 +62,27 @@ pub(crate) fn decode(by: &NodeId, body: &[u8]) -> Result<(Member, ControlMessage
     if !PEER_PROTOCOL_VERSIONS.contains(&u32::from(version)) {
         return Err(IgnoreReason::UnsupportedVersion(version));
     }
-    let (from, said) = codec::decode_prefix::<Member>(body).map_err(unreadable)?;
+    let (from, rest) = codec::decode_prefix::<Member>(body).map_err(unreadable)?;
     if from.node != *by {
         return Err(IgnoreReason::SenderMismatch(from.node));
     }
-    let (kind, _) = codec::decode_prefix::<u32>(said).map_err(unreadable)?;
+    let (kind, _) = codec::decode_prefix::<u32>(rest).map_err(unreadable)?;
     if kind >= ControlMessage::KIND_COUNT {
         return Err(IgnoreReason::UnknownKind(kind));
     }
-    let (talk, _) = codec::decode::<(ControlMessage, Extensions<ControlMessageExtensions>)>(said)
-        .map_err(unreadable)?;
-    Ok((from, talk))
+    let (message, _) =
+        codec::decode::<(ControlMessage, Extensions<ControlMessageExtensions>)>(rest)
+            .map_err(unreadable)?;
+    Ok((from, message))
 }
 
 /// Encodes a control message.
-pub(super) fn encode(from: &Member, talk: &ControlMessage) -> Result<Bytes, CodecError> {
-    encode_any(from, talk)
+pub(super) fn encode(from: &Member, message: &ControlMessage) -> Result<Bytes, CodecError> {
+    encode_any(from, message)
 }
 
-fn encode_any(from: &Member, talk: &impl Serialize) -> Result<Bytes, CodecError> {
-    let message = (from, talk, Extensions::<ControlMessageExtensions>::default());
+fn encode_any(from: &Member, message: &impl Serialize) -> Result<Bytes, CodecError> {
+    let message = (from, message, Extensions::<ControlMessageExtensions>::default());
     codec::append_encoded(vec![VERSION], &message).map(Bytes::from)
 }
 

@@ -24,7 +24,7 @@ impl ControlLoop {
         }
         let (watch, own, store) = (self.watch, self.own.clone(), self.deps.cluster_store.clone());
         let loader = self.deps.loader.clone();
-        let told = self.unlisted.clone();
+        let logged = self.unlisted.clone();
         let stats = self.deps.local_store.is_none().then(|| self.deps.stats.clone());
         self.watcher = Some(tokio::spawn(async move {
             let listed = store.list("").await;
@@ -33,12 +33,12 @@ impl ControlLoop {
             }
             let (all, revision) = match listed {
                 Ok(listed) => {
-                    told.store(false, Ordering::Relaxed);
+                    logged.store(false, Ordering::Relaxed);
                     listed
                 }
                 Err(error) => {
                     // It is retried several times a second: log it once.
-                    if !told.swap(true, Ordering::Relaxed) {
+                    if !logged.swap(true, Ordering::Relaxed) {
                         tracing::warn!(%error, "cannot list the cluster's rows; retrying until the store responds");
                     }
                     // The receiver is gone only if the node is stopping.

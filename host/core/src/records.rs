@@ -123,7 +123,7 @@ pub struct RecordedReply {
 }
 
 impl Extensible for RecordedReply {
-    const NAME: &'static str = "Recorded";
+    const NAME: &'static str = "RecordedReply";
 }
 
 /// How a guest answered. Both kinds are final.

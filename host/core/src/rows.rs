@@ -187,7 +187,7 @@ pub struct AssignmentsRow {
 }
 
 impl Extensible for AssignmentsRow {
-    const NAME: &'static str = "ShardsRow";
+    const NAME: &'static str = "AssignmentsRow";
 }
 
 /// One shard's owner, and its hand-off.
@@ -204,7 +204,7 @@ pub struct Assignment {
 }
 
 impl Extensible for Assignment {
-    const NAME: &'static str = "ShardRow";
+    const NAME: &'static str = "Assignment";
 }
 
 /// A hand-off in progress.

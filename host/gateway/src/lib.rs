@@ -133,7 +133,7 @@ impl Gateway {
         let types = self.types.snapshot();
         let now = self.now();
         let mut unknown = Vec::new();
-        let mut parcels = Vec::with_capacity(batch.len());
+        let mut accepted = Vec::with_capacity(batch.len());
         for mut request in batch.drain(..) {
             self.resolver.timeout_limits.apply(&mut request.envelope);
             let envelope = &request.envelope;
@@ -143,19 +143,19 @@ impl Gateway {
                         entry.manifest.shard_key.shard_key(&envelope.id),
                         self.shard_count,
                     );
-                    parcels.push(PendingMessage::new(shard, session, request));
+                    accepted.push(PendingMessage::new(shard, session, request));
                 }
                 None => unknown.push(request),
             }
         }
         *batch = unknown;
-        let mut steps = Vec::with_capacity(parcels.len());
+        let mut steps = Vec::with_capacity(accepted.len());
         let Some(mut router) = self.router() else { return };
-        for parcel in parcels {
-            let envelope = &parcel.0.envelope;
+        for pending in accepted {
+            let envelope = &pending.0.envelope;
             let bytes = envelope.body.len() + 256;
-            let deadline = envelope.deadline(now, parcel.elapsed_ms());
-            router.route_into(now, parcel.0.shard, parcel, bytes, deadline, &mut steps);
+            let deadline = envelope.deadline(now, pending.elapsed_ms());
+            router.route_into(now, pending.0.shard, pending, bytes, deadline, &mut steps);
         }
         drop(router);
         self.execute_steps(steps);
@@ -240,20 +240,20 @@ impl Gateway {
 
     /// Handles replies of other nodes.
     fn handle_peer_replies(&self, batch: &mut Vec<(u64, Reply)>) {
-        let mut answers = Vec::with_capacity(batch.len());
+        let mut replies = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         for (tag, reply) in batch.drain(..) {
             let given =
                 router.on_attempt_result(now, tag, attempt_result_for_reply(&reply), &mut steps);
-            answers.extend(
-                given.map(|(parcel, in_doubt)| (parcel, unknown_if_in_doubt(reply, in_doubt))),
+            replies.extend(
+                given.map(|(pending, in_doubt)| (pending, unknown_if_in_doubt(reply, in_doubt))),
             );
         }
         drop(router);
-        for (parcel, reply) in answers {
-            parcel.reply(reply);
+        for (pending, reply) in replies {
+            pending.reply(reply);
         }
         self.execute_steps(steps);
     }
@@ -281,23 +281,23 @@ impl Gateway {
 
 impl ReplySink for Gateway {
     fn deliver_replies(&self, batch: &mut Vec<WorkerReply>) {
-        let mut answers = Vec::with_capacity(batch.len());
+        let mut replies = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         for WorkerReply { tag, outcome, kind, epoch } in batch.drain(..) {
-            if let Some((parcel, in_doubt)) = router.on_attempt_result(
+            if let Some((pending, in_doubt)) = router.on_attempt_result(
                 now,
                 tag,
                 attempt_result_for_outcome(&outcome, epoch),
                 &mut steps,
             ) {
-                answers.push((parcel, in_doubt, outcome, kind, epoch));
+                replies.push((pending, in_doubt, outcome, kind, epoch));
             }
         }
         drop(router);
-        for (parcel, in_doubt, outcome, kind, epoch) in answers {
-            parcel.reply(unknown_if_in_doubt(reply_for_outcome(outcome, kind, epoch), in_doubt));
+        for (pending, in_doubt, outcome, kind, epoch) in replies {
+            pending.reply(unknown_if_in_doubt(reply_for_outcome(outcome, kind, epoch), in_doubt));
         }
         self.execute_steps(steps);
     }

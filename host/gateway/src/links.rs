@@ -80,8 +80,8 @@ impl MessageLinks {
     pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) -> Vec<(u64, Problem)> {
         let link = {
             let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-            let way = ways.get(&to.node).filter(|way| way.member == *to);
-            way.and_then(|way| lock(&way.state.link).as_ref().map(|up| up.messages.clone()))
+            let route = ways.get(&to.node).filter(|route| route.member == *to);
+            route.and_then(|route| lock(&route.state.link).as_ref().map(|up| up.messages.clone()))
         };
         let Some(link) = link else { return Vec::new() };
         let mut refused = Vec::new();
@@ -110,18 +110,18 @@ impl MessageLinks {
             // The end of an incarnation implies the end of earlier ones, which may be known from the cache
             // only.
             let ends =
-                |way: &PeerRoute| way.member.incarnation.counter <= member.incarnation.counter;
+                |route: &PeerRoute| route.member.incarnation.counter <= member.incarnation.counter;
             if known.is_some_and(ends) {
                 ways.remove(&member.node);
             }
             return;
         }
-        if let Some(way) = known.filter(|way| way.member == *member) {
-            *lock(&way.state.addresses) = addresses.to_vec();
+        if let Some(route) = known.filter(|route| route.member == *member) {
+            *lock(&route.state.addresses) = addresses.to_vec();
             return;
         }
         let Some(gateway) = self.gateway.get().cloned() else { return };
-        let road = Arc::new(PeerState {
+        let state = Arc::new(PeerState {
             addresses: Mutex::new(addresses.to_vec()),
             link: Mutex::new(None),
             down: Mutex::new(Instant::now()),
@@ -130,29 +130,30 @@ impl MessageLinks {
         let keeper = Keeper {
             member: member.clone(),
             dialer: self.dialer.clone(),
-            state: road.clone(),
+            state: state.clone(),
             gateway,
             unreachable: self.unreachable.clone(),
         };
         self.runtime.spawn(stop.clone().run_until_cancelled_owned(keeper.run()));
-        let way = PeerRoute { member: member.clone(), state: road, _keeper: stop.drop_guard() };
-        ways.insert(member.node.clone(), way);
+        let route = PeerRoute { member: member.clone(), state, _keeper: stop.drop_guard() };
+        ways.insert(member.node.clone(), route);
     }
 
     /// Nodes with an established link.
     pub(crate) fn connected_nodes(&self) -> Vec<NodeId> {
         let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-        let up = |way: &PeerRoute| lock(&way.state.link).is_some();
-        ways.iter().filter(|(_, way)| up(way)).map(|(node, _)| node.clone()).collect()
+        let up = |route: &PeerRoute| lock(&route.state.link).is_some();
+        ways.iter().filter(|(_, route)| up(route)).map(|(node, _)| node.clone()).collect()
     }
 
     /// Nodes that are live by their rows but have had no link for longer than the limit.
     pub(crate) fn unreachable_nodes(&self) -> Vec<NodeId> {
         let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-        let away = |way: &PeerRoute| {
-            lock(&way.state.link).is_none() && lock(&way.state.down).elapsed() >= UNREACHABLE_AFTER
+        let away = |route: &PeerRoute| {
+            lock(&route.state.link).is_none()
+                && lock(&route.state.down).elapsed() >= UNREACHABLE_AFTER
         };
-        ways.iter().filter(|(_, way)| away(way)).map(|(node, _)| node.clone()).collect()
+        ways.iter().filter(|(_, route)| away(route)).map(|(node, _)| node.clone()).collect()
     }
 }
 

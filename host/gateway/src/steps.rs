@@ -34,7 +34,7 @@ impl Gateway {
                 return;
             }
             let now = self.now();
-            let mut answers = Vec::with_capacity(refused.len());
+            let mut replies = Vec::with_capacity(refused.len());
             let Some(mut router) = self.router() else { return };
             for (tag, verdict) in failed {
                 // Whatever was not sent is buffered.
@@ -43,11 +43,11 @@ impl Gateway {
             for (tag, problem) in refused {
                 // An earlier copy may have run elsewhere: then this refusal is not final (R16).
                 let given = router.on_attempt_result(now, tag, AttemptResult::Answered, &mut steps);
-                answers.extend(given.map(|(parcel, in_doubt)| (parcel, in_doubt, problem)));
+                replies.extend(given.map(|(pending, in_doubt)| (pending, in_doubt, problem)));
             }
             drop(router);
-            for (parcel, in_doubt, problem) in answers {
-                parcel.reply(unknown_if_in_doubt(not_run(problem), in_doubt));
+            for (pending, in_doubt, problem) in replies {
+                pending.reply(unknown_if_in_doubt(not_run(problem), in_doubt));
             }
         }
     }

@@ -29,7 +29,7 @@ pub struct InitOptions {
     pub node: String,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
-    /// Shards of the pool `default`, 1 to 65,536. Fixed for the cluster's life.
+    /// Shards of the pool `default`, 1 to 65,536. Fixed for the lifetime of the cluster.
     pub shards: u32,
     /// The cluster-wide settings that promises depend on.
     pub settings: ClusterSettings,

@@ -203,29 +203,29 @@ impl Node {
 
     /// Waits for other nodes that are leaving: they need the store to leave, so if all stop together, its node
     /// is the last.
-    async fn outlast(&mut self, patience: Duration) {
+    async fn outlast(&mut self, limit: Duration) {
         let node = NodeId::from(self.summary.node.as_str());
         if self.view.borrow().has_live_peers(&node) {
             // A node that was told to stop at the same moment may not have announced it yet.
             tokio::time::sleep(TOGETHER).await;
         }
         let gone = |view: &Arc<ClusterView>| !view.has_leaving_peers(&node);
-        if tokio::time::timeout(patience, self.view.wait_for(gone)).await.is_err() {
+        if tokio::time::timeout(limit, self.view.wait_for(gone)).await.is_err() {
             tracing::warn!("other nodes are still leaving, now without the store");
         }
     }
 
     /// Makes the workers stop their shards. Returns whether all of them reported back in time.
-    async fn stop_workers(&self, patience: Duration) -> bool {
+    async fn stop_workers(&self, limit: Duration) -> bool {
         let mut stopped = Vec::new();
         for WorkerThread { input, .. } in &self.workers {
-            let (done, heard) = oneshot::channel();
+            let (done, received) = oneshot::channel();
             if input.send(Input::Stop(done)).is_ok() {
-                stopped.push(heard);
+                stopped.push(received);
             }
         }
         let all = futures::future::join_all(stopped);
-        let in_time = tokio::time::timeout(patience, all).await.is_ok();
+        let in_time = tokio::time::timeout(limit, all).await.is_ok();
         if !in_time {
             tracing::warn!("some shards did not stop in time; what they ran is not lost");
         }

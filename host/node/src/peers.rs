@@ -87,19 +87,19 @@ impl PeerStreamHandler {
             }
             StreamKind::Inspect => {
                 let gateway = self.0.gateway.get().cloned();
-                let look = move |question| {
+                let inspect_locally = move |question| {
                     let gateway = gateway.clone();
                     async move { gateway.as_ref()?.handle_inspect(question).await }.boxed()
                 };
-                inspect::serve(reader, writer, &peer, look).await
+                inspect::serve(reader, writer, &peer, inspect_locally).await
             }
             StreamKind::Control => {
-                let (node, heard) = (peer.member.node.clone(), self.0.control_inbox.clone());
-                let hear = move |_, body: Bytes| {
-                    heard.receive(&node, &body);
+                let (node, inbox) = (peer.member.node.clone(), self.0.control_inbox.clone());
+                let receive = move |_, body: Bytes| {
+                    inbox.receive(&node, &body);
                     ready(Bytes::new()).boxed()
                 };
-                serve_rpc(reader, writer, &peer, hear).await
+                serve_rpc(reader, writer, &peer, receive).await
             }
         }
     }

@@ -87,11 +87,11 @@ pub(crate) fn witness_path(config: &Config) -> PathBuf {
     config.data.join("joined-store.witness")
 }
 
-/// Connects to the store of the cluster that the node joins. Retries for `patience` while nobody responds. Must
+/// Connects to the store of the cluster that the node joins. Retries for `limit` while no node responds. Must
 /// be called within the runtime of the bulk connections.
 ///
 /// # Errors
-/// [`NodeError::StoreUnreachable`] after `patience`. At once: [`NodeError::Join`] (a connection was refused),
+/// [`NodeError::StoreUnreachable`] after `limit`. At once: [`NodeError::Join`] (a connection was refused),
 /// [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
 /// [`ostraca_catalog::Error::InvalidRow`].
 pub(crate) async fn connect(
@@ -99,7 +99,7 @@ pub(crate) async fn connect(
     cluster: ClusterId,
     dialer: &PeerDialer,
     control: &Handle,
-    patience: Duration,
+    limit: Duration,
 ) -> Result<RemoteStore, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
@@ -107,13 +107,13 @@ pub(crate) async fn connect(
     let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
     let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
-    let way =
+    let locator =
         Arc::new(StoreLocator::new(dialer.clone(), cluster, &config.join, options.connect_timeout));
 
     let began = Instant::now();
     let mut pause = PAUSES.0;
     loop {
-        let error = match connect_once(config, &way, &known, &options, control).await {
+        let error = match connect_once(config, &locator, &known, &options, control).await {
             Ok((entity, cluster, found)) => {
                 let (entity, cluster) = (Arc::new(entity), Arc::new(cluster));
                 return Ok(RemoteStore {
@@ -125,7 +125,7 @@ pub(crate) async fn connect(
             }
             Err(error) => error,
         };
-        if !error.is_retryable() || began.elapsed() >= patience {
+        if !error.is_retryable() || began.elapsed() >= limit {
             return Err(error);
         }
         tracing::warn!(%error, "this node has not joined the cluster yet");
@@ -136,7 +136,7 @@ pub(crate) async fn connect(
 
 async fn connect_once(
     config: &Config,
-    way: &Arc<StoreLocator>,
+    locator: &Arc<StoreLocator>,
     known: &Arc<StoreVerifier>,
     options: &ClientOptions,
     control: &Handle,
@@ -149,24 +149,25 @@ async fn connect_once(
         let options =
             ClientOptions { call_timeout, watch_poll_timeout: watch_hold, ..options.clone() };
         control.spawn(PeerClusterStore::connect(
-            way.connector(Alpn::Control),
+            locator.connector(Alpn::Control),
             known.clone(),
             options,
         ))
     };
     let ended = |error| NodeError::UnexpectedExit(format!("reaching the store: {error}"));
     let connected = connecting.await.map_err(ended)?;
-    let (cluster, driver) = connected.map_err(|error| way.why(error))?;
+    let (cluster, driver) = connected.map_err(|error| locator.why(error))?;
     control.spawn(driver.run());
     let found = read_cluster_info(&cluster, config).await?;
     let connecting =
-        PeerEntityStore::connect(way.connector(Alpn::Bulk), known.clone(), options.clone()).await;
-    let (entity, driver) = connecting.map_err(|error| way.why(error))?;
+        PeerEntityStore::connect(locator.connector(Alpn::Bulk), known.clone(), options.clone())
+            .await;
+    let (entity, driver) = connecting.map_err(|error| locator.why(error))?;
     tokio::spawn(driver.run());
     Ok((entity, cluster, found))
 }
 
-/// Reads what never changes during the cluster's life, and checks it against this program and the
+/// Reads what never changes during the cluster's lifetime, and checks it against this program and the
 /// configuration.
 async fn read_cluster_info(
     store: &dyn ClusterStore,

@@ -14,7 +14,7 @@ use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 6;
 
 /// A manifest of the counter that no other number has.
@@ -69,7 +69,7 @@ async fn shows(client: &Client, revision: u64) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, shown).await.expect("it is known on every node");
+    tokio::time::timeout(TIMEOUT, shown).await.expect("it is known on every node");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,7 +153,7 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
                 }
             }
         };
-        let added = tokio::time::timeout(PATIENCE, added);
+        let added = tokio::time::timeout(TIMEOUT, added);
         let (by_one, by_two, version) =
             tokio::join!(one.deploy(&a, counter(), None), two.deploy(&b, counter(), None), added);
         assert_eq!(version.expect("one of them stands"), 1);

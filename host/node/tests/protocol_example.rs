@@ -47,7 +47,7 @@ fn message(sequence: u64, method: &str, body: &'static str) -> Envelope {
     }
 }
 
-async fn say(
+async fn exchange(
     what: &str,
     envelope: &Envelope,
     (writer, reader): &mut (FrameWriter, FrameReader),
@@ -81,13 +81,14 @@ async fn a_real_node_responds_as_the_example_shows() {
     let mut text =
         format!("{HEAD}\n# the stream's first frame: which session it is for\n> {opened}\n");
     let command = Envelope { kind: MessageKind::Command.into(), ..message(1, "add", "1") };
-    say("a command, and its result", &command, &mut stream, &mut text).await;
-    say("the same again: the recorded result", &command, &mut stream, &mut text).await;
-    say("a query", &message(2, "get", ""), &mut stream, &mut text).await;
-    say("an error of the method's own", &message(3, "limit", "0"), &mut stream, &mut text).await;
+    exchange("a command, and its result", &command, &mut stream, &mut text).await;
+    exchange("the same again: the recorded result", &command, &mut stream, &mut text).await;
+    exchange("a query", &message(2, "get", ""), &mut stream, &mut text).await;
+    exchange("an error of the method's own", &message(3, "limit", "0"), &mut stream, &mut text)
+        .await;
     let unknown = Envelope { method: "ad".into(), ..message(4, "add", "1") };
-    say("a refusal", &unknown, &mut stream, &mut text).await;
-    say(
+    exchange("a refusal", &unknown, &mut stream, &mut text).await;
+    exchange(
         "a fault: settled is above sequence",
         &Envelope { settled: 9, ..message(5, "get", "") },
         &mut stream,

@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The folders of a node with the store, and of one that joins it.
 struct Two {
@@ -89,11 +89,11 @@ async fn comes_about<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, tried).await.unwrap_or_else(|_| panic!("{what}"))
+    tokio::time::timeout(TIMEOUT, tried).await.unwrap_or_else(|_| panic!("{what}"))
 }
 
 /// Waits until a node lives, as another one sees it.
-async fn lives(client: &Client, name: &str) {
+async fn wait_until_live(client: &Client, name: &str) {
     let live = async || {
         let nodes = client.nodes().await.ok()?;
         nodes
@@ -146,7 +146,7 @@ async fn s9_2_a_starting_node_is_reachable_before_any_row_access() {
         assert!(!started.load(Ordering::Relaxed), "it waits for the store");
         drop(silent);
         let first = two.start("n1").await;
-        lives(&client, "n2").await;
+        wait_until_live(&client, "n2").await;
         (first, client)
     };
     let (second, (first, client)) = futures::join!(starting, meanwhile);
@@ -182,7 +182,7 @@ async fn r17_a_node_started_without_store_adopts_cluster_time() {
     let text = lapsed.await.message;
     assert!(text.contains("has not been able to register since it started"), "{text}");
     let first = two.start("n1").await;
-    lives(&client, "n2").await;
+    wait_until_live(&client, "n2").await;
     // Lanes bear this time: by another one, whoever gets the shard next would forget them, and run messages twice.
     assert!(time_of(&client).await >= OLD, "it has rows, and must have the time");
     client.close().await;
@@ -209,7 +209,7 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     let (home, copied) = (two.home("n1"), two.home("copy"));
     let (first, second) = (two.start("n1").await, two.start("n2").await);
     let client = two.client(1).await;
-    lives(&client, "n2").await;
+    wait_until_live(&client, "n2").await;
     first.stop(GRACE).await;
     copy(&home, &copied);
     // What is written from here on is lost when the copy is brought back.

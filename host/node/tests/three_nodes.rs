@@ -18,7 +18,7 @@ use ostraca_node::{InitializedCluster, JoinOptions, Node, NodeError, join};
 
 const GRACE: Duration = Duration::from_secs(20);
 /// How long anything may take that has to come about.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Cluster {
     dir: tempfile::TempDir,
@@ -80,7 +80,7 @@ async fn spread_over(client: &Client, nodes: &[&str]) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, spread).await;
+    let waited = tokio::time::timeout(TIMEOUT, spread).await;
     assert!(waited.is_ok(), "{nodes:?} are to own everything, but {:?}", owners(client).await);
 }
 

@@ -30,7 +30,7 @@ const REPLY: &str = "1000000";
 /// way between the two nodes; the rest is room for allocators.
 const BOUND: u64 = 400 << 20;
 /// How long a command of another client may take meanwhile, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(6);
+const TIMEOUT: Duration = Duration::from_secs(6);
 /// How long the attack is looked at.
 const ATTACK: Duration = Duration::from_secs(10);
 
@@ -145,7 +145,7 @@ async fn attack(node: &Node, made: &InitializedCluster, others: &[(&str, &Client
     }
     for Other { name, added, slowest, .. } in going {
         eprintln!("{name}: {added} commands, the slowest took {slowest:?}");
-        assert!(slowest < PATIENCE, "{name}: {slowest:?}");
+        assert!(slowest < TIMEOUT, "{name}: {slowest:?}");
     }
     eprintln!("{} MiB more; {refused} refused", (most - before) >> 20);
     most - before

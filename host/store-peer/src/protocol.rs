@@ -220,7 +220,7 @@ impl Extensible for Request {
 impl WireMessage for Request {}
 
 impl Extensible for Response {
-    const NAME: &'static str = "Reply";
+    const NAME: &'static str = "Response";
 }
 
 impl WireMessage for Response {}

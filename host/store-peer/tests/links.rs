@@ -40,7 +40,7 @@ fn links(remote: &Remote) -> usize {
     remote.weather.links.load(Ordering::Relaxed)
 }
 
-fn answers(remote: &Remote) -> bool {
+fn responds(remote: &Remote) -> bool {
     block_on(remote.a.current_claims(vec![shard()])).is_ok()
 }
 
@@ -69,7 +69,7 @@ fn a_commit_of_an_old_link_has_no_effect_after_a_new_hello() {
             assert!(matches!(block_on(commit)[..], [CommitOutcome::Unknown(_)]));
         }
         remote.weather.held.store(false, Ordering::Relaxed);
-        wait("the link comes back", || answers(&remote));
+        wait("the link comes back", || responds(&remote));
         if claim_again {
             // The claim alone fences too (R4); the other round has only the links.
             claimed(&remote, 1);
@@ -108,7 +108,7 @@ fn without_a_link_calls_fail_at_once_and_leave_no_doubt() {
         weather.cut.store(true, Ordering::Relaxed);
         weather.break_links();
     }
-    wait("the link is gone", || !answers(&remote) && block_on(remote.rows.get("a")).is_err());
+    wait("the link is gone", || !responds(&remote) && block_on(remote.rows.get("a")).is_err());
     let refused = block_on(remote.a.commit(vec![turn(&claim, "x", 0), turn(&claim, "y", 0)]));
     assert_eq!(refused.len(), 2);
     for outcome in refused {
@@ -133,7 +133,7 @@ fn without_a_link_calls_fail_at_once_and_leave_no_doubt() {
     assert_eq!(version(&*store, "x"), 0);
 
     remote.weather.cut.store(false, Ordering::Relaxed);
-    wait("the link comes back", || answers(&remote));
+    wait("the link comes back", || responds(&remote));
     assert_eq!(block_on(remote.a.commit(vec![turn(&claim, "x", 0)])), [CommitOutcome::Committed]);
 }
 
@@ -165,7 +165,7 @@ struct Stubborn {
 }
 
 impl Stubborn {
-    fn say<T: Send + 'static>(&self, answer: StoreFuture<T>) -> StoreFuture<T> {
+    fn respond<T: Send + 'static>(&self, answer: StoreFuture<T>) -> StoreFuture<T> {
         if self.silent.load(Ordering::Relaxed) {
             futures::future::pending().boxed()
         } else {
@@ -180,37 +180,37 @@ impl EntityStore for Stubborn {
     }
 
     fn claim(&self, claims: Vec<Claim>) -> StoreFuture<Vec<ClaimOutcome>> {
-        self.say(self.store.claim(claims))
+        self.respond(self.store.claim(claims))
     }
 
     fn current_claims(
         &self,
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
-        self.say(self.store.current_claims(shards))
+        self.respond(self.store.current_claims(shards))
     }
 
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>> {
-        self.say(self.store.commit(turns))
+        self.respond(self.store.commit(turns))
     }
 
     fn load(
         &self,
         entities: Vec<(ShardPath, Entity)>,
     ) -> StoreFuture<Vec<Result<LoadedEntity, StoreError>>> {
-        self.say(self.store.load(entities))
+        self.respond(self.store.load(entities))
     }
 
     fn scan(&self, scan: Scan) -> StoreFuture<Result<Page, StoreError>> {
-        self.say(self.store.scan(scan))
+        self.respond(self.store.scan(scan))
     }
 
     fn put_blob(&self, bytes: Bytes) -> StoreFuture<Result<[u8; 32], StoreError>> {
-        self.say(self.store.put_blob(bytes))
+        self.respond(self.store.put_blob(bytes))
     }
 
     fn get_blob(&self, digest: [u8; 32]) -> StoreFuture<Result<Option<Bytes>, StoreError>> {
-        self.say(self.store.get_blob(digest))
+        self.respond(self.store.get_blob(digest))
     }
 }
 
@@ -248,7 +248,7 @@ fn a_link_that_answers_no_ping_is_closed() {
     let [CommitOutcome::Unknown(_)] = &outcome[..] else { panic!("{outcome:?}") };
     wait("a new link", || links(&remote) > before);
     remote.weather.held.store(false, Ordering::Relaxed);
-    wait("it answers", || answers(&remote));
+    wait("it answers", || responds(&remote));
 }
 
 #[test]

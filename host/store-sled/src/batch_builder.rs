@@ -133,10 +133,10 @@ impl BatchBuilder {
         {
             return Ok(CommitOutcome::AlreadyCommitted);
         }
-        let standing = self.shard(&commit.claim.shard)?.map(|shard| &shard.record.claim);
-        if standing != Some(&*commit.claim) {
-            let standing = standing.cloned().map(Box::new);
-            return Ok(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }));
+        let current = self.shard(&commit.claim.shard)?.map(|shard| &shard.record.claim);
+        if current != Some(&*commit.claim) {
+            let current = current.cloned().map(Box::new);
+            return Ok(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current }));
         }
         if mark.version != commit.expected_version {
             return Ok(CommitOutcome::Refused(CommitRefusal::VersionMismatch {
@@ -155,7 +155,7 @@ impl BatchBuilder {
         let mut lanes = KeyPrefix::new(&commit, RecordKind::Lane);
         let mut writes = Vec::with_capacity(commit.writes.len());
         for write in std::mem::take(&mut commit.writes) {
-            let (beside, in_pieces, last) = match &write.key {
+            let (beside, fragmented, last) = match &write.key {
                 RecordKey::State(key) => (&mut state, &mut mark.state_fragmented, &key[..]),
                 RecordKey::Lane(session) => {
                     (&mut lanes, &mut mark.lanes_fragmented, &session.0[..])
@@ -168,12 +168,12 @@ impl BatchBuilder {
                 return Ok(too_large(limit));
             }
             let kind = beside.kind;
-            let in_pieces = match *in_pieces {
+            let fragmented = match *fragmented {
                 Some(known) => known,
-                None => *in_pieces.insert(self.records.has(&fragment_prefix(&beside.prefix))?),
+                None => *fragmented.insert(self.records.has(&fragment_prefix(&beside.prefix))?),
             };
-            let old = if in_pieces { self.record_fragment_count(kind, &key)? } else { 0 };
-            writes.push((key, kind, value, old, in_pieces));
+            let old = if fragmented { self.record_fragment_count(kind, &key)? } else { 0 };
+            writes.push((key, kind, value, old, fragmented));
         }
         commit.head.commit_sequence = self.next_sequence(&commit.claim.shard)?;
         let head = self.records.codec.encode(&head_key, &commit.head)?;
@@ -182,10 +182,10 @@ impl BatchBuilder {
         }
 
         // From here on nothing can fail: a commit is written whole or not at all.
-        for (key, kind, value, mut old, in_pieces) in writes {
+        for (key, kind, value, mut old, fragmented) in writes {
             // For a key that this commit writes twice, the old fragments are those of the first value.
-            if let Some(pieces) = self.record_fragments.get(&key) {
-                old = *pieces;
+            if let Some(fragments) = self.record_fragments.get(&key) {
+                old = *fragments;
             }
             let new = match value {
                 Some(value) => {
@@ -197,7 +197,7 @@ impl BatchBuilder {
                     0
                 }
             };
-            if in_pieces || new > 0 {
+            if fragmented || new > 0 {
                 self.record_fragments.insert(key, new);
             }
             if new > 0 {
@@ -207,9 +207,10 @@ impl BatchBuilder {
                 }
             }
         }
-        let pieces = put(&mut self.batch, head_key.clone(), head, mark.fragment_count);
+        let fragments = put(&mut self.batch, head_key.clone(), head, mark.fragment_count);
         let Head { version, turn, .. } = commit.head;
-        self.heads.insert(head_key, CachedHead { version, turn, fragment_count: pieces, ..mark });
+        self.heads
+            .insert(head_key, CachedHead { version, turn, fragment_count: fragments, ..mark });
         self.sequence += 1;
         self.wrote = true;
         Ok(CommitOutcome::Committed)
@@ -257,12 +258,12 @@ impl BatchBuilder {
     fn shard(&mut self, key: &ShardPath) -> Result<Option<&ShardClaim>, StoreError> {
         if !self.shards.contains_key(key) {
             let claim_key = Table::Entities.key(&keys::claim(key));
-            let Some(standing) = self.records.get::<ClaimRecord>(&claim_key)? else {
+            let Some(current) = self.records.get::<ClaimRecord>(&claim_key)? else {
                 return Ok(None);
             };
             // It is unknown which of the reserved sequences were used: continue after them.
-            let last = standing.reserved_sequence;
-            self.shards.insert(key.clone(), ShardClaim { record: standing, last });
+            let last = current.reserved_sequence;
+            self.shards.insert(key.clone(), ShardClaim { record: current, last });
         }
         Ok(self.shards.get(key))
     }
@@ -277,9 +278,9 @@ impl BatchBuilder {
             shard.last = next;
             return Ok(next);
         }
-        let mut standing = shard.record.clone();
-        standing.reserved_sequence = next + SEQUENCES;
-        self.put_claim(ShardClaim { record: standing, last: next })?;
+        let mut current = shard.record.clone();
+        current.reserved_sequence = next + SEQUENCES;
+        self.put_claim(ShardClaim { record: current, last: next })?;
         Ok(next)
     }
 
@@ -301,19 +302,19 @@ impl BatchBuilder {
         let Some(raw) = self.records.raw(key)? else {
             // Without a head there are no state records and no spilled lanes.
             let nothing = Some(false);
-            let (state_in_pieces, lanes_in_pieces) = (nothing, nothing);
+            let (state_fragmented, lanes_fragmented) = (nothing, nothing);
             return Ok(CachedHead {
-                state_fragmented: state_in_pieces,
-                lanes_fragmented: lanes_in_pieces,
+                state_fragmented: state_fragmented,
+                lanes_fragmented: lanes_fragmented,
                 ..CachedHead::default()
             });
         };
         let head = self.records.decode::<Head>(key, &raw)?;
-        let pieces = fragment_count(RecordKind::Head, &raw)?;
+        let fragments = fragment_count(RecordKind::Head, &raw)?;
         Ok(CachedHead {
             version: head.version,
             turn: head.turn,
-            fragment_count: pieces,
+            fragment_count: fragments,
             ..CachedHead::default()
         })
     }

@@ -48,7 +48,7 @@ impl Committer {
             changes: self.changes.clone(),
             reads: self.reads.clone(),
         };
-        let (mut works, mut answers) = (Vec::new(), Vec::new());
+        let (mut works, mut completions) = (Vec::new(), Vec::new());
         let mut batch = 0;
         while let Some(records) = self.queue.take(&mut works) {
             batch += 1;
@@ -60,16 +60,16 @@ impl Committer {
             }
             self.space.check();
             let low = self.progress.low_disk_reason();
-            answers.extend(works.drain(..).map(|work| self.prepare(work, low.as_deref())));
+            completions.extend(works.drain(..).map(|work| self.prepare(work, low.as_deref())));
             match self.write(batch) {
                 Ok(()) => {
-                    answers.drain(..).for_each(Completion::give);
+                    completions.drain(..).for_each(Completion::give);
                     free(records);
                 }
                 Err(why) => {
                     self.progress.stop(&why);
                     self.changes.close();
-                    answers.drain(..).for_each(|answer| answer.fail(&why));
+                    completions.drain(..).for_each(|answer| answer.fail(&why));
                     // These reads now fail: the store has stopped.
                     self.reads.push(self.queue.applied());
                 }

@@ -19,11 +19,11 @@ pub(crate) struct DiskSpaceMonitor {
 impl DiskSpaceMonitor {
     /// Checks the free disk space, if the interval has passed, and records the result in the progress.
     pub(crate) fn check(&self) {
-        let mut looked = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
-        if looked.is_some_and(|looked| looked.elapsed() < self.every) {
+        let mut checked = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.is_some_and(|checked| checked.elapsed() < self.every) {
             return;
         }
-        *looked = Some(Instant::now());
+        *checked = Some(Instant::now());
         let was_low = self.progress.low_disk_reason().is_some();
         let low = match self.disk.free(&self.dir) {
             Ok(free) if free >= self.low_water_bytes => None,

@@ -24,12 +24,12 @@ pub(crate) struct CachedHead {
 pub(crate) struct HeadCache {
     young: HashMap<Vec<u8>, CachedHead>,
     old: HashMap<Vec<u8>, CachedHead>,
-    room: usize,
+    capacity: usize,
 }
 
 impl HeadCache {
-    pub(crate) fn new(room: usize) -> Self {
-        Self { room, ..Self::default() }
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, ..Self::default() }
     }
 
     pub(crate) fn get(&mut self, key: &[u8]) -> Option<CachedHead> {
@@ -48,7 +48,7 @@ impl HeadCache {
     /// Drops heads that were not used for long. Only between batches: what a batch has not written yet exists only
     /// here.
     pub(crate) fn age(&mut self) {
-        if self.young.len() > self.room / 2 {
+        if self.young.len() > self.capacity / 2 {
             self.old = std::mem::take(&mut self.young);
         }
     }

@@ -102,9 +102,9 @@ impl ReadQueue {
     /// Counts one more read; false if there is no room.
     pub(crate) fn enter(&self) -> bool {
         let mut waiting = self.lock();
-        let room = waiting.count < self.max && !waiting.closed;
-        waiting.count += usize::from(room);
-        room
+        let capacity = waiting.count < self.max && !waiting.closed;
+        waiting.count += usize::from(capacity);
+        capacity
     }
 
     /// Hands reads that were counted to the reader threads.

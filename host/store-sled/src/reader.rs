@@ -52,10 +52,10 @@ impl Reader {
 
     fn serve(&self, together: &mut Vec<ReadOp>) {
         let mut hold = ReadGuard::new(&self.progress);
-        let stands = self.progress.check();
+        let running = self.progress.check();
         let gives: Vec<_> = together
             .drain(..)
-            .map(|read| match &stands {
+            .map(|read| match &running {
                 Ok(()) => self.read(&mut hold, read),
                 Err(error) => fail(read, error),
             })
@@ -99,7 +99,7 @@ impl Reader {
         hold.pause();
         hold.count(1);
         let key = Table::Entities.key(&keys::claim(shard));
-        Ok(self.records.get::<ClaimRecord>(&key)?.map(|standing| standing.claim))
+        Ok(self.records.get::<ClaimRecord>(&key)?.map(|record| record.claim))
     }
 
     fn load(

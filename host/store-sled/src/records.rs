@@ -97,13 +97,13 @@ impl Records {
         let mut whole = Header { flags: 0, ..header }.to_bytes().to_vec();
         whole.reserve(count as usize * FRAGMENT_BYTES);
         for number in 0..count {
-            let piece = self.raw(&fragment_key(key, number))?;
-            let piece = piece.ok_or_else(|| {
+            let fragment = self.raw(&fragment_key(key, number))?;
+            let fragment = fragment.ok_or_else(|| {
                 StoreError::Corrupt(format!(
                     "fragment {number} of {count} of a {kind:?} record is missing"
                 ))
             })?;
-            whole.extend_from_slice(Header::take(RecordKind::Fragment, &piece)?.1);
+            whole.extend_from_slice(Header::take(RecordKind::Fragment, &fragment)?.1);
         }
         Ok(Some(whole))
     }
@@ -118,10 +118,10 @@ pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragment
     }
     let (header, body) = record.split_at(Header::BYTES);
     let mut count = 0;
-    for piece in body.chunks(FRAGMENT_BYTES) {
+    for fragment in body.chunks(FRAGMENT_BYTES) {
         let mut chunk =
             Header { kind: RecordKind::Fragment, flags: 0, key_id: 0 }.to_bytes().to_vec();
-        chunk.extend_from_slice(piece);
+        chunk.extend_from_slice(fragment);
         batch.insert(fragment_key(&key, count), chunk);
         count += 1;
     }

@@ -30,10 +30,10 @@ impl WriteOp {
     pub(crate) fn size(&self) -> Size {
         match self {
             Self::Commit(commit, _) => {
-                let pieces = |write: &ostraca_core::records::RecordWrite| {
+                let fragments = |write: &ostraca_core::records::RecordWrite| {
                     1 + write.value.as_ref().map_or(0, bytes::Bytes::len) / INLINE_BYTES
                 };
-                let records = 1 + commit.writes.iter().map(pieces).sum::<usize>();
+                let records = 1 + commit.writes.iter().map(fragments).sum::<usize>();
                 Size { commits: 1, bytes: commit_bytes(commit), records }
             }
             Self::Claim(..) | Self::CompareAndSet(..) => Size { commits: 0, bytes: 0, records: 1 },
@@ -65,7 +65,7 @@ impl WriteOp {
 
 /// A call of several parts: it is answered when all of them are.
 struct PendingCall<T> {
-    answers: Vec<Option<T>>,
+    results: Vec<Option<T>>,
     left: usize,
     to: Option<Sender<Vec<T>>>,
 }
@@ -79,8 +79,8 @@ pub(crate) struct ReplySlot<T> {
 /// The slots of a call of `count` parts, and the receiver of their answers.
 pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Receiver<Vec<T>>) {
     let (to, answer) = channel();
-    let answers = std::iter::repeat_with(|| None).take(count).collect();
-    let mut call = PendingCall { answers, left: count, to: Some(to) };
+    let results = std::iter::repeat_with(|| None).take(count).collect();
+    let mut call = PendingCall { results, left: count, to: Some(to) };
     if count == 0 {
         call.finish();
     }
@@ -92,7 +92,7 @@ impl<T> ReplySlot<T> {
     /// Delivers the part's answer; a caller that has gone away is no error.
     pub(crate) fn give(self, answer: T) {
         let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = call.answers.get_mut(self.place) {
+        if let Some(place) = call.results.get_mut(self.place) {
             *place = Some(answer);
             call.left -= 1;
         }
@@ -105,7 +105,7 @@ impl<T> ReplySlot<T> {
 impl<T> PendingCall<T> {
     fn finish(&mut self) {
         if let Some(to) = self.to.take() {
-            drop(to.send(self.answers.drain(..).flatten().collect()));
+            drop(to.send(self.results.drain(..).flatten().collect()));
         }
     }
 }

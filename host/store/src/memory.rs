@@ -89,8 +89,8 @@ impl Data {
             return ClaimOutcome::Failed(limit);
         }
         match self.claims.get(&key) {
-            Some(standing) if !claim.supersedes(standing) => {
-                ClaimOutcome::Refused { current: Box::new(standing.clone()) }
+            Some(current) if !claim.supersedes(current) => {
+                ClaimOutcome::Refused { current: Box::new(current.clone()) }
             }
             _ => {
                 self.identity.durable_sequence += 1;
@@ -110,10 +110,10 @@ impl Data {
         {
             return CommitOutcome::AlreadyCommitted;
         }
-        let standing = self.claims.get(&keys::claim(shard));
-        if standing != Some(&*commit.claim) {
-            let standing = standing.cloned().map(Box::new);
-            return CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing });
+        let current = self.claims.get(&keys::claim(shard));
+        if current != Some(&*commit.claim) {
+            let current = current.cloned().map(Box::new);
+            return CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current });
         }
         if version != commit.expected_version {
             return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: version });

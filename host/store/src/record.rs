@@ -179,7 +179,7 @@ pub struct ClaimRecord {
 }
 
 impl Extensible for ClaimRecord {
-    const NAME: &'static str = "StandingClaim";
+    const NAME: &'static str = "ClaimRecord";
 }
 
 impl Body for ClaimRecord {

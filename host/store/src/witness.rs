@@ -172,16 +172,16 @@ impl Witness {
 
 fn parse(text: &str) -> Option<Witness> {
     let line = text.strip_prefix(FIRST_LINE)?.strip_prefix('\n')?.strip_suffix('\n')?;
-    let mut words = line.split(' ');
-    let store = u128::from_str_radix(words.next()?, 16).ok()?;
-    let mut number = || words.next()?.parse().ok();
+    let mut parts = line.split(' ');
+    let store = u128::from_str_radix(parts.next()?, 16).ok()?;
+    let mut number = || parts.next()?.parse().ok();
     let found = Witness {
         store_id: store,
         open_count: number()?,
         open_nonce: number()?,
         sequence: number()?,
     };
-    words.next().is_none().then_some(found)
+    parts.next().is_none().then_some(found)
 }
 
 /// Writes a file atomically and durably. Blocks.

@@ -135,7 +135,7 @@ impl Compiler {
         input.write_all(component).map_err(failed("write the component"))?;
         input.seek(SeekFrom::Start(0)).map_err(failed("write the component"))?;
         let mut output = file(dir).map_err(failed("make a file"))?;
-        let mut words = file(dir).map_err(failed("make a file"))?;
+        let mut stderr = file(dir).map_err(failed("make a file"))?;
         let shared = |file: &File| file.try_clone().map(Stdio::from);
         let child = Command::new(&program)
             .args(job.args())
@@ -145,12 +145,13 @@ impl Compiler {
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(input)
             .stdout(shared(&output).map_err(failed("share a file"))?)
-            .stderr(shared(&words).map_err(failed("share a file"))?)
+            .stderr(shared(&stderr).map_err(failed("share a file"))?)
             .spawn()
             .map_err(failed("start the compiler"))?;
         let status = self.wait(KillOnDrop(child), cancel)?;
-        let words = beginning(&mut words).map_err(failed("read the compiler's standard error"))?;
-        self.check_exit(status, &words)?;
+        let stderr =
+            beginning(&mut stderr).map_err(failed("read the compiler's standard error"))?;
+        self.check_exit(status, &stderr)?;
         let mut native = Vec::new();
         output
             .seek(SeekFrom::Start(0))
@@ -163,9 +164,9 @@ impl Compiler {
         let deadline = Instant::now() + self.settings.timeout;
         let mut pause = POLL_INTERVALS.0;
         loop {
-            let looked = child.0.try_wait();
+            let exited = child.0.try_wait();
             if let Some(status) =
-                looked.map_err(|error| Error::CompilerUnavailable(error.to_string()))?
+                exited.map_err(|error| Error::CompilerUnavailable(error.to_string()))?
             {
                 return Ok(status);
             }
@@ -180,23 +181,23 @@ impl Compiler {
         }
     }
 
-    fn check_exit(&self, status: ExitStatus, words: &str) -> Result<(), Error> {
+    fn check_exit(&self, status: ExitStatus, stderr: &str) -> Result<(), Error> {
         if status.success() {
             return Ok(());
         }
-        if OUT_OF_MEMORY.iter().any(|sign| words.contains(sign)) {
+        if OUT_OF_MEMORY.iter().any(|sign| stderr.contains(sign)) {
             return Err(Error::CompileMemory { limit: self.memory });
         }
         Err(match (status.code(), status.signal()) {
-            (Some(REFUSED), _) => Error::InvalidComponent(words.to_owned()),
-            (Some(MISUSED), _) => Error::CompilerUnavailable(words.to_owned()),
+            (Some(REFUSED), _) => Error::InvalidComponent(stderr.to_owned()),
+            (Some(MISUSED), _) => Error::CompilerUnavailable(stderr.to_owned()),
             (_, Some(signal)) if signal == rustix::process::Signal::XCPU.as_raw() => {
                 Error::CompileTime { limit: self.settings.timeout }
             }
             (_, Some(signal)) if signal == rustix::process::Signal::KILL.as_raw() => {
-                Error::CompilerCrashed { how: format!("{status}: {KILLED}{words}") }
+                Error::CompilerCrashed { how: format!("{status}: {KILLED}{stderr}") }
             }
-            _ => Error::CompilerCrashed { how: format!("{status}: {words}") },
+            _ => Error::CompilerCrashed { how: format!("{status}: {stderr}") },
         })
     }
 }

@@ -46,14 +46,14 @@ pub struct Program {
 impl CompiledComponent {
     pub(crate) fn new(
         inner: &Arc<Inner>,
-        room: &EngineContext,
+        context: &EngineContext,
         component: &Component,
         exports: Exports,
         digest: ComponentDigest,
         limits: &Arc<InstanceLimits>,
         cancel: &CancelToken,
     ) -> Result<CompiledComponent, Error> {
-        let linker = if exports.wasi { &room.wasi } else { &room.plain };
+        let linker = if exports.wasi { &context.wasi } else { &context.plain };
         let pre = linker.instantiate_pre(component).map_err(wrong_signature)?;
         let mut compiled = CompiledComponent { pre, exports, methods: Vec::new(), digest };
         let reading = async {

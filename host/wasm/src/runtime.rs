@@ -159,11 +159,12 @@ impl Inner {
         let compiled = match self.cached(digest, large) {
             Some(compiled) => compiled,
             None => {
-                let room = if large { self.large()? } else { &self.main };
-                let native = self.component(room, component, digest, cancel)?;
+                let context = if large { self.large()? } else { &self.main };
+                let native = self.component(context, component, digest, cancel)?;
                 let exports = world::exports(&native, wasi)?;
-                let compiled =
-                    CompiledComponent::new(self, room, &native, exports, digest, &limits, cancel)?;
+                let compiled = CompiledComponent::new(
+                    self, context, &native, exports, digest, &limits, cancel,
+                )?;
                 self.remember(digest, large, Arc::new(compiled))
             }
         };
@@ -201,12 +202,12 @@ impl Inner {
 
     fn component(
         &self,
-        room: &EngineContext,
+        context: &EngineContext,
         bytes: &[u8],
         digest: ComponentDigest,
         cancel: &CancelToken,
     ) -> Result<Component, Error> {
-        let EngineContext { engine, code, .. } = room;
+        let EngineContext { engine, code, .. } = context;
         let kept = || self.cache.as_ref().and_then(|cache| cache.load(engine, &digest));
         if let Some(component) = kept() {
             return Ok(component);
@@ -233,9 +234,9 @@ impl Inner {
     fn large(&self) -> Result<&EngineContext, Error> {
         let _making = self.making_large.lock().unwrap_or_else(PoisonError::into_inner);
         if self.large.get().is_none() {
-            let room = engine::large_engine(&self.shape, &self.settings)?;
-            self.ticker.add(&room.engine);
-            return Ok(self.large.get_or_init(|| room));
+            let context = engine::large_engine(&self.shape, &self.settings)?;
+            self.ticker.add(&context.engine);
+            return Ok(self.large.get_or_init(|| context));
         }
         self.large.get().ok_or_else(|| Error::EngineFailed("the second engine disappeared".into()))
     }

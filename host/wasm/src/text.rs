@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn reported_text_is_short_and_printable() {
-        let told = sanitized("\u{1b}".repeat(16 << 20));
-        assert!(told.len() <= TEXT_LIMIT && !told.contains('\u{1b}'), "{}", told.len());
+        let text = sanitized("\u{1b}".repeat(16 << 20));
+        assert!(text.len() <= TEXT_LIMIT && !text.contains('\u{1b}'), "{}", text.len());
         assert_eq!(printable_lines("a\nb\x1b\n"), "a\nb\\u{1b}\n");
     }
 

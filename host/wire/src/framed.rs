@@ -82,8 +82,10 @@ impl FrameReader {
         let read = if self.buffer.is_within_frame() {
             let until = *self.began.get_or_insert_with(Instant::now) + self.deadline;
             timeout_at(until, self.stream.read_chunks(&mut chunks)).await.map_err(|_| {
-                let text =
-                    format!("frame not complete after {:?} (`network.frame-timeout`)", self.deadline);
+                let text = format!(
+                    "frame not complete after {:?} (`network.frame-timeout`)",
+                    self.deadline
+                );
                 Error::violation(CloseCode::FrameTimeout, text)
             })?
         } else {

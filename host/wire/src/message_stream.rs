@@ -447,10 +447,10 @@ impl WriteBatch<'_> {
 /// Replaces a result that is too large for the peer: the command stays committed, but its caller does not get
 /// the result. Of other replies the text is cut.
 fn fit_reply(reply: Reply, bound: &StreamLimits) -> Reply {
-    if let (Some(told), true) = (&reply.problem, reply.outcome() != Outcome::Result) {
-        let rest = reply.encoded_len() - told.encoded_len();
+    if let (Some(problem), true) = (&reply.problem, reply.outcome() != Outcome::Result) {
+        let rest = reply.encoded_len() - problem.encoded_len();
         let most = (bound.max_reply_bytes as usize).saturating_sub(rest);
-        return Reply { problem: Some(within(told.clone(), most)), ..reply };
+        return Reply { problem: Some(within(problem.clone(), most)), ..reply };
     }
     let (size, most, setting) = (reply.encoded_len(), bound.max_reply_bytes, bound.setting);
     let text = format!("reply of {size} bytes exceeds the peer's limit of {most} (`{setting}`)");

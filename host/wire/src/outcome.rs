@@ -119,11 +119,11 @@ pub fn unknown_if_in_doubt(reply: Reply, in_doubt: bool) -> Reply {
     if !in_doubt || reply.outcome() != proto::Outcome::NotRun {
         return reply;
     }
-    let problem = reply.problem.map(|told| Problem {
-        message: format!("an earlier copy may have run; the last copy did not: {}", told.message),
+    let problem = reply.problem.map(|last| Problem {
+        message: format!("an earlier copy may have run; the last copy did not: {}", last.message),
         help: "send it again with the same id".into(),
         retryable: true,
-        ..told
+        ..last
     });
     Reply { outcome: proto::Outcome::Unknown.into(), problem, ..reply }
 }

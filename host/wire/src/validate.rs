@@ -172,7 +172,8 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
     }
     let size = envelope.body.len();
     if size > limit as usize {
-        let text = format!("body of {size} bytes exceeds the limit of {limit} (`network.max-message`)");
+        let text =
+            format!("body of {size} bytes exceeds the limit of {limit} (`network.max-message`)");
         let mut problem = problem("message-too-large", text);
         problem.details.insert("setting".into(), "network.max-message".into());
         problem.details.insert("limit".into(), limit.to_string());

@@ -69,7 +69,7 @@ async fn a_malformed_stream_is_reset_alone_with_a_stable_code() {
         for (what, bytes, finish, code) in cases {
             assert_eq!(reset_after(&node, &bytes, finish).await, Some(code), "{what}");
         }
-        node.answers().await;
+        node.assert_responsive().await;
         node.stop().await;
     })
     .await;
@@ -87,7 +87,7 @@ async fn abandoned_streams_end_at_their_deadline_and_block_no_one() {
             send.write_all(&[0]).await.expect("write");
             left.push((send, recv));
         }
-        node.answers().await;
+        node.assert_responsive().await;
         for (_send, mut recv) in left {
             match recv.read_to_end(10).await {
                 Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => {
@@ -98,7 +98,7 @@ async fn abandoned_streams_end_at_their_deadline_and_block_no_one() {
                 other => panic!("no reset: {other:?}"),
             }
         }
-        node.answers().await;
+        node.assert_responsive().await;
         node.stop().await;
     })
     .await;
@@ -135,7 +135,7 @@ async fn a_connection_without_a_valid_hello_is_closed_with_why() {
         let (code, reason) = closed(open(demanding)).await;
         assert_eq!(code, CloseCode::UnknownFeature);
         assert!(reason.contains("time-travel"), "{reason}");
-        node.answers().await;
+        node.assert_responsive().await;
         node.stop().await;
     })
     .await;
@@ -226,7 +226,7 @@ async fn a_session_beyond_its_window_is_not_read_and_others_are() {
         while held() < 256 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        node.answers().await;
+        node.assert_responsive().await;
         assert_eq!(held(), 256);
         // As soon as there is room, it is read on.
         for sequence in 1..=1_000 {
@@ -296,7 +296,7 @@ async fn a_component_is_accepted_only_whole_with_its_digest() {
         assert_eq!(error.code(), "truncated-frame");
         let error = deploy(&node, DeployRequest { component_size: 5, ..good }, &chunks).await;
         assert_eq!(error.expect_err("too many bytes").code(), "unexpected-frame");
-        node.answers().await;
+        node.assert_responsive().await;
         node.stop().await;
     })
     .await;

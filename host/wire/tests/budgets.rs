@@ -67,7 +67,7 @@ async fn unread_replies_stay_within_the_budget() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(most < 4 * MIB, "{most} bytes were held");
-        node.answers().await;
+        node.assert_responsive().await;
         // Whoever takes nothing of them is given up, and all of it is free again.
         until("the streams end", || node.server.charged_bytes() == 0).await;
         let (_, mut reader) = streams.pop().expect("a stream");
@@ -78,7 +78,7 @@ async fn unread_replies_stay_within_the_budget() {
             }
         };
         assert!(matches!(ended, Error::Reset(CloseCode::ReplyTimeout)), "{ended:?}");
-        node.answers().await;
+        node.assert_responsive().await;
         node.stop().await;
     })
     .await;
@@ -125,7 +125,7 @@ async fn a_full_connection_is_not_read() {
         until("it is full", || held() >= 10).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!((10..=14).contains(&held()), "{} messages are held", held());
-        node.answers().await;
+        node.assert_responsive().await;
         // As they are answered, the others come.
         let mut answered = 0;
         while answered < 200 {
@@ -168,7 +168,7 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
         assert_eq!(problem.details["setting"], "network.principal-bytes");
         assert!(problem.message.contains("client/mallory"), "{}", problem.message);
         // Another one goes on.
-        node.answers().await;
+        node.assert_responsive().await;
         // As some are answered, others come.
         let free = || {
             node.echo.held.lock().expect("held").clear();
@@ -382,7 +382,7 @@ async fn a_trickling_upload_ends_at_its_deadline() {
         let link = node.link().await;
         let (mut writer, mut reader) = begin(&link).await;
         let trickle = async {
-            // Each piece comes in time; all of them do not.
+            // Each fragment arrives in time, but the whole does not.
             for _ in 0..8 {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 writer.put(&ComponentFragment { data: vec![1].into() });

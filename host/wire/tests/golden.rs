@@ -240,15 +240,15 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&answer, "080112036162631803");
     let entity = InspectEntity { r#type: "t".into(), id: "i".into() };
     let shards = vec![InspectShard { shard: 1, entities: vec![entity] }];
-    let look = PeerInspectRequest { shards, types: vec!["t".into()] };
-    same(&look, "0a0a080112060a0174120169120174");
+    let request = PeerInspectRequest { shards, types: vec!["t".into()] };
+    same(&request, "0a0a080112060a0174120169120174");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
     let entity = InspectedEntity { active: true, mailbox_length: 2, last_failure: failure };
     let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason: "w".into() }];
-    let looked = PeerInspectResponse { shards, types };
-    same(&looked, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
+    let response = PeerInspectResponse { shards, types };
+    same(&response, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
 }
 
 /// The worked example of `docs/protocol.md`.

@@ -15,7 +15,7 @@ use time::{Duration, OffsetDateTime};
 async fn refused(node: &Node, identity: Option<&Identity>) -> (String, String) {
     let error = node.dialer(identity).connect(node.address).await.expect_err("refused");
     assert!(!error.is_retryable(), "{error:?}");
-    node.answers().await;
+    node.assert_responsive().await;
     (error.code().into(), error.to_string())
 }
 

@@ -25,15 +25,17 @@ async fn calls_are_handled_in_the_order_in_which_they_were_made() {
         let (_link, calls) = calls(&one, &two).await;
         for round in 0..20_u8 {
             let bodies: Vec<Bytes> = (0..60).map(|n| Bytes::from(vec![round, n])).collect();
-            let mut answers: Vec<_> = bodies.iter().map(|body| calls.call(body.clone())).collect();
+            let mut responses: Vec<_> =
+                bodies.iter().map(|body| calls.call(body.clone())).collect();
             // When they are awaited does not matter, nor that one is not.
-            drop(answers.remove(30));
-            answers.reverse();
-            let answers: Vec<_> = join_all(answers).await.into_iter().map(Result::unwrap).collect();
+            drop(responses.remove(30));
+            responses.reverse();
+            let responses: Vec<_> =
+                join_all(responses).await.into_iter().map(Result::unwrap).collect();
             let mut expected = bodies.clone();
             expected.remove(30);
             expected.reverse();
-            assert_eq!(answers, expected);
+            assert_eq!(responses, expected);
             until(|| two.streams.calls() == bodies.len()).await;
             assert_eq!(std::mem::take(&mut *two.streams.called.lock().expect("called")), bodies);
         }
@@ -114,7 +116,10 @@ async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
         let held: Vec<_> = (0..64).map(|_| calls.call("hold".into())).collect();
         let error = calls.call("more".into()).await.expect_err("refused");
         assert_eq!(error.code(), "overloaded");
-        assert!(error.to_string().contains("`peers.in-flight-requests`") && error.is_retryable(), "{error}");
+        assert!(
+            error.to_string().contains("`peers.in-flight-requests`") && error.is_retryable(),
+            "{error}"
+        );
         until(|| two.streams.calls() == 64).await;
         two.streams.release.notify_waiters();
         join_all(held).await.into_iter().for_each(|answer| assert!(answer.is_ok()));

@@ -130,7 +130,7 @@ async fn senders_that_share_a_stream_get_replies_in_turn() {
             &ca,
             &identity,
             limits,
-            common::peers::facts(&ca, "two"),
+            common::peers::peer_descriptor(&ca, "two"),
             tokio::runtime::Handle::current(),
         );
         let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
@@ -217,7 +217,7 @@ async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
 async fn greeted(to: &PeerNode, alpn: &[u8]) -> (quinn::Endpoint, quinn::Connection) {
     let identity = to.ca.issue_node("three", &[]).expect("identity");
     let (endpoint, connection) = to.raw(&identity, alpn).await.expect("handshake");
-    let hello = common::peers::facts(&to.ca, "three").hello(&Limits::default());
+    let hello = common::peers::peer_descriptor(&to.ca, "three").hello(&Limits::default());
     let (mut send, mut recv) = connection.open_bi().await.expect("stream");
     let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
     send.write_all(&frame(&open)).await.expect("hello");
@@ -236,7 +236,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
         let open = |stream| frame(&PeerOpen { stream: Some(stream) });
         let messages = open(peer_open::Stream::Forwarding(ForwardingOpen::default()));
         let store = open(peer_open::Stream::EntityStore(EntityStoreOpen {}));
-        let talk = open(peer_open::Stream::Control(ControlOpen {}));
+        let control = open(peer_open::Stream::Control(ControlOpen {}));
         let hello = open(peer_open::Stream::Hello(Default::default()));
         let with = |kind: &[u8], more: &[u8]| [kind, more].concat();
         let garbage = b"\0\0\0\x05GET /";
@@ -249,8 +249,8 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             ("garbage", ALPN_PEER, garbage.to_vec(), CloseCode::InvalidFrame),
             ("4 GiB at once", ALPN_PEER, vec![0xff; 4], CloseCode::FrameTooLarge),
             ("a second hello", ALPN_PEER, hello, CloseCode::UnexpectedFrame),
-            ("talk among bulk", ALPN_PEER, talk.clone(), CloseCode::UnexpectedFrame),
-            ("bulk among talk", ALPN_CONTROL, messages.clone(), CloseCode::UnexpectedFrame),
+            ("control among bulk", ALPN_PEER, control.clone(), CloseCode::UnexpectedFrame),
+            ("bulk among control", ALPN_CONTROL, messages.clone(), CloseCode::UnexpectedFrame),
             ("garbage for a message", ALPN_PEER, with(&messages, garbage), CloseCode::InvalidFrame),
             ("a large message", ALPN_PEER, with(&messages, &large), CloseCode::FrameTooLarge),
             (
@@ -274,8 +274,13 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             ("garbage for a call", ALPN_PEER, with(&store, garbage), CloseCode::InvalidFrame),
             ("a large call", ALPN_PEER, with(&store, &large), CloseCode::FrameTooLarge),
             ("a call without a tag", ALPN_PEER, with(&store, &call), CloseCode::InvalidFrame),
-            ("garbage for talk", ALPN_CONTROL, with(&talk, garbage), CloseCode::InvalidFrame),
-            ("an answer to nothing", ALPN_CONTROL, with(&talk, &answer), CloseCode::InvalidFrame),
+            ("garbage for control", ALPN_CONTROL, with(&control, garbage), CloseCode::InvalidFrame),
+            (
+                "an answer to nothing",
+                ALPN_CONTROL,
+                with(&control, &answer),
+                CloseCode::InvalidFrame,
+            ),
         ];
         for (what, alpn, bytes, code) in cases {
             let (_endpoint, connection) = greeted(&two, alpn).await;
@@ -288,7 +293,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
                 other => panic!("no reset for {what}: {other:?}"),
             }
             // The connection itself goes on.
-            let kind = if alpn == ALPN_PEER { &store } else { &talk };
+            let kind = if alpn == ALPN_PEER { &store } else { &control };
             let (mut send, mut recv) = connection.open_bi().await.expect("another stream");
             let call = frame(&RpcRequest { tag: 1, body: "hi".into() });
             send.write_all(&with(kind, &call)).await.expect("write");

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::peers::{PeerNode, facts, pair, small, until};
+use common::peers::{PeerNode, pair, peer_descriptor, small, until};
 use common::{authority, frame, in_time};
 use ostraca_core::ids::Incarnation;
 use ostraca_wire::close_code::CloseCode;
@@ -38,7 +38,7 @@ async fn two_nodes_identify_each_other_by_certificate_and_hello() {
             assert_eq!(peer.remote, one.address);
         }
         // What is said later is heard by later connections.
-        let mut later = facts(&one.ca, "one");
+        let mut later = peer_descriptor(&one.ca, "one");
         later.node.incarnation = Incarnation { counter: 2, nonce: 3 };
         one.server.set_node_descriptor(later.node);
         let link = two.to(&one, Alpn::Control).await.expect("link");
@@ -71,7 +71,7 @@ async fn a_client_certificate_is_refused_by_name_among_nodes() {
             &one.ca,
             &mallory,
             small(),
-            facts(&one.ca, "mallory"),
+            peer_descriptor(&one.ca, "mallory"),
             Handle::current(),
         );
         let error = one.to(&false_node, Alpn::Bulk).await.expect_err("refused");
@@ -100,9 +100,14 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
 
         // One that takes the certificate of the node it dials, and whose own is another authority's.
         let stranger = other.issue_node("three", &[]).expect("identity");
-        let facts = |name: &str| facts(&one.ca, name);
-        let half =
-            PeerNode::start_as(&one.ca, &stranger, small(), facts("three"), Handle::current());
+        let peer_descriptor = |name: &str| peer_descriptor(&one.ca, name);
+        let half = PeerNode::start_as(
+            &one.ca,
+            &stranger,
+            small(),
+            peer_descriptor("three"),
+            Handle::current(),
+        );
         let error = half.to(&one, Alpn::Control).await.expect_err("refused");
         assert_eq!(error.code(), "unknown-ca", "{error}");
         half.stop().await;
@@ -110,7 +115,8 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
         let now = OffsetDateTime::now_utc();
         let (from, to) = (now - Duration::days(2), now - Duration::days(1));
         let old = one.ca.issue(PrincipalKind::Node, "three", &[], from, to).expect("identity");
-        let old = PeerNode::start_as(&one.ca, &old, small(), facts("three"), Handle::current());
+        let old =
+            PeerNode::start_as(&one.ca, &old, small(), peer_descriptor("three"), Handle::current());
         for error in [one.to(&old, Alpn::Control).await, old.to(&one, Alpn::Control).await] {
             let error = error.expect_err("refused");
             assert_eq!(error.code(), "certificate-expired", "{error}");
@@ -133,7 +139,7 @@ async fn a_shard_count_or_hash_mismatch_is_refused_at_both_ends() {
             (|f| f.hash = "java".into(), CloseCode::HashMismatch, ["murmur3", "java"]),
         ];
         for (change, code, values) in cases {
-            let mut other = facts(&one.ca, "three");
+            let mut other = peer_descriptor(&one.ca, "three");
             change(&mut other);
             let identity = one.ca.issue_node("three", &[]).expect("identity");
             let three =
@@ -185,7 +191,7 @@ async fn a_mismatched_hello_is_refused_with_both_values() {
             (|h| h.store_id.clear(), CloseCode::InvalidHello, ["store", "0 bytes"]),
         ];
         for (change, code, values) in cases {
-            let mut hello = facts(&one.ca, "three").hello(&Limits::default());
+            let mut hello = peer_descriptor(&one.ca, "three").hello(&Limits::default());
             change(&mut hello);
             let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
             let (found, reason) = refused(frame(&open)).await;
@@ -232,7 +238,7 @@ async fn a_node_without_peers_does_not_speak_peer_protocols() {
         let two = PeerNode::start(&ca, "two");
         let error = two.dialer.connect(alone.address, Alpn::Bulk, None).await.expect_err("refused");
         assert_eq!(error.code(), "unknown-protocol", "{error}");
-        alone.answers().await;
+        alone.assert_responsive().await;
         alone.stop().await;
         two.stop().await;
     })
@@ -256,7 +262,7 @@ async fn links_work_from_another_runtime_than_the_endpoints() {
         let control = take.recv().expect("handle");
         let node = |name| {
             let identity = ca.issue_node(name, &[]).expect("identity");
-            PeerNode::start_as(&ca, &identity, small(), facts(&ca, name), control.clone())
+            PeerNode::start_as(&ca, &identity, small(), peer_descriptor(&ca, name), control.clone())
         };
         let (one, two) = (node("one"), node("two"));
         let (dialer, address) = (one.dialer.clone(), two.address);
@@ -291,8 +297,9 @@ async fn nodes_may_connect_when_clients_use_all_connections() {
         let ca = Arc::new(authority());
         let limits = Limits { max_connections: 2, ..small() };
         let identity = ca.issue_node("one", &[]).expect("identity");
-        let facts = |name: &str| facts(&ca, name);
-        let one = PeerNode::start_as(&ca, &identity, limits, facts("one"), Handle::current());
+        let peer_descriptor = |name: &str| peer_descriptor(&ca, name);
+        let one =
+            PeerNode::start_as(&ca, &identity, limits, peer_descriptor("one"), Handle::current());
         let two = PeerNode::start(&ca, "two");
         let mut clients = Vec::new();
         for name in ["a", "b"] {
@@ -343,8 +350,8 @@ async fn an_idle_link_is_kept_alive_and_a_dead_one_is_closed() {
         limits.peers.idle_timeout = std::time::Duration::from_millis(400);
         let node = |name| {
             let identity = ca.issue_node(name, &[]).expect("identity");
-            let facts = facts(&ca, name);
-            PeerNode::start_as(&ca, &identity, limits.clone(), facts, Handle::current())
+            let peer_descriptor = peer_descriptor(&ca, name);
+            PeerNode::start_as(&ca, &identity, limits.clone(), peer_descriptor, Handle::current())
         };
         let (one, two) = (node("one"), node("two"));
         let (address, cut) = forwarder(two.address).await;

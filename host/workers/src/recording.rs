@@ -51,7 +51,8 @@ pub(crate) struct Recorder(BufWriter<File>);
 impl Recorder {
     pub(crate) fn create(directory: &Path, worker: usize, incarnation: u64) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
-        let path = directory.join(format!("life-{incarnation:06}-worker-{worker:02}.events"));
+        let path =
+            directory.join(format!("incarnation-{incarnation:06}-worker-{worker:02}.events"));
         Ok(Self(BufWriter::new(File::create(path)?)))
     }
 

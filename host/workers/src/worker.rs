@@ -99,7 +99,7 @@ pub(crate) async fn run(
     let mut worker = Worker::new(parts, recorder);
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut looked = Instant::now();
+    let mut checked = Instant::now();
     loop {
         let mut busy = false;
         let began = Instant::now();
@@ -128,8 +128,8 @@ pub(crate) async fn run(
         if busy {
             // Time must pass even when there is always work to do. The runtime's timers, including guests',
             // fire only when this task yields.
-            if looked.elapsed() >= TICK {
-                looked = Instant::now();
+            if checked.elapsed() >= TICK {
+                checked = Instant::now();
                 worker.tick();
                 tokio::task::yield_now().await;
             }

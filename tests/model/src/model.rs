@@ -23,7 +23,7 @@ use crate::world::{
 pub const NODES: usize = 3;
 
 /// R9, S14.
-pub const ONE_ANSWERS: &str = "one life at a time answers for a shard";
+pub const ONE_ANSWERS: &str = "one incarnation at a time answers for a shard";
 
 /// A run of the model.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard
 use crate::state::{NOW, State};
 
 /// R1, R5: a claim stands only for the life that a row named under its epoch.
-pub const NAMED: &str = "claims are of lives that a row named under that epoch";
+pub const NAMED: &str = "claims belong to incarnations that a row named under that epoch";
 /// R5, S14: one epoch names one life.
-pub const ONE_LIFE: &str = "an epoch names one life";
+pub const ONE_LIFE: &str = "an epoch names one incarnation";
 /// R7, A16.
 pub const OVER: &str = "a new owner is written after the old one's death or word";
 /// R10.
@@ -17,18 +17,18 @@ pub const EPOCHS: &str = "epochs never fall";
 /// R10.
 pub const SEALED: &str = "a manager decides from rows that bear its term";
 /// R7.
-pub const DEAD: &str = "a life that is over never renews";
+pub const DEAD: &str = "an ended incarnation never renews";
 /// R7, R8.
-pub const LEASE: &str = "nobody is judged before its own lease ended";
+pub const LEASE: &str = "no node is marked dead before its own lease ends";
 /// S15, R11.
-pub const AHEAD: &str = "a hand-off is written before it is told";
+pub const AHEAD: &str = "a hand-off is written before it is announced";
 /// R11.
-pub const FINAL: &str = "an epoch that was given up is never served again";
+pub const FINAL: &str = "a released epoch is never served again";
 /// Liveness, of clusters at rest.
-pub const REST: &str = "a cluster at rest serves every shard and drains who is to be drained";
+pub const REST: &str = "a cluster at rest serves every shard and has drained every draining node";
 
 /// Of the model itself.
-pub const PAST: &str = "what is thrown away does nothing";
+pub const PAST: &str = "pruned state has no effect";
 
 /// Looks at a write that the store makes now, before it is made.
 pub fn check_write(state: &mut State, lease: u64, author: usize, key: &RowKey, new: &Row) {

@@ -39,10 +39,10 @@ fn one_crash_at_any_step_with_one_duplicate_and_one_loss() {
     let budget = Budget { crashes: 1, duplicates: 1, losses: 1, ..NOTHING };
     let seen = [
         "crashes",
-        "copies heard",
-        "talks lost",
+        "duplicates received",
+        "messages lost",
         "requests lost or delayed",
-        "answers lost",
+        "responses lost",
         "late requests",
         "owners by fail-over",
         "managers by fail-over",
@@ -74,11 +74,11 @@ fn all_at_once(name: &str, start: Start) {
     let budget = Budget { crashes: 1, drains: 1, duplicates: 1, losses: 1, ..NOTHING };
     let seen = [
         "crashes",
-        "copies heard",
-        "talks lost",
-        "talks delayed",
+        "duplicates received",
+        "messages lost",
+        "messages delayed",
         "requests lost or delayed",
-        "answers lost",
+        "responses lost",
         "late requests",
         "owners by hand-off",
         "owners by fail-over",

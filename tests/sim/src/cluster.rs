@@ -550,7 +550,7 @@ impl World {
         talk: ControlMessage,
     ) {
         if self.is_cut(from, to, ConnKind::ControlMessages) {
-            return self.tally.count("fault: talk cut off");
+            return self.tally.count("fault: control messages cut off");
         }
         let Some(pid) = self.sites[to].pid else { return };
         let paused = self.processes[pid].paused_until;

@@ -118,7 +118,7 @@ fn r9_a_store_slow_for_one_host_causes_bounded_moves() {
         let report = run(seed, options.clone());
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);
         given_up +=
-            u64::from(report.tally.0.contains_key("transition: shards given up without the store"));
+            u64::from(report.tally.0.contains_key("transition: shards released without the store"));
     }
     assert!(given_up >= 50, "shards were given up in {given_up} runs only");
 }

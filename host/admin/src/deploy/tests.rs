@@ -73,8 +73,8 @@ async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
     let refused = refused.expect_err("it does not run");
     assert_eq!(refused.code, "missing-export", "{refused:?}");
     assert_eq!(here.types.broken().len(), 1);
-    let (stands, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("there");
-    assert_eq!(stands, row);
+    let (stored, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("there");
+    assert_eq!(stored, row);
 }
 
 #[tokio::test]

@@ -16,35 +16,35 @@ struct Bench {
     types: TypeRegistry,
     loader: Loader,
     store: Arc<MemoryStore>,
-    told: Arc<AtomicU64>,
+    notified: Arc<AtomicU64>,
 }
 
 fn bench(hosting: bool) -> Bench {
-    let (types, told) = (TypeRegistry::default(), Arc::new(AtomicU64::new(0)));
+    let (types, notified) = (TypeRegistry::default(), Arc::new(AtomicU64::new(0)));
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let settings = ostraca_wasm::RuntimeSettings {
         allocator: ostraca_wasm::Allocator::OnDemand,
         ..ostraca_wasm::RuntimeSettings::default()
     };
     let wasm = hosting.then(|| ostraca_wasm::WasmRuntime::new(&settings).expect("a host"));
-    let tell = {
-        let told = told.clone();
-        Box::new(move |entry: &Arc<DeployedType>| told.store(entry.revision, Ordering::SeqCst))
+    let notify = {
+        let notified = notified.clone();
+        Box::new(move |entry: &Arc<DeployedType>| notified.store(entry.revision, Ordering::SeqCst))
     };
     let (runtime, budget) = (Handle::current(), BUDGET);
     let parts = LoaderDeps {
         types: types.clone(),
         entity_store: store.clone(),
         wasm,
-        notify_workers: tell,
+        notify_workers: notify,
         runtime,
         budget,
     };
-    Bench { types, loader: Loader::new(parts), store, told }
+    Bench { types, loader: Loader::new(parts), store, notified }
 }
 
 fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> StoredRow {
-    let standing = TypeRow {
+    let deployed = TypeRow {
         revision,
         manifest: format!("type = \"{name}\"\ncomponent = \"a.wasm\"\n"),
         component_digest: component,
@@ -56,19 +56,19 @@ fn row(at: u64, name: &str, revision: u64, component: [u8; 32]) -> StoredRow {
         }],
         extensions: Default::default(),
     };
-    let value = rows::encode_value(&standing).expect("encodes");
+    let value = rows::encode_value(&deployed).expect("encodes");
     StoredRow { key: rows::type_key(name), revision: at, value }
 }
 
 #[tokio::test]
 async fn a_node_without_entities_knows_types_from_their_rows() {
-    let Bench { types, loader, told, .. } = bench(false);
+    let Bench { types, loader, notified, .. } = bench(false);
     loader.on_rows_listed(vec![row(5, "counter", 1, [0; 32]), row(6, "account", 1, [0; 32])], 6);
     assert_eq!(types.wait_for_revision("counter", 1, LONG).await, Ok(()));
     assert_eq!(types.wait_for_revision("account", 1, LONG).await, Ok(()));
     let entry = types.get("counter").expect("known");
     assert!(entry.methods_by_name().contains_key("get") && !entry.is_runnable());
-    assert_eq!(told.load(Ordering::SeqCst), 0, "workers are told of what can be run");
+    assert_eq!(notified.load(Ordering::SeqCst), 0, "workers are told of what can be run");
 
     loader.on_row_changed(row(9, "counter", 3, [0; 32]));
     assert_eq!(types.wait_for_revision("counter", 3, LONG).await, Ok(()));

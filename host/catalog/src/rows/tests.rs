@@ -6,7 +6,7 @@ use ostraca_core::rows::{
 
 use super::*;
 
-const LIFE: Incarnation = Incarnation { counter: 3, nonce: 200 };
+const INCARNATION: Incarnation = Incarnation { counter: 3, nonce: 200 };
 
 fn stored(key: &str, value: Bytes) -> StoredRow {
     StoredRow { key: key.into(), revision: 7, value }
@@ -21,7 +21,7 @@ fn holds(key: &RowKey, row: &Row, golden: &[u8]) {
 
 #[test]
 fn the_cores_rows_have_golden_bytes() {
-    let holder = Member { node: "n1".into(), incarnation: LIFE };
+    let holder = Member { node: "n1".into(), incarnation: INCARNATION };
     let moving = HandOffIntent { id: HandOffId { term: 2, number: 9 }, target: Some("n2".into()) };
     let shards = AssignmentsRow {
         term: 2,
@@ -42,7 +42,7 @@ fn the_cores_rows_have_golden_bytes() {
     let manager = ManagerRow { term: 4, holder, extensions: Default::default() };
     holds(&RowKey::Manager, &Row::Manager(manager), &[3, 4, 2, b'n', b'1', 3, 200, 1, 0]);
     let node = NodeRow {
-        incarnation: LIFE,
+        incarnation: INCARNATION,
         renewals: 6,
         status: NodeStatus::Left,
         draining: true,
@@ -170,7 +170,7 @@ fn row_keys_and_their_texts_map_one_to_one() {
 struct LaterNode {
     incarnation: Incarnation,
     renewals: u64,
-    standing: NodeStatus,
+    status: NodeStatus,
     marks: (bool, bool),
     roles: Roles,
     version: u64,
@@ -192,9 +192,9 @@ impl Extensible for LaterNode {
 
 fn later(number: u32) -> Bytes {
     let mut row = LaterNode {
-        incarnation: LIFE,
+        incarnation: INCARNATION,
         renewals: 6,
-        standing: NodeStatus::Live,
+        status: NodeStatus::Live,
         marks: (false, true),
         roles: Roles::ALL,
         version: 2,
@@ -220,7 +220,7 @@ fn a_row_of_a_later_release_is_kept_whole_or_refused_by_name() {
     row.status = NodeStatus::Dead;
     let bytes = encode_row(&Row::Node(row)).expect("encodes");
     let back: LaterNode = codec::decode(&bytes[1..]).expect("the later release reads it");
-    assert_eq!((back.standing, back.renewals, back.format), (NodeStatus::Dead, 6, 4));
+    assert_eq!((back.status, back.renewals, back.format), (NodeStatus::Dead, 6, 4));
     assert_eq!(back.extensions.get::<String>(GROUP), Ok(Some("rack-1".into())));
     assert_eq!(key_text(&key), "nodes/n1");
     let error = decode_row(&stored("nodes/n1", later(WITNESS))).expect_err("a required field");

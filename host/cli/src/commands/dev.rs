@@ -150,8 +150,8 @@ fn greet(
     port.warn_if_changed(node);
     if args.data != Path::new(".ostraca") {
         let path = std::path::absolute(profile).unwrap_or_else(|_| profile.to_owned());
-        let word = quote::shell_quote(&path.display().to_string());
-        output::line(&format!("in other terminals, run: export OSTRACA_PROFILE={word}"));
+        let quoted = quote::shell_quote(&path.display().to_string());
+        output::line(&format!("in other terminals, run: export OSTRACA_PROFILE={quoted}"));
     }
     if args.dir.is_none() {
         output::line("next, in another terminal in this folder:");
@@ -179,7 +179,7 @@ async fn follow(
             None => Project::load(dir),
         };
         match attempt(client, read).await {
-            Ok(said) => output::line(&said),
+            Ok(text) => output::line(&text),
             Err(failure) => {
                 eprint!("{}", failure.render(OutputFormat::Table, output::colour()));
                 output::line(

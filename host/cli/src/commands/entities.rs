@@ -83,13 +83,13 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
 /// What is stored was shown; missing information from an owner is still an error.
 pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
     let Some(first) = silent.first() else { return Ok(Exit::Done) };
-    let said = |it: &NodeIssue| {
+    let describe = |it: &NodeIssue| {
         format!(
             "node {} did not respond; whether its entities are active is unknown: {}",
             it.node, it.reason
         )
     };
-    let text = silent.iter().map(said).collect::<Vec<_>>().join("; ");
+    let text = silent.iter().map(describe).collect::<Vec<_>>().join("; ");
     let help = format!(
         "stored data was shown; check {} with `ostraca nodes`; shards of a dead node are reassigned soon",
         first.node
@@ -117,10 +117,10 @@ fn cursor(text: &str) -> Result<Bytes, Failure> {
 
 /// The command that prints the next page.
 fn next_page_command(args: &Entities, next: &str) -> String {
-    let mut words = vec!["ostraca".to_owned(), "entities".into()];
-    words.extend(args.entity_type.as_deref().map(quote::shell_quote));
-    words.extend(args.shard.map(|shard| format!("--shard {shard}")));
-    words.extend((args.limit != 100).then(|| format!("--limit {}", args.limit)));
-    words.push(format!("--cursor {next}"));
-    words.join(" ")
+    let mut parts = vec!["ostraca".to_owned(), "entities".into()];
+    parts.extend(args.entity_type.as_deref().map(quote::shell_quote));
+    parts.extend(args.shard.map(|shard| format!("--shard {shard}")));
+    parts.extend((args.limit != 100).then(|| format!("--limit {}", args.limit)));
+    parts.push(format!("--cursor {next}"));
+    parts.join(" ")
 }

@@ -57,9 +57,9 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
                 (_, true) => &["--query"],
                 _ => &[],
             };
-            let words = [&args.entity, &args.method];
+            let parts = [&args.entity, &args.method];
             let json = args.json.is_some().then_some(&body[..]);
-            let again = command_line(global, "send", words, json, flags, id);
+            let again = command_line(global, "send", parts, json, flags, id);
             let help = format!(
                 "resend it with the same id at any time; it never runs twice:\n{again}\n{STATUS}"
             );
@@ -182,13 +182,13 @@ pub(super) fn command_line(
     flags: &[&str],
     id: MessageId,
 ) -> String {
-    let mut words = vec!["ostraca".to_owned(), verb.into()];
+    let mut parts = vec!["ostraca".to_owned(), verb.into()];
     if let Some(profile) = &global.profile {
-        words.extend(["--profile".into(), quote::shell_quote(&profile.display().to_string())]);
+        parts.extend(["--profile".into(), quote::shell_quote(&profile.display().to_string())]);
     }
-    words.extend([quote::shell_quote(entity), quote::shell_quote(method)]);
-    words.extend(body.map(|body| quote::shell_quote(&String::from_utf8_lossy(body))));
-    words.extend(flags.iter().map(|flag| (*flag).to_owned()));
-    words.extend(["--id".into(), id.to_string()]);
-    words.join(" ")
+    parts.extend([quote::shell_quote(entity), quote::shell_quote(method)]);
+    parts.extend(body.map(|body| quote::shell_quote(&String::from_utf8_lossy(body))));
+    parts.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    parts.extend(["--id".into(), id.to_string()]);
+    parts.join(" ")
 }

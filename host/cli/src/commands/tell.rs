@@ -36,9 +36,9 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             Ok(Exit::Done)
         }
         Err(error @ CallError::Unknown { id, .. }) if error.code() != "too-old" => {
-            let words = [&args.entity, &args.method];
+            let parts = [&args.entity, &args.method];
             let json = args.json.is_some().then_some(&body[..]);
-            let again = send::command_line(global, "tell", words, json, &[], id);
+            let again = send::command_line(global, "tell", parts, json, &[], id);
             let help = format!(
                 "resend it with the same id at any time; it never runs twice:\n{again}\n{STATUS}"
             );

@@ -30,8 +30,8 @@ pub(crate) fn files(name: &str) -> Vec<(String, String)> {
 
 /// `shopping-cart` becomes `ShoppingCart`.
 fn camel(name: &str) -> String {
-    let words = name.split('-').filter(|word| !word.is_empty());
-    words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect()
+    let parts = name.split('-').filter(|part| !part.is_empty());
+    parts.map(|part| part[..1].to_ascii_uppercase() + &part[1..]).collect()
 }
 
 #[cfg(test)]

@@ -89,23 +89,23 @@ mod tests {
     fn each_failed_gateway_switch_doubles_the_switch_delay() {
         let bound = Duration::from_secs(8);
         let now = Instant::now();
-        let mut patience = SwitchTimer::new(bound, 7, now);
-        let waits = |patience: &SwitchTimer, now: Instant| {
-            patience.deadline(Stall { since: now, rejected_by_gateway: true }) - now
+        let mut timer = SwitchTimer::new(bound, 7, now);
+        let waits = |timer: &SwitchTimer, now: Instant| {
+            timer.deadline(Stall { since: now, rejected_by_gateway: true }) - now
         };
-        assert!((bound * 3 / 4..=bound * 5 / 4).contains(&waits(&patience, now)));
+        assert!((bound * 3 / 4..=bound * 5 / 4).contains(&waits(&timer, now)));
         let stuck = Stall { since: now, rejected_by_gateway: true };
         for _ in 0..9 {
-            let end = patience.deadline(stuck);
-            assert!(!patience.try_switch(stuck, end - Duration::from_millis(1)));
-            assert!(patience.try_switch(stuck, end));
+            let end = timer.deadline(stuck);
+            assert!(!timer.try_switch(stuck, end - Duration::from_millis(1)));
+            assert!(timer.try_switch(stuck, end));
         }
-        let now = patience.deadline(stuck);
-        assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
-        patience.record_replies(false, now);
-        assert!((bound * 12..=bound * 20).contains(&waits(&patience, now)));
-        patience.record_replies(true, now);
-        assert!(waits(&patience, now) <= bound * 5 / 4);
+        let now = timer.deadline(stuck);
+        assert!((bound * 12..=bound * 20).contains(&waits(&timer, now)));
+        timer.record_replies(false, now);
+        assert!((bound * 12..=bound * 20).contains(&waits(&timer, now)));
+        timer.record_replies(true, now);
+        assert!(waits(&timer, now) <= bound * 5 / 4);
     }
 
     #[test]
@@ -138,10 +138,10 @@ mod tests {
     #[test]
     fn a_silent_session_waits_while_other_sessions_get_replies() {
         let since = Instant::now();
-        let mut patience = SwitchTimer::new(Duration::from_secs(8), 7, since);
+        let mut timer = SwitchTimer::new(Duration::from_secs(8), 7, since);
         let now = since + Duration::from_secs(3_000);
-        patience.record_replies(true, now);
-        assert!(patience.deadline(Stall { since, rejected_by_gateway: false }) > now);
-        assert!(patience.deadline(Stall { since, rejected_by_gateway: true }) < now);
+        timer.record_replies(true, now);
+        assert!(timer.deadline(Stall { since, rejected_by_gateway: false }) > now);
+        assert!(timer.deadline(Stall { since, rejected_by_gateway: true }) < now);
     }
 }

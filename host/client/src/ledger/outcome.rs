@@ -50,7 +50,7 @@ impl<W> Ledger<W> {
             return;
         }
         let id = self.id(sequence);
-        let said = reply.problem.unwrap_or_default();
+        let problem = reply.problem.unwrap_or_default();
         match outcome {
             Outcome::Result => {
                 let answer = Reply {
@@ -63,43 +63,43 @@ impl<W> Ledger<W> {
                 self.complete(sequence, Ok(answer));
             }
             Outcome::ApplicationError => {
-                let (code, message) = (said.code.into(), said.message.into());
+                let (code, message) = (problem.code.into(), problem.message.into());
                 let version = reply.entity_version;
                 self.complete(sequence, Err(CallError::Application { id, code, message, version }));
             }
             Outcome::ReplyDropped => {
-                let (code, message) = (said.code.into(), said.message.into());
+                let (code, message) = (problem.code.into(), problem.message.into());
                 let version = reply.entity_version;
                 self.complete(
                     sequence,
                     Err(CallError::ReplyDropped { id, code, message, version }),
                 );
             }
-            _ if LOST_FOR_GOOD.contains(&said.code.as_str()) => {
+            _ if LOST_FOR_GOOD.contains(&problem.code.as_str()) => {
                 if outcome != Outcome::NotRun
                     && let Some(call) = self.calls.get_mut(&sequence)
                 {
                     call.in_doubt = true;
                 }
-                self.complete_without_reply(sequence, said, now);
+                self.complete_without_reply(sequence, problem, now);
             }
-            Outcome::NotRun if said.code == OTHER_MESSAGE => {
-                self.complete(sequence, Err(CallError::not_run(id, said)));
+            Outcome::NotRun if problem.code == OTHER_MESSAGE => {
+                self.complete(sequence, Err(CallError::not_run(id, problem)));
             }
-            Outcome::NotRun if said.code == TOO_OLD => self.too_old(sequence, said, now),
-            Outcome::NotRun => self.not_run(sequence, said, now),
+            Outcome::NotRun if problem.code == TOO_OLD => self.too_old(sequence, problem, now),
+            Outcome::NotRun => self.not_run(sequence, problem, now),
             Outcome::Unknown | Outcome::Unspecified => {
                 if let Some(call) = self.calls.get_mut(&sequence) {
                     call.in_doubt = true;
                 }
-                self.schedule_retry(sequence, said, now);
+                self.schedule_retry(sequence, problem, now);
             }
         }
     }
 
     /// Tracks whether an entity answered, or the gateway itself.
     fn note_speaker(&mut self, reply: &proto::Reply) {
-        let code = reply.problem.as_ref().map_or("", |said| &*said.code);
+        let code = reply.problem.as_ref().map_or("", |problem| &*problem.code);
         let by_entity = is_final(reply.outcome());
         if !by_entity && BOUNCES.contains(&code) {
             if let Some(stuck) = &mut self.stall {
@@ -119,33 +119,34 @@ impl<W> Ledger<W> {
         reply.sequence
     }
 
-    fn not_run(&mut self, sequence: u64, said: Problem, now: Instant) {
+    fn not_run(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let proof = self.has_mutation(Mutation::NotRunClearsDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         call.in_doubt &= !proof;
-        if call.in_doubt || said.retryable || said.retry_after_ms > 0 {
-            self.schedule_retry(sequence, said, now);
+        if call.in_doubt || problem.retryable || problem.retry_after_ms > 0 {
+            self.schedule_retry(sequence, problem, now);
         } else {
-            let error = CallError::not_run(self.id(sequence), said);
+            let error = CallError::not_run(self.id(sequence), problem);
             self.complete(sequence, Err(error));
         }
     }
 
     /// Retries it after a pause, if its deadline allows.
-    pub(super) fn schedule_retry(&mut self, sequence: u64, said: Problem, now: Instant) {
+    pub(super) fn schedule_retry(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
         // Between half of it and all of it, and never before the time that the node asked for.
-        let wait = full.mul_f64(0.5 + noise / 2.0).max(Duration::from_millis(said.retry_after_ms));
+        let wait =
+            full.mul_f64(0.5 + noise / 2.0).max(Duration::from_millis(problem.retry_after_ms));
         call.attempts += 1;
         let due = now + wait;
         if due >= call.message.deadline {
-            self.complete_without_reply(sequence, said, now);
+            self.complete_without_reply(sequence, problem, now);
             return;
         }
         call.state = State::Backoff(due);
-        call.last_problem = Some(said);
+        call.last_problem = Some(problem);
         self.retry_at.insert((due, sequence));
     }
 

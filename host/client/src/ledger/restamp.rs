@@ -33,17 +33,17 @@ enum Restamp {
 impl<W> Ledger<W> {
     /// The entity does not remember the session, and the message may be a copy of one that ran before the
     /// session was dropped.
-    pub(super) fn too_old(&mut self, sequence: u64, said: Problem, now: Instant) {
+    pub(super) fn too_old(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let restamps = self.has_mutation(Mutation::RestampInDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
-        let stamp = suggested_created_ms(&said).filter(|stamp| *stamp > call.message.created_ms);
+        let stamp = suggested_created_ms(&problem).filter(|stamp| *stamp > call.message.created_ms);
         match stamp {
             // No copy will do better.
-            _ if call.in_doubt && !restamps => self.complete_without_reply(sequence, said, now),
-            None => self.complete_without_reply(sequence, said, now),
+            _ if call.in_doubt && !restamps => self.complete_without_reply(sequence, problem, now),
+            None => self.complete_without_reply(sequence, problem, now),
             Some(stamp) => {
                 call.restamp = Some(stamp);
-                self.schedule_retry(sequence, said, now);
+                self.schedule_retry(sequence, problem, now);
             }
         }
     }
@@ -64,8 +64,9 @@ impl<W> Ledger<W> {
                 false
             }
             Restamp::Never => {
-                let heard = self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
-                self.complete_without_reply(sequence, heard.unwrap_or_default(), now);
+                let last_problem =
+                    self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
+                self.complete_without_reply(sequence, last_problem.unwrap_or_default(), now);
                 false
             }
         }

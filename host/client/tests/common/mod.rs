@@ -94,7 +94,7 @@ impl Running {
     }
 
     fn try_start(ca: &Ca, node: &Arc<Node>, address: &str) -> Result<Self, Error> {
-        let facts = NodeDescriptor {
+        let descriptor = NodeDescriptor {
             cluster: ca.cluster(),
             store_id: 7,
             node: "one".into(),
@@ -107,7 +107,7 @@ impl Running {
             &identity,
             &ca.trust().expect("trust"),
             Limits::default(),
-            facts,
+            descriptor,
             Arc::clone(node),
         )?;
         let server = Arc::new(server);

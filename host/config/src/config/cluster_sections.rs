@@ -221,7 +221,7 @@ impl GatewaySection {
 
 impl Default for PeersSection {
     fn default() -> Self {
-        let (peers, words) = (PeerLimits::default(), ControlInboxLimits::default());
+        let (peers, inbox) = (PeerLimits::default(), ControlInboxLimits::default());
         Self {
             keep_alive_interval: peers.keep_alive_interval,
             idle_timeout: peers.idle_timeout,
@@ -231,8 +231,8 @@ impl Default for PeersSection {
             in_flight_message_bytes: peers.in_flight_message_bytes,
             in_flight_requests: peers.in_flight_requests,
             in_flight_request_bytes: peers.in_flight_request_bytes,
-            control_messages: saturating_u32(words.messages),
-            control_message_bytes: words.bytes as u64,
+            control_messages: saturating_u32(inbox.messages),
+            control_message_bytes: inbox.bytes as u64,
         }
     }
 }

@@ -158,7 +158,7 @@ impl Config {
     pub fn lease_settings(&self, revision: u64, cluster: &ClusterSettings) -> LeaseSettings {
         let lease = millis(cluster.lease);
         let hand_off = &self.file.hand_off;
-        let told = millis(hand_off.ack_timeout + hand_off.stop_resend_interval * 2);
+        let informed_after = millis(hand_off.ack_timeout + hand_off.stop_resend_interval * 2);
         LeaseSettings {
             revision,
             lease,
@@ -166,7 +166,7 @@ impl Config {
             renew_interval: millis(self.renew_within(cluster.lease)),
             manager_silence_timeout: lease
                 .saturating_mul(self.file.manager_silence_leases.into())
-                .max(told + 1),
+                .max(informed_after + 1),
         }
     }
 }

@@ -74,10 +74,10 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
     let chunk = cached.rows.iter().find(|(key, ..)| *key == RowKey::Assignments(1));
     let Some((_, Row::Assignments(row), 0)) = chunk else { panic!("{chunk:?}") };
     assert_eq!((row.assignments.len(), row.assignments[0].epoch), (1, Epoch(3)));
-    let (standing, manifest) = ostraca_catalog::loader::parse(&cached.types[0]).expect("a type");
-    assert_eq!((standing.revision, &*manifest.entity_type), (4, "counter"));
+    let (deployed, manifest) = ostraca_catalog::loader::parse(&cached.types[0]).expect("a type");
+    assert_eq!((deployed.revision, &*manifest.entity_type), (4, "counter"));
     assert_eq!(
-        standing.methods,
+        deployed.methods,
         [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }]
     );
 

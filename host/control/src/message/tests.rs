@@ -24,11 +24,11 @@ fn a_control_message_has_golden_bytes_and_one_sender() {
         refused_claims: Vec::new(),
         extensions: Extensions::default(),
     };
-    let talk = ControlMessage::Report(Box::new(report));
-    let bytes = encode(&from, &talk).expect("encodes");
+    let message = ControlMessage::Report(Box::new(report));
+    let bytes = encode(&from, &message).expect("encodes");
     let golden = [2, 2, b'n', b'1', 3, 200, 1, 5, 3, 200, 1, 1, 0, 7, 1, 5, 2, 1, 1, 0, 0, 0];
     assert_eq!(bytes.as_ref(), golden);
-    assert_eq!(decode(&one(), &bytes), Ok((from, talk)));
+    assert_eq!(decode(&one(), &bytes), Ok((from, message)));
     assert_eq!(decode(&"n2".into(), &bytes), Err(IgnoreReason::SenderMismatch(one())));
     for cut in 0..bytes.len() {
         assert!(decode(&one(), &bytes[..cut]).is_err(), "{cut}");
@@ -53,13 +53,13 @@ fn every_kind_of_control_message_keeps_its_number() {
         (6, ControlMessage::Rebalance),
         (7, ControlMessage::NodeUnreachable { node: one() }),
     ];
-    for (number, talk) in kinds {
-        let bytes = codec::encode(&talk).expect("encodes");
-        assert_eq!(bytes[0], number, "{talk:?}");
+    for (number, message) in kinds {
+        let bytes = codec::encode(&message).expect("encodes");
+        assert_eq!(bytes[0], number, "{message:?}");
         // A kind that is missing here, or in KINDS, would be ignored by everybody.
         assert!(u32::from(number) < ControlMessage::KIND_COUNT);
-        let bytes = encode(&member(), &talk).expect("encodes");
-        assert_eq!(decode(&one(), &bytes), Ok((member(), talk)));
+        let bytes = encode(&member(), &message).expect("encodes");
+        assert_eq!(decode(&one(), &bytes), Ok((member(), message)));
     }
 }
 
@@ -91,7 +91,7 @@ const LOAD: u32 = 2;
 const POOL: u32 = 3;
 
 impl Extensible for LaterReport {
-    const NAME: &'static str = "Report";
+    const NAME: &'static str = "NodeReport";
     const FIELDS: &'static [u32] = &[LOAD, POOL];
 }
 
@@ -102,10 +102,10 @@ impl Extensible for LaterMessage {
     const FIELDS: &'static [u32] = &[LOAD, POOL];
 }
 
-fn later(talk: &Later, field: Option<u32>) -> Vec<u8> {
+fn later(message: &Later, field: Option<u32>) -> Vec<u8> {
     let mut block = Extensions::<LaterMessage>::default();
     field.inspect(|number| block.set(*number, &"x").expect("fits"));
-    codec::append_encoded(vec![VERSION], &(member(), talk, block)).expect("encodes")
+    codec::append_encoded(vec![VERSION], &(member(), message, block)).expect("encodes")
 }
 
 fn later_report(field: Option<u32>) -> Later {
@@ -118,28 +118,31 @@ fn later_report(field: Option<u32>) -> Later {
 
 #[test]
 fn a_message_of_a_later_release_is_read_or_ignored_whole() {
-    let heard = |talk: &Later, field| decode(&one(), &later(talk, field)).map(|(_, talk)| talk);
+    let decoded =
+        |message: &Later, field| decode(&one(), &later(message, field)).map(|(_, message)| message);
     let node = one();
     assert_eq!(
-        heard(&Later::Unreachable { node: node.clone() }, Some(LOAD)),
+        decoded(&Later::Unreachable { node: node.clone() }, Some(LOAD)),
         Ok(ControlMessage::NodeUnreachable { node })
     );
-    assert!(matches!(heard(&later_report(Some(LOAD)), None), Ok(ControlMessage::Report(_))));
-    for refused in [heard(&Later::Rebalance, Some(POOL)), heard(&later_report(Some(POOL)), None)] {
+    assert!(matches!(decoded(&later_report(Some(LOAD)), None), Ok(ControlMessage::Report(_))));
+    for refused in
+        [decoded(&Later::Rebalance, Some(POOL)), decoded(&later_report(Some(POOL)), None)]
+    {
         let error = refused.expect_err("a required field");
         assert!(error.to_string().contains("field 3"), "{error}");
     }
-    let unknown = heard(&Later::Gossip { about: "n2".into() }, None);
+    let unknown = decoded(&Later::Gossip { about: "n2".into() }, None);
     assert_eq!(unknown, Err(IgnoreReason::UnknownKind(ControlMessage::KIND_COUNT)));
 }
 
 #[test]
 fn a_later_release_understands_messages_of_this_one() {
-    let talk = ControlMessage::Report(Box::new(NodeReport {
+    let message = ControlMessage::Report(Box::new(NodeReport {
         store_available: true,
         ..NodeReport::default()
     }));
-    let bytes = encode(&member(), &talk).expect("encodes");
+    let bytes = encode(&member(), &message).expect("encodes");
     let (from, later, _): (Member, Later, Extensions<LaterMessage>) =
         codec::decode(&bytes[1..]).expect("decodes");
     assert!(from == member() && matches!(later, Later::Report(report) if report.store_answers));

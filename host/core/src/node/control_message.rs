@@ -93,7 +93,7 @@ pub struct NodeReport {
 }
 
 impl Extensible for NodeReport {
-    const NAME: &'static str = "Report";
+    const NAME: &'static str = "NodeReport";
     const FIELDS: &'static [u32] = &[Self::UNRUNNABLE, Self::NUMBER];
 }
 

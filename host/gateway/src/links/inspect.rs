@@ -37,13 +37,13 @@ impl Gateway {
         at: &Member,
         question: InspectTargets,
     ) -> Result<Vec<ShardInspection>, NodeIssue> {
-        let looking = async {
+        let requests = async {
             match at.node == self.links.local_node {
                 true => self.inspect_local(question).await.ok_or_else(|| "it stops".to_owned()),
                 false => self.links.inspect(at, question).await,
             }
         };
-        let answer = tokio::time::timeout(INSPECT_TIMEOUT, looking).await;
+        let answer = tokio::time::timeout(INSPECT_TIMEOUT, requests).await;
         let answer =
             answer.unwrap_or_else(|_| Err(format!("no response within {INSPECT_TIMEOUT:?}")));
         answer.map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
@@ -56,7 +56,7 @@ impl Gateway {
             let asked = worker.map(|worker| send_inspect(worker, shard, entities));
             async move {
                 match asked {
-                    Some(heard) => heard.await.map_err(drop),
+                    Some(received) => received.await.map_err(drop),
                     // This node runs no entities.
                     None => Ok(ShardInspection::default()),
                 }
@@ -73,12 +73,12 @@ impl Gateway {
         if at.node == self.links.local_node {
             return Ok(self.inspect_type_local(name));
         }
-        let look = PeerInspectRequest { shards: Vec::new(), types: vec![name.to_owned()] };
-        let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, &look)).await;
+        let request = PeerInspectRequest { shards: Vec::new(), types: vec![name.to_owned()] };
+        let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, &request)).await;
         let answer =
             answer.unwrap_or_else(|_| Err(format!("no response within {INSPECT_TIMEOUT:?}")));
         let of_type =
-            |looked: PeerInspectResponse| looked.types.into_iter().next().unwrap_or_default();
+            |response: PeerInspectResponse| response.types.into_iter().next().unwrap_or_default();
         answer.map(of_type).map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
     }
 
@@ -93,12 +93,12 @@ impl Gateway {
     }
 
     /// Handles another node's inspect request; `None` if this node is stopping.
-    pub async fn handle_inspect(&self, look: PeerInspectRequest) -> Option<PeerInspectResponse> {
-        let question = look.shards.into_iter().map(|of| {
+    pub async fn handle_inspect(&self, request: PeerInspectRequest) -> Option<PeerInspectResponse> {
+        let question = request.shards.into_iter().map(|of| {
             let entities = of.entities.into_iter();
             (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
         });
-        let types = look.types.iter().map(|name| self.inspect_type_local(name)).collect();
+        let types = request.types.iter().map(|name| self.inspect_type_local(name)).collect();
         let seen = self.inspect_local(question.collect()).await?;
         let shards = seen.into_iter().map(|shard| InspectedShard {
             held: shard.held,
@@ -126,10 +126,10 @@ fn send_inspect(
     shard: ShardId,
     entities: Vec<Entity>,
 ) -> oneshot::Receiver<ShardInspection> {
-    let (answer, heard) = oneshot::channel();
+    let (answer, received) = oneshot::channel();
     // If the worker has ended, it drops the sender.
     let _ = worker.send(Input::Inspect { shard, entities, answer });
-    heard
+    received
 }
 
 impl MessageLinks {
@@ -149,22 +149,22 @@ impl MessageLinks {
                 })
                 .collect(),
         });
-        let look = PeerInspectRequest { shards: shards.collect(), types: Vec::new() };
-        Ok(self.ask(to, &look).await?.shards.into_iter().map(inspected).collect())
+        let request = PeerInspectRequest { shards: shards.collect(), types: Vec::new() };
+        Ok(self.ask(to, &request).await?.shards.into_iter().map(inspected).collect())
     }
 
     async fn ask(
         &self,
         to: &Member,
-        look: &PeerInspectRequest,
+        request: &PeerInspectRequest,
     ) -> Result<PeerInspectResponse, String> {
         let peer = {
             let ways = self.routes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let way = ways.get(&to.node).filter(|way| way.member == *to);
-            way.and_then(|way| lock(&way.state.link).as_ref().map(|up| up.peer.clone()))
+            let route = ways.get(&to.node).filter(|route| route.member == *to);
+            route.and_then(|route| lock(&route.state.link).as_ref().map(|up| up.peer.clone()))
         };
         let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.local_node))?;
-        inspect::request(&peer, look).await.map_err(|error| error.to_string())
+        inspect::request(&peer, request).await.map_err(|error| error.to_string())
     }
 }
 

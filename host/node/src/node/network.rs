@@ -36,7 +36,7 @@ pub(super) struct Network {
     pub(super) client_service: Arc<ClientService>,
     peers: Arc<PeerBackend>,
     /// What the node announces to other nodes.
-    facts: PeerDescriptor,
+    descriptor: PeerDescriptor,
 }
 
 impl Network {
@@ -49,7 +49,7 @@ impl Network {
         own: Option<&LocalStore>,
     ) -> Result<Self, NodeError> {
         let config = &basis.config;
-        let facts = facts(basis, own);
+        let descriptor = descriptor(basis, own);
         let entities = own.map(|own| EntityServer::new(own.sled.clone(), ServerOptions::default()));
         let peers = Arc::new(PeerBackend {
             bulk_runtime: Handle::current(),
@@ -59,7 +59,7 @@ impl Network {
             cluster_server: OnceLock::new(),
             gateway: OnceLock::new(),
         });
-        let door = Arc::new(ClientService::default());
+        let client_service = Arc::new(ClientService::default());
         let (server, dialer) = Server::bind_with_peers(
             config.listen,
             "listen",
@@ -67,15 +67,15 @@ impl Network {
             trust,
             config.wire_limits(),
             PeerSide {
-                descriptor: facts.clone(),
+                descriptor: descriptor.clone(),
                 service: Arc::new(PeerStreamHandler(peers.clone())),
             },
-            door.clone(),
+            client_service.clone(),
         )?;
         let address = server.local_addr()?;
         let addresses = announced(config, address);
         let server = Arc::new(server);
-        Ok(Self { server, dialer, address, addresses, client_service: door, peers, facts })
+        Ok(Self { server, dialer, address, addresses, client_service, peers, descriptor })
     }
 
     /// Sets what the store says of the cluster, once it is found: other nodes may now ask for its rows here.
@@ -83,11 +83,11 @@ impl Network {
         // Set here and nowhere else.
         let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());
         let _ = self.peers.cluster_server.set(rows);
-        self.facts.node.store_id = stores.cluster_info.identity.store_id;
-        self.facts.shards = stores.cluster_info.shards;
-        self.facts.hash.clone_from(&stores.cluster_info.hash);
-        self.facts.addresses.clone_from(&self.addresses);
-        self.server.set_peer_descriptor(self.facts.clone());
+        self.descriptor.node.store_id = stores.cluster_info.identity.store_id;
+        self.descriptor.shards = stores.cluster_info.shards;
+        self.descriptor.hash.clone_from(&stores.cluster_info.hash);
+        self.descriptor.addresses.clone_from(&self.addresses);
+        self.server.set_peer_descriptor(self.descriptor.clone());
     }
 
     /// From now on the node can accept messages that other nodes forward.
@@ -98,16 +98,17 @@ impl Network {
 
     /// Returns a function that tells other nodes the current incarnation, to be called after each registration.
     pub(super) fn on_registered(&self) -> Box<dyn Fn(&Member) + Send> {
-        let (server, facts) = (self.server.clone(), self.facts.clone());
+        let (server, descriptor) = (self.server.clone(), self.descriptor.clone());
         Box::new(move |member| {
-            let node = NodeDescriptor { incarnation: member.incarnation, ..facts.node.clone() };
-            server.set_peer_descriptor(PeerDescriptor { node, ..facts.clone() });
+            let node =
+                NodeDescriptor { incarnation: member.incarnation, ..descriptor.node.clone() };
+            server.set_peer_descriptor(PeerDescriptor { node, ..descriptor.clone() });
         })
     }
 }
 
 /// What the node knows of itself before it has found the store.
-fn facts(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
+fn descriptor(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
     let config = &basis.config;
     let node = NodeDescriptor {
         cluster: basis.cluster,

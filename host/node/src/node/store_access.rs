@@ -76,11 +76,11 @@ impl StoreHandles {
             open_nonce: 0,
             durable_sequence: 0,
         };
-        let late = DeferredStores::new(identity.clone(), clock);
+        let deferred = DeferredStores::new(identity.clone(), clock);
         let PoolRow { shards, hash, .. } = pool;
         let found = ClusterInfo { identity, shards, hash, cluster_time: 0, settings };
-        let rows = Arc::new(DeferredClusterStore(late.clone()));
-        let entities = Arc::new(DeferredEntityStore(late.clone()));
+        let rows = Arc::new(DeferredClusterStore(deferred.clone()));
+        let entities = Arc::new(DeferredEntityStore(deferred.clone()));
         (
             Self {
                 cluster_store: rows,
@@ -89,7 +89,7 @@ impl StoreHandles {
                 local_store: None,
                 deferred: true,
             },
-            late,
+            deferred,
         )
     }
 }
@@ -113,8 +113,8 @@ impl StoreConnector {
         tasks: &mut JoinSet<()>,
     ) -> Result<StoreHandles, NodeError> {
         let pool = pool.filter(|_| self.config.roles().gateway);
-        let patience = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
-        let error = match self.connect(patience).await {
+        let limit = if pool.is_some() { CONNECT_TIMEOUT_WITH_CACHE } else { CONNECT_TIMEOUT };
+        let error = match self.connect(limit).await {
             Ok(remote) => {
                 let stores = StoreHandles::from_remote(&remote);
                 tasks.spawn(hold_until_shutdown(remote));
@@ -124,29 +124,29 @@ impl StoreConnector {
         };
         let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
         tracing::warn!(%error, "store unavailable: routing by cached routes until it responds");
-        let (stores, late) = StoreHandles::deferred(
+        let (stores, deferred) = StoreHandles::deferred(
             self.cluster,
             pool,
             self.clock.clone(),
             self.config.cluster_settings(),
         );
-        tasks.spawn(self.keep_connecting(late));
+        tasks.spawn(self.keep_connecting(deferred));
         Ok(stores)
     }
 
-    async fn connect(&self, patience: Duration) -> Result<stores::RemoteStore, NodeError> {
+    async fn connect(&self, limit: Duration) -> Result<stores::RemoteStore, NodeError> {
         let Self { config, cluster, dialer, control_runtime: control, .. } = self;
-        stores::connect(config, *cluster, dialer, control, patience).await
+        stores::connect(config, *cluster, dialer, control, limit).await
     }
 
     /// Retries until it is connected, and then keeps the connection.
-    async fn keep_connecting(self, late: Arc<DeferredStores>) {
-        let mut told = String::new();
+    async fn keep_connecting(self, deferred: Arc<DeferredStores>) {
+        let mut logged = String::new();
         loop {
             match self.connect(CONNECT_TIMEOUT).await {
                 Ok(remote) => {
                     let time = remote.cluster_info.cluster_time;
-                    late.set_connected(
+                    deferred.set_connected(
                         time,
                         remote.cluster_store.clone(),
                         remote.entity_store.clone(),
@@ -159,9 +159,9 @@ impl StoreConnector {
                         self.stats.record_store_result(&refused);
                     }
                     let text = error.to_string();
-                    if text != told {
+                    if text != logged {
                         tracing::warn!(%error, "the store is still unavailable");
-                        told = text;
+                        logged = text;
                     }
                 }
             }

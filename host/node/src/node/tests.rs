@@ -9,7 +9,7 @@ use super::*;
 use crate::{InitOptions, init};
 
 /// How long anything may take that has to come about.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_inside_the_router_ends_the_node() {
@@ -27,11 +27,11 @@ async fn a_panic_inside_the_router_ends_the_node() {
 
     let gateway = node.gateway.clone();
     catch_unwind(AssertUnwindSafe(|| gateway.panic())).expect_err("a panic");
-    let ended = tokio::time::timeout(PATIENCE, node.wait_for_failure()).await.expect("it ends");
+    let ended = tokio::time::timeout(TIMEOUT, node.wait_for_failure()).await.expect("it ends");
     assert!(matches!(ended, NodeError::UnexpectedExit(_)), "{ended}");
 
     // What still comes is dropped, and a stop does not wait for the router.
     gateway.set_local_member(None);
     assert_eq!(gateway.router_stats().in_flight, 0);
-    tokio::time::timeout(PATIENCE, node.stop(Duration::from_secs(1))).await.expect("it stops");
+    tokio::time::timeout(TIMEOUT, node.stop(Duration::from_secs(1))).await.expect("it stops");
 }

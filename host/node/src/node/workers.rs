@@ -77,9 +77,9 @@ impl Workers {
 struct DeferredGateway(OnceLock<Arc<Gateway>>);
 
 impl ReplySink for DeferredGateway {
-    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>) {
+    fn deliver_replies(&self, replies: &mut Vec<WorkerReply>) {
         if let Some(gateway) = self.0.get() {
-            gateway.deliver_replies(answers);
+            gateway.deliver_replies(replies);
         }
     }
 }

@@ -58,9 +58,9 @@ impl StoreLocator {
 
     /// The most specific known reason why the store was not found.
     pub(super) fn why(&self, error: ConnectError) -> NodeError {
-        let heard = lock(&self.failed).take();
-        match (error, heard) {
-            (ConnectError::Unreachable(_), Some(heard)) => heard,
+        let failure = lock(&self.failed).take();
+        match (error, failure) {
+            (ConnectError::Unreachable(_), Some(failure)) => failure,
             (error, _) => NodeError::StoreConnect(error),
         }
     }
@@ -74,12 +74,12 @@ impl StoreLocator {
                 None => places.all.clone(),
             }
         };
-        let looking = self.find_store(&places, alpn);
-        let looked = timeout(self.wait, looking).await.unwrap_or_else(|_| {
+        let search = self.find_store(&places, alpn);
+        let found = timeout(self.wait, search).await.unwrap_or_else(|_| {
             let why = format!("no response from {} within {:?}", places.join(", "), self.wait);
             Err(NodeError::StoreUnreachable(why))
         });
-        looked.inspect_err(|_| {
+        found.inspect_err(|_| {
             // Next time all addresses are asked again.
             lock(&self.places).store = None;
         })
@@ -160,17 +160,17 @@ impl StoreLocator {
 
     /// Makes the links of a store over one of the protocols.
     pub(super) fn connector(self: &Arc<Self>, alpn: Alpn) -> impl Connect + use<> {
-        let way = self.clone();
+        let locator = self.clone();
         move || -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
-            let way = way.clone();
+            let locator = locator.clone();
             async move {
-                let linked = match way.connect(alpn).await {
+                let linked = match locator.connect(alpn).await {
                     Ok(link) => open(link, alpn).await,
                     Err(error) => Err(error),
                 };
                 linked.map_err(|error| {
                     let text = error.to_string();
-                    *lock(&way.failed) = Some(error);
+                    *lock(&locator.failed) = Some(error);
                     text
                 })
             }

@@ -99,8 +99,8 @@ fn run(ca: &Ca, name: &str, roles: Roles, serves: Serves) -> Running {
         node: name.into(),
         incarnation: Incarnation::default(),
     };
-    let facts = PeerDescriptor { roles, ..PeerDescriptor::from(node) };
-    let peers = PeerConfig { descriptor: facts, service: Arc::new(serves.clone()) };
+    let descriptor = PeerDescriptor { roles, ..PeerDescriptor::from(node) };
+    let peers = PeerConfig { descriptor, service: Arc::new(serves.clone()) };
     let trust = ostraca_wire::identity::TrustRoot::from_pem(ca.certificate_pem()).expect("trust");
     let listen = ([127, 0, 0, 1], 0).into();
     let (server, dialer) = Server::bind_with_peers(
@@ -275,8 +275,9 @@ async fn a_node_that_does_not_know_the_store_is_named() {
     assert!(error.to_string().contains("is node n3"), "{error}");
 
     let nobody = ["127.0.0.1:9".to_owned()];
-    let way = StoreLocator::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
-    let error = way.connect(Alpn::Bulk).await.expect_err("nobody is there");
+    let locator =
+        StoreLocator::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
+    let error = locator.connect(Alpn::Bulk).await.expect_err("nobody is there");
     assert_eq!((error.code(), error.is_retryable()), ("store-unreachable", true));
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }
@@ -286,7 +287,8 @@ fn requests_not_sent_are_distinguished_from_those_in_doubt() {
     use ostraca_wire::Error;
     let too_large = |what| Error::TooLarge { what, bytes: 2, limit: 1, setting: "peers.max-frame" };
     assert!(matches!(failure(Error::NotSent("x".into())), ChannelError::NotSent(_)));
-    let overloaded = Error::Overloaded { what: "calls", limit: 1, setting: "peers.in-flight-requests" };
+    let overloaded =
+        Error::Overloaded { what: "calls", limit: 1, setting: "peers.in-flight-requests" };
     assert!(matches!(failure(overloaded), ChannelError::NotSent(_)));
     assert!(matches!(failure(too_large("a call")), ChannelError::NotSent(_)));
     assert!(matches!(failure(too_large("an answer")), ChannelError::ResponseTooLarge(_)));

@@ -218,11 +218,11 @@ impl EntityStore for PeerEntityStore {
         let put = async move {
             let _turn = blobs.acquire_owned().map_err(closed).await?;
             let total = bytes.len() as u64;
-            let piece = line.shared.options.blob_fragment_bytes.max(1);
+            let fragment = line.shared.options.blob_fragment_bytes.max(1);
             let mut rest = bytes.clone();
             loop {
                 let offset = total - rest.len() as u64;
-                let bytes_now = rest.split_to(piece.min(rest.len()));
+                let bytes_now = rest.split_to(fragment.min(rest.len()));
                 let request = Request::PutBlob { upload, total, offset, bytes: bytes_now };
                 match line.call(&request).await {
                     Ok(ResponseBody::PutBlob(Ok(None))) if !rest.is_empty() => {}
@@ -250,12 +250,12 @@ impl EntityStore for PeerEntityStore {
             loop {
                 let offset = whole.len() as u64;
                 match line.call(&Request::GetBlob { digest, offset, max_bytes: limit }).await {
-                    Ok(ResponseBody::GetBlob(Ok(Some((piece, total))))) => {
-                        whole.extend_from_slice(&piece);
+                    Ok(ResponseBody::GetBlob(Ok(Some((fragment, total))))) => {
+                        whole.extend_from_slice(&fragment);
                         if whole.len() as u64 >= total {
                             break;
                         }
-                        if piece.is_empty() {
+                        if fragment.is_empty() {
                             let why = "blob truncated in transfer";
                             return Err(StoreError::Unavailable(why.into()));
                         }

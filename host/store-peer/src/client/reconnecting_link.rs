@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_mismatched_response_is_described_in_plain_words() {
-        let told = ReconnectingLink::unexpected_response(&ResponseBody::Get(Ok(None)));
-        assert_eq!(told, "response does not match the request: get row");
+        let text = ReconnectingLink::unexpected_response(&ResponseBody::Get(Ok(None)));
+        assert_eq!(text, "response does not match the request: get row");
     }
 }

@@ -68,8 +68,8 @@ fn the_bytes_of_requests_do_not_change() {
     let kind = ScanKind::State(Entity::new("t", "i"));
     let state = Scan { kind, after: Some("k".into()), ..heads };
     golden(&Request::Scan(state), &[&[5], &SHARD, &[1], &entity, &[1, 1, b'k', 0xac, 2, 4]]);
-    let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
-    golden(&piece, &[&[6, 1, 0xac, 2, 2, 1, b'b']]);
+    let fragment = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
+    golden(&fragment, &[&[6, 1, 0xac, 2, 2, 1, b'b']]);
     golden(
         &Request::GetBlob { digest: [3; 32], offset: 1, max_bytes: 2 },
         &[&[7], &[3; 32], &[1, 2]],
@@ -102,10 +102,10 @@ fn the_bytes_of_replies_do_not_change() {
         ResponseBody::Hello { identity, open_nonces: vec![4] },
         &[&[1, 1, 2, 1, b'c', 3, 4, 5, 1, 4]],
     );
-    let standing = Box::new(claim());
+    let current = Box::new(claim());
     let outcomes = vec![
         ClaimOutcome::Granted,
-        ClaimOutcome::Refused { current: standing.clone() },
+        ClaimOutcome::Refused { current: current.clone() },
         ClaimOutcome::OtherCluster { store_cluster: ClusterId(2) },
         ClaimOutcome::Failed("f".into()),
     ];
@@ -117,7 +117,7 @@ fn the_bytes_of_replies_do_not_change() {
     let outcomes = vec![
         CommitOutcome::Committed,
         CommitOutcome::AlreadyCommitted,
-        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: Some(standing) }),
+        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: Some(current) }),
         CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 300 }),
         CommitOutcome::Refused(CommitRefusal::LimitReached("l".into())),
         CommitOutcome::Refused(CommitRefusal::TooLarge("t".into())),
@@ -220,8 +220,9 @@ fn only_calls_that_carry_data_may_be_large() {
     assert!(error.to_string().contains("exceeds the limit of"));
     let turns = encode(&Request::Commit(vec![turn(); 100])).unwrap();
     assert!(decode_request(&turns, 100).is_ok());
-    let piece = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: vec![0; 200].into() };
-    assert!(decode_request(&encode(&piece).unwrap(), 100).is_ok());
+    let fragment =
+        Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: vec![0; 200].into() };
+    assert!(decode_request(&encode(&fragment).unwrap(), 100).is_ok());
 }
 
 /// What a later release puts behind each call.
@@ -262,8 +263,8 @@ fn a_later_release_understands_messages_of_this_one() {
     assert_eq!(asked, Request::CancelWatch(7));
     let reply = Response { durable_sequence: 9, body: ResponseBody::Unsupported { call: 13 } };
     let bytes = encode(&reply).unwrap();
-    let (heard, _): (Response, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
-    assert_eq!(heard, reply);
+    let (decoded, _): (Response, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
+    assert_eq!(decoded, reply);
 }
 
 #[test]

@@ -40,16 +40,16 @@ impl Blobs {
         number: u64,
         total: u64,
         offset: u64,
-        piece: &[u8],
+        fragment: &[u8],
     ) -> Result<Option<Bytes>, StoreError> {
         if total > self.max_blob as u64 {
             let limit = self.max_blob;
             let why = format!("blob of {total} bytes exceeds the limit of {limit}");
             return Err(StoreError::LimitExceeded(why));
         }
-        let mut pieces = self.lock();
-        let begun = pieces.incoming.iter().position(|upload| upload.number == number);
-        let known = begun.and_then(|at| pieces.incoming.remove(at));
+        let mut transfers = self.lock();
+        let begun = transfers.incoming.iter().position(|upload| upload.number == number);
+        let known = begun.and_then(|at| transfers.incoming.remove(at));
         let mut upload = match known {
             Some(upload) => upload,
             None if offset == 0 => Upload { number, total, bytes: BytesMut::new() },
@@ -59,17 +59,17 @@ impl Blobs {
             }
         };
         let has = upload.bytes.len() as u64;
-        if has != offset || upload.total != total || piece.len() as u64 > total - has {
+        if has != offset || upload.total != total || fragment.len() as u64 > total - has {
             return Err(StoreError::LimitExceeded("unexpected blob fragment".into()));
         }
-        upload.bytes.extend_from_slice(piece);
+        upload.bytes.extend_from_slice(fragment);
         if upload.bytes.len() as u64 == total {
             return Ok(Some(upload.bytes.freeze()));
         }
-        while pieces.incoming.len() >= self.max_blobs {
-            pieces.incoming.pop_front();
+        while transfers.incoming.len() >= self.max_blobs {
+            transfers.incoming.pop_front();
         }
-        pieces.incoming.push_back(upload);
+        transfers.incoming.push_back(upload);
         Ok(None)
     }
 
@@ -82,8 +82,8 @@ impl Blobs {
         limit: u64,
     ) -> BoxFuture<'static, Result<Option<(Bytes, u64)>, StoreError>> {
         let kept = {
-            let pieces = self.lock();
-            pieces.outgoing.iter().find(|(of, _)| *of == digest).map(|(_, bytes)| bytes.clone())
+            let transfers = self.lock();
+            transfers.outgoing.iter().find(|(of, _)| *of == digest).map(|(_, bytes)| bytes.clone())
         };
         let store = store.clone();
         Box::pin(async move {
@@ -97,15 +97,15 @@ impl Blobs {
             let total = whole.len();
             let from = usize::try_from(offset).unwrap_or(usize::MAX).min(total);
             let to = usize::try_from(limit).unwrap_or(usize::MAX).saturating_add(from).min(total);
-            let mut pieces = self.lock();
-            pieces.outgoing.retain(|(of, _)| *of != digest);
+            let mut transfers = self.lock();
+            transfers.outgoing.retain(|(of, _)| *of != digest);
             if to < total {
-                while pieces.outgoing.len() >= self.max_blobs {
-                    pieces.outgoing.pop_front();
+                while transfers.outgoing.len() >= self.max_blobs {
+                    transfers.outgoing.pop_front();
                 }
-                pieces.outgoing.push_back((digest, whole.clone()));
+                transfers.outgoing.push_back((digest, whole.clone()));
             }
-            drop(pieces);
+            drop(transfers);
             Ok(Some((whole.slice(from..to), total as u64)))
         })
     }
@@ -131,10 +131,10 @@ mod tests {
             Err(StoreError::LimitExceeded(_))
         ));
         assert_eq!(blobs.receive_fragment(1, 4, 0, b"ab"), Ok(None));
-        for (total, offset, piece) in [(4, 1, &b"c"[..]), (5, 2, b"c"), (4, 2, b"cde")] {
+        for (total, offset, fragment) in [(4, 1, &b"c"[..]), (5, 2, b"c"), (4, 2, b"cde")] {
             assert_eq!(blobs.receive_fragment(2, 4, 0, b"ab"), Ok(None));
             assert!(matches!(
-                blobs.receive_fragment(2, total, offset, piece),
+                blobs.receive_fragment(2, total, offset, fragment),
                 Err(StoreError::LimitExceeded(_))
             ));
         }

@@ -117,8 +117,8 @@ impl EntityServer {
                 }
             }
             Request::GetBlob { digest, offset, max_bytes: limit } => {
-                let piece = blobs.clone().read_fragment(store, digest, offset, limit);
-                piece.map(ResponseBody::GetBlob).boxed()
+                let fragment = blobs.clone().read_fragment(store, digest, offset, limit);
+                fragment.map(ResponseBody::GetBlob).boxed()
             }
             Request::Hello(_)
             | Request::Ping
@@ -156,12 +156,12 @@ fn own<T>(
 
 /// Puts refusals back at their positions.
 fn merge<T>(
-    mut answers: Vec<T>,
+    mut responses: Vec<T>,
     foreign: Vec<(usize, String)>,
     refusal: impl Fn(String) -> T,
 ) -> Vec<T> {
     for (at, why) in foreign {
-        answers.insert(at.min(answers.len()), refusal(why));
+        responses.insert(at.min(responses.len()), refusal(why));
     }
-    answers
+    responses
 }

@@ -85,7 +85,7 @@ impl PeerService for Streams {
 }
 
 fn node(ca: &Ca, name: &str, streams: Streams) -> (SocketAddr, PeerDialer) {
-    let facts = PeerDescriptor {
+    let descriptor = PeerDescriptor {
         roles: Roles::ALL,
         ..PeerDescriptor::from(NodeDescriptor {
             cluster: CLUSTER,
@@ -101,7 +101,7 @@ fn node(ca: &Ca, name: &str, streams: Streams) -> (SocketAddr, PeerDialer) {
         &ca.issue_node(name, &[]).unwrap(),
         &ca.trust().unwrap(),
         Limits::default(),
-        PeerConfig { descriptor: facts, service: Arc::new(streams) },
+        PeerConfig { descriptor, service: Arc::new(streams) },
         Arc::new(NoClients),
     )
     .unwrap();

@@ -25,7 +25,7 @@ use ostraca_store::{
 
 const ROOM: u32 = 20;
 /// How long an answer may take, whatever breaks.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const MARK: &[u8] = b"\0mark";
 
 /// How often each of the suite's claims was made again.
@@ -50,7 +50,7 @@ impl<S: EntityStore + ClusterStore> RetryingStore<S> {
         Self::again(remote, Numbers::default())
     }
 
-    /// With the numbers of its life before.
+    /// With the claim numbers of its former incarnation.
     pub(crate) fn again(remote: S, numbers: Numbers) -> Self {
         let remote = Arc::new(remote);
         let (jobs, queue) = mpsc::channel::<Job<S>>();
@@ -87,12 +87,12 @@ impl<S> Drop for RetryingStore<S> {
 
 /// Until there is an answer.
 fn again<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < until, "no answer for {PATIENCE:?}");
+        assert!(Instant::now() < until, "no answer for {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -119,14 +119,14 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                 other => Some(other),
             });
         match outcome {
-            ClaimOutcome::Refused { current: standing } => {
-                ClaimOutcome::Refused { current: Box::new(Self::back(*standing)) }
+            ClaimOutcome::Refused { current } => {
+                ClaimOutcome::Refused { current: Box::new(Self::back(*current)) }
             }
             other => other,
         }
     }
 
-    fn standing(&self, shards: Vec<ShardPath>) -> Result<Vec<Option<Claim>>, StoreError> {
+    fn current(&self, shards: Vec<ShardPath>) -> Result<Vec<Option<Claim>>, StoreError> {
         again(|| sure(block_on(self.remote.current_claims(shards.clone()))))
     }
 
@@ -147,9 +147,9 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
             match block_on(self.remote.commit(vec![asked])).remove(0) {
                 CommitOutcome::Unknown(_) => {
                     let shard = turn.claim.shard.clone();
-                    let stands = self.standing(vec![shard]).unwrap().remove(0);
+                    let stored = self.current(vec![shard]).unwrap().remove(0);
                     *self.numbers.lock().unwrap().entry((*turn.claim).clone()).or_default() += 1;
-                    if stands.as_ref() == Some(&*claim) {
+                    if stored.as_ref() == Some(&*claim) {
                         assert_eq!(self.claim(&turn.claim), ClaimOutcome::Granted);
                     }
                     match (is_there(), before) {
@@ -163,9 +163,9 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                 {
                     None
                 }
-                CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }) => {
-                    let standing = standing.map(|claim| Box::new(Self::back(*claim)));
-                    Some(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing }))
+                CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current }) => {
+                    let current = current.map(|claim| Box::new(Self::back(*claim)));
+                    Some(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current }))
                 }
                 other => Some(other),
             }
@@ -235,8 +235,8 @@ impl<S: EntityStore + ClusterStore> EntityStore for RetryingStore<S> {
         shards: Vec<ShardPath>,
     ) -> StoreFuture<Result<Vec<Option<Claim>>, StoreError>> {
         self.run(move |worker| {
-            let standing = worker.standing(shards)?;
-            Ok(standing.into_iter().map(|claim| claim.map(Worker::<S>::back)).collect())
+            let current = worker.current(shards)?;
+            Ok(current.into_iter().map(|claim| claim.map(Worker::<S>::back)).collect())
         })
     }
 
@@ -316,9 +316,9 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
                     RowEvent::ResyncRequired if self.lost < 20 => {
                         self.lost += 1;
                         // With a link: a loss for want of one says nothing.
-                        let until = Instant::now() + PATIENCE;
+                        let until = Instant::now() + TIMEOUT;
                         while sure(self.remote.get("any").await).is_none() {
-                            assert!(Instant::now() < until, "no link for {PATIENCE:?}");
+                            assert!(Instant::now() < until, "no link for {TIMEOUT:?}");
                             std::thread::sleep(Duration::from_millis(1));
                         }
                         self.watch = self.remote.watch(&self.prefix, self.revision);

@@ -10,7 +10,7 @@ use ostraca_store::record::Codec;
 use super::*;
 use crate::tests::{CLUSTER, claim, set, shard, turn};
 
-/// A value in several pieces, and one in none.
+/// The size of a value in several fragments, and of one that is not fragmented.
 const LARGE: usize = 30_000;
 const SMALL: usize = 10;
 
@@ -51,7 +51,7 @@ impl Bench {
         self.judge = judge(&self.db, self.judge.sequence);
     }
 
-    fn pieces(&self) -> usize {
+    fn fragments(&self) -> usize {
         self.db.scan_prefix(b"K").count()
     }
 
@@ -97,7 +97,7 @@ fn lane_beside(size: usize) -> RecordWrite {
 }
 
 /// Writes large what becomes small in the next turn, which comes in the same batch, in another, or after a restart.
-fn leaves_no_piece(turn: impl Fn(&mut Bench, usize)) {
+fn leaves_no_fragment(turn: impl Fn(&mut Bench, usize)) {
     for (batches, restarts) in [(1, false), (2, false), (2, true)] {
         let mut bench = Bench::new();
         // The first turn of an entity needs no look at what is there, a later one does.
@@ -105,14 +105,14 @@ fn leaves_no_piece(turn: impl Fn(&mut Bench, usize)) {
             turn(&mut bench, LARGE);
             if batches == 2 {
                 bench.end();
-                assert!(bench.pieces() > 1);
+                assert!(bench.fragments() > 1);
             }
             if restarts {
                 bench.restart();
             }
             turn(&mut bench, SMALL);
             bench.end();
-            assert_eq!(bench.pieces(), 0, "batches: {batches}, a restart: {restarts}, {round}");
+            assert_eq!(bench.fragments(), 0, "batches: {batches}, a restart: {restarts}, {round}");
             if restarts {
                 bench.restart();
             }
@@ -122,36 +122,36 @@ fn leaves_no_piece(turn: impl Fn(&mut Bench, usize)) {
 
 #[test]
 fn a_value_that_shrinks_leaves_no_fragment() {
-    leaves_no_piece(|bench, size| bench.turn(vec![state(size)], vec![]));
+    leaves_no_fragment(|bench, size| bench.turn(vec![state(size)], vec![]));
 }
 
 #[test]
 fn a_deleted_value_leaves_no_fragment() {
     let write =
         |size| RecordWrite { value: (size == LARGE).then(|| vec![7; LARGE].into()), ..state(0) };
-    leaves_no_piece(|bench, size| bench.turn(vec![write(size)], vec![]));
+    leaves_no_fragment(|bench, size| bench.turn(vec![write(size)], vec![]));
 }
 
 #[test]
 fn a_value_written_twice_in_a_turn_leaves_no_fragment() {
     let first = |size| if size == LARGE { SMALL } else { 2 * LARGE };
-    leaves_no_piece(|bench, size| bench.turn(vec![state(first(size)), state(size)], vec![]));
+    leaves_no_fragment(|bench, size| bench.turn(vec![state(first(size)), state(size)], vec![]));
 }
 
 #[test]
 fn a_spilled_lane_that_shrinks_leaves_no_fragment() {
-    leaves_no_piece(|bench, size| bench.turn(vec![lane_beside(size)], vec![]));
+    leaves_no_fragment(|bench, size| bench.turn(vec![lane_beside(size)], vec![]));
 }
 
 #[test]
 fn a_head_that_shrinks_leaves_no_fragment() {
-    leaves_no_piece(|bench, size| bench.turn(vec![], vec![lane(size)]));
+    leaves_no_fragment(|bench, size| bench.turn(vec![], vec![lane(size)]));
 }
 
 #[test]
 fn a_row_that_shrinks_leaves_no_fragment() {
     let revision = std::cell::Cell::new(None);
-    leaves_no_piece(|bench, size| {
+    leaves_no_fragment(|bench, size| {
         // A new store, each time there is nothing of the row.
         let expected = (bench.from > 0).then(|| revision.get()).flatten();
         let size = if size == LARGE { MAX_ROW_VALUE_BYTES } else { size };
@@ -165,7 +165,7 @@ fn a_row_that_shrinks_leaves_no_fragment() {
 fn records_without_fragments_are_not_looked_up() {
     let mut bench = Bench::new();
     let writes = || vec![state(SMALL), lane_beside(SMALL)];
-    // Whoever looks fails over these: records that cannot be read, of an entity that is said to have pieces.
+    // Reading these fails: they are corrupt records of an entity that is marked as fragmented.
     let keys = [bench.key(RecordKind::State, b"value"), bench.key(RecordKind::Lane, &[1; 16])];
     let plant = |db: &sled::Db| {
         for key in &keys {

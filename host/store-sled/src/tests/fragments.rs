@@ -1,4 +1,4 @@
-//! Records in pieces: none is left over, whatever the committer remembers of the entity.
+//! Fragmented records: no fragment is left over, whatever the committer has cached of the entity.
 
 use futures::executor::block_on;
 use ostraca_core::records::CommitOutcome;
@@ -7,12 +7,12 @@ use ostraca_store::EntityStore;
 use super::{claimed, create, set, turn};
 use crate::{Options, SledStore, open_database};
 
-/// How many pieces the store in that directory holds.
-fn pieces(dir: &std::path::Path) -> usize {
+/// How many fragments the store in that directory has.
+fn fragment_count(dir: &std::path::Path) -> usize {
     let config = sled::Config::new().path(dir.join("sled")).segment_size(1 << 20);
     // The store that was just closed keeps its lock for a moment.
     let db = open_database(&config).unwrap();
-    db.scan_prefix(b"K").inspect(|piece| assert!(piece.is_ok())).count()
+    db.scan_prefix(b"K").inspect(|fragment| assert!(fragment.is_ok())).count()
 }
 
 #[test]
@@ -27,12 +27,12 @@ fn no_fragment_is_left_over_after_a_restart() {
     };
     write(&store, 0, 100_000);
     drop(store);
-    assert!(pieces(dir.path()) > 20);
+    assert!(fragment_count(dir.path()) > 20);
     let store = SledStore::open(dir.path(), &Options::default()).unwrap();
     write(&store, 1, 50_000);
     write(&store, 2, 10);
     drop(store);
-    assert_eq!(pieces(dir.path()), 0);
+    assert_eq!(fragment_count(dir.path()), 0);
 }
 
 #[test]
@@ -49,5 +49,5 @@ fn entities_evicted_from_the_cache_leave_no_fragment() {
         }
     }
     drop(store);
-    assert_eq!(pieces(dir.path()), 0);
+    assert_eq!(fragment_count(dir.path()), 0);
 }

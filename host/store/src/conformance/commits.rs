@@ -105,8 +105,8 @@ fn a_refused_commit_refuses_all_later_ones_of_its_entity(store: &impl EntityStor
 fn commits_in_flight_are_judged_in_the_order_of_their_calls(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let calls: Vec<_> = (0..50).map(|n| store.commit(vec![turn(&claim, "a", n, n)])).collect();
-    let late = store.commit(vec![turn(&claim, "a", 49, 99)]);
-    assert_eq!(block_on(late), [refused_version(50)]);
+    let outcome = store.commit(vec![turn(&claim, "a", 49, 99)]);
+    assert_eq!(block_on(outcome), [refused_version(50)]);
     for call in calls.into_iter().rev() {
         assert_eq!(block_on(call), [CommitOutcome::Committed]);
     }
@@ -117,9 +117,9 @@ fn commits_in_flight_are_judged_in_the_order_of_their_calls(store: &impl EntityS
 
 fn a_commit_takes_effect_only_under_the_claim_that_stands(store: &impl EntityStore) {
     let old = Arc::new(claim_of(shard(1), 1, 1));
-    let refused = |standing: Option<&Arc<Claim>>| {
-        let standing = standing.map(|claim| Box::new((**claim).clone()));
-        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current: standing })
+    let refused = |current: Option<&Arc<Claim>>| {
+        let current = current.map(|claim| Box::new((**claim).clone()));
+        CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current })
     };
     assert_eq!(commit(store, vec![turn(&old, "a", 0, 1)]), [refused(None)]);
     assert_eq!(claim(store, &old), ClaimOutcome::Granted);
@@ -143,9 +143,9 @@ fn a_commit_takes_effect_only_under_the_claim_that_stands(store: &impl EntitySto
         version_now += 1;
     }
     let future = Arc::new(claim_of(shard(1), 3, 1));
-    let standing = Arc::new(claim_of(shard(1), 2, 1));
+    let current = Arc::new(claim_of(shard(1), 2, 1));
     let outcome = commit(store, vec![turn(&future, "a", version_now, 9)]);
-    assert_eq!(outcome, [refused(Some(&standing))], "a higher claim that was never granted");
+    assert_eq!(outcome, [refused(Some(&current))], "a higher claim that was never granted");
 }
 
 fn a_claim_covers_its_own_shard_only(store: &impl EntityStore) {

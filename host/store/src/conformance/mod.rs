@@ -105,9 +105,9 @@ fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
 }
 
 fn claim(store: &impl EntityStore, claim: &Claim) -> ClaimOutcome {
-    let mut answers = block_on(store.claim(vec![claim.clone()]));
-    assert_eq!(answers.len(), 1, "one outcome per claim");
-    answers.remove(0)
+    let mut outcomes = block_on(store.claim(vec![claim.clone()]));
+    assert_eq!(outcomes.len(), 1, "one outcome per claim");
+    outcomes.remove(0)
 }
 
 /// Claims a shard that was never claimed.

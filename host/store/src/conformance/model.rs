@@ -40,8 +40,8 @@ impl Random {
 
     fn commit(&mut self, model: &MemoryStore, number: u64) -> Commit {
         let one = shard(1 + self.below(2) as u32);
-        let standing = block_on(model.current_claims(vec![one.clone()])).unwrap().remove(0);
-        let claim = match standing {
+        let current = block_on(model.current_claims(vec![one.clone()])).unwrap().remove(0);
+        let claim = match current {
             Some(claim) if self.below(8) > 0 => claim,
             _ => self.claim(),
         };

@@ -48,7 +48,7 @@ fn head() -> Head {
     }
 }
 
-fn standing() -> ClaimRecord {
+fn claim_record() -> ClaimRecord {
     let claim = Claim {
         cluster: ClusterId(1),
         shard: ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(7) },
@@ -92,8 +92,8 @@ fn the_bytes_of_a_claim_do_not_change() {
         1, 3, 0, 0, 0, // header
         1, 1, b'n', 1, b'p', 7, 2, 1, b'a', 3, 4, 5, 0, 0x80, 0x20, 0,
     ];
-    assert_eq!(Codec::default().encode(b"k", &standing()).unwrap(), golden);
-    assert_eq!(Codec::default().decode::<ClaimRecord>(b"k", &golden).unwrap(), standing());
+    assert_eq!(Codec::default().encode(b"k", &claim_record()).unwrap(), golden);
+    assert_eq!(Codec::default().decode::<ClaimRecord>(b"k", &golden).unwrap(), claim_record());
 }
 
 #[test]

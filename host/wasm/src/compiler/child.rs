@@ -14,19 +14,19 @@ const NICE: i32 = 10;
 
 /// Compiles the component on standard input, and returns the exit code.
 pub(super) fn run(args: impl Iterator<Item = OsString>) -> i32 {
-    let (code, words) = match CompileJob::read(args).and_then(|job| compile(&job)) {
+    let (code, text) = match CompileJob::read(args).and_then(|job| compile(&job)) {
         Ok(()) => return 0,
         Err(failed) => failed,
     };
     // The node may have stopped reading.
-    let _ = std::io::stderr().write_all(words.as_bytes());
+    let _ = std::io::stderr().write_all(text.as_bytes());
     code
 }
 
 type Failed = (i32, String);
 
-fn misused(words: impl ToString) -> Failed {
-    (MISUSED, words.to_string())
+fn misused(text: impl ToString) -> Failed {
+    (MISUSED, text.to_string())
 }
 
 impl CompileJob {
@@ -62,8 +62,8 @@ fn compile(job: &CompileJob) -> Result<(), Failed> {
 fn confine(job: &CompileJob) -> rustix::io::Result<()> {
     let limit = |resource, most: u64| {
         // A lower limit that the node itself runs under stays.
-        let stands = rustix::process::getrlimit(resource).maximum;
-        let most = Some(stands.map_or(most, |stands| most.min(stands)));
+        let current = rustix::process::getrlimit(resource).maximum;
+        let most = Some(current.map_or(most, |current| most.min(current)));
         rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })
     };
     limit(Resource::As, job.memory)?;

@@ -145,13 +145,13 @@ impl BudgetExceeded {
     /// The refusal of `what` because of it.
     #[must_use]
     pub fn problem(&self, what: &str) -> Problem {
-        let mut told = problem(Self::CODE, format!("{what}: {self}"));
-        told.help = "read pending replies, send fewer messages at once, and retry".into();
-        told.retryable = true;
-        told.retry_after_ms = Self::RETRY_AFTER.into();
-        told.details.insert("setting".into(), self.setting.into());
-        told.details.insert("limit".into(), self.limit.to_string());
-        told
+        let mut details = problem(Self::CODE, format!("{what}: {self}"));
+        details.help = "read pending replies, send fewer messages at once, and retry".into();
+        details.retryable = true;
+        details.retry_after_ms = Self::RETRY_AFTER.into();
+        details.details.insert("setting".into(), self.setting.into());
+        details.details.insert("limit".into(), self.limit.to_string());
+        details
     }
 }
 

@@ -84,7 +84,8 @@ impl Budgets {
             known.purge_at = PURGE_THRESHOLD.max(known.by_name.len() * 2);
         }
         let name: Arc<str> = name.into();
-        let bytes = Budget::new("network.principal-bytes", name.clone(), self.limits.principal_bytes);
+        let bytes =
+            Budget::new("network.principal-bytes", name.clone(), self.limits.principal_bytes);
         let principal = Arc::new(PrincipalUsage {
             name: name.clone(),
             bytes,

@@ -62,7 +62,10 @@ fn messages_alone_do_not_exceed_the_reply_budget() {
     assert!(account.exceeded_budget().is_some());
     assert_eq!(message.exceeded_reply_budget(), None);
     message.set_reply_size(2 * MIB);
-    assert_eq!(setting(message.exceeded_reply_budget()).as_deref(), Some("network.connection-bytes"));
+    assert_eq!(
+        setting(message.exceeded_reply_budget()).as_deref(),
+        Some("network.connection-bytes")
+    );
 }
 
 #[test]
@@ -115,7 +118,10 @@ fn a_link_always_has_room_for_one_more_principal() {
     // Half of it, a half of the rest, and so on; each has one always.
     let (first, second) = (until_clogged(&a), until_clogged(&b));
     assert_eq!((first.len(), second.len()), (3, 2));
-    assert_eq!(setting(a.charge(0).exceeded_reply_budget()).as_deref(), Some("peers.in-flight-message-bytes"));
+    assert_eq!(
+        setting(a.charge(0).exceeded_reply_budget()).as_deref(),
+        Some("peers.in-flight-message-bytes")
+    );
     let third = until_clogged(&c);
     assert_eq!((third.len(), a.exceeded_budget(), c.exceeded_budget()), (1, None, None));
     let fourth = of("client/d").charge(0);
@@ -208,7 +214,10 @@ fn a_principal_gets_no_more_than_its_limits() {
     );
     let second = budgets.admit_upload(&other).expect("a place");
     let third = budgets.forwarded_account("client/c");
-    assert_eq!(budgets.admit_upload(&third).map(drop).map_err(|r| r.setting), Err("network.max-uploads"));
+    assert_eq!(
+        budgets.admit_upload(&third).map(drop).map_err(|r| r.setting),
+        Err("network.max-uploads")
+    );
     drop((upload, second));
     assert!(budgets.admit_upload(&third).is_ok());
 }

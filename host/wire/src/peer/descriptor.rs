@@ -80,8 +80,8 @@ impl PeerDescriptor {
             return bad("the hello does not name a cluster".into());
         }
         if theirs.node != *name.0 {
-            let said: String = theirs.node.chars().take(100).collect();
-            let text = format!("the certificate names node {name}, the hello node {said:?}");
+            let named: String = theirs.node.chars().take(100).collect();
+            let text = format!("the certificate names node {name}, the hello node {named:?}");
             return Err((CloseCode::NodeMismatch, text));
         }
         let store = match <[u8; 16]>::try_from(&theirs.store_id[..]) {
@@ -105,8 +105,8 @@ impl PeerDescriptor {
             let text = format!("node {own} hashes with {ours:?}, node {name} with {theirs:?}");
             return Err((CloseCode::HashMismatch, text));
         }
-        let life = theirs.incarnation.unwrap_or_default();
-        let incarnation = Incarnation { counter: life.counter, nonce: life.nonce };
+        let incarnation = theirs.incarnation.unwrap_or_default();
+        let incarnation = Incarnation { counter: incarnation.counter, nonce: incarnation.nonce };
         Ok(PeerInfo {
             member: Member { node: name, incarnation },
             roles: roles(&theirs.roles),
@@ -159,8 +159,8 @@ fn roles(names: &[String]) -> Roles {
 pub(crate) struct SharedDescriptor(Arc<RwLock<PeerDescriptor>>);
 
 impl SharedDescriptor {
-    pub(crate) fn new(facts: PeerDescriptor) -> Self {
-        Self(Arc::new(RwLock::new(facts)))
+    pub(crate) fn new(descriptor: PeerDescriptor) -> Self {
+        Self(Arc::new(RwLock::new(descriptor)))
     }
 
     pub(crate) fn now(&self) -> PeerDescriptor {
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn facts(name: &str) -> PeerDescriptor {
+    fn descriptor(name: &str) -> PeerDescriptor {
         let node = NodeDescriptor {
             cluster: ClusterId(1),
             store_id: 2,
@@ -195,11 +195,17 @@ mod tests {
             Principal { cluster: ClusterId(1), kind: PrincipalKind::Node, name: "two".into() };
         let remote = SocketAddr::from(([127, 0, 0, 1], 9));
         let stopping = CancellationToken::new();
-        facts("one").negotiate(theirs, &two, remote, &Budgets::new(&Limits::default()), stopping)
+        descriptor("one").negotiate(
+            theirs,
+            &two,
+            remote,
+            &Budgets::new(&Limits::default()),
+            stopping,
+        )
     }
 
     fn hello(change: impl FnOnce(&mut Hello)) -> Hello {
-        let mut hello = facts("two").hello(&Limits::default());
+        let mut hello = descriptor("two").hello(&Limits::default());
         change(&mut hello);
         hello
     }
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn a_hello_carries_the_whole_peer_descriptor() {
         let info = agree(hello(|_| {})).expect("agreed");
-        let own = facts("two");
+        let own = descriptor("two");
         assert_eq!(info.member.node, own.node.node);
         assert_eq!(info.member.incarnation, own.node.incarnation);
         assert_eq!((info.roles, info.store_id, info.format), (own.roles, 2, 5));

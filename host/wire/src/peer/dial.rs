@@ -33,7 +33,7 @@ pub struct PeerDialer {
     bulk: quinn::ClientConfig,
     control: quinn::ClientConfig,
     limits: Limits,
-    facts: SharedDescriptor,
+    descriptor: SharedDescriptor,
 }
 
 impl PeerDialer {
@@ -42,13 +42,13 @@ impl PeerDialer {
         identity: &Identity,
         trust: &TrustRoot,
         limits: &Limits,
-        facts: SharedDescriptor,
+        descriptor: SharedDescriptor,
     ) -> Result<Self, Error> {
         let config = |alpn: Alpn| {
             endpoint::peer_config(tls::client(Some(identity), trust, alpn.name())?, limits)
         };
         let (bulk, control) = (config(Alpn::Bulk)?, config(Alpn::Control)?);
-        Ok(Self { endpoint, bulk, control, limits: limits.clone(), facts })
+        Ok(Self { endpoint, bulk, control, limits: limits.clone(), descriptor })
     }
 
     /// Connects and exchanges hellos, within `hello_timeout`. With `expect`, any other node is refused. Must be
@@ -95,14 +95,15 @@ impl PeerDialer {
             let text = format!("expected node {expected} at {address}, found node {found}");
             return Err(refused((CloseCode::NodeMismatch, text)));
         }
-        let facts = self.facts.now();
-        let hello = facts.hello(&self.limits);
+        let descriptor = self.descriptor.now();
+        let hello = descriptor.hello(&self.limits);
         let open = PeerOpen { stream: Some(peer_open::Stream::Hello(hello)) };
         let theirs = exchange_hello(&connection, &open, &self.limits).await?;
         // A dialled connection accepts no messages.
         let (budgets, never) = (Budgets::new(&self.limits), CancellationToken::new());
-        let info =
-            facts.negotiate(theirs, &certificate, address, &budgets, never).map_err(refused)?;
+        let info = descriptor
+            .negotiate(theirs, &certificate, address, &budgets, never)
+            .map_err(refused)?;
         let limits = Arc::new(self.limits.clone());
         Ok(PeerLink { info: Arc::new(info), connection, limits })
     }

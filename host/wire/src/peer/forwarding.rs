@@ -84,7 +84,11 @@ impl MessageLink {
     ) -> Self {
         let pending = Arc::new(PendingRequests::new(PendingLimits {
             count: (bounds.in_flight_messages, "messages", "peers.in-flight-messages"),
-            bytes: (bounds.in_flight_message_bytes, "bytes of messages", "peers.in-flight-message-bytes"),
+            bytes: (
+                bounds.in_flight_message_bytes,
+                "bytes of messages",
+                "peers.in-flight-message-bytes",
+            ),
         }));
         let stop = CancellationToken::new();
         let (batch, waiting) = (Vec::new(), Arc::clone(&pending));

@@ -20,21 +20,21 @@ use crate::proto::{PeerInspectRequest, PeerInspectResponse};
 /// How the stream ended without a response; [`Error::Violation`] if the response does not match the request.
 pub async fn request(
     link: &PeerLink,
-    look: &PeerInspectRequest,
+    request: &PeerInspectRequest,
 ) -> Result<PeerInspectResponse, Error> {
     let calls = link.open_rpc(StreamKind::Inspect).await?;
-    let answer = calls.call(look.encode_to_vec().into()).await?;
+    let answer = calls.call(request.encode_to_vec().into()).await?;
     let bad = |text: String| Error::violation(CloseCode::InvalidFrame, text);
-    let looked = PeerInspectResponse::decode(answer)
+    let response = PeerInspectResponse::decode(answer)
         .map_err(|error| bad(format!("invalid response: {}", decode_error_message(&error))))?;
     let fits = |(asked, seen): (&crate::proto::InspectShard, &crate::proto::InspectedShard)| {
         !seen.held || seen.entities.len() == asked.entities.len()
     };
-    let whole = looked.shards.len() == look.shards.len()
-        && looked.types.len() == look.types.len()
-        && look.shards.iter().zip(&looked.shards).all(fits);
+    let whole = response.shards.len() == request.shards.len()
+        && response.types.len() == request.types.len()
+        && request.shards.iter().zip(&response.shards).all(fits);
     match whole {
-        true => Ok(looked),
+        true => Ok(response),
         false => {
             Err(bad("the node is starting or stopping, or does not support this request".into()))
         }
@@ -51,19 +51,19 @@ pub async fn serve<H>(
     reader: FrameReader,
     writer: FrameWriter,
     peer: &PeerInfo,
-    look: H,
+    request: H,
 ) -> Result<(), Error>
 where
     H: Fn(PeerInspectRequest) -> BoxFuture<'static, Option<PeerInspectResponse>> + Send,
 {
     let answer = move |_, body: Bytes| {
-        let looking = PeerInspectRequest::decode(body).ok().map(&look);
+        let pending = PeerInspectRequest::decode(body).ok().map(&request);
         async move {
-            let looked = match looking {
-                Some(looking) => looking.await,
+            let response = match pending {
+                Some(pending) => pending.await,
                 None => None,
             };
-            looked.map_or_else(Bytes::new, |looked| looked.encode_to_vec().into())
+            response.map_or_else(Bytes::new, |response| response.encode_to_vec().into())
         }
         .boxed()
     };

@@ -260,7 +260,7 @@ mod tests {
     fn a_misplaced_stream_is_described_in_plain_words() {
         let kind = StreamKind::Forwarding { max_in_flight_messages: 1, max_in_flight_bytes: 2 };
         let error = StreamKind::opened(Some(kind.open()), Alpn::Control).expect_err("bulk");
-        let told = "unexpected-frame: a stream of messages is not allowed on ostraca-control/1";
-        assert_eq!(error.to_string(), told);
+        let text = "unexpected-frame: a stream of messages is not allowed on ostraca-control/1";
+        assert_eq!(error.to_string(), text);
     }
 }

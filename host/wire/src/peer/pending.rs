@@ -88,11 +88,11 @@ impl<I, W> PendingRequests<I, W> {
     /// The waiters of these responses, in order; `None` for a tag without a waiter, which ends the iteration.
     pub(super) fn complete<A>(
         &self,
-        answers: impl Iterator<Item = (u64, A)>,
+        responses: impl Iterator<Item = (u64, A)>,
         mut give: impl FnMut(u64, W, A),
     ) -> Result<(), u64> {
         let mut state = self.state();
-        for (tag, answer) in answers {
+        for (tag, answer) in responses {
             let Some((waiting, bytes)) = state.waiting.remove(&tag) else { return Err(tag) };
             state.bytes -= bytes;
             give(tag, waiting, answer);

@@ -14,8 +14,8 @@
 //! [`NegotiatedLimits`] bounds the unanswered requests and their bytes, and the size of a frame.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use prost::Message;
@@ -51,7 +51,11 @@ impl RpcClient {
     pub fn new(writer: FrameWriter, reader: FrameReader, bounds: &NegotiatedLimits) -> Self {
         let most = PendingLimits {
             count: (bounds.in_flight_requests, "calls", "peers.in-flight-requests"),
-            bytes: (bounds.in_flight_request_bytes, "bytes of calls", "peers.in-flight-request-bytes"),
+            bytes: (
+                bounds.in_flight_request_bytes,
+                "bytes of calls",
+                "peers.in-flight-request-bytes",
+            ),
         };
         let pending = PendingRequests::new(most);
         let shared = Arc::new(Inner { pending, last: AtomicU64::new(0), frame: bounds.max_frame });
@@ -204,7 +208,6 @@ impl Driver {
         }
         Ok(())
     }
-
 }
 
 impl Drop for Driver {

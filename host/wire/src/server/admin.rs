@@ -316,8 +316,8 @@ fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
     if bytes <= most {
         return frame;
     }
-    let told = match frame.response {
-        Some(Response::Problem(told)) => told,
+    let problem = match frame.response {
+        Some(Response::Problem(problem)) => problem,
         _ => {
             let text = format!(
                 "response of {bytes} bytes exceeds the client's limit of {most} (`max_frame`)"
@@ -326,8 +326,8 @@ fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
         }
     };
     // Reserve room for the headers of response and problem.
-    let told = within(told, most.saturating_sub(16));
-    AdminResponse { more: false, response: Some(Response::Problem(told)) }
+    let problem = within(problem, most.saturating_sub(16));
+    AdminResponse { more: false, response: Some(Response::Problem(problem)) }
 }
 
 /// Splits a long list into frames no larger than the client accepts; an empty list has one frame.

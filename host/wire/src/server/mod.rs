@@ -133,10 +133,10 @@ impl<S: Service> Server<S> {
         identity: &Identity,
         trust: &TrustRoot,
         limits: Limits,
-        facts: NodeDescriptor,
+        descriptor: NodeDescriptor,
         service: Arc<S>,
     ) -> Result<Self, Error> {
-        Self::bind_as(address, setting, identity, trust, limits, facts.into(), None, service)
+        Self::bind_as(address, setting, identity, trust, limits, descriptor.into(), None, service)
     }
 
     /// The same for a node that also accepts other nodes, and dials them from the same port.
@@ -153,19 +153,19 @@ impl<S: Service> Server<S> {
         peers: PeerConfig,
         service: Arc<S>,
     ) -> Result<(Self, PeerDialer), Error> {
-        let PeerConfig { descriptor: facts, service: streams } = peers;
+        let PeerConfig { descriptor, service: streams } = peers;
         let server = Self::bind_as(
             address,
             setting,
             identity,
             trust,
             limits,
-            facts,
+            descriptor,
             Some(streams),
             service,
         )?;
-        let (endpoint, facts) = (server.endpoint.clone(), server.shared.descriptor.clone());
-        let dialer = PeerDialer::new(endpoint, identity, trust, &server.shared.limits, facts)?;
+        let (endpoint, descriptor) = (server.endpoint.clone(), server.shared.descriptor.clone());
+        let dialer = PeerDialer::new(endpoint, identity, trust, &server.shared.limits, descriptor)?;
         Ok((server, dialer))
     }
 
@@ -176,7 +176,7 @@ impl<S: Service> Server<S> {
         identity: &Identity,
         trust: &TrustRoot,
         limits: Limits,
-        facts: PeerDescriptor,
+        descriptor: PeerDescriptor,
         peers: Option<Arc<dyn PeerService>>,
         service: Arc<S>,
     ) -> Result<Self, Error> {
@@ -190,7 +190,7 @@ impl<S: Service> Server<S> {
             service,
             budgets: Budgets::new(&limits),
             limits,
-            descriptor: SharedDescriptor::new(facts),
+            descriptor: SharedDescriptor::new(descriptor),
             peers,
             nodes: Arc::default(),
             refusals: LogThrottle::default(),
@@ -211,13 +211,13 @@ impl<S: Service> Server<S> {
 
     /// Changes what later hellos announce, such as the incarnation after a re-registration. Hellos to nodes
     /// change as well; the rest of their descriptor stays.
-    pub fn set_node_descriptor(&self, facts: NodeDescriptor) {
-        self.shared.descriptor.change(|all| all.node = facts);
+    pub fn set_node_descriptor(&self, descriptor: NodeDescriptor) {
+        self.shared.descriptor.change(|all| all.node = descriptor);
     }
 
     /// Changes everything that later hellos announce. Established connections are not affected.
-    pub fn set_peer_descriptor(&self, facts: PeerDescriptor) {
-        self.shared.descriptor.change(|all| *all = facts);
+    pub fn set_peer_descriptor(&self, descriptor: PeerDescriptor) {
+        self.shared.descriptor.change(|all| *all = descriptor);
     }
 
     /// Number of open connections.

@@ -31,7 +31,7 @@ pub(super) async fn connection<S: Service>(
             // Repeated attempts must not fill the log.
             match shared.refusals.should_log(Instant::now()) {
                 Some(0) => warn!(%error, %remote, "rejected peer connection"),
-                Some(unsaid) => warn!(%error, %remote, unsaid, "rejected peer connections"),
+                Some(suppressed) => warn!(%error, %remote, suppressed, "rejected peer connections"),
                 None => debug!(%error, %remote, "rejected peer connection"),
             }
             return;

@@ -123,7 +123,7 @@ impl Node {
     }
 
     pub(crate) fn start_as(ca: Ca, identity: &Identity, limits: Limits) -> Self {
-        let facts = NodeDescriptor {
+        let descriptor = NodeDescriptor {
             cluster: ca.cluster(),
             store_id: 7,
             node: "one".into(),
@@ -136,7 +136,7 @@ impl Node {
             identity,
             &ca.trust().expect("trust"),
             limits,
-            facts,
+            descriptor,
             Arc::clone(&echo),
         );
         let server = Arc::new(server.expect("bind"));
@@ -215,7 +215,7 @@ impl Node {
     }
 
     /// Whoever else is connected is served right after.
-    pub(crate) async fn answers(&self) {
+    pub(crate) async fn assert_responsive(&self) {
         let link = self.link().await;
         let reply = one(&link, "echo", b"still here").await.expect("reply");
         assert_eq!(&reply.body[..], b"still here");

@@ -140,7 +140,7 @@ pub(crate) struct PeerNode {
     tasks: TaskTracker,
 }
 
-pub(crate) fn facts(ca: &Ca, name: &str) -> PeerDescriptor {
+pub(crate) fn peer_descriptor(ca: &Ca, name: &str) -> PeerDescriptor {
     PeerDescriptor {
         node: NodeDescriptor {
             cluster: ca.cluster(),
@@ -168,14 +168,14 @@ pub(crate) fn small() -> Limits {
 impl PeerNode {
     pub(crate) fn start(ca: &Arc<Ca>, name: &str) -> Self {
         let identity = ca.issue_node(name, &[]).expect("identity");
-        Self::start_as(ca, &identity, small(), facts(ca, name), Handle::current())
+        Self::start_as(ca, &identity, small(), peer_descriptor(ca, name), Handle::current())
     }
 
     pub(crate) fn start_as(
         ca: &Arc<Ca>,
         identity: &Identity,
         limits: Limits,
-        facts: PeerDescriptor,
+        peer_descriptor: PeerDescriptor,
         control: Handle,
     ) -> Self {
         let streams = Arc::new(Streams {
@@ -194,7 +194,10 @@ impl PeerNode {
             identity,
             &ca.trust().expect("trust"),
             limits,
-            PeerConfig { descriptor: facts, service: Arc::new(Serving(Arc::clone(&streams))) },
+            PeerConfig {
+                descriptor: peer_descriptor,
+                service: Arc::new(Serving(Arc::clone(&streams))),
+            },
             Arc::new(Echo::default()),
         )
         .expect("bind");

@@ -68,9 +68,9 @@ impl Worker {
                 self.drop_instance(id, &entity, generation)
             }
             Action::Reply { token, outcome } => self.reply(id, token, outcome),
-            Action::Lost { current: standing, message } => {
+            Action::Lost { current, message } => {
                 let owner = Box::new(slot.machine.ownership().clone());
-                self.report(WorkerReport::ShardLost(owner, standing, message));
+                self.report(WorkerReport::ShardLost(owner, current, message));
             }
             Action::Stopped => slot.owes_stopped = true,
         }
@@ -98,8 +98,9 @@ impl Worker {
         while let Some(first) = commits.next() {
             // A call is answered as a whole: a large commit goes alone, so that no neighbour waits for it.
             let alone = writes_much(&first.1);
-            let room = if alone { 1 } else { commits.len() + 1 };
-            let (mut names, mut asked) = (Vec::with_capacity(room), Vec::with_capacity(room));
+            let capacity = if alone { 1 } else { commits.len() + 1 };
+            let (mut names, mut asked) =
+                (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
             let mut next = Some(first);
             while let Some((id, commit)) = next {
                 names.push((id, commit.entity.clone(), commit.head.turn));

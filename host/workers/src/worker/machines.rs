@@ -2,7 +2,7 @@
 //!
 //! An entry outlives its machine: futures may still hold an instance of it, and store calls may be pending. The
 //! entry is removed when neither is so. What arrives for a removed entry finds nothing: indices are reused but
-//! serials never are, since a worker sees many adoptions in its life.
+//! serials never are, since a worker sees many adoptions in its lifetime.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -67,14 +67,14 @@ impl MachineEntry {
 
     fn note(&self) -> Noted {
         let (entities, queued) = self.machine.stats();
-        let stands = !self.has_ended();
+        let live = !self.has_ended();
         let totals = Totals {
-            shards: u64::from(stands),
+            shards: u64::from(live),
             serving: u64::from(self.serving),
             entities: entities as u64,
             queued: queued as u64,
         };
-        Noted { totals, wake: self.machine.next_wake().filter(|_| stands) }
+        Noted { totals, wake: self.machine.next_wake().filter(|_| live) }
     }
 
     pub(super) fn shard(&self) -> ShardId {
@@ -91,7 +91,7 @@ impl MachineEntry {
     }
 }
 
-/// Identifies an entry, uniquely for the worker's whole life.
+/// Identifies an entry, uniquely for the worker's whole lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MachineId {
     index: usize,

@@ -23,9 +23,9 @@ use crate::{Caller, EntityInspection, ReplySink};
 struct RecordedReplies(Mutex<Vec<(u64, Outcome, Epoch)>>);
 
 impl ReplySink for RecordedReplies {
-    fn deliver_replies(&self, answers: &mut Vec<WorkerReply>) {
-        let told = answers.drain(..).map(|told| (told.tag, told.outcome, told.epoch));
-        self.0.lock().expect("a lock").extend(told);
+    fn deliver_replies(&self, replies: &mut Vec<WorkerReply>) {
+        let reported = replies.drain(..).map(|reported| (reported.tag, reported.outcome, reported.epoch));
+        self.0.lock().expect("a lock").extend(reported);
     }
 }
 
@@ -56,7 +56,7 @@ impl TestWorker {
     fn over(store: Arc<dyn EntityStore>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (reports, heard_reports) = mpsc::unbounded_channel();
-        let heard = Arc::new(RecordedReplies::default());
+        let recorded = Arc::new(RecordedReplies::default());
         let recorder = Recorder::create(folder.path(), 0, 1).expect("a recorder");
         let parts = WorkerDeps {
             index: 0,
@@ -68,12 +68,12 @@ impl TestWorker {
             gauges: Arc::default(),
             recording_dir: None,
             reports: Arc::new(move |report| reports.send(report).expect("the test listens")),
-            replies: heard.clone(),
+            replies: recorded.clone(),
         };
         Self {
             worker: Worker::new(parts, Some(recorder)),
             reports: heard_reports,
-            replies: heard,
+            replies: recorded,
             sent: 0,
             folder,
         }
@@ -188,8 +188,8 @@ impl TestWorker {
     /// What a message was answered, and under which epoch.
     fn answer(&mut self, tag: u64) -> Option<(String, u64)> {
         self.worker.flush_replies();
-        let heard = self.replies.0.lock().expect("a lock");
-        heard.iter().find(|(other, ..)| *other == tag).map(|(_, outcome, epoch)| {
+        let recorded = self.replies.0.lock().expect("a lock");
+        recorded.iter().find(|(other, ..)| *other == tag).map(|(_, outcome, epoch)| {
             let text = match outcome {
                 Outcome::Final { .. } => "final".into(),
                 Outcome::NotRun { code, .. } => code.to_string(),
@@ -264,9 +264,9 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
         hand.settle().await;
         hand.stop(3, round * 2 + 1);
         assert_eq!((hand.slots(), hand.worker.by_shard.len()), (0, 0));
-        let (serving, told) = (format!("serving 3 {}", round * 2 + 1), hand.reports());
-        assert!(told.contains(&serving) && told.len() == 3, "{told:?}");
-        assert_eq!(told.iter().filter(|report| report.starts_with("stopped")).count(), 2);
+        let (serving, reported) = (format!("serving 3 {}", round * 2 + 1), hand.reports());
+        assert!(reported.contains(&serving) && reported.len() == 3, "{reported:?}");
+        assert_eq!(reported.iter().filter(|report| report.starts_with("stopped")).count(), 2);
     }
     assert!(hand.worker.machines.capacity() <= 3, "places are used again");
     assert!(hand.replay() >= 300);

@@ -175,7 +175,7 @@ impl World {
                 return None;
             }
             Err(InvalidFrame::Stream) => {
-                self.tally.count("gateway: ended a stream for a frame that is no message");
+                self.tally.count("gateway: reset a stream for a frame that is not a message");
                 return None;
             }
         };
@@ -262,7 +262,7 @@ impl World {
         let account = self.processes[pid].gateway.budgets.forwarded_account(&envelope.principal);
         let charge = self.admitted(pid, bytes, account.admit(bytes));
         let charge = charge.inspect_err(|_| {
-            self.tally.count("owner: refused what was passed on, overloaded");
+            self.tally.count("owner: refused a forwarded message, overloaded");
         })?;
         self.bound(&mut envelope);
         let session = <[u8; 16]>::try_from(&envelope.session[..]).map(SessionKey);
@@ -387,7 +387,7 @@ impl World {
             if let Action::Refuse { refusal, .. } = step {
                 self.tally.count(match refusal.in_doubt {
                     true => "gateway: gave up in doubt, its node stops",
-                    false => "gateway: turned away, its node stops",
+                    false => "gateway: refused, its node stops",
                 });
             }
         }

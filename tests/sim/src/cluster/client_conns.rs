@@ -147,7 +147,7 @@ impl World {
                 4..=6 => self.rng.range(1, 200),
                 _ => {
                     // A gateway that stands still, or what lies in its machine's buffers, goes on later.
-                    self.tally.count("fault: copy held long by another gateway");
+                    self.tally.count("fault: copy delayed long at another gateway");
                     self.rng.range(500, 4_000)
                 }
             };
@@ -162,7 +162,7 @@ impl World {
         let (session, sequence) = (post.session, post.envelope.sequence);
         let mut open = self.processes.iter().flat_map(|it| it.gateway.open.values());
         if open.any(|open| (open.session, open.sequence) == (session, sequence)) {
-            self.tally.count("fault: client message doubled");
+            self.tally.count("fault: client message duplicated");
         }
         self.arrive(pid, *post);
     }
@@ -179,7 +179,7 @@ impl World {
             return false;
         };
         if !std::mem::replace(&mut post.cut, true) {
-            self.tally.count("fault: client message lost in a cut, and sent again");
+            self.tally.count("fault: client message lost in a cut and resent");
             self.late_copies += 1;
         }
         self.at(delay, SimEvent::Arrive { post: post.clone() });
@@ -196,7 +196,7 @@ impl World {
     /// A gateway sends a reply, which its connection may not carry any more.
     pub(super) fn send_reply(&mut self, line: ClientConnId, session: usize, reply: Reply) {
         if self.client_conns[line].ended(Endpoint::Gateway) {
-            return self.tally.count("gateway: answered whom it does not reach");
+            return self.tally.count("gateway: replied to an unreachable client");
         }
         let tied = self.clients[self.client_conns[line].client].tied;
         let delay = self.rng.range(1, if tied { 6 } else { 20 });
@@ -219,7 +219,7 @@ impl World {
             return self.tally.count("fault: reply lost in a cut for good");
         }
         if let Some(delay) = self.again_after_cut(line, Endpoint::Client) {
-            self.tally.count("fault: reply lost in a cut, and sent again");
+            self.tally.count("fault: reply lost in a cut and resent");
             return self.at(delay, SimEvent::Reply { connection: line, session, reply, cut: true });
         }
         self.replied(session, *reply);
@@ -313,7 +313,7 @@ impl World {
             return;
         }
         let site = others[self.rng.range(0, others.len() as u64) as usize];
-        self.tally.count("client: left a gateway that reaches nobody");
+        self.tally.count("client: left a gateway that reaches no other node");
         self.hang_up(client);
         if !self.open_conn(client, site) {
             self.at(20, SimEvent::Connect { client });

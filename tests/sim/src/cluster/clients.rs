@@ -76,12 +76,7 @@ impl World {
         let (seed, off) = (self.rng.draw(), self.options.client_mutations.clone());
         let mut session = SimSession::new(number, PRINCIPAL, seed, off);
         session.ledger.set_limits(self.window());
-        self.sessions.push(Session {
-            client,
-            session,
-            renamed: BTreeMap::new(),
-            armed: None,
-        });
+        self.sessions.push(Session { client, session, renamed: BTreeMap::new(), armed: None });
         self.clients[client].sessions.push(number);
         number
     }
@@ -212,10 +207,10 @@ impl World {
         let again = sent.copies > 1;
         let anew = std::mem::replace(&mut sent.created, envelope.created_ms) < envelope.created_ms;
         if again {
-            self.tally.count("client: sent again");
+            self.tally.count("client: resent");
         }
         if again && anew {
-            self.tally.count("client: stamped a message anew");
+            self.tally.count("client: restamped a message");
         }
     }
 
@@ -226,7 +221,7 @@ impl World {
             self.print(|| format!("session {session}: {sequence} ended {outcome:?}"));
             self.violations.extend(overtaken(sequence, &called, &outcome, self.forgetful));
             self.tally.count(match &outcome {
-                Err(CallError::NotRun { .. }) => "client: told not run",
+                Err(CallError::NotRun { .. }) => "client: call ended as not run",
                 Err(CallError::Unknown { .. }) => "client: gave up a command",
                 Err(CallError::Unanswered { .. }) => "client: gave up a query",
                 _ => "client: answered",
@@ -237,7 +232,7 @@ impl World {
                 && patient
                 && self.rng.chance(40)
             {
-                self.tally.count("client: asked again under the id of what was given up");
+                self.tally.count("client: resent a message that was given up");
                 let deadline = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
                 let called = PendingCall { given_up: Some(self.now), ..called };
                 self.take_call(session, called, deadline, Some(*id));

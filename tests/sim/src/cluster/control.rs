@@ -175,7 +175,7 @@ impl World {
             self.on_shards_released(pid, *probation);
         }
         if let Notice::ManagerSteppedDown { .. } = &notice {
-            self.tally.count("transition: manager that heard no host stepped down");
+            self.tally.count("transition: manager without host reports stepped down");
         }
         self.print(|| format!("note {notice:?}"));
     }
@@ -184,11 +184,11 @@ impl World {
     fn step_of(&self, pid: Pid, key: &RowKey, row: &Row) -> &'static str {
         let none = AssignmentsRow::default();
         match (key, row) {
-            (RowKey::Manager, _) => "step: leadership asked for",
+            (RowKey::Manager, _) => "step: leadership write requested",
             (RowKey::Node(node), Row::Node(row))
                 if row.status == NodeStatus::Dead && *node != self.processes[pid].node =>
             {
-                "step: death asked for"
+                "step: mark-dead write requested"
             }
             (_, Row::Assignments(row)) => {
                 let old = match self.rows.applied(key) {
@@ -197,11 +197,11 @@ impl World {
                 };
                 let mut pairs = row.assignments.iter().zip(&old.assignments);
                 if old.assignments.is_empty() || pairs.clone().any(|(a, b)| a.owner != b.owner) {
-                    "step: owner asked for"
+                    "step: owner write requested"
                 } else if pairs.any(|(a, b)| a.hand_off.is_some() && a.hand_off != b.hand_off) {
-                    "step: intent asked for"
+                    "step: intent write requested"
                 } else {
-                    "step: seal asked for"
+                    "step: seal write requested"
                 }
             }
             _ => "step: row of a node asked for",
@@ -222,10 +222,10 @@ impl World {
             it.held_up_at = self.now;
         }
         match asked.map(|(step, _)| step) {
-            Some("step: owner asked for") if result.is_ok() => {
+            Some("step: owner write requested") if result.is_ok() => {
                 self.step(pid, "step: owner written");
             }
-            Some("step: intent asked for") if result.is_ok() => {
+            Some("step: intent write requested") if result.is_ok() => {
                 self.step(pid, "step: intent written");
             }
             _ => {}
@@ -241,7 +241,7 @@ impl World {
             ControlMessage::BeginHandOff { hand_off: HandOff { id, shard, term, .. }, .. } => {
                 let first = !self.processes[pid].begun.contains_key(id);
                 if first && id.term != *term {
-                    self.tally.count("transition: hand-off went on under a new manager");
+                    self.tally.count("transition: hand-off continued under a new manager");
                 }
                 self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 if !self.guard.intents.contains(id) {
@@ -249,7 +249,7 @@ impl World {
                         "{node} told {to} of a hand-off of shard {shard} that no row has (S15)"
                     )));
                 }
-                self.step(pid, "step: begin-hand-off said");
+                self.step(pid, "step: begin-hand-off sent");
             }
             ControlMessage::HandOff(HandOff { id, shard, .. }) => {
                 let ack_wait = it.settings.ack_timeout;
@@ -257,14 +257,14 @@ impl World {
                 let first = !std::mem::replace(&mut begun.1, true);
                 let waited = mono.saturating_sub(begun.0);
                 if first && waited >= ack_wait {
-                    self.tally.count("transition: hand-off went on without all acknowledgements");
+                    self.tally.count("transition: hand-off continued without all acknowledgements");
                 }
                 if !self.guard.intents.contains(id) {
                     self.violations.push(ViolationKind::SentBeforeWritten.because(format!(
                         "{node} told {to} to hand shard {shard} off, and no row says so (S15)"
                     )));
                 }
-                self.step(pid, "step: hand-off said");
+                self.step(pid, "step: hand-off sent");
             }
             ControlMessage::BeginHandOffAck { .. } => {
                 self.tally.count("transition: begin-hand-off acknowledged");
@@ -288,7 +288,7 @@ impl World {
                 if let Some(member) = it.member.clone() {
                     self.guard.stopped.insert((member, *shard, *epoch));
                 }
-                self.step(pid, "step: shard-stopped said");
+                self.step(pid, "step: shard-stopped sent");
             }
             ControlMessage::Report(report) => {
                 let Some(member) = it.member.clone() else { return };
@@ -313,7 +313,7 @@ impl World {
         }
         self.handle_node_event(pid, Event::Received { from, message: talk });
         if stopped && self.processes[pid].alive {
-            self.step(pid, "step: shard-stopped heard");
+            self.step(pid, "step: shard-stopped received");
         }
     }
 }

@@ -9,22 +9,22 @@ use super::{LEASE, MANAGER_SILENCE, RENEW, SimEvent, World};
 
 /// The steps at which a manager or an owner may be struck.
 pub(super) const MANAGER_STEPS: &[&str] = &[
-    "step: intent asked for",
+    "step: intent write requested",
     "step: intent written",
-    "step: begin-hand-off said",
-    "step: hand-off said",
-    "step: shard-stopped heard",
-    "step: owner asked for",
+    "step: begin-hand-off sent",
+    "step: hand-off sent",
+    "step: shard-stopped received",
+    "step: owner write requested",
     "step: owner written",
-    "step: leadership asked for",
-    "step: seal asked for",
-    "step: death asked for",
+    "step: leadership write requested",
+    "step: seal write requested",
+    "step: mark-dead write requested",
 ];
 pub(super) const OWNER_STEPS: &[&str] = &[
     "step: shard adopted",
-    "step: claim asked for",
+    "step: claim requested",
     "step: shard stopping",
-    "step: shard-stopped said",
+    "step: shard-stopped sent",
 ];
 
 /// Something that strikes.
@@ -199,13 +199,13 @@ impl World {
                 }
             }
             Fault::EntityStoreCut { millis } => {
-                self.tally.count("fault: entity store cut off, rows reached");
+                self.tally.count("fault: entity store cut off, rows reachable");
                 let site = self.any_site(false);
                 self.cut(site, 0, Scope::Entities, millis);
             }
             Fault::StoreSlow { millis, gap } => self.slow_down(millis, gap),
             Fault::Rows { millis } => {
-                self.tally.count("fault: rows cut off, entity store reached");
+                self.tally.count("fault: rows cut off, entity store reachable");
                 let site = self.any_site(false);
                 self.cut(site, 0, Scope::Rows, millis);
             }
@@ -248,7 +248,7 @@ impl World {
             Fault::Gone => {
                 let site = self.any_site(false);
                 if self.spare(site) {
-                    self.tally.count("fault: node gone for good");
+                    self.tally.count("fault: node lost permanently");
                     self.at(0, SimEvent::Crash { site, back: None, power: false });
                 }
             }
@@ -261,7 +261,7 @@ impl World {
             }
             Fault::StoreCrash { power, back } => {
                 if back > LEASE * 2 {
-                    self.tally.count("fault: store away for long");
+                    self.tally.count("fault: store unavailable for long");
                 }
                 self.at(0, SimEvent::Crash { site: 0, back: Some(back), power });
             }
@@ -330,7 +330,7 @@ impl World {
 
     /// The worst that a row of settings can do: nodes hear of it in any order, whatever else they are cut off from.
     fn change_settings(&mut self, lease: u64) {
-        self.tally.count("operator: another lease");
+        self.tally.count("operator: lease changed");
         let revision = self.agreed.revision + 1;
         self.agreed = node_settings(revision, lease);
         for pid in 0..self.processes.len() {

@@ -101,7 +101,7 @@ impl World {
         let parcel = PendingMessage { token, session, envelope, received: now };
         let step = it.gateway.router.route(now, shard, Arc::new(parcel), bytes, deadline);
         if matches!(step, Action::Buffered) {
-            self.tally.count("route: held");
+            self.tally.count("route: buffered");
             if let Some(open) = self.processes[pid].gateway.open.get_mut(&token) {
                 open.buffered = true;
             }

@@ -187,7 +187,7 @@ impl World {
                 }
                 let embedded = self.processes[applied.by].site == 0;
                 if old.status == NodeStatus::Live && !embedded {
-                    self.tally.count("transition: waited for a standing lease");
+                    self.tally.count("transition: waited for a live lease");
                     self.guard_belief(&former);
                     if ago < old.lease {
                         self.violations.push(ViolationKind::RegisteredOverLiveLease.because(
@@ -216,7 +216,7 @@ impl World {
         if row.status == NodeStatus::Left {
             self.tally.count(match self.processes[applied.by].leaving {
                 true => "transition: node left",
-                false => "transition: unheard life ended itself",
+                false => "transition: incarnation without manager contact ended itself",
             });
             let process = self.processes.iter().find(|it| it.member.as_ref() == Some(&member));
             let serves = process.is_some_and(|it| {
@@ -268,9 +268,9 @@ impl World {
     }
 
     pub(super) fn guard_manager(&mut self, by: Pid, old: Option<&ManagerRow>, row: &ManagerRow) {
-        self.tally.count("transition: manager taken");
+        self.tally.count("transition: manager elected");
         let Some(old) = old else { return };
-        self.tally.count("transition: manager taken from another");
+        self.tally.count("transition: manager replaced");
         self.violations.extend(self.guard.campaigns.remove(&(by, row.term)));
         if row.term <= old.term {
             self.violations.push(

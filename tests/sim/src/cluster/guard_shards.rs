@@ -33,13 +33,13 @@ impl World {
             decided |= before != after;
             if let Some(moving) = &after.hand_off {
                 if before.hand_off.as_ref().map(|m| m.id) != Some(moving.id) {
-                    self.tally.count("transition: hand-off begun");
+                    self.tally.count("transition: hand-off started");
                 }
                 self.guard.intents.insert(moving.id);
             }
             if before.hand_off.is_some() && after.hand_off.is_none() && before.epoch == after.epoch
             {
-                self.tally.count("transition: hand-off given up");
+                self.tally.count("transition: hand-off aborted");
                 self.guard_acks(applied, shard, before);
             }
             if before.owner != after.owner || before.epoch != after.epoch {
@@ -100,7 +100,7 @@ impl World {
         self.guard_slow(shard, before, after);
         let named = (former.clone(), shard, before.epoch);
         if self.guard.has_ended(former) {
-            return self.tally.count("transition: assigned by death");
+            return self.tally.count("transition: assigned after a death");
         }
         if applied.living.contains(&shard) {
             self.violations.push(ViolationKind::OwnerReplacedAlive.because(format!(
@@ -110,9 +110,9 @@ impl World {
         self.tally.count(if self.guard.stopped.contains(&named) {
             "transition: assigned by hand-off"
         } else if self.guard.refused.contains(&named) {
-            "transition: assigned by refused claim"
+            "transition: assigned after a refused claim"
         } else {
-            "transition: assigned by silence"
+            "transition: assigned after silence"
         });
     }
 

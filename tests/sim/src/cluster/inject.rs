@@ -31,9 +31,9 @@ impl World {
             return;
         }
         self.tally.count(if both {
-            "fault: words between manager and host cut off for good"
+            "fault: control messages between manager and host cut off for good"
         } else {
-            "fault: words of a host to the manager cut off for good"
+            "fault: control messages of a host to the manager cut off for good"
         });
         let what = Scope::ControlMessages;
         self.cuts.push(Cut { from: host, to: holder, what, until: u64::MAX });

@@ -87,7 +87,7 @@ impl World {
         }
         let Some(site) = self.a_strained_site() else { return };
         let Some(pid) = self.sites[site].pid else { return };
-        self.tally.count("fault: control thread held up past the lease");
+        self.tally.count("fault: control thread delayed past the lease");
         let millis = self.rng.range(LEASE * 2, LEASE * 5 / 2);
         self.processes[pid].stalled_until = self.now + millis;
         self.heal_by(millis);
@@ -127,10 +127,10 @@ impl World {
         }
         self.delayed_responses.remove(at);
         let late = if new {
-            self.tally.count("fault: registration answered late");
+            self.tally.count("fault: registration response late");
             self.rng.range(LEASE * 13 / 20, LEASE * 16 / 20)
         } else {
-            self.tally.count("fault: renewal answered late");
+            self.tally.count("fault: renewal response late");
             self.rng.range(LEASE * 14 / 20, LEASE * 21 / 20)
         };
         // Held up, not given up: what is under way arrives after that.

@@ -208,7 +208,7 @@ impl World {
         match back {
             Some(back) => {
                 if site > 0 && back < LEASE / 2 {
-                    self.tally.count("fault: node restarted over its standing lease");
+                    self.tally.count("fault: node restarted while its lease is live");
                 }
                 self.healed = self.healed.max(self.now + back);
                 self.at(back, SimEvent::StartProcess { site });

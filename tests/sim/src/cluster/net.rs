@@ -181,7 +181,7 @@ impl World {
             for (at, (_, frame)) in lane.into_iter().enumerate() {
                 if at >= arrive {
                     self.tally.count(match frame {
-                        Frame::Reply(..) => "fault: store answer lost",
+                        Frame::Reply(..) => "fault: store response lost",
                         _ => "fault: frame lost with its link",
                     });
                     continue;
@@ -192,7 +192,7 @@ impl World {
                     let again = delay + self.rng.range(1, 400);
                     self.at(again, SimEvent::DelayedFrame { conn, from, frame: frame.clone() });
                 }
-                self.tally.count("fault: frame delivered after its link was given up");
+                self.tally.count("fault: frame delivered after its link was dropped");
                 self.at(delay, SimEvent::DelayedFrame { conn, from, frame });
             }
         }
@@ -247,19 +247,19 @@ impl World {
         let Some(site) = self.site_of(pid, to) else { return };
         let from = it.site;
         let copies = if self.rng.chance(4) {
-            self.tally.count("fault: talk doubled");
+            self.tally.count("fault: control message duplicated");
             2
         } else {
             1
         };
         for _ in 0..copies {
             if self.rng.chance(self.loss) {
-                self.tally.count("fault: talk lost");
+                self.tally.count("fault: control message lost");
                 continue;
             }
             let mut when = self.now + self.rng.range(1, 8);
             if self.rng.chance(4) {
-                self.tally.count("fault: talk through an older connection");
+                self.tally.count("fault: control message on an older connection");
                 when += self.rng.range(1, 1_500);
             } else {
                 let last = self.last_control_message.entry((pid, site)).or_default();

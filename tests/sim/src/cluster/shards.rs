@@ -128,7 +128,7 @@ impl World {
                     pid,
                     StoreCall::Entity(shard, epoch, claim.number, Request::Claim(claim)),
                 );
-                self.step(pid, "step: claim asked for");
+                self.step(pid, "step: claim requested");
             }
             Action::Commit(commit) => commits.push(*commit),
             Action::Load { entity, generation } => {

@@ -67,7 +67,7 @@ impl World {
 
     /// A host gave its shards up, and is on probation.
     pub(super) fn on_shards_released(&mut self, pid: Pid, probation: u64) {
-        self.tally.count("transition: shards given up without the store");
+        self.tally.count("transition: shards released without the store");
         let (now, site) = (self.now, self.processes[pid].site);
         if let Some(slow) = self.slow.as_mut().filter(|slow| slow.site == site) {
             // It doubles if the host held its shards for less than the last one took.

@@ -67,7 +67,7 @@ impl World {
 
     /// A claim stands above what rows know: the manager is to go above it (R5).
     pub(super) fn inject_higher_claim(&mut self, shard: ShardId, claim: &Claim) {
-        self.tally.count("fault: a higher claim stands than rows know");
+        self.tally.count("fault: the current claim is higher than rows know");
         self.tags += 1;
         let epoch = Epoch(claim.epoch.0 + self.rng.range(1, 4));
         let ghost = Claim { epoch, node: GHOST.into(), number: 1, ..claim.clone() };

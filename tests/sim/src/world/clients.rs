@@ -130,7 +130,7 @@ impl World {
         let mut timeout = self.rng.range(150, 600);
         if self.rng.chance(3) {
             // A gateway that stands still passes it on when it goes on.
-            self.tally.count("fault: copy held long by another gateway");
+            self.tally.count("fault: copy delayed long at another gateway");
             self.held_copies += 1;
             let delay = self.rng.range(200, 2_000);
             self.at(delay, SimEvent::Release { copy: Box::new(copy.clone()) });
@@ -139,7 +139,7 @@ impl World {
         }
         let burst = if self.rng.chance(1) { 20 } else { 1 };
         if in_doubt && self.rng.chance(25) {
-            self.tally.count("fault: message doubled");
+            self.tally.count("fault: message duplicated");
             for _ in 0..burst {
                 self.post(MessageCopy { line: None, ..copy.clone() });
             }

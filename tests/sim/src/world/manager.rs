@@ -10,7 +10,7 @@ impl World {
             if self.now <= self.renewed[node] + LEASE + LEASE / 5 {
                 return;
             }
-            self.tally.count("transition: assigned anew after a lapse");
+            self.tally.count("transition: assigned again after a lapse");
             self.owner = None;
             self.dead.insert(incarnation.counter);
             let it = &self.nodes[node];

@@ -202,7 +202,7 @@ impl World {
                 self.tally.count("transition: shard lost");
             }
             Action::Stopped => {
-                self.tally.count("transition: shard stopped in good order");
+                self.tally.count("transition: shard stopped gracefully");
                 if !self.nodes[node].instances.is_empty() {
                     self.violations.push(
                         ViolationKind::StoppedEarly

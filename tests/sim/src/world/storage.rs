@@ -60,7 +60,7 @@ impl World {
         let late = self.nodes[node].connection != connection
             || self.nodes[node].incarnation != incarnation;
         if late && matches!(request, Request::Commit(_)) {
-            self.tally.count("fault: commit arrives late, from a connection that was given up");
+            self.tally.count("fault: commit arrives late, from a dropped connection");
         }
         self.asked.insert(tag, (node, incarnation, connection));
         if let Request::Commit(_) = request

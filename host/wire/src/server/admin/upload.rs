@@ -52,8 +52,9 @@ pub(super) async fn receive(
 ) -> Result<Result<Upload, Problem>, Error> {
     let (size, most) = (deploy.component_size, limits.max_component);
     if size > most {
-        let text =
-            format!("component of {size} bytes exceeds the limit of {most} (`network.max-component`)");
+        let text = format!(
+            "component of {size} bytes exceeds the limit of {most} (`network.max-component`)"
+        );
         let mut large = problem("component-too-large", text);
         large.details.insert("setting".into(), "network.max-component".into());
         large.details.insert("limit".into(), most.to_string());
@@ -96,9 +97,9 @@ async fn next(
     end: Instant,
     reader: &mut FrameReader,
 ) -> Result<Option<Bytes>, Error> {
-    let piece = Instant::now() + limits.upload_fragment_timeout;
-    timeout_at(piece.min(end), reader.next()).await.map_err(|_| {
-        let text = match piece < end {
+    let next_fragment = Instant::now() + limits.upload_fragment_timeout;
+    timeout_at(next_fragment.min(end), reader.next()).await.map_err(|_| {
+        let text = match next_fragment < end {
             true => {
                 format!(
                     "no fragment received for {:?} (`network.upload-fragment-timeout`)",
@@ -106,7 +107,10 @@ async fn next(
                 )
             }
             false => {
-                format!("upload not complete after {:?} (`network.upload-timeout`)", limits.upload_timeout)
+                format!(
+                    "upload not complete after {:?} (`network.upload-timeout`)",
+                    limits.upload_timeout
+                )
             }
         };
         Error::violation(CloseCode::UploadTimeout, text)

@@ -183,10 +183,10 @@ async fn an_abandoned_query_does_not_run_but_a_command_does() {
     let last = hand.send(1, "who");
     hand.settle().await;
     for abandoned in many.into_iter().chain([query]) {
-        let told = hand.answer(abandoned).map(|(outcome, _)| outcome);
+        let outcome = hand.answer(abandoned).map(|(outcome, _)| outcome);
         assert!(
-            matches!(told.as_deref(), Some(codes::CALLER_GONE | codes::MAILBOX_FULL)),
-            "{told:?}"
+            matches!(outcome.as_deref(), Some(codes::CALLER_GONE | codes::MAILBOX_FULL)),
+            "{outcome:?}"
         );
     }
     assert_eq!(hand.answer(command), Some(("final".into(), 1)));
