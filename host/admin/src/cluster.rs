@@ -93,13 +93,10 @@ impl AdminService {
 fn to_problem(error: catalog::Error) -> Problem {
     let (retryable, code) = (error.is_retryable(), error.code());
     let (retryable, help) = match &error {
-        catalog::Error::RowConflict(_) => {
-            (true, "it was changed concurrently: try again")
+        catalog::Error::RowConflict(_) => (true, "it was changed concurrently: try again"),
+        catalog::Error::FormatNotSupported(_) => {
+            (false, "update these nodes, or forget lost ones (`ostraca forget`); then retry")
         }
-        catalog::Error::FormatNotSupported(_) => (
-            false,
-            "update these nodes, or forget lost ones (`ostraca forget`); then retry",
-        ),
         _ => (retryable, ""),
     };
     Problem { retryable, ..problem(code, error.to_string(), help) }

@@ -280,9 +280,7 @@ fn help(code: &str) -> &'static str {
         "missing-export" | "wrong-signature" => {
             "build it with the SDK of this release, or implement the world in `wit/`"
         }
-        "import-not-granted" => {
-            "remove the import: entities have no files, sockets or environment"
-        }
+        "import-not-granted" => "remove the import: entities have no files, sockets or environment",
         "too-many-core-instances" => {
             "link its modules into fewer ones, or compose fewer components; or raise `core-instances` in `[components]` on every node: instances beyond 64 run outside the pool"
         }

@@ -196,7 +196,7 @@ fn store_failed(error: &StoreError) -> Problem {
     let mut failed = problem(
         "store-unavailable",
         error.to_string(),
-        "`ostraca status` says where the store is, and what to do",
+        "`ostraca status` shows where the store is, and what to do",
     );
     failed.retryable = true;
     failed

@@ -13,10 +13,10 @@ pub enum Error {
     #[error("{0}")]
     FormatNotSupported(String),
     /// A row of the cluster is missing or unreadable.
-    #[error("a row of the cluster is of no use: {0}")]
+    #[error("invalid cluster row: {0}")]
     InvalidRow(String),
     /// Another process changed a row while this node was writing it.
-    #[error("another process changed the row `{0}` meanwhile")]
+    #[error("the row `{0}` was changed concurrently")]
     RowConflict(String),
 }
 
@@ -37,9 +37,9 @@ impl Error {
     pub fn help_text(&self) -> Option<&'static str> {
         match self {
             Self::Store(_) => Some("read the reason, fix it, and start the node again"),
-            Self::FormatNotSupported(_) => Some(
-                "update these nodes, or forget those that are gone (`ostraca forget`); then raise it again",
-            ),
+            Self::FormatNotSupported(_) => {
+                Some("update these nodes, or forget lost ones (`ostraca forget`); then retry")
+            }
             Self::InvalidRow(_) => None,
             Self::RowConflict(_) => Some("start the node again"),
         }

@@ -39,8 +39,7 @@ pub async fn raise(store: &dyn ClusterStore, to: u32) -> Result<(), Error> {
     // Otherwise nodes of the older release could no longer start.
     rows::write(store, key, Some(revision), &ClusterRow { target_format: row.format, ..row })
         .await?;
-    let text =
-        format!("not every live node can read format {to}: {}", behind.join(", "));
+    let text = format!("not every live node can read format {to}: {}", behind.join(", "));
     Err(Error::FormatNotSupported(text))
 }
 

@@ -70,8 +70,8 @@ fn profile(global: &Global) -> Result<Profile, Failure> {
     Ok(found.profile)
 }
 
-/// Closes the connection. The close is sent at once; this does not wait for the time in which QUIC would still
-/// answer late packets, a tenth of a second for each command.
+/// Closes the connection. The close is sent at once. This does not wait out QUIC's draining period, which would cost
+/// each command a tenth of a second.
 pub(crate) async fn disconnect(client: Client) {
     let _ = tokio::time::timeout(Duration::from_millis(20), client.close()).await;
 }

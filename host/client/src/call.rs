@@ -34,8 +34,8 @@ impl fmt::Debug for SessionId {
 
 /// A message's id as its sender knows it, written `<session>-<sequence>@<created>`. Entities know the session
 /// by a hash of this and of the sender's principal, so an id means nothing to another principal. All copies of
-/// a message have the same creation time, by which an entity that has dropped the session since refuses them
-/// (R17).
+/// a message have the same creation time, by which an entity that has dropped the session in the meantime
+/// refuses them (R17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
     /// The session.
@@ -103,7 +103,7 @@ pub struct Reply {
 /// The other ways in which a call ends (R16). The variant says what the caller may do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Final: the method refused. It is not run again under this id.
+    /// Final: the method refused. It never runs again with this id.
     #[error("{code}: {message}")]
     Application {
         /// The message's id.
@@ -115,7 +115,7 @@ pub enum CallError {
         /// The entity's version: a refused command counts as a turn.
         version: u64,
     },
-    /// Final: the message ran, and its reply is no longer kept (`reply-dropped`).
+    /// Final: the message ran, but its reply is no longer kept (`reply-dropped`).
     #[error("{code}: {message}")]
     ReplyDropped {
         /// The message's id.
@@ -132,7 +132,7 @@ pub enum CallError {
     NotRun {
         /// The message's id.
         id: MessageId,
-        /// Stable code: `mailbox-full`, `unknown-method`, `deadline`, `not-connected`, …
+        /// Stable code: `mailbox-full`, `unknown-method`, `deadline-exceeded`, `not-connected`, …
         code: Box<str>,
         /// Human-readable text.
         message: Box<str>,
@@ -143,23 +143,23 @@ pub enum CallError {
         /// Set if a retry may succeed after this time.
         retry_after: Option<Duration>,
     },
-    /// A message sent as a query got no answer. It has no effect, whether it ran or not, so asking again is
-    /// safe.
+    /// A message sent as a query got no reply. It has no effect, whether it ran or not, so it is safe to send it
+    /// again.
     #[error("the query got no reply: {cause}: {message}")]
     Unanswered {
         /// The message's id.
         id: MessageId,
-        /// Stable code that says why there was no answer.
+        /// Stable code that says why there was no reply.
         cause: Box<str>,
         /// Human-readable text.
         message: Box<str>,
     },
-    /// It may have run, or may still run: send it again under the same id only.
+    /// It may have run, or may still run: resend it only with the same id.
     #[error("it is unknown whether message {id} ran: {code}: {message}")]
     Unknown {
-        /// The id under which it may be sent again.
+        /// The id with which it may be resent.
         id: MessageId,
-        /// Stable code of the last known cause: `deadline`, `connection-lost`, `superseded`, …
+        /// Stable code of the last known cause: `deadline-exceeded`, `connection-lost`, `superseded`, …
         code: Box<str>,
         /// Human-readable text.
         message: Box<str>,

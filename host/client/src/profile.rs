@@ -21,7 +21,7 @@ const PLACE: &str = ".ostraca/profile.toml";
 pub struct Profile {
     /// The cluster's id, 32 hexadecimal digits.
     pub cluster_id: String,
-    /// Nodes' addresses, `host:port`; the first that answers is used.
+    /// Nodes' addresses, `host:port`; the first that responds is used.
     pub addresses: Vec<String>,
     /// The namespace of the entities. Default `default`.
     #[serde(default = "default_namespace")]

@@ -89,7 +89,7 @@ impl Config {
         let unreadable = |error| ConfigError::unreadable("invalid-config", &name, &error);
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
         if length > MAX_CONFIG_BYTES {
-            let why = format!("{length} bytes are more than {MAX_CONFIG_BYTES}");
+            let why = format!("{length} bytes exceed the limit of {MAX_CONFIG_BYTES}");
             return Err(unreadable(std::io::Error::other(why)));
         }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;

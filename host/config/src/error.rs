@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The certificate belongs to another node, or to no node.
-    #[error("the certificate is that of {actual}, and the configuration is that of node/{node}")]
+    #[error("the certificate belongs to {actual}, but the configuration is for node/{node}")]
     IdentityMismatch {
         /// The node's name in the configuration.
         node: String,
@@ -18,7 +18,7 @@ pub enum Error {
         actual: String,
     },
     /// This node's configuration contradicts the cluster's row of settings.
-    #[error("`{name}` is {local} in this node's configuration, and {cluster} in the cluster")]
+    #[error("`{name}` is {local} in this node's configuration, but {cluster} in the cluster")]
     SettingMismatch {
         /// The setting's name in a configuration.
         name: &'static str,
@@ -46,16 +46,16 @@ impl Error {
     pub fn help_text(&self) -> &'static str {
         match self {
             Self::Identity(IdentityError::Expired { .. }) => {
-                "check this machine's clock; else issue a new certificate with `ostraca ca issue node NAME`, and name it in [identity] of the configuration"
+                "check this machine's clock; if it is right, issue a new certificate with `ostraca ca issue node NAME`, and name it in [identity] of the configuration"
             }
             Self::Identity(_) => {
-                "check [identity] in the configuration; `ostraca ca issue node NAME` makes a new one"
+                "check [identity] in the configuration; `ostraca ca issue node NAME` creates a new one"
             }
             Self::IdentityMismatch { .. } => {
                 "check `node` and [identity] in the configuration, or issue a certificate for this node"
             }
             Self::SettingMismatch { .. } => {
-                "take it out of this node's configuration; or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
+                "remove it from this node's configuration, or change it for all nodes with `ostraca cluster --set NAME=VALUE`"
             }
         }
     }

@@ -141,7 +141,7 @@ impl Manifest {
     pub fn parse(text: &str, name: &str) -> Result<Self, ManifestError> {
         let input = SourceText { code: "invalid-manifest", name, text, renamed: RENAMED };
         if text.len() > MAX_MANIFEST_BYTES {
-            let why = format!("{} bytes are more than {MAX_MANIFEST_BYTES}", text.len());
+            let why = format!("{} bytes exceed the limit of {MAX_MANIFEST_BYTES}", text.len());
             return Err(input.at(&[], why, None));
         }
         check::manifest(&input, input.parse::<ManifestFile>()?)

@@ -30,7 +30,7 @@ impl Error {
     #[must_use]
     pub fn help_text(&self) -> Option<&'static str> {
         match self {
-            Self::Thread(_) => Some("look at the limits of processes and memory (`ulimit -u`)"),
+            Self::Thread(_) => Some("check the limits on processes and memory (`ulimit -u`)"),
             Self::Row(error) => error.help_text(),
             Self::WorkerPanicked(_) => None,
         }

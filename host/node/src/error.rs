@@ -61,7 +61,9 @@ pub enum NodeError {
     #[error(transparent)]
     StoreConnect(#[from] ConnectError),
     /// The cluster's pool differs from the configuration, or this program cannot use it.
-    #[error("pool `default` has {property} = {actual}, but this node is configured with {expected}")]
+    #[error(
+        "pool `default` has {property} = {actual}, but this node is configured with {expected}"
+    )]
     PoolMismatch {
         /// `shards` or `hash`.
         property: &'static str,

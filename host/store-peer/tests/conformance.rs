@@ -1,4 +1,4 @@
-//! Both stores keep their contracts over links, steady and breaking, whichever backend is behind them.
+//! Both stores keep their contracts over stable and unstable links, with each backend.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +16,7 @@ use ostraca_store::MemoryStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
 
-/// One call in so many breaks its link.
+/// One in this many calls breaks its link.
 const BREAKS: u64 = 8;
 
 fn memory() -> Arc<MemoryStore> {
@@ -33,7 +33,7 @@ fn the_cluster_store_contract_holds_over_a_steady_link() {
     conformance::check_cluster_store(&Factory::new(|| Remote::new(&memory(), 0)), 1025);
 }
 
-/// Sees to it that links did break.
+/// Fails unless links broke.
 #[derive(Clone, Default)]
 struct Seen(Rc<RefCell<Vec<Arc<LinkFaults>>>>);
 
@@ -71,7 +71,7 @@ fn sled_options() -> Options {
     Options { batch_commits: 4, head_cache: 3, watch_history_changes: 50, ..Options::default() }
 }
 
-/// New sled stores, each behind what `over` makes of it.
+/// New sled stores, each wrapped by `over`.
 fn sled<S: 'static>(
     over: impl Fn(&Arc<SledStore>) -> S + Clone + 'static,
     close: impl Fn(S) -> SledStore + 'static,
@@ -110,7 +110,7 @@ fn a_memory_store_keeps_both_contracts_over_quic() {
 fn both_contracts_hold_over_quic_while_connections_break() {
     let seen = Seen::default();
     let make = seen.clone();
-    // Shared by all stores of this test, which only makes them higher than they need be.
+    // Shared by all stores of this test, so numbers are higher than necessary.
     let numbers = Numbers::default();
     let over = move |store: &Arc<SledStore>| {
         RetryingStore::again(make.of(quic::remote(store, true)), numbers.clone())

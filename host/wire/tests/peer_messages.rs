@@ -273,7 +273,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             ),
             ("garbage for a call", ALPN_PEER, with(&store, garbage), CloseCode::InvalidFrame),
             ("a large call", ALPN_PEER, with(&store, &large), CloseCode::FrameTooLarge),
-            ("a call without a tag", ALPN_PEER, with(&store, &call), CloseCode::InvalidFrame),
+            ("a request without a tag", ALPN_PEER, with(&store, &call), CloseCode::InvalidFrame),
             ("garbage for control", ALPN_CONTROL, with(&control, garbage), CloseCode::InvalidFrame),
             (
                 "an answer to nothing",

@@ -38,7 +38,7 @@ impl Error {
     #[must_use]
     pub fn help_text(&self) -> &'static str {
         match self {
-            Self::Thread { .. } => "look at the limits of processes and memory (`ulimit -u`)",
+            Self::Thread { .. } => "check the limits on processes and memory (`ulimit -u`)",
             Self::Recording { .. } => "check the path and its permissions",
         }
     }

@@ -28,7 +28,7 @@ use rand::{Rng, SeedableRng};
 pub use self::load::{Load, LoadSize, LoadSummary, judge};
 use self::soak::Soak;
 use crate::Cluster;
-use crate::cluster::{Options, PATIENCE, View};
+use crate::cluster::{Options, TIMEOUT, View};
 use crate::history::{now, until_answered};
 use crate::node_dir::deploy_example;
 
@@ -245,7 +245,7 @@ impl AttackRun {
     /// # Errors
     /// What the node says.
     pub async fn request_drain(&self, node: &str, undo: bool) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let ask = async || {
             // The first says that the row is written.
             self.clients[0].drain(node, undo).await?.next().await
@@ -284,7 +284,7 @@ impl AttackRun {
     /// If they are not, for long.
     pub async fn wait_progress(&self, more: u64) -> Result<()> {
         let load = self.load.as_ref().context("no load")?;
-        let (goal, until) = (load.done() + more, Instant::now() + PATIENCE);
+        let (goal, until) = (load.done() + more, Instant::now() + TIMEOUT);
         while load.done() < goal {
             load.failed()?;
             if Instant::now() > until {
@@ -318,7 +318,7 @@ impl AttackRun {
     /// The first that does not.
     pub async fn wait_served(&self) -> Result<()> {
         let options =
-            ostraca_client::CallOptions { timeout: PATIENCE, ..until_answered(MessageKind::Query) };
+            ostraca_client::CallOptions { timeout: TIMEOUT, ..until_answered(MessageKind::Query) };
         let mut asked = Vec::new();
         for client in &self.clients {
             let session = client.session();

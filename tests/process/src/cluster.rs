@@ -37,7 +37,7 @@ pub const ALL: &str = "store,manager,host,gateway";
 /// Every role but the store.
 pub const NO_STORE: &str = "manager,host,gateway";
 /// For whatever is waited for: generous, for a machine that does much else.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Tests of one program take turns: two clusters at once would only be slow.
 static TURN: Mutex<()> = Mutex::const_new(());

@@ -101,7 +101,7 @@ impl HistoryRecorder {
     }
 }
 
-/// A deadline that no test's patience reaches: the message is sent again until it is answered.
+/// A deadline beyond every test's timeout: the message is resent until it gets a reply.
 #[must_use]
 pub fn until_answered(kind: MessageKind) -> CallOptions {
     CallOptions { kind, timeout: Duration::from_secs(120), ..CallOptions::default() }

@@ -37,7 +37,7 @@ pub enum Call {
 /// One call, as it returned.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Which.
+    /// The recorded system call.
     pub call: Call,
     /// When it began, on the clock of [`now`](crate::history::now).
     pub start: u64,

@@ -17,7 +17,7 @@ use crate::node_dir::NodeDir;
 use crate::{artifacts, usage};
 
 /// Until it serves: generous, for a machine that does much else.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a log that an error quotes.
 const QUOTED: usize = 30;
 
@@ -79,7 +79,7 @@ impl NodeProcess {
                 let _ = found.send(line);
             }
         });
-        let ready = match line.recv_timeout(PATIENCE) {
+        let ready = match line.recv_timeout(TIMEOUT) {
             Ok(ready) => ready,
             Err(_) => {
                 let ended = node.child.try_wait()?;
@@ -117,7 +117,7 @@ impl NodeProcess {
     /// If it does not end within a minute.
     pub fn stop(mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
-        self.ended(PATIENCE)
+        self.ended(TIMEOUT)
     }
 
     /// Sends a signal.
@@ -133,8 +133,8 @@ impl NodeProcess {
     ///
     /// # Errors
     /// If it does not.
-    pub fn ended(&mut self, patience: Duration) -> Result<ExitStatus> {
-        ended(&mut self.child, patience)
+    pub fn ended(&mut self, limit: Duration) -> Result<ExitStatus> {
+        ended(&mut self.child, limit)
     }
 
     /// Whether it still runs.
@@ -192,8 +192,8 @@ impl Drop for NodeProcess {
 ///
 /// # Errors
 /// If it took too long.
-pub fn ended(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
-    let until = Instant::now() + patience;
+pub fn ended(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let until = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -201,7 +201,7 @@ pub fn ended(child: &mut Child, patience: Duration) -> Result<ExitStatus> {
         if Instant::now() > until {
             child.kill()?;
             child.wait()?;
-            bail!("process {} did not end within {patience:?}", child.id());
+            bail!("process {} did not end within {limit:?}", child.id());
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -222,7 +222,7 @@ pub fn refused_start(config: &Path) -> Result<(i32, String)> {
         .stdout(File::create("/dev/null")?)
         .stderr(said.reopen()?)
         .spawn()?;
-    let status = ended(&mut child, PATIENCE)?;
+    let status = ended(&mut child, TIMEOUT)?;
     let said = std::fs::read_to_string(said.path())?;
     Ok((status.code().unwrap_or(-1), said))
 }

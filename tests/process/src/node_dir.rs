@@ -76,7 +76,7 @@ impl NodeDir {
         self.dir.join("ostraca.toml")
     }
 
-    /// Lays settings, a piece of TOML, over the configuration.
+    /// Overrides settings of the configuration with this TOML.
     ///
     /// # Errors
     /// If either is no TOML, or the file cannot be written.

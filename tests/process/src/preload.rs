@@ -1,14 +1,14 @@
-//! Libraries in C that are put into a node's process (`preload/`).
+//! C libraries that are preloaded into a node's process (`preload/`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Compiles one into a directory.
+/// Compiles one of them into a directory.
 ///
 /// # Errors
-/// What the compiler says.
+/// The compiler's error.
 pub(crate) fn compile(name: &str, to: &Path) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload").join(format!("{name}.c"));
     let library = to.join(format!("{name}.so"));
@@ -21,7 +21,7 @@ pub(crate) fn compile(name: &str, to: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// Counts what a process asks of the allocator.
+/// Counts a process's allocations.
 #[derive(Debug)]
 pub struct Allocations {
     library: PathBuf,
@@ -32,19 +32,19 @@ impl Allocations {
     /// Compiles the counter into a directory, where it also counts.
     ///
     /// # Errors
-    /// What the compiler or the disk says.
+    /// The compiler's error, or the I/O error.
     pub fn new(to: &Path) -> Result<Self> {
         let (library, count) = (compile("allocations", to)?, to.join("allocations"));
         std::fs::write(&count, [0; 8])?;
         Ok(Self { library, count })
     }
 
-    /// Makes a command run with it.
+    /// Preloads it into a command's process.
     pub fn on(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("OSTRACA_ALLOCATIONS", &self.count);
     }
 
-    /// How many there were so far.
+    /// The number of allocations so far.
     ///
     /// # Errors
     /// If the count cannot be read.

@@ -92,7 +92,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
 
 /// Asks for the status until it is as wanted.
 async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>) -> Result<()> {
-    let until = std::time::Instant::now() + ostraca_process_tests::cluster::PATIENCE;
+    let until = std::time::Instant::now() + ostraca_process_tests::cluster::TIMEOUT;
     loop {
         let (exit, said, _) = asked(cluster, node, &["status"]).await?;
         let found = match problem {
@@ -111,14 +111,14 @@ async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>
 async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     let mut cluster = Cluster::start(&Options::three("forget")).await.expect("cluster");
     cluster.wait_settled().await.expect("settled");
-    let life = async |cluster: &mut Cluster| {
+    let incarnation = async |cluster: &mut Cluster| {
         let view = cluster.view_of(0).await.expect("a view");
         let row = view.nodes.nodes.iter().find(|it| it.name == "n3").expect("n3").clone();
         row.incarnation.split('-').next().expect("a counter").parse::<u64>().expect("a number")
     };
     let (code, _, error) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
     assert_eq!((code, &error["error"]["code"]), (2, &"node-live".into()), "{error}");
-    let first = life(&mut cluster).await;
+    let first = incarnation(&mut cluster).await;
 
     // It sleeps for as long as all of this takes, and knows nothing of it.
     cluster.pause(2).expect("paused");
@@ -131,10 +131,10 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     cluster.resume(2).expect("awake");
     let back = cluster.wait("it is back", |view| view.hosts().len() == 3 && view.settled(24)).await;
     back.expect("it is back");
-    assert!(life(&mut cluster).await > first, "another life (R7)");
+    assert!(incarnation(&mut cluster).await > first, "a new incarnation (R7)");
 
     // The same for one that was killed.
-    let second = life(&mut cluster).await;
+    let second = incarnation(&mut cluster).await;
     cluster.kill_9(2).expect("killed");
     status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");
     let (code, ..) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
@@ -142,6 +142,6 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     status(&cluster, 1, 0, None).await.expect("well again");
     cluster.start_node(2).expect("started");
     status(&cluster, 2, 0, None).await.expect("well");
-    assert!(life(&mut cluster).await > second, "another life (R7)");
+    assert!(incarnation(&mut cluster).await > second, "a new incarnation (R7)");
     cluster.stop().expect("stop");
 }

@@ -130,17 +130,17 @@ async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
     scene.size = MUCH;
     let cuts = scene.rounds("a host cut off from the manager", async |scene| {
         let (manager, host, name) = (Endpoint::Node(1), Endpoint::Node(2), scene.cluster.name(2));
-        let life = |view: &View| view.node(&name).map(|node| node.incarnation.clone());
-        let before = life(&scene.cluster.wait_settled().await?);
+        let incarnation = |view: &View| view.node(&name).map(|node| node.incarnation.clone());
+        let before = incarnation(&scene.cluster.wait_settled().await?);
         let ways = [(manager, host), (host, manager)];
         let fell = cut(scene, &ways, async |scene| {
             scene.request_drain(&name, false).await?;
             until_others_own(scene, &name).await
         });
         let fell = fell.await?;
-        // What could not be said was written: another life, by the store alone.
-        let other = |view: &View| view.is_alive(&name) && life(view) != before;
-        scene.cluster.wait("the host has another life", other).await?;
+        // What could not be sent was written: a new incarnation, through the store alone.
+        let other = |view: &View| view.is_alive(&name) && incarnation(view) != before;
+        scene.cluster.wait("the host has a new incarnation", other).await?;
         scene.request_drain(&name, true).await?;
         Ok(fell)
     });

@@ -58,20 +58,20 @@ async fn a_quick_restart_on_the_same_address_is_a_new_incarnation() {
     let killed = scene.rounds("fast restart on the same address", async |scene| {
         let host = scene.rng.random_range(1..3);
         let name = scene.cluster.name(host);
-        let life = |view: &ostraca_process_tests::cluster::View| {
+        let incarnation = |view: &ostraca_process_tests::cluster::View| {
             view.node(&name).map(|node| node.incarnation.clone())
         };
         let view = scene.cluster.wait_settled().await?;
-        let (before, owned) = (life(&view), view.owned_by(&name));
+        let (before, owned) = (incarnation(&view), view.owned_by(&name));
         scene.inject(|cluster, _| cluster.kill_9(host)).await?;
         // Its lease is as good as new when it starts again: nobody has marked it dead.
         let seen = scene.cluster.view().await?;
-        if life(&seen) != before || seen.owned_by(&name) != owned || owned == 0 {
+        if incarnation(&seen) != before || seen.owned_by(&name) != owned || owned == 0 {
             return Ok(FaultTiming::Missed(format!("{name} was known to be gone")));
         }
         scene.cluster.start_node(host)?;
-        let another = |view: &_| life(view).is_some() && life(view) != before;
-        scene.cluster.wait("the other life is known", another).await?;
+        let another = |view: &_| incarnation(view).is_some() && incarnation(view) != before;
+        scene.cluster.wait("the new incarnation is known", another).await?;
         Ok(FaultTiming::InStep)
     });
     killed.await.expect("rounds");

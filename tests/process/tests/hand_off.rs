@@ -181,7 +181,7 @@ async fn a_hand_off_completes_while_its_owner_is_paused() {
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
             .await?;
         scene.cluster.resume(owner)?;
-        // Commits and replies from before are on their way; then it registers a new life, when it can.
+        // Commits and replies from before are on their way; then it registers a new incarnation, when it can.
         tokio::time::sleep(Duration::from_millis(500)).await;
         scene.cluster.wait("the owner lives again", |view| view.is_alive(&name)).await?;
         scene.cluster.wait_settled().await?;

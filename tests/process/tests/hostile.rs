@@ -13,7 +13,7 @@ use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
 use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 
 /// How long anything may take that has to come about.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const MANIFEST: &str = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
 
 struct World {
@@ -88,7 +88,7 @@ async fn a_long_compilation_delays_nobody_and_ends_with_its_client() {
     let attack = tokio::spawn(async move {
         attacker.deploy(MANIFEST, nested_loops(20_000).into(), None).await.map(drop)
     });
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while children(world.node.pid()) == 0 {
         assert!(Instant::now() < until && !attack.is_finished(), "it is not being compiled");
         tokio::time::sleep(Duration::from_millis(10)).await;

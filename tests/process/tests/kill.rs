@@ -160,7 +160,7 @@ async fn a_graceful_stop_and_restart_lose_and_repeat_no_message() {
         assert!(node.stop().expect("stop").success());
         node = NodeProcess::start(&home).expect("start again");
         for call in calls {
-            call.await.expect("answered by one life or the next");
+            call.await.expect("answered by this incarnation or the next");
         }
     }
     let held = recorder.query(&session, &entity, "get", json!({})).await.expect("query");

@@ -3,7 +3,7 @@
 //!
 //! Each process has a node's machine, a machine for each shard that it holds, and a router; their threads are
 //! modelled by short delays between them. What carries frames is `net`, between clients and gateways `lines`; what
-//! gateways take, and how they answer, is the product's own code, which `gateway` and `door` call; what keeps rows and
+//! gateways accept, and how they reply, is the real code, which `gateway` and `admission` call; what keeps rows and
 //! entities is `rows` and `storage`; `guard` sees all at once and judges every write of a row; `judge` has the last word.
 //!
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
@@ -391,7 +391,7 @@ struct World {
     narrow: bool,
     loss: u64,
     clocks_stop: bool,
-    handoff_timeout: u64,
+    hand_off_timeout: u64,
     idle: u64,
     revision: u64,
     issued: u64,

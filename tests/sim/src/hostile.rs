@@ -25,7 +25,7 @@ use crate::rng::Rng;
 use crate::store::{Request, Store};
 
 const LEASE: u64 = 600;
-const LANE_LIFE: u64 = 1_500;
+const LANE_TTL: u64 = 1_500;
 const MAILBOX: usize = 6;
 
 /// What came of a run.
@@ -118,7 +118,7 @@ impl Harness {
             max_gated_turns: 3,
             max_copies: 3,
             max_lanes: 4,
-            lane_ttl: LANE_LIFE,
+            lane_ttl: LANE_TTL,
             unsettled_bytes: 900,
             inline_lane_bytes: self.rng.range(0, 250) as usize,
             instance_slot_timeout: 200,

@@ -1,4 +1,4 @@
-//! How often each kind of fault and transition occurred: a run that never saw one proves nothing of it.
+//! How often each kind of fault and transition occurred. A run proves nothing about a kind that never occurred.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use ostraca_core::records::ClaimOutcome;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally(pub BTreeMap<&'static str, u64>);
 
-/// Every kind that a full set of seeds must have seen.
+/// Every kind that must occur in a full set of seeds.
 pub const KINDS: &[&str] = &[
     "fault: node crash",
     "fault: store crash",
@@ -79,7 +79,7 @@ impl Tally {
         *self.0.entry(kind).or_default() += 1;
     }
 
-    /// Counts how a claim of that number came out.
+    /// Counts the outcome of a claim with this number.
     pub fn claim(&mut self, number: u64, outcome: &ClaimOutcome) {
         self.count(match outcome {
             ClaimOutcome::Granted if number > 1 => {

@@ -35,15 +35,15 @@ pub enum ViolationKind {
     NotReplayed,
     /// A shard went to a new owner while the former one held it (R7).
     OwnerReplacedAlive,
-    /// A life registered over a live lease (R7).
+    /// An incarnation registered over a live lease (R7).
     RegisteredOverLiveLease,
-    /// A life was marked dead while its lease was good (R8).
+    /// An incarnation was marked dead while its lease was valid (R8).
     MarkedDeadWithLiveLease,
-    /// A life was over while a process still relied on its lease (R8).
+    /// An incarnation had ended while a process still relied on its lease (R8).
     EndedLeaseTrusted,
     /// A node stood for the leadership while the leader's lease was good (R8).
     ElectedOverLiveLease,
-    /// A life that had ended came back, or lives are out of order (R7).
+    /// An ended incarnation came back, or incarnations are out of order (R7).
     IncarnationOrder,
     /// A manager decided before it had sealed every row (R10).
     DecidedUnsealed,

@@ -23,7 +23,7 @@ const STALE: &[ViolationKind] = &[
     ViolationKind::History(History::StaleSessionRead),
 ];
 
-/// A lease that is counted for too long outlives the life.
+/// A lease that counts for too long outlives its incarnation.
 const RELIES: ViolationKind = ViolationKind::EndedLeaseTrusted;
 
 /// What a seed broke: whether it is what is named. Any breach that is not named, and does not follow from it, fails.

@@ -61,7 +61,7 @@ pub fn unknown_type(types: &TypeTable, name: &str) -> Problem {
     let near = closest_name(name, types.keys().map(|known| &**known));
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "`ostraca deployments` lists what is deployed".into(),
+        None => "`ostraca deployments` lists the deployed types".into(),
     };
     let mut problem = problem(codes::UNKNOWN_TYPE, format!("no type `{name}` is deployed"), &help);
     if let Some(near) = near {

@@ -125,7 +125,7 @@ impl Groups {
     }
 }
 
-/// How many shards went to which node, and how many hand-offs began.
+/// How many shards went to which node, and how many hand-offs started.
 fn summary(run: &[Event]) -> String {
     let mut to: BTreeMap<&str, usize> = BTreeMap::new();
     for it in run.iter().filter(|it| it.kind == "shard-assigned") {

@@ -79,8 +79,8 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
     }
 }
 
-/// One JSON shape for a plan and for a result: the plan as of the beginning, and the progress. More moves may
-/// have been planned meanwhile, if shards had to move for other reasons.
+/// One JSON shape for a plan and for a result: the initial plan, and the progress. More moves may have been planned
+/// in the meantime, if shards had to move for other reasons.
 fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
     let moves: Vec<_> = plan
         .moves

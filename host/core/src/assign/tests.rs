@@ -1,4 +1,4 @@
-//! What each strategy must do, rule by rule; `tests/histories.rs` does it at random.
+//! What each strategy must do, rule by rule; `tests/histories.rs` checks the same with random histories.
 
 mod histories;
 
@@ -13,7 +13,7 @@ use crate::ids::ShardId;
 
 const ALL: usize = usize::MAX;
 
-/// Hosts of one version with so many shards each, and some more shards that need an owner.
+/// Hosts of one version with these numbers of shards, and further shards that need an owner.
 fn view(counts: &[usize], unassigned: usize) -> AllocationView {
     let hosts = (0..counts.len()).map(host).collect();
     let owned = counts.iter().enumerate().flat_map(|(owner, count)| {
@@ -34,7 +34,7 @@ fn place_of(view: &AllocationView, shard: ShardId) -> ShardPlacement {
     view.shards[shard.0 as usize - 1]
 }
 
-/// Carries moves out, after a look at what no strategy may ever propose.
+/// Carries moves out, after checking that they are valid.
 fn carry_out(view: &mut AllocationView, moves: &[Move], busy: bool) {
     let mut seen = BTreeSet::new();
     for Move { shard, to } in moves {
@@ -47,7 +47,7 @@ fn carry_out(view: &mut AllocationView, moves: &[Move], busy: bool) {
     }
 }
 
-/// Places, then rebalances round by round to the end; gives all the moves of shards that had an owner.
+/// Allocates, then rebalances until nothing moves. Returns all moves of shards that had an owner.
 fn settle(strategy: &dyn AllocationStrategy, view: &mut AllocationView, limit: usize) -> Vec<Move> {
     let placed = strategy.allocate(view);
     carry_out(view, &placed, false);
@@ -65,7 +65,7 @@ fn settle(strategy: &dyn AllocationStrategy, view: &mut AllocationView, limit: u
     panic!("{strategy:?} does not come to rest");
 }
 
-/// How many of the moves each host gives.
+/// How many shards each host gives away.
 fn given(view: &AllocationView, moves: &[Move]) -> Vec<usize> {
     let mut given = vec![0; view.hosts.len()];
     for found in moves {
@@ -82,13 +82,13 @@ fn spread(counts: &[usize]) -> usize {
 fn s13_the_first_host_gets_all_shards() {
     let moves = Average.allocate(&view(&[0], 10));
     assert_eq!(moves, (1..=10).map(|n| Move { shard: ShardId(n), to: 0 }).collect::<Vec<_>>());
-    assert_eq!(Average.allocate(&view(&[], 10)), [], "and no host gets none");
+    assert_eq!(Average.allocate(&view(&[], 10)), [], "without hosts nothing is allocated");
     assert_eq!(Average.rebalance(&view(&[], 10), ALL), []);
 }
 
 #[test]
 fn s16_1_the_average_includes_shards_without_an_owner() {
-    // Two more are about to come: the average is 5, not 4.
+    // Two more shards will be added: the average is 5, not 4.
     let mut view = view(&[5, 3], 2);
     view.shards[8].hand_off_in_progress = true;
     view.shards[9].hand_off_in_progress = true;
@@ -132,7 +132,7 @@ fn s16_2_no_shard_leaves_its_owner_while_versions_differ() {
 
 #[test]
 fn s16_3_unassigned_shards_come_first() {
-    // The three that need an owner even the hosts out: nothing else needs to move.
+    // The three unassigned shards balance the hosts: nothing else needs to move.
     let mut view = view(&[4, 3, 0], 3);
     assert_eq!(Average.rebalance(&view, ALL), []);
     assert_eq!(settle(&Average, &mut view, ALL), []);
@@ -165,7 +165,7 @@ fn s16_4_every_shard_is_considered() {
     assert_eq!(Average.allocate(&both).len(), 3);
     settle(&Average, &mut both, ALL);
     assert_eq!(both.counts(), [4, 4, 3]);
-    // The host with most has nothing to give now: the next one gives.
+    // The most loaded host has no movable shard: the next one gives.
     let mut view = view(&[8, 5, 0], 0);
     view.shards[..8].iter_mut().for_each(|place| place.hand_off_in_progress = true);
     assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [0, 2, 0]);
@@ -308,7 +308,7 @@ fn strategies_have_names_and_an_unknown_name_lists_them() {
     let error = BuiltinStrategy::from_name("avarage").expect_err("no strategy").to_string();
     assert_eq!(
         error,
-        "`avarage` is no allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
+        "`avarage` is not an allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"
     );
 }
 

@@ -245,8 +245,8 @@ async fn a_store_with_an_unreadable_row_is_refused_by_name() {
     };
     let newer: &[u8] = &[99, 0];
     for (key, value, says) in [
-        ("cluster", &[3, 4, 4, 0][..], "writes format 4, and this program reads 3 to 3"),
-        ("cluster", &[3, 3, 4, 0], "writes format 4, and this program reads 3 to 3"),
+        ("cluster", &[3, 4, 4, 0][..], "writes format 4, but this program reads 3 to 3"),
+        ("cluster", &[3, 3, 4, 0], "writes format 4, but this program reads 3 to 3"),
         ("cluster", newer, "`cluster` cannot be read: it has format 99"),
         ("pools/default", newer, "`pools/default` cannot be read: it has format 99"),
         ("nodes/n2", newer, "`nodes/n2` cannot be read: it has format 99"),

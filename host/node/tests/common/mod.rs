@@ -1,4 +1,4 @@
-//! What tests of whole nodes share: a node's folder, a client of it, and a guest built from source once a test run.
+//! Shared by tests of whole nodes: a node's directory, a client, and a guest that each test run builds once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,12 +34,12 @@ pub(crate) fn guest(name: &str) -> Bytes {
     ostraca_wasm::encode(&module.expect("a built guest")).expect("a component").into()
 }
 
-/// Makes the folder of a cluster's first node, n1.
+/// Creates the directory of a cluster's first node, n1.
 pub(crate) fn make(home: &Path) -> InitializedCluster {
     make_with(home, ClusterSettings::default())
 }
 
-/// The same, with settings of the cluster.
+/// The same, with cluster settings.
 pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> InitializedCluster {
     let options = InitOptions {
         cluster_name: "test".into(),
@@ -61,7 +61,7 @@ pub(crate) fn config(home: &Path) -> Config {
     let file = home.join("ostraca.toml");
     let text = std::fs::read_to_string(&file).expect("the configuration that was written");
     if !text.contains("\n[compiler]\nprogram") {
-        // A test program's main is not ours to call the compiler in.
+        // A test program has its own main, which cannot act as the compiler.
         let program = env!("CARGO_BIN_EXE_ostraca-node-compiler");
         let compiler = format!("\n[compiler]\nprogram = {program:?}\n");
         std::fs::write(&file, text + &compiler).expect("written");
@@ -69,7 +69,7 @@ pub(crate) fn config(home: &Path) -> Config {
     Config::load(&file).expect("a configuration")
 }
 
-/// An operator's connection to a node of the cluster that was made.
+/// An operator's connection to a node of this cluster.
 pub(crate) async fn client(node: &Node, made: &InitializedCluster) -> Client {
     let profile = Profile::new(vec![node.address().to_string()], &made.ca_pem, &made.admin);
     Client::connect(profile).await.expect("a connection")

@@ -77,7 +77,7 @@ fn a_reply_without_room_is_dropped_and_not_charged() {
     // The one that passes the limit is still taken: a reply of any size gets through alone.
     assert_eq!(second.try_charge_reply(3 * MIB), Ok(()));
     let full = third.try_charge_reply(MIB).expect_err("full");
-    assert!(full.to_string().contains("`network.connection-bytes` (2097152)"), "{full}");
+    assert!(full.to_string().contains("`network.connection-bytes` (2097152 bytes)"), "{full}");
     assert_eq!(budgets.charged_bytes(), 4 * MIB + 3 * OVERHEAD);
     // A short one says why, and is paid for.
     assert_eq!(third.try_charge_reply(OVERHEAD), Ok(()));

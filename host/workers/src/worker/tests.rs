@@ -24,7 +24,8 @@ struct RecordedReplies(Mutex<Vec<(u64, Outcome, Epoch)>>);
 
 impl ReplySink for RecordedReplies {
     fn deliver_replies(&self, replies: &mut Vec<WorkerReply>) {
-        let reported = replies.drain(..).map(|reported| (reported.tag, reported.outcome, reported.epoch));
+        let reported =
+            replies.drain(..).map(|reported| (reported.tag, reported.outcome, reported.epoch));
         self.0.lock().expect("a lock").extend(reported);
     }
 }

@@ -29,7 +29,7 @@ const SHARDS: u32 = 60;
 /// In doubt on the killed manager's clients, at least.
 const DOUBTFUL: usize = 64;
 /// Nobody waits longer for anything.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// Replies that had left a node before it died arrive within this time.
 const ARRIVAL: Duration = Duration::from_millis(100);
 
@@ -129,7 +129,7 @@ impl Demo {
             if shown.elapsed() >= Duration::from_secs(1) {
                 shown = Instant::now();
                 self.say_progress();
-                ensure!(self.began.elapsed() < PATIENCE, "no end in sight");
+                ensure!(self.began.elapsed() < TIMEOUT, "no end in sight");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
-use super::{Cluster, PATIENCE};
+use super::{Cluster, TIMEOUT};
 use crate::node::NodeProcess;
 
 impl Cluster {
@@ -103,7 +103,7 @@ impl Cluster {
     /// # Errors
     /// If it does not.
     pub fn ended(&mut self, node: usize) -> Result<()> {
-        let status = self.take(node)?.ended(PATIENCE)?;
+        let status = self.take(node)?.ended(TIMEOUT)?;
         ensure!(status.success(), "n{} ended with {status}", node + 1);
         Ok(())
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ostraca_client::{Client, Profile};
 use tokio::time::timeout;
 
-use super::{Cluster, PATIENCE, View, impatient};
+use super::{Cluster, TIMEOUT, View, impatient};
 use crate::artifacts;
 
 /// What an answer to a look at a node may take.
@@ -124,31 +124,31 @@ impl Cluster {
     /// Looks until what is looked for is there.
     ///
     /// # Errors
-    /// After [`PATIENCE`], with what was seen last.
+    /// After [`TIMEOUT`], with what was seen last.
     pub async fn wait(&mut self, what: &str, found: impl FnMut(&View) -> bool) -> Result<View> {
-        self.wait_for(PATIENCE, what, found).await
+        self.wait_for(TIMEOUT, what, found).await
     }
 
     /// The same, for so long.
     ///
     /// # Errors
-    /// After `patience`, with what was seen last.
+    /// After `limit`, with what was seen last.
     pub async fn wait_for(
         &mut self,
-        patience: Duration,
+        limit: Duration,
         what: &str,
         mut found: impl FnMut(&View) -> bool,
     ) -> Result<View> {
-        let until = Instant::now() + patience;
+        let until = Instant::now() + limit;
         loop {
             let view = self.view().await;
             match view {
                 Ok(view) if found(&view) => return Ok(view),
                 Ok(view) if Instant::now() > until => {
-                    bail!("waited for {patience:?} until {what}; at last:\n{view}")
+                    bail!("waited for {limit:?} until {what}; at last:\n{view}")
                 }
                 Err(error) if Instant::now() > until => {
-                    return Err(error.context(format!("waited for {patience:?} until {what}")));
+                    return Err(error.context(format!("waited for {limit:?} until {what}")));
                 }
                 _ => tokio::time::sleep(Duration::from_millis(50)).await,
             }

@@ -29,7 +29,7 @@ impl View {
         self.nodes.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Whether a node has a life that is not over, as far as this node knows.
+    /// Whether a node has a live incarnation, as far as this node knows.
     #[must_use]
     pub fn is_alive(&self, name: &str) -> bool {
         self.node(name).is_some_and(alive)

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::{Endpoint, Network, Rule};
 
 /// Waits for what should come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Waits for what should not.
 const QUIET: Duration = Duration::from_millis(50);
 
@@ -17,7 +17,7 @@ struct Three {
 
 fn socket() -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     socket
 }
 
@@ -50,7 +50,7 @@ fn heard(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
 fn hears_nothing(socket: &UdpSocket) {
     socket.set_read_timeout(Some(QUIET)).expect("timeout");
     let heard = socket.recv_from(&mut [0; 64]);
-    socket.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     assert!(heard.is_err(), "{heard:?}");
 }
 

@@ -274,9 +274,9 @@ impl World {
     pub(super) fn accept_message(
         &mut self,
         pid: Pid,
-        parcel: &PendingMessage,
+        pending: &PendingMessage,
     ) -> Result<Message, Problem> {
-        let envelope = &parcel.envelope;
+        let envelope = &pending.envelope;
         self.tokens += 1;
         let token = ReplyToken(self.tokens);
         let resolved = check_namespace(envelope).and_then(|()| {
@@ -301,12 +301,12 @@ impl World {
             }
         };
         let now = self.processes[pid].mono(self.now);
-        let held = now.saturating_sub(parcel.received);
+        let held = now.saturating_sub(pending.received);
         let context = ostraca_core::message::MessageMetadata {
             principal: envelope.principal.as_str().into(),
             ..Default::default()
         };
-        Ok(envelope.to_message(token, parcel.session, resolved, (now, held), context))
+        Ok(envelope.to_message(token, pending.session, resolved, (now, held), context))
     }
 
     /// No turn starts for a message that no gateway may let in, or that may take longer than any.

@@ -98,7 +98,7 @@ impl World {
         let line = self.client_conns.len() - 1;
         if !self.clients[client].tied {
             // Long enough for some messages to come through.
-            let most = 4_000_u64.checked_div(self.loss).map_or(4_000, |life| 500 + life);
+            let most = 4_000_u64.checked_div(self.loss).map_or(4_000, |lifetime| 500 + lifetime);
             let delay = self.rng.range(60, most);
             self.at(delay, SimEvent::ClientConnReset { connection: line });
         }
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// A client lost its patience: it goes to another gateway, if one answers; else it stays.
+    /// A client's switch timer fired: it switches to another gateway if one responds; otherwise it stays.
     pub(super) fn switch_gateway(&mut self, client: usize) {
         let home = self.clients[client].gateway;
         let answers = |site: &usize| {

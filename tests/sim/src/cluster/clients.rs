@@ -1,7 +1,7 @@
 //! Clients of a cluster, on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given up
 //! or restamped. This module plays the rest of a client: callers and time.
 //!
-//! A client has a connection, which its sessions share (`lines`), and goes to another gateway when its patience says so.
+//! A client has a connection, which its sessions share (`lines`), and switches to another gateway when its switch timer fires.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -58,13 +58,13 @@ impl World {
 
     pub(super) fn a_client(&mut self, home: usize, tied: bool) -> usize {
         let skew = if self.rng.chance(60) { 0 } else { self.rng.range(0, 160).cast_signed() - 80 };
-        let patience = SwitchTimer::new(STALL_TIMEOUT, self.rng.draw(), self.instant());
+        let timer = SwitchTimer::new(STALL_TIMEOUT, self.rng.draw(), self.instant());
         self.clients.push(Client {
             gateway: home,
             connection: None,
             tied,
             sessions: Vec::new(),
-            switch_timer: patience,
+            switch_timer: timer,
             time: ClusterTime::default(),
             skew,
         });
@@ -171,10 +171,10 @@ impl World {
         self.hand_out(session, false);
         let it = &mut self.sessions[session];
         let stuck = line.and_then(|_| it.session.ledger.stall());
-        let patience = &mut self.clients[client].switch_timer;
-        let ends = stuck.map(|stuck| patience.deadline(stuck));
+        let timer = &mut self.clients[client].switch_timer;
+        let ends = stuck.map(|stuck| timer.deadline(stuck));
         let wake = it.session.ledger.next_wake().into_iter().chain(ends).min();
-        let left = stuck.is_some_and(|stuck| patience.try_switch(stuck, now));
+        let left = stuck.is_some_and(|stuck| timer.try_switch(stuck, now));
         if let Some(wake) = wake {
             let after = wake.saturating_duration_since(now).as_micros().div_ceil(1_000);
             self.arm_session(session, u64::try_from(after).unwrap_or(u64::MAX));

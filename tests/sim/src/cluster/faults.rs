@@ -154,8 +154,8 @@ impl World {
             let cut = self.cuts.iter().any(|cut| cut.from == at && cut.until == u64::MAX);
             let drained = self.drained.contains(&it.node);
             let leaves = it.pid.is_some_and(|pid| self.processes[pid].leaving);
-            let unfit = it.pid.is_some_and(|pid| self.processes[pid].has_unrunnable_type);
-            let stays = !it.over && !it.copy && !cut && !drained && !leaves && !unfit;
+            let unrunnable = it.pid.is_some_and(|pid| self.processes[pid].has_unrunnable_type);
+            let stays = !it.over && !it.copy && !cut && !drained && !leaves && !unrunnable;
             at != site && it.roles.host && stays
         };
         site > 0 && (0..self.sites.len()).filter(|at| lasting(*at)).count() > 1

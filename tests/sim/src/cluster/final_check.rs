@@ -166,15 +166,15 @@ impl World {
         let (most, least) = (counts.values().max(), counts.values().min());
         let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
         // Whoever is not heard keeps what it has, and is given no more.
-        let unheard = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
+        let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
         let owned: usize = counts.values().sum();
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())
             && self.open() == 0
             && self.late_copies == 0
-            && (balanced || unheard)
+            && (balanced || silenced)
             && (owned == self.shards as usize
                 || counts.is_empty()
-                || (unheard && self.any_unrunnable_type()))
+                || (silenced && self.any_unrunnable_type()))
             && self.unserved().is_empty()
     }
 

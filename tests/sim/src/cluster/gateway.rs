@@ -1,4 +1,4 @@
-//! A node's door: messages from clients, the product's router between them and the owners, and the owner's second look.
+//! A node's gateway: messages from clients, the real router between them and the owners, and the owner's check.
 //!
 //! What an answer means, for the route and for the client, is what the product's gateway takes it for
 //! ([`ostraca_wire::outcome`]).
@@ -46,7 +46,7 @@ pub(super) struct OpenRequest {
     buffered: bool,
 }
 
-/// The door of one process.
+/// The gateway of one process.
 pub(super) struct Gateway {
     pub(super) router: Router<Arc<PendingMessage>>,
     /// Requests that are not answered.
@@ -98,8 +98,8 @@ impl World {
         let shard = shard_of(&envelope.id, self.shards);
         let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());
         let session = self.sessions[session].session.key;
-        let parcel = PendingMessage { token, session, envelope, received: now };
-        let step = it.gateway.router.route(now, shard, Arc::new(parcel), bytes, deadline);
+        let pending = PendingMessage { token, session, envelope, received: now };
+        let step = it.gateway.router.route(now, shard, Arc::new(pending), bytes, deadline);
         if matches!(step, Action::Buffered) {
             self.tally.count("route: buffered");
             if let Some(open) = self.processes[pid].gateway.open.get_mut(&token) {
@@ -200,7 +200,7 @@ impl World {
         self.handle_shard_event(pid, shard, shard::Event::Message(Arc::new(message)));
     }
 
-    /// Sends a message to another node's present life, if there is a way to it.
+    /// Sends a message to another node's current incarnation, if there is a link to it.
     fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &PendingMessage) {
         let Some(conn) = self.link(pid, &to) else {
             let delay = self.rng.range(1, 60);
@@ -212,10 +212,10 @@ impl World {
         self.frame(conn, 0, Frame::Forward(tag, Box::new(envelope)));
     }
 
-    /// The link to a life of a node; made if there is none. What goes into one that broke, before that is known, is lost.
+    /// The link to an incarnation of a node, created if there is none. Frames put into a broken link are lost.
     fn link(&mut self, pid: Pid, to: &Member) -> Option<ConnId> {
-        if let Some((conn, life)) = self.processes[pid].links.get(&to.node)
-            && life == to
+        if let Some((conn, member)) = self.processes[pid].links.get(&to.node)
+            && member == to
         {
             return Some(*conn);
         }

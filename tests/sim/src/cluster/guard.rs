@@ -35,7 +35,7 @@ pub(super) struct Applied {
 /// What has been so far.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
-    /// When each life's lease was last renewed, as applied.
+    /// When each incarnation's lease was last renewed, as applied.
     pub(super) renewed: BTreeMap<Member, u64>,
     /// The last few of them.
     renewals: BTreeMap<Member, VecDeque<u64>>,
@@ -89,10 +89,9 @@ impl Guard {
 
     pub(super) fn has_ended(&self, member: &Member) -> bool {
         self.dead.contains(member)
-            || self
-                .node_status
-                .get(&member.node)
-                .is_some_and(|(life, standing)| life != member || *standing != NodeStatus::Live)
+            || self.node_status.get(&member.node).is_some_and(|(registered, standing)| {
+                registered != member || *standing != NodeStatus::Live
+            })
     }
 }
 
@@ -162,7 +161,7 @@ impl World {
         }
     }
 
-    /// How long ago a life's lease was renewed, by the world's clock.
+    /// How long ago an incarnation's lease was renewed, by the world's clock.
     pub(super) fn renewed_ago(&self, applied: &Applied, member: &Member) -> u64 {
         applied.at - self.guard.renewed.get(member).copied().unwrap_or(0).min(applied.at)
     }
@@ -247,7 +246,7 @@ impl World {
         self.guard.node_status.insert(node.clone(), (member, row.status));
     }
 
-    /// A life is over: no process may rely on its lease any more, and answer queries (R8). One whose clock stood still
+    /// An incarnation has ended: no process may rely on its lease any more, and answer queries (R8). One whose clock stood still
     /// cannot know.
     fn guard_belief(&mut self, member: &Member) {
         let now = self.now;

@@ -26,7 +26,7 @@ impl World {
         let holder = self.sites.iter().position(|site| site.node == row.holder.node);
         let (host, Some(holder)) = (self.any_site(true), holder) else { return };
         // A host that is never told has to have the time to see it by the row.
-        let in_time = self.handoff_timeout > MANAGER_SILENCE + LEASE;
+        let in_time = self.hand_off_timeout > MANAGER_SILENCE + LEASE;
         if host == holder || !self.sites[host].roles.host || !in_time {
             return;
         }

@@ -71,7 +71,7 @@ impl World {
             loss: if rng.chance(50) { 0 } else { rng.range(1, 12) },
             clocks_stop: rng.chance(12),
             agreed: node_settings(0, LEASE),
-            handoff_timeout: if rng.chance(40) { rng.range(320, 900) } else { 2_500 },
+            hand_off_timeout: if rng.chance(40) { rng.range(320, 900) } else { 2_500 },
             idle: if rng.chance(60) { 250 } else { 3_000 },
             revision: 1,
             issued: 0,

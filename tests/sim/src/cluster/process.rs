@@ -31,7 +31,7 @@ pub(super) struct Hosted {
 /// Who waits for a shard machine's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyTo {
-    /// This process's own door, which sent the message under this tag, and its kind.
+    /// This process's own gateway, which sent the message with this tag, and the message's kind.
     Gateway(ReplyToken, MessageKind),
     /// A peer, by the link that its message came through, the peer's own name for it, and its kind.
     Peer(ConnId, u64, MessageKind),

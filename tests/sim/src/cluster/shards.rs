@@ -204,7 +204,7 @@ impl World {
     pub(super) fn check_lease(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
-        // Its life is over, which it could not know before if its clock had slept, and the word is on its way.
+        // Its incarnation has ended. It could not know before if its clock had stopped, and the news is on its way.
         let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
         if since >= it.lease + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
             let node = it.node.clone();

@@ -28,7 +28,7 @@ impl Harness {
                 let mut answers = it.store.request(1, request);
                 answers.extend(it.store.sync());
                 let Some((_, answer)) = answers.pop() else { return };
-                if fault == 2 { store::unknown(answer, "unheard") } else { answer }
+                if fault == 2 { store::unknown(answer, "response lost") } else { answer }
             }
         };
         self.check_store(shard);

@@ -67,10 +67,10 @@ impl World {
                 _ => (MessageKind::Command, "add", self.rng.range(1, 10)),
             };
             let impatient = self.rng.chance(self.options.impatient);
-            let patience = if impatient { self.rng.range(5, 200) } else { PATIENT };
+            let timeout = if impatient { self.rng.range(5, 200) } else { PATIENT };
             let mut called = PendingCall::new(Entity::new(kind, format!("{id}")), call);
             called.sent = self.now;
-            self.call(client, called, patience, None);
+            self.call(client, called, timeout, None);
         }
         self.drive(client);
     }
@@ -79,10 +79,10 @@ impl World {
         &mut self,
         client: usize,
         called: PendingCall,
-        patience: u64,
+        timeout: u64,
         again: Option<ostraca_client::MessageId>,
     ) {
-        let called = PendingCall { until: self.now + patience, ..called };
+        let called = PendingCall { until: self.now + timeout, ..called };
         let it = &mut self.clients[client];
         let cluster_ms = it.time.at(Duration::from_millis(self.now));
         it.session.take(self.begun, cluster_ms, called, again);
@@ -231,8 +231,8 @@ impl World {
                 && self.rng.chance(40)
             {
                 let called = PendingCall { given_up: Some(self.now), ..called };
-                let patience = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
-                self.call(client, called, patience, Some(*id));
+                let timeout = if self.rng.chance(50) { PATIENT } else { self.rng.range(50, 900) };
+                self.call(client, called, timeout, Some(*id));
                 self.clients[client].doubts.insert(sequence);
                 self.at(1, SimEvent::Session { client });
                 self.clients[client].armed = Some(self.now + 1);

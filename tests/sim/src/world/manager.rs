@@ -1,9 +1,9 @@
-//! The manager's stand-in: death, assignment, deployment; and the replay of what a machine did.
+//! Stands in for the manager: marks owners dead, assigns shards, deploys. Also replays recorded machines.
 
 use super::*;
 
 impl World {
-    /// The manager's stand-in: gives the shard to somebody once its owner is known to be dead.
+    /// Stands in for the manager: assigns the shard to another node once its owner is known to be dead.
     pub(super) fn manage(&mut self) {
         self.at(40, SimEvent::Manage);
         if let Some((node, incarnation)) = self.owner {
@@ -15,7 +15,7 @@ impl World {
             self.dead.insert(incarnation.counter);
             let it = &self.nodes[node];
             if it.alive && it.incarnation == incarnation {
-                // Paused, it wakes as a zombie, and learns after a while that it is dead.
+                // A paused owner wakes as a zombie, and learns after a while that it was marked dead.
                 let delay = it.paused_until.saturating_sub(self.now) + 700;
                 self.at(delay, SimEvent::NodeUp { node, incarnation });
             }
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// The same events must give the same actions: else nothing recorded could be replayed.
+    /// The same events must give the same actions; otherwise recordings could not be replayed.
     pub(super) fn replay(&mut self, node: usize, old: Machine) {
         let script = std::mem::take(&mut self.nodes[node].script);
         let Some(settings) = script.first().map(|_| old.settings().clone()) else { return };

@@ -80,8 +80,8 @@ impl World {
         if matches!(request, Request::Commit(_)) && self.rng.chance(3) {
             // The first answer is lost, and the connection asks again before it asks anything else.
             self.tags += 1;
-            let unheard = self.store.request(self.tags, request.clone());
-            self.deliver(unheard);
+            let lost_response = self.store.request(self.tags, request.clone());
+            self.deliver(lost_response);
         }
         let answers = self.store.request(tag, request);
         self.deliver(answers);

@@ -69,7 +69,7 @@ impl Machine {
                     self.finish(&entity, &query, outcome.clone(), false);
                 }
                 let message =
-                    "the shard went to another node before the turn was known to be durable";
+                    "the shard moved to another node before the commit's outcome was known";
                 let unknown = Outcome::Unknown { message: message.into() };
                 if let Some(command) = gated.message {
                     self.finish(&entity, &command, unknown, false);

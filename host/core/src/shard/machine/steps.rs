@@ -154,12 +154,12 @@ impl Machine {
                 LaneDecision::IdReused => Outcome::not_run(codes::ID_REUSED, id_reused_text(&id)),
                 LaneDecision::Superseded => Outcome::not_run(
                     codes::SUPERSEDED,
-                    "a later message of its session has run, and this one is not remembered",
+                    "a later message of its session has run, and no reply to this one is recorded",
                 ),
                 LaneDecision::SessionForgotten => {
                     let watermark = self.residents.get(entity)?.lanes.watermark();
                     let text = format!(
-                        "its session is no longer remembered, and it was created at {}, not after {watermark}: it may have run before",
+                        "its session has expired, and it was created at {}, not after {watermark}: it may have run before",
                         message.created_ms
                     );
                     let stamp = self.context.now.cluster_time.max(watermark.saturating_add(1));
@@ -171,7 +171,7 @@ impl Machine {
                 }
                 LaneDecision::OutOfOrder => Outcome::not_run_retryable(
                     codes::OUT_OF_ORDER,
-                    "the message before this one was refused",
+                    "the session's previous message was refused",
                     0,
                 ),
                 LaneDecision::Wait => {

@@ -17,7 +17,7 @@ async fn tells(cluster: &mut Cluster, node: usize, code: &str) -> Result<bool> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
-    let options = Options { proxied: false, at_once: 2, ..Options::three("unfit") };
+    let options = Options { proxied: false, at_once: 2, ..Options::three("unrunnable-types") };
     let mut cluster = Cluster::start(&options).await.expect("cluster");
     cluster.home(2).set(NO_ROOM).expect("settings");
     cluster.start_node(2).expect("start");
