@@ -206,7 +206,7 @@ impl TestWorker {
 
     fn replay(&mut self) -> u64 {
         self.worker.tick();
-        let path = self.folder.path().join("life-000001-worker-00.events");
+        let path = self.folder.path().join("incarnation-000001-worker-00.events");
         replay(&path).expect("the same actions")
     }
 }
