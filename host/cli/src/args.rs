@@ -52,7 +52,7 @@ pub(crate) struct Global {
     /// Increase log verbosity (-v: info, -vv: debug); overridden by --log and RUST_LOG
     #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Log filter, such as `info,ostraca_node=debug`
+    /// Log filter, such as `info,ostraca_gateway=debug`
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true)]
     pub(crate) log: Option<String>,
 }

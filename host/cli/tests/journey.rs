@@ -112,7 +112,7 @@ const SLOW: &str = "
         std::time::SystemTime::now() > std::time::UNIX_EPOCH
     }
 
-    /// The last greeting.";
+    /// Returns the last greeting.";
 
 #[test]
 fn a_new_project_builds_deploys_and_answers() {
@@ -124,7 +124,7 @@ fn a_new_project_builds_deploys_and_answers() {
     assert!(help.contains("ostraca build hello"), "{help}");
     let source = dir.join("hello/src/lib.rs");
     let text = std::fs::read_to_string(&source).expect("the source");
-    let slow = text.replacen("\n    /// The last greeting.", SLOW, 1);
+    let slow = text.replacen("\n    /// Returns the last greeting.", SLOW, 1);
     assert_ne!(slow, text);
     std::fs::write(&source, slow).expect("written");
     let manifest = dir.join("hello/entity.toml");

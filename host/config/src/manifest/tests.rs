@@ -84,7 +84,7 @@ fn access_is_granted_by_name_by_role_or_to_all() {
 
 #[test]
 fn a_manifest_that_is_too_long_is_not_read() {
-    assert!(refused(&"#".repeat(MAX_MANIFEST_BYTES)).to_string().contains("are more than"));
+    assert!(refused(&"#".repeat(MAX_MANIFEST_BYTES)).to_string().contains("exceed the limit"));
 }
 
 #[test]
