@@ -215,7 +215,7 @@ async fn a_mismatch_is_refused_at_the_join_with_both_values() {
     let error = join(&shards, &own).await.err().expect("refused");
     assert_eq!(error.code(), "shard-count-mismatch");
     let text = error.to_string();
-    assert!(text.contains("shards 64") && text.contains("wants 128"), "{text}");
+    assert!(text.contains("shards = 64") && text.contains("with 128"), "{text}");
 
     let strange = Ca::create(ClusterId(8)).expect("an authority");
     let foreigner = run(&strange, "n2", Roles::default(), Serves::default());
