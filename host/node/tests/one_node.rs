@@ -282,12 +282,12 @@ async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
     let running = start(&dir, &made).await;
     let other = [counter().as_ref(), &[0, 2, 1, b'x']].concat();
     let kept = running.client.deploy(COUNTER, other.into(), None).await.expect_err("no room");
-    assert!(kept.to_string().contains("low_water_bytes"), "{kept}");
+    assert!(kept.to_string().contains("store.low-water-bytes"), "{kept}");
     let refused = running.client.session().command(&Entity::new("counter", "a"), "add", "1").await;
     match refused {
         Err(CallError::NotRun { code, message, .. }) => {
             assert_eq!(&*code, "store-full");
-            assert!(message.contains("low_water_bytes"), "{message}");
+            assert!(message.contains("store.low-water-bytes"), "{message}");
         }
         other => panic!("not run, but {other:?}"),
     }
