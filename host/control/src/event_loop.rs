@@ -59,7 +59,7 @@ pub(super) async fn run(
         deps: parts,
         own,
         tasks: FuturesUnordered::new(),
-        control_links: control_links,
+        control_links,
         watch: 0,
         watcher: None,
         unlisted: Arc::default(),

@@ -303,11 +303,7 @@ impl BatchBuilder {
             // Without a head there are no state records and no spilled lanes.
             let nothing = Some(false);
             let (state_fragmented, lanes_fragmented) = (nothing, nothing);
-            return Ok(CachedHead {
-                state_fragmented: state_fragmented,
-                lanes_fragmented: lanes_fragmented,
-                ..CachedHead::default()
-            });
+            return Ok(CachedHead { state_fragmented, lanes_fragmented, ..CachedHead::default() });
         };
         let head = self.records.decode::<Head>(key, &raw)?;
         let fragments = fragment_count(RecordKind::Head, &raw)?;
