@@ -14,8 +14,8 @@ use ostraca_core::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
 
 pub use check::{DEFAULT_SHARDS, MAX_SHARDS};
-pub use cluster_sections::{ControlInboxLimits, Role};
 pub use cluster_settings::ClusterSettings;
+pub use node_sections::{ControlInboxLimits, Role};
 
 pub use crate::error::Error;
 use crate::manifest::Ceilings;
@@ -23,10 +23,10 @@ use crate::user_file::SourceText;
 pub use crate::user_file::UserFileError as ConfigError;
 
 mod check;
-mod cluster_sections;
 mod cluster_settings;
 mod file;
 mod guests;
+mod node_sections;
 mod numbers;
 mod renamed;
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use ostraca_core::assign::BuiltinStrategy;
 
 use super::ConfigError;
-use super::cluster_sections::Role;
 use super::cluster_settings::ExplicitSettings;
 use super::file::ConfigFile;
+use super::node_sections::Role;
 use crate::user_file::{SourceText, closest_name, units};
 
 /// The default number of shards of a pool (M1).

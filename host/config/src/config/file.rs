@@ -9,11 +9,11 @@ use ostraca_store_sled::Options;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};
 
-use super::cluster_sections::{
+use super::guests::{CompilerSection, ComponentsSection, GuestsSection};
+use super::node_sections::{
     ClusterSection, DEFAULT_MANAGER_SILENCE_LEASES, GatewaySection, HandOffSection, PeersSection,
     RebalanceSection, Role,
 };
-use super::guests::{CompilerSection, ComponentsSection, GuestsSection};
 use super::numbers::{millis, saturating_u32, saturating_usize};
 use crate::user_file::units;
 

@@ -1,4 +1,5 @@
-//! The configuration's sections about the cluster. Defaults come from the libraries.
+//! A node's sections about other nodes: gateway, peers, hand-off, rebalance. Defaults come from the libraries; what all nodes
+//! share is in `cluster_settings.rs`.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
