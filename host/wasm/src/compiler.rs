@@ -37,10 +37,14 @@ const MISUSED: i32 = 4;
 const MAX_STDERR_BYTES: u64 = 4 << 10;
 /// The most threads that compile one component.
 const THREADS: usize = 4;
-/// Messages that show that memory ran out: from the allocator as it aborts, and from the system when it cannot
-/// provide a mapping or a thread's stack.
-const OUT_OF_MEMORY: [&str; 3] =
-    ["memory allocation of", "Cannot allocate memory", "Resource temporarily unavailable"];
+/// Messages that show that memory ran out: from the allocator as it aborts, from the system when it cannot provide a
+/// mapping or a thread's stack, and from Cranelift's maps, which panic.
+const OUT_OF_MEMORY: [&str; 4] = [
+    "memory allocation of",
+    "Cannot allocate memory",
+    "Resource temporarily unavailable",
+    "unhandled out-of-memory error",
+];
 /// The usual cause of a SIGKILL that nobody sent by hand: the compiler has a memory limit of its own, but that of its
 /// control group may be lower.
 const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower max-memory in [compiler], or give the node more. ";
