@@ -65,7 +65,7 @@ fn bad_input_gets_an_error_and_has_no_effect() {
         assert_eq!(ask(&[VERSION, 14, 1, 2, 3]), ResponseBody::Unsupported { call: 14 });
         refused(ask(&[VERSION + 1, 0]), "version 3");
         refused(ask(&vec![VERSION; 2 << 20]), "exceeds the limit of");
-        refused(ask(&encode(&hello(CLUSTER)).unwrap()), "comes after");
+        refused(ask(&encode(&hello(CLUSTER)).unwrap()), "arrived after");
     }
     let [entity, cluster] = &mut ask;
     let many = vec![(shard(), Entity::new("counter", "x")); MAX_LOADS + 1];
@@ -95,7 +95,7 @@ fn a_node_may_write_in_its_own_name_only() {
     else {
         panic!("{outcomes:?}")
     };
-    assert!(why.contains("name of node b"), "{why}");
+    assert!(why.contains("on behalf of node b"), "{why}");
     let other_cluster = ostraca_core::records::Claim { cluster: ClusterId(9), ..claim("a", 2) };
     let outcomes = block_on(remote.a.claim(vec![other_cluster]));
     assert_eq!(outcomes, [ClaimOutcome::OtherCluster { store_cluster: CLUSTER }]);
@@ -237,7 +237,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
         }
         place.runtime.shutdown_timeout(Duration::from_secs(10));
     };
-    refused(&old, "went back");
+    refused(&old, "rolled back");
     {
         // The copy goes further by another way.
         let forked = SledStore::open(&old, &options).unwrap();
@@ -247,7 +247,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
         assert!(block_on(forked.commit(turns)).iter().all(|it| *it == CommitOutcome::Committed));
     }
     drop(SledStore::open(&old, &options).unwrap());
-    refused(&old, "another way");
+    refused(&old, "forked");
 
     let place = SwappableStore::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
     let store = place.reach(&known(Some(witness.clone()))).expect("what was refused moved nothing");

@@ -71,7 +71,7 @@ async fn a_loop_ends_at_the_turn_limit() {
     for method in ["spin_for_ever", "spin_for_ever_in_a_query"] {
         let failure = attack(&program, method, "").await;
         assert_eq!((failure.code, failure.kind), ("turn-time-limit", FailureKind::Limit));
-        assert!(failure.message.contains("turn-time, 100 ms"), "{failure}");
+        assert!(failure.message.contains("turn-time (100 ms)"), "{failure}");
     }
 }
 
@@ -190,7 +190,7 @@ async fn keys_and_pages_out_of_bounds_fail_with_a_reason() {
     {
         let failure = attack(&program(&host), method, body).await;
         assert_eq!((failure.code, failure.kind), ("invalid-host-call", FailureKind::Guest));
-        assert!(failure.message.contains("not 1 to"), "{failure}");
+        assert!(failure.message.contains("must be 1 to"), "{failure}");
     }
     let mut entity = started(&program(&host), "e").await;
     ok(&send(&mut entity, "set_key_of", "512").await);

@@ -25,7 +25,7 @@ async fn an_endless_start_ends_at_the_activation_limit() {
         (failed(&turn).code, failed(&turn).kind),
         ("activation-time-limit", FailureKind::Limit)
     );
-    assert!(failed(&turn).message.contains("activation-time, 20 ms"), "{turn:?}");
+    assert!(failed(&turn).message.contains("activation-time (20 ms)"), "{turn:?}");
 }
 
 #[test]

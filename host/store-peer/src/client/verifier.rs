@@ -200,9 +200,9 @@ mod tests {
             let other = StoreIdentity { store_id: 8, ..store(1, 10, 9) };
             for (identity, openings, says) in [
                 (other, vec![10], "another store"),
-                (store(1, 10, 8), vec![10], "went back"),
-                (store(1, 11, 9), vec![11], "another way"),
-                (store(2, 20, 9), vec![11, 20], "another way"),
+                (store(1, 10, 8), vec![10], "rolled back"),
+                (store(1, 11, 9), vec![11], "forked"),
+                (store(2, 20, 9), vec![11, 20], "forked"),
             ] {
                 let why = meet(&known, identity, &openings).unwrap_err();
                 assert!(why.contains(says) && why.contains("remove the witness"), "{why}");

@@ -189,7 +189,8 @@ fn another_version_is_refused_by_name() {
     let error = decode::<Request>(&bytes).unwrap_err();
     assert_eq!(error, DecodeError::UnsupportedVersion(9));
     assert!(
-        error.to_string().contains("version 9") && error.to_string().contains("versions 2 to 2")
+        error.to_string().contains("version 9")
+            && error.to_string().contains("supported are 2 to 2")
     );
 }
 

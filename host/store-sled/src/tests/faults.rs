@@ -210,13 +210,15 @@ fn commits_are_refused_only_below_the_low_water_mark() {
     free.store(options.low_water_bytes - 1, Ordering::Relaxed);
     match commit(1) {
         CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
-            assert!(why.contains("low_water_bytes"))
+            assert!(why.contains("store.low-water-bytes"))
         }
         other => panic!("{other:?}"),
     }
     assert!(store.low_disk_reason().is_some_and(|why| why.contains("bytes of disk are free")));
     match block_on(store.put_blob(Bytes::from_static(b"component"))) {
-        Err(StoreError::Unavailable(why)) => assert!(why.contains("low_water_bytes"), "{why}"),
+        Err(StoreError::Unavailable(why)) => {
+            assert!(why.contains("store.low-water-bytes"), "{why}")
+        }
         other => panic!("{other:?}"),
     }
     let lease =
@@ -239,10 +241,10 @@ fn a_full_queue_refuses_by_the_name_of_its_setting() {
         other => panic!("{other:?}"),
     };
     let three = (0..3).map(|from| turn(&claim, "a", from)).collect();
-    assert!(refusal(three).contains("queue_commits"));
+    assert!(refusal(three).contains("store.queue-commits"));
     let mut large = turn(&claim, "a", 0);
     large.writes = vec![super::set(b"k".to_vec(), vec![0; 3000])];
-    assert!(refusal(vec![large]).contains("queue_bytes"));
+    assert!(refusal(vec![large]).contains("store.queue-bytes"));
     assert_eq!(block_on(store.commit(vec![turn(&claim, "a", 0)])), [CommitOutcome::Committed]);
 }
 
