@@ -2,6 +2,7 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
+        "proto/ostraca/v1/member.proto",
         "proto/ostraca/v1/problem.proto",
         "proto/ostraca/v1/message.proto",
         "proto/ostraca/v1/admin.proto",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ostraca_client::ledger::{CallAdmission, ClusterTime};
 use ostraca_client::{MessageId, SessionId};
 use ostraca_wire::problem;
+use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Outcome, Reply};
 
 const SESSION: SessionId = SessionId([1; 16]);
@@ -66,7 +67,7 @@ fn r17_creation_times_never_decrease_within_a_session() {
 
 fn refused(code: &str, time: u64) -> Reply {
     let mut problem = problem(code, "");
-    problem.details.insert("created_ms".into(), time.to_string());
+    problem.hint = Some(Hint::CreatedMs(time));
     Reply { outcome: Outcome::NotRun.into(), problem: Some(problem), ..Reply::default() }
 }
 

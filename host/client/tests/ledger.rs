@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits, Stall};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
+use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Reply};
 use proptest::prelude::*;
 
@@ -70,7 +71,7 @@ fn a_broken_connection_resends_all_in_order_with_new_after() {
 fn too_old(sequence: u64, stamp: u64) -> Reply {
     let mut refused = reply(sequence, Outcome::NotRun, "too-old", false);
     let problem = refused.problem.as_mut().expect("a problem");
-    problem.details.insert("created_ms".into(), stamp.to_string());
+    problem.hint = Some(Hint::CreatedMs(stamp));
     refused
 }
 

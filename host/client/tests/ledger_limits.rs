@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, SessionId};
 use ostraca_wire::problem;
+use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 use prost::Message as _;
 
@@ -136,7 +137,7 @@ fn a_message_that_exactly_fills_a_frame_is_sent() {
 fn too_old(sequence: u64, stamp: u64) -> Reply {
     let mut refused = reply(sequence, Outcome::NotRun, false, 0);
     let mut problem = problem("too-old", "");
-    problem.details.insert("created_ms".into(), stamp.to_string());
+    problem.hint = Some(Hint::CreatedMs(stamp));
     refused.problem = Some(problem);
     refused
 }

@@ -6,7 +6,7 @@ use ostraca_catalog::types::TypeTable;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::message::codes;
-use ostraca_wire::outcome::{hint_details, permanent_problem as problem, retryable_problem};
+use ostraca_wire::outcome::{not_owner, permanent_problem as problem, retryable_problem};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::IncomingMessage;
 use ostraca_workers::{Delivery, ReplyTo};
@@ -40,9 +40,8 @@ impl Gateway {
             let IncomingMessage { envelope, received, ticket } = request;
             // A node without workers must refuse the message here, since there is no worker to refuse it.
             if hint.is_some() || self.workers.is_empty() {
-                let details = hint.as_ref().map(hint_details).unwrap_or_default();
                 let text = format!("shard {shard} is not on this node");
-                ticket.not_run(Problem { details, ..retryable_problem(codes::NOT_OWNER, &text) });
+                ticket.not_run(not_owner(&text, hint.as_ref()));
                 continue;
             }
             match self.to_message(&types, session, &envelope, received) {

@@ -40,10 +40,7 @@ impl NodeDescriptor {
             cluster_id: self.cluster.0.to_be_bytes().to_vec().into(),
             store_id: self.store_id.to_be_bytes().to_vec().into(),
             node: self.node.0.to_string(),
-            incarnation: Some(proto::Incarnation {
-                counter: self.incarnation.counter,
-                nonce: self.incarnation.nonce,
-            }),
+            incarnation: Some(self.incarnation.into()),
             ..client_hello(None, limits)
         }
     }

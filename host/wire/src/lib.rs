@@ -27,6 +27,7 @@ pub mod fuzz;
 pub mod hello;
 pub mod identity;
 pub mod limits;
+mod member;
 mod message_stream;
 pub mod outcome;
 pub mod peer;

@@ -2,19 +2,14 @@
 //!
 //! Gateways and owners use it, and so do the simulator's nodes, which have no sockets.
 
-use std::collections::BTreeMap;
-
-use ostraca_core::ids::{Epoch, Incarnation};
+use ostraca_core::ids::Epoch;
 use ostraca_core::message::{MessageKind, Outcome, OwnerHint, codes};
 use ostraca_core::records::GuestReply;
 use ostraca_core::route::{AttemptResult, Refusal};
-use ostraca_core::rows::Member;
 
 use crate::problem;
+use crate::proto::problem::Hint;
 use crate::proto::{self, Problem, Reply};
-
-/// The detail of a refusal that holds an acceptable creation time (R17).
-const CREATED_MS: &str = "created_ms";
 
 /// Converts a kind to its form on the wire.
 #[must_use]
@@ -23,25 +18,6 @@ pub fn wire_kind(kind: MessageKind) -> proto::MessageKind {
         MessageKind::Command => proto::MessageKind::Command,
         MessageKind::Query => proto::MessageKind::Query,
     }
-}
-
-/// What a refusal tells the sender's gateway: `epoch`, and `owner`, `incarnation` and `nonce` if the owner is
-/// known.
-#[must_use]
-pub fn hint_details(hint: &OwnerHint) -> BTreeMap<String, String> {
-    let mut details = BTreeMap::from([("epoch".into(), hint.epoch.0.to_string())]);
-    if let Some(owner) = &hint.owner {
-        details.insert("owner".into(), owner.node.to_string());
-        details.insert("incarnation".into(), owner.incarnation.counter.to_string());
-        details.insert("nonce".into(), owner.incarnation.nonce.to_string());
-    }
-    details
-}
-
-fn details(hint: Option<&OwnerHint>, stamp: Option<u64>) -> BTreeMap<String, String> {
-    let mut details = hint.map(hint_details).unwrap_or_default();
-    details.extend(stamp.map(|created| (CREATED_MS.to_owned(), created.to_string())));
-    details
 }
 
 /// Converts a message's outcome to a reply.
@@ -68,20 +44,16 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
             }),
             ..base
         },
-        Outcome::NotRun {
-            code,
-            message,
-            retry_after,
-            owner_hint: hint,
-            suggested_created_ms: stamp,
-        } => Reply {
+        Outcome::NotRun { code, message, retry_after, owner_hint, suggested_created_ms } => Reply {
             outcome: proto::Outcome::NotRun.into(),
             problem: Some(Problem {
                 code: code.into_owned(),
                 message,
                 retryable: retry_after.is_some(),
                 retry_after_ms: retry_after.unwrap_or(0).into(),
-                details: details(hint.as_deref(), stamp),
+                hint: owner_hint
+                    .map(|hint| Hint::Owner((&*hint).into()))
+                    .or(suggested_created_ms.map(Hint::CreatedMs)),
                 ..Problem::default()
             }),
             ..base
@@ -157,19 +129,22 @@ pub fn attempt_result_for_reply(reply: &Reply) -> AttemptResult {
     }
     match problem.code.as_str() {
         codes::NOT_OWNER => {
-            let detail = |name: &str| problem.details.get(name);
-            let number = |name: &str| detail(name).and_then(|text| text.parse().ok());
-            let epoch = Epoch(number("epoch").unwrap_or(reply.epoch));
-            let incarnation = number("incarnation").zip(number("nonce"));
-            let hint = detail("owner").zip(incarnation).map(|(node, (counter, nonce))| Member {
-                node: node.as_str().into(),
-                incarnation: Incarnation { counter, nonce },
-            });
-            AttemptResult::NotOwner { epoch, owner: hint }
+            let Some(Hint::Owner(hint)) = &problem.hint else {
+                return AttemptResult::NotOwner { epoch: Epoch(reply.epoch), owner: None };
+            };
+            let OwnerHint { epoch, owner } = hint.into();
+            AttemptResult::NotOwner { epoch, owner }
         }
         codes::REBALANCING => AttemptResult::Rebalancing,
         _ => AttemptResult::Answered,
     }
+}
+
+/// The refusal of a message whose shard is not on this node, with the newer route if it is known.
+#[must_use]
+pub fn not_owner(message: &str, hint: Option<&OwnerHint>) -> Problem {
+    let hint = hint.map(|hint| Hint::Owner(hint.into()));
+    Problem { hint, ..retryable_problem(codes::NOT_OWNER, message) }
 }
 
 /// The refusal while a node starts.

@@ -22,10 +22,20 @@ fn some_problem() -> Problem {
         details: [("k".to_owned(), "v".to_owned())].into(),
         retryable: true,
         retry_after_ms: 7,
+        hint: Some(problem::Hint::CreatedMs(8)),
     }
 }
 
-const PROBLEM: &str = "0a01631201 6d1a0168220 60a016b120176 28013007";
+const PROBLEM: &str = "0a01631201 6d1a0168220 60a016b120176 280130074008";
+
+#[test]
+fn owner_hint() {
+    let owner =
+        Member { node: "n".into(), incarnation: Some(Incarnation { counter: 3, nonce: 4 }) };
+    let hint = OwnerHint { epoch: 5, owner: Some(owner) };
+    let message = Problem { hint: Some(problem::Hint::Owner(hint)), ..Problem::default() };
+    same(&message, "3a14080512100a016e120b0803110400000000000000");
+}
 
 #[test]
 fn envelope() {

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{MessageKind, Problem};
 
 use super::{Ledger, Mutation, State};
@@ -15,12 +16,12 @@ use super::{Ledger, Mutation, State};
 /// How long a message waits before the next check whether it may be restamped.
 const RESTAMP_RETRY: Duration = Duration::from_millis(20);
 
-/// The detail of a refusal that holds an acceptable creation time.
-const CREATED_MS: &str = "created_ms";
-
 /// The acceptable creation time that a refusal holds.
 pub(super) fn suggested_created_ms(problem: &Problem) -> Option<u64> {
-    problem.details.get(CREATED_MS)?.parse().ok()
+    match problem.hint {
+        Some(Hint::CreatedMs(created)) => Some(created),
+        _ => None,
+    }
 }
 
 /// What may be done now with a message that needs another creation time.

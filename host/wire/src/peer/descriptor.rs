@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ostraca_core::ids::{Incarnation, NodeId};
+use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{Member, Roles};
 use tokio_util::sync::CancellationToken;
 
@@ -105,8 +105,7 @@ impl PeerDescriptor {
             let text = format!("node {own} hashes with {ours:?}, node {name} with {theirs:?}");
             return Err((CloseCode::HashMismatch, text));
         }
-        let incarnation = theirs.incarnation.unwrap_or_default();
-        let incarnation = Incarnation { counter: incarnation.counter, nonce: incarnation.nonce };
+        let incarnation = theirs.incarnation.unwrap_or_default().into();
         Ok(PeerInfo {
             member: Member { node: name, incarnation },
             roles: roles(&theirs.roles),
@@ -174,7 +173,7 @@ impl SharedDescriptor {
 
 #[cfg(test)]
 mod tests {
-    use ostraca_core::ids::ClusterId;
+    use ostraca_core::ids::{ClusterId, Incarnation};
 
     use super::*;
 

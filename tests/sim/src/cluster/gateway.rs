@@ -273,9 +273,7 @@ impl World {
         let shard = shard_of(&envelope.id, self.shards);
         let hint = it.gateway.router.redirect_hint(shard, Epoch(envelope.route_epoch), &it.node.0);
         if hint.is_some() || !it.identity.roles.host {
-            let details = hint.as_ref().map(outcome::hint_details).unwrap_or_default();
-            let bounced = outcome::retryable_problem(codes::NOT_OWNER, "the shard is another's");
-            return Err(Problem { details, ..bounced });
+            return Err(outcome::not_owner("the shard is another's", hint.as_ref()));
         }
         let token = ReplyToken(0);
         let message =
