@@ -37,6 +37,8 @@ pub struct MessageContext {
     pub content_type: String,
     /// W3C trace context (`traceparent`); empty if there is none.
     pub traceparent: String,
+    /// W3C trace context (`tracestate`); empty if there is none.
+    pub tracestate: String,
     /// Milliseconds from the start of the turn to the sender's deadline; `None` without a deadline.
     pub remaining_ms: Option<u64>,
     /// The entity's version before this turn.

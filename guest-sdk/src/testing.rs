@@ -84,6 +84,7 @@ pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, Message
             principal: world.principal.clone(),
             content_type: "application/json".to_owned(),
             traceparent: String::new(),
+            tracestate: String::new(),
             remaining_ms: None,
             version: world.version,
         }

@@ -43,6 +43,7 @@ pub(crate) fn message() -> Option<MessageContext> {
         principal: message.principal,
         content_type: message.content_type,
         traceparent: message.traceparent,
+        tracestate: message.tracestate,
         remaining_ms: message.remaining_ms,
         version: message.version,
     })

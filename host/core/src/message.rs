@@ -73,6 +73,10 @@ pub struct MessageMetadata {
     pub content_type: Arc<str>,
     /// W3C trace context.
     pub traceparent: Arc<str>,
+    /// W3C trace context.
+    pub tracestate: Arc<str>,
+    /// The node whose gateway accepted it.
+    pub origin: Arc<str>,
 }
 
 /// How a message ended for one of its senders (R16).

@@ -98,7 +98,11 @@ impl Gateway {
         let node = parts.node.to_string();
         let gateway = Arc::new(Self {
             router: Mutex::new(Router::new(parts.route_settings, parts.shard_count)),
-            resolver: EnvelopeResolver::new(parts.clock.clone(), parts.timeout_limits),
+            resolver: EnvelopeResolver::new(
+                parts.node.0.clone(),
+                parts.clock.clone(),
+                parts.timeout_limits,
+            ),
             links: MessageLinks::new(parts.node, parts.dialer, parts.runtime, parts.unreachable),
             clock: parts.clock,
             types: parts.types,

@@ -13,12 +13,14 @@ use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
 
-/// Maximum number of interned content types and principals, and the maximum length of one in bytes. Beyond it,
-/// each message carries its own copy.
+/// Maximum number of interned content types, principals and nodes, and the maximum length of one in bytes. Beyond
+/// it, each message carries its own copy.
 const SHARED: (usize, usize) = (256, 128);
 
 /// Turns envelopes into messages.
 pub(crate) struct EnvelopeResolver {
+    /// This node.
+    node: Arc<str>,
     clock: Arc<ClusterClock>,
     pub(super) timeout_limits: TimeoutLimits,
     /// Interned strings in use: there are few, and otherwise each message would carry a copy.
@@ -26,8 +28,8 @@ pub(crate) struct EnvelopeResolver {
 }
 
 impl EnvelopeResolver {
-    pub(crate) fn new(clock: Arc<ClusterClock>, deadlines: TimeoutLimits) -> Self {
-        Self { clock, timeout_limits: deadlines, shared: Mutex::default() }
+    pub(crate) fn new(node: Arc<str>, clock: Arc<ClusterClock>, deadlines: TimeoutLimits) -> Self {
+        Self { node, clock, timeout_limits: deadlines, shared: Mutex::default() }
     }
 
     fn share(&self, text: &str) -> Arc<str> {
@@ -60,9 +62,20 @@ impl EnvelopeResolver {
         let context = MessageMetadata {
             principal: self.share(&envelope.principal),
             content_type: self.share(&envelope.content_type),
-            traceparent: envelope.traceparent.as_str().into(),
+            traceparent: own(&envelope.traceparent),
+            tracestate: own(&envelope.tracestate),
+            // Empty from a client: its gateway is this node.
+            origin: match envelope.origin.as_str() {
+                "" => self.node.clone(),
+                node => self.share(node),
+            },
         };
         let resolved = (entry.name.clone(), method, kind);
         Ok(Arc::new(envelope.to_message(token, session, resolved, (now, held), context)))
     }
+}
+
+/// A copy of a text that no other message is likely to have. Empty ones take no memory.
+fn own(text: &str) -> Arc<str> {
+    if text.is_empty() { Arc::default() } else { text.into() }
 }

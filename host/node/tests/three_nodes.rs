@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{COUNTER, config, counter, make};
-use ostraca_client::{CallError, Client};
+use ostraca_client::{CallError, CallOptions, Client};
 use ostraca_core::ids::Entity;
 use ostraca_node::config::Role;
 use ostraca_node::{InitializedCluster, JoinOptions, Node, NodeError, join};
@@ -171,6 +171,7 @@ async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
         owners(&through).await.keys().eq(["n1"]),
         "a node without the role `host` owns nothing"
     );
+    the_guest_sees_what_the_client_said_of_its_message(&through).await;
 
     let host = cluster.joined("h", &[Role::Host]).await;
     spread_over(&one, &["h", "n1"]).await;
@@ -191,6 +192,23 @@ async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
     let began = std::time::Instant::now();
     futures::join!(cluster.first.stop(GRACE), gateway.stop(GRACE), host.stop(GRACE));
     assert!(began.elapsed() < GRACE, "in good order, not by time-outs: {:?}", began.elapsed());
+}
+
+/// Also of a message that was forwarded.
+async fn the_guest_sees_what_the_client_said_of_its_message(client: &Client) {
+    let manifest = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
+    client.deploy(manifest, common::guest("misbehaving"), None).await.expect("deployed");
+    let options = CallOptions {
+        content_type: "text/x-note".into(),
+        traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
+        tracestate: "congo=t61rcWkgMzE".into(),
+        ..CallOptions::default()
+    };
+    let entity = Entity { entity_type: "misbehaving".into(), id: "e".into() };
+    let reply = client.session().send(&entity, "envelope", "", &options).await.expect("a reply");
+    let CallOptions { content_type, traceparent, tracestate, .. } = &options;
+    let expected = format!("[{content_type:?},{traceparent:?},{tracestate:?}]");
+    assert_eq!(std::str::from_utf8(&reply.body), Ok(&*expected));
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -216,6 +216,6 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
             ),
         }
     };
-    entity.log.failed(&failure, backtrace.as_deref());
+    entity.log_failure(&failure, backtrace.as_deref());
     failure
 }

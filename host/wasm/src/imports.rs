@@ -43,6 +43,7 @@ struct WitMessage {
     #[component(name = "content-type")]
     content_type: Arc<str>,
     traceparent: Arc<str>,
+    tracestate: Arc<str>,
     #[component(name = "remaining-ms")]
     remaining_ms: Option<u64>,
     version: u64,
@@ -88,6 +89,7 @@ fn context(linker: &mut Linker<InstanceData>) -> Result<()> {
             principal: message.principal.clone(),
             content_type: message.content_type.clone(),
             traceparent: message.traceparent.clone(),
+            tracestate: message.tracestate.clone(),
             remaining_ms: message
                 .remaining
                 .map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),

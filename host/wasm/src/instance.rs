@@ -181,7 +181,7 @@ impl Instance {
             Ok(Err(error)) => Err(explain(&error, stage, self.store.data_mut())),
             Err(fault) => {
                 let failure = fault.to_failure(stage, self.program.limits());
-                self.store.data().log.failed(&failure, None);
+                self.store.data().log_failure(&failure, None);
                 Err(failure)
             }
         }
@@ -229,7 +229,7 @@ impl Instance {
 
     /// For failures in what the guest returned. A call that failed has been logged already.
     fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
-        self.store.data().log.failed(&failure, None);
+        self.store.data().log_failure(&failure, None);
         self.fail(failure)
     }
 

@@ -9,7 +9,7 @@ use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
 use crate::wasi::Wasi;
-use crate::{InstanceLimits, MessageContext, MessageKind, StateSource};
+use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
 /// What the guest is being called for, which decides what it may do.
 pub(crate) enum Phase {
@@ -64,6 +64,15 @@ impl InstanceData {
             memory: 0,
             tables: 0,
         }
+    }
+
+    /// Logs a failed call, and which message it handled, if any.
+    pub(crate) fn log_failure(&self, failure: &Failure, backtrace: Option<&str>) {
+        let message = match &self.phase {
+            Phase::Message(message) => Some(&**message),
+            _ => None,
+        };
+        self.log.failed(failure, backtrace, message);
     }
 
     /// Returns the state; `None` while it has not been loaded.

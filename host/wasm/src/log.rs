@@ -4,10 +4,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::text::{one_line, printable};
-use crate::{EntityIdentity, Failure, InstanceLimits};
+use crate::{EntityIdentity, Failure, InstanceLimits, MessageContext};
 
 /// The `tracing` target of guests' lines.
 pub const TARGET: &str = "ostraca::guest";
+
+/// The most bytes of a message's trace context in a line. W3C's version 00 has 55.
+const MAX_TRACEPARENT_BYTES: usize = 64;
 
 /// The level of a line. Most variants are only constructed by lifting them from a guest, which the compiler does not
 /// see.
@@ -81,12 +84,23 @@ impl GuestLog {
 
     /// Logs the one line about a failed call, whatever failed. Not limited in rate, since each failure ends an
     /// instance.
-    pub(crate) fn failed(&self, failure: &Failure, backtrace: Option<&str>) {
+    pub(crate) fn failed(
+        &self,
+        failure: &Failure,
+        backtrace: Option<&str>,
+        message: Option<&MessageContext>,
+    ) {
         let EntityIdentity { namespace, entity_type, id, revision } = &self.identity;
         // Function names come from the component and ids from clients, so both must be made printable.
         let (id, backtrace) = (printable(id), one_line(backtrace.unwrap_or_default()));
-        let message = &failure.message;
-        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, %backtrace, "{message}");
+        let text = &failure.message;
+        let (principal, origin, traceparent) = message.map_or(("", "", ""), |message| {
+            (&*message.principal, &*message.origin, &*message.traceparent)
+        });
+        // The client chose it.
+        let traceparent =
+            printable(&traceparent[..traceparent.floor_char_boundary(MAX_TRACEPARENT_BYTES)]);
+        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, principal, origin, %traceparent, %backtrace, "{text}");
     }
 
     fn admit(&self) -> bool {

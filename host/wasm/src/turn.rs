@@ -101,6 +101,10 @@ pub struct MessageContext {
     pub content_type: Arc<str>,
     /// W3C trace context (`traceparent`); empty if there is none.
     pub traceparent: Arc<str>,
+    /// W3C trace context (`tracestate`); empty if there is none.
+    pub tracestate: Arc<str>,
+    /// The node whose gateway accepted it, for logs: the guest does not see it.
+    pub origin: Arc<str>,
     /// Time from the start of the turn to the sender's deadline; `None` without a deadline.
     pub remaining: Option<Duration>,
     /// The entity's version before this turn.

@@ -51,7 +51,8 @@ struct PartialForwardedMessage {
     envelope: Option<PartialEnvelope>,
 }
 
-/// Decodes the envelope of a client's frame, without a principal, which comes from the certificate.
+/// Decodes the envelope of a client's frame, without what nodes fill in: the principal, which comes from the
+/// certificate, and the origin.
 ///
 /// # Errors
 ///
@@ -82,8 +83,8 @@ pub fn decode_client_message(
     if let Some(problem) = validate_envelope(&envelope, limits.max_message) {
         return alone(envelope.sequence, problem);
     }
-    // The principal comes from the certificate.
     envelope.principal.clear();
+    envelope.origin.clear();
     Ok(envelope)
 }
 

@@ -41,7 +41,7 @@ async fn each_message_is_answered_under_its_tag() {
             {
                 assert_eq!((tag, reply.sequence), (expected, expected));
                 assert_eq!(&reply.body[..], tag.to_be_bytes());
-                assert_eq!(reply.content_type, "client/alice by one#1");
+                assert_eq!(reply.content_type, "client/alice by one#1 at one");
             }
         }
         assert_eq!(messages.in_flight(), 0);

@@ -141,6 +141,8 @@ async fn turn(
         principal: "bench".into(),
         content_type: "application/json".into(),
         traceparent: "".into(),
+        tracestate: "".into(),
+        origin: "".into(),
         remaining: None,
         version: 1,
     };

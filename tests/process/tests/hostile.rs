@@ -166,7 +166,15 @@ async fn guest_texts_are_truncated_and_forge_nothing() {
             assert!(!error.contains(['\u{1b}', '\r', '\u{7}', '\0', '\u{202e}']), "{error:?}");
         }
     }
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let options = CallOptions {
+        traceparent: format!("{trace}\n2026-01-01T00:00:00Z forged{}", "x".repeat(10_000)),
+        ..CallOptions::default()
+    };
+    session.send(&Entity::new("misbehaving", "e"), "control", "\"panic\"", &options).await.ok();
     let log = world.node.log();
+    let line = log.lines().find(|line| line.contains(trace)).expect("a failure names its trace");
+    assert!(line.contains("origin=\"n1\" ") && line.len() < 4_000, "{line}");
     assert!(log.contains("forged: all is well"), "the log has what they said");
     assert!(!log.lines().any(|line| line.starts_with("2026-01-01T00:00:00Z")), "a forged line");
     assert!(!log.contains(['\r', '\u{7}', '\0', '\u{202e}']), "characters that nobody wrote");

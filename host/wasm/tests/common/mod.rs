@@ -118,6 +118,8 @@ fn context(kind: MessageKind) -> MessageContext {
         principal: "alice".into(),
         content_type: "application/json".into(),
         traceparent: "".into(),
+        tracestate: "".into(),
+        origin: "".into(),
         remaining: None,
         version: 11,
     }

@@ -305,7 +305,14 @@ impl<S: ForwardedMessageHandler> StreamHandler for ForwardedStream<'_, S> {
     type Frame = ForwardedReply;
 
     fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), InvalidFrame> {
-        validate::decode_forwarded_message(frame, self.peer.limits.max_message)
+        let (tag, mut envelope) =
+            validate::decode_forwarded_message(frame, self.peer.limits.max_message)?;
+        // The origin is the node that the link's certificate names, whatever the envelope says.
+        let node = &*self.peer.member.node.0;
+        if envelope.origin != node {
+            node.clone_into(&mut envelope.origin);
+        }
+        Ok((tag, envelope))
     }
 
     fn encode(&self, tag: u64, reply: Reply) -> ForwardedReply {

@@ -83,8 +83,8 @@ impl ForwardedMessageHandler for Streams {
                     request.ticket.reply(Reply { outcome, kind, body, ..Reply::default() });
                 }
                 _ => {
-                    let Envelope { body, principal, .. } = request.envelope;
-                    let content_type = format!("{principal} by {}", peer.member);
+                    let Envelope { body, principal, origin, .. } = request.envelope;
+                    let content_type = format!("{principal} by {} at {origin}", peer.member);
                     let outcome = Outcome::Result.into();
                     request.ticket.reply(Reply { outcome, content_type, body, ..Reply::default() });
                 }
@@ -273,7 +273,8 @@ pub(crate) fn forward(tag: u64, method: &str, body: &[u8]) -> Forward {
     let envelope = Envelope {
         session: vec![9; 16].into(),
         principal: "client/alice".into(),
-        origin: "one".into(),
+        // Not so: the link's certificate names another.
+        origin: "nine".into(),
         hops: 1,
         route_epoch: 3,
         ..envelope(tag, method, body)

@@ -214,6 +214,14 @@ impl Misbehaving {
             .unwrap_or_default();
         (identity.entity_type, identity.id, principal, sequence, version)
     }
+
+    /// The message's content type, traceparent and tracestate, as the host passes them.
+    #[message]
+    pub fn envelope(&self) -> (String, String, String) {
+        context::current_message()
+            .map(|message| (message.content_type, message.traceparent, message.tracestate))
+            .unwrap_or_default()
+    }
 }
 
 fn recurse(depth: u64) -> u64 {
