@@ -42,10 +42,10 @@ pub(crate) async fn run(global: &Global, args: &Rebalance) -> Result<Exit, Failu
     } else if last.planned == 0 {
         output::line("nothing had to be moved");
     } else {
-        output::line(&format!("{} of {} shards were moved", last.moved, last.planned));
+        output::line(&format!("moved {} of {} shards", last.moved, last.planned));
         if last.failed > 0 {
             output::line(&format!(
-                "{} were not moved; the manager retries (`ostraca events` shows why)",
+                "not moved yet: {}; the manager retries (`ostraca events` shows why)",
                 last.failed
             ));
         }
