@@ -1,4 +1,5 @@
-//! What checks a change: the workflow of the hosted CI only calls `.ci/run`, and `.ci/run` cannot miss a failure.
+//! What checks a change: the workflow of the hosted CI only calls `.ci/run` and `.ci/install`, and `.ci/run` cannot miss a
+//! failure.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,13 +25,16 @@ fn keys(map: &Yaml) -> BTreeSet<&str> {
     map.as_hash().expect("a map").keys().map(|key| key.as_str().expect("a text")).collect()
 }
 
-fn steps(workflow: &Yaml) -> &[Yaml] {
-    workflow["jobs"]["ci"]["steps"].as_vec().expect("the steps")
+/// Each job, and the one command that it runs.
+const JOBS: [(&str, &str); 2] = [("ci", "bash .ci/run"), ("install", "bash .ci/install")];
+
+fn steps<'a>(workflow: &'a Yaml, job: &str) -> &'a [Yaml] {
+    workflow["jobs"][job]["steps"].as_vec().expect("the steps")
 }
 
-/// The inputs of the step that uses this action.
-fn inputs<'a>(workflow: &'a Yaml, action: &str) -> &'a Yaml {
-    let mut used = steps(workflow).iter().filter(|step| {
+/// The inputs of the job's step that uses this action.
+fn inputs<'a>(workflow: &'a Yaml, job: &str, action: &str) -> &'a Yaml {
+    let mut used = steps(workflow, job).iter().filter(|step| {
         step["uses"].as_str().is_some_and(|it| it.split('@').next() == Some(action))
     });
     let step = used.next().unwrap_or_else(|| panic!("{action} is not used"));
@@ -39,23 +43,28 @@ fn inputs<'a>(workflow: &'a Yaml, action: &str) -> &'a Yaml {
 }
 
 #[test]
-fn the_workflow_runs_ci_run_and_nothing_of_its_own() {
+fn the_workflow_runs_the_scripts_and_nothing_of_its_own() {
     let workflow = workflow();
-    assert_eq!(keys(&workflow["jobs"]), ["ci"].into());
-    // No `if`, no `env`, no `continue-on-error`: nothing that changes what .ci/run does or how it ends.
-    assert_eq!(keys(&workflow["jobs"]["ci"]), ["runs-on", "timeout-minutes", "steps"].into());
-    let mut commands = Vec::new();
-    for step in steps(&workflow) {
-        match step["run"].as_str() {
-            Some(command) => {
-                assert_eq!(keys(step), ["run"].into());
-                commands.push(command);
+    assert_eq!(keys(&workflow["jobs"]), JOBS.map(|(job, _)| job).into());
+    for (job, script) in JOBS {
+        // No `if`, no `env`, no `continue-on-error`: nothing that changes what a script does or how it ends.
+        assert_eq!(keys(&workflow["jobs"][job]), ["runs-on", "timeout-minutes", "steps"].into());
+        let mut commands = Vec::new();
+        for step in steps(&workflow, job) {
+            match step["run"].as_str() {
+                Some(command) => {
+                    assert_eq!(keys(step), ["run"].into());
+                    commands.push(command);
+                }
+                None => assert_eq!(keys(step), ["uses", "with"].into()),
             }
-            None => assert_eq!(keys(step), ["uses", "with"].into()),
         }
+        assert_eq!(commands, [script]);
+        let last = steps(&workflow, job).last().expect("a step");
+        assert_eq!(last["run"].as_str(), Some(script));
+        let file = artifacts::root().join(script.strip_prefix("bash ").expect("a script"));
+        assert!(file.exists(), "{file:?}");
     }
-    assert_eq!(commands, ["bash .ci/run"]);
-    assert_eq!(steps(&workflow).last().expect("a step")["run"].as_str(), Some("bash .ci/run"));
 }
 
 #[test]
@@ -75,26 +84,34 @@ fn the_workflow_has_a_timeout_and_least_permissions() {
     }
     assert_eq!(keys(&workflow["permissions"]), ["contents"].into());
     assert_eq!(workflow["permissions"]["contents"].as_str(), Some("read"));
-    assert_eq!(workflow["jobs"]["ci"]["timeout-minutes"].as_i64(), Some(90));
+    for (job, _) in JOBS {
+        assert_eq!(workflow["jobs"][job]["timeout-minutes"].as_i64(), Some(90));
+    }
 }
 
 #[test]
 fn the_workflow_checks_out_history_and_caches_by_lock_file() {
     let workflow = workflow();
-    let checkout = inputs(&workflow, "actions/checkout");
-    assert_eq!(checkout["fetch-depth"].as_i64(), Some(0));
-    assert_eq!(checkout["persist-credentials"].as_bool(), Some(false));
-    let cache = inputs(&workflow, "actions/cache");
-    let paths: BTreeSet<_> = cache["path"].as_str().expect("paths").lines().collect();
-    let expected = ["~/.cargo/registry/index", "~/.cargo/registry/cache", "target"];
-    assert_eq!(paths, expected.into());
-    assert!(cache["key"].as_str().expect("a key").contains("hashFiles('Cargo.lock'"));
+    let mut cached = BTreeSet::new();
+    for (job, _) in JOBS {
+        let checkout = inputs(&workflow, job, "actions/checkout");
+        assert_eq!(checkout["fetch-depth"].as_i64(), Some(0));
+        assert_eq!(checkout["persist-credentials"].as_bool(), Some(false));
+        let cache = inputs(&workflow, job, "actions/cache");
+        let paths: BTreeSet<_> = cache["path"].as_str().expect("paths").lines().collect();
+        let expected = ["~/.cargo/registry/index", "~/.cargo/registry/cache", "target"];
+        assert_eq!(paths, expected.into());
+        let key = cache["key"].as_str().expect("a key");
+        assert!(key.contains("hashFiles('Cargo.lock'"));
+        assert!(cached.insert(key), "the jobs build different things");
+    }
 }
 
 #[test]
 fn actions_are_pinned_to_commits() {
     let workflow = workflow();
-    for action in steps(&workflow).iter().filter_map(|step| step["uses"].as_str()) {
+    let steps = JOBS.iter().flat_map(|(job, _)| steps(&workflow, job));
+    for action in steps.filter_map(|step| step["uses"].as_str()) {
         let (name, commit) = action.split_once('@').expect("a version");
         assert!(name.starts_with("actions/"), "{name} has an unknown author");
         let hexadecimal = commit.bytes().all(|byte| byte.is_ascii_hexdigit());
