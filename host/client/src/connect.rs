@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::identity::{Identity, TrustRoot};
+use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, keep_up};
 use ostraca_wire::{Error, Limits};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -20,10 +21,9 @@ use crate::gateway_switch::SharedSwitchTimer;
 use crate::profile::{Profile, ProfileError};
 use crate::session::{Session, Shared};
 
-/// The first pause before a reconnect; doubled each time.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// The longest pause.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The pauses before a reconnect.
+const RECONNECT: BackoffPolicy =
+    BackoffPolicy { first: Duration::from_millis(50), longest: Duration::from_secs(2) };
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -136,22 +136,20 @@ impl Client {
         let (identity, trust) = profile.credentials()?;
         let mut dialers = Dialers { identity, trust, options, v4: None, v6: None };
         let link = dialers.connect_any(&profile.addresses, None).await?;
-        info!(node = %link.hello().node, address = %link.address(), "connected");
         let clock = Arc::new(ClusterClock::default());
-        clock.advance_to(link.hello().cluster_time_ms);
-        let state = ConnectionState { connection: Some(link), last: None };
-        let (publish, links) = watch::channel(state);
+        let (publish, links) = watch::channel(ConnectionState::default());
         let (tasks, cancel) = (TaskTracker::new(), CancellationToken::new());
         let switch_timer = Arc::new(SharedSwitchTimer::new(dialers.options.stall_timeout));
-        let keeper = ConnectionTask {
+        let keeper = ConnectionKeeper {
             dialers: dialers.clone(),
             addresses: profile.addresses.clone(),
             clock: Arc::clone(&clock),
             switch_timer: Arc::clone(&switch_timer),
             publish,
         };
-        let keeper = keeper.run(cancel.clone());
-        tasks.spawn(keeper);
+        keeper.connected(&link);
+        let kept = keep_up(Some(link), RECONNECT, keeper);
+        tasks.spawn(cancel.clone().run_until_cancelled_owned(kept));
         Ok(Self { profile, connection: links, tasks, cancel, dialers, clock, switch_timer })
     }
 
@@ -204,8 +202,8 @@ impl Drop for Client {
     }
 }
 
-/// Keeps up a client's connection.
-struct ConnectionTask {
+/// Keeps up a client's connection. Publishes each new one, and `None` in between.
+struct ConnectionKeeper {
     dialers: Dialers,
     addresses: Vec<String>,
     clock: Arc<ClusterClock>,
@@ -213,71 +211,62 @@ struct ConnectionTask {
     publish: watch::Sender<ConnectionState>,
 }
 
-impl ConnectionTask {
-    /// Keeps up a connection until cancelled. Publishes each new one, and `None` in between.
-    async fn run(mut self, cancel: CancellationToken) {
-        let mut wait = FIRST_WAIT;
-        loop {
-            let link = self.publish.borrow().connection.clone();
-            let last = match link {
-                Some(link) => {
-                    let why = tokio::select! {
-                        () = cancel.cancelled() => return,
-                        () = self.switch_timer.switch_due.notified() => {
-                            tokio::select! {
-                                () = cancel.cancelled() => return,
-                                () = self.switch_gateway(&link) => continue,
-                            }
-                        }
-                        why = link.closed() => why,
-                    };
-                    info!(node = %link.hello().node, error = %why, "the connection was closed");
-                    why.to_string()
-                }
-                None => {
-                    let connected = tokio::select! {
-                        () = cancel.cancelled() => return,
-                        connected = self.dialers.connect_any(&self.addresses, None) => connected,
-                    };
-                    match connected {
-                        Ok(link) => {
-                            wait = FIRST_WAIT;
-                            self.connected(link);
-                            continue;
-                        }
-                        Err(error) => {
-                            debug!(%error, "not connected");
-                            error.to_string()
-                        }
+impl Reconnect for ConnectionKeeper {
+    type Link = ClientConnection;
+    type Error = ConnectError;
+
+    async fn connect(&mut self) -> Result<ClientConnection, ConnectError> {
+        let link = self.dialers.connect_any(&self.addresses, None).await?;
+        self.connected(&link);
+        Ok(link)
+    }
+
+    async fn serve(&mut self, mut link: ClientConnection) {
+        let why = loop {
+            tokio::select! {
+                why = link.closed() => break why,
+                () = self.switch_timer.switch_due.notified() => {
+                    if let Some(other) = self.other_gateway(&link).await {
+                        self.connected(&other);
+                        std::mem::replace(&mut link, other).close();
                     }
                 }
-            };
-            self.publish
-                .send_replace(ConnectionState { connection: None, last: Some(last.into()) });
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = tokio::time::sleep(wait.mul_f64(0.5 + rand::random::<f64>() / 2.0)) => {}
             }
-            wait = (wait * 2).min(LONGEST_WAIT);
-        }
+        };
+        info!(node = %link.hello().node, error = %why, "the connection was closed");
+        self.not_connected(why.to_string());
     }
 
-    fn connected(&self, link: ClientConnection) {
+    fn failed(&mut self, error: ConnectError) {
+        debug!(%error, "not connected");
+        self.not_connected(error.to_string());
+    }
+}
+
+impl ConnectionKeeper {
+    fn connected(&self, link: &ClientConnection) {
         info!(node = %link.hello().node, address = %link.address(), "connected");
         self.clock.advance_to(link.hello().cluster_time_ms);
-        self.publish.send_replace(ConnectionState { connection: Some(link), last: None });
+        let state = ConnectionState { connection: Some(link.clone()), last: None };
+        self.publish.send_replace(state);
     }
 
-    /// Switches to another node if one accepts this client; otherwise stays.
-    async fn switch_gateway(&mut self, link: &ClientConnection) {
+    fn not_connected(&self, why: String) {
+        self.publish.send_replace(ConnectionState { connection: None, last: Some(why.into()) });
+    }
+
+    /// Another node that accepts this client, if there is one.
+    async fn other_gateway(&mut self, link: &ClientConnection) -> Option<ClientConnection> {
         match self.dialers.connect_any(&self.addresses, Some(link.address())).await {
             Ok(other) => {
                 let (node, to) = (&link.hello().node, &other.hello().node);
                 info!(%node, %to, "gateway makes no progress, switching to another one");
-                self.connected(other);
-                link.close();
+                Some(other)
             }
-            Err(error) => debug!(%error, "no other gateway reachable, keeping the connection"),
+            Err(error) => {
+                debug!(%error, "no other gateway reachable, keeping the connection");
+                None
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::{self, Outcome, Problem};
+use ostraca_wire::reconnect::{Backoff, BackoffPolicy};
 use ostraca_wire::{Error, decode_error_message, problem};
 use prost::Message as _;
 use tokio::sync::watch;
@@ -23,10 +24,9 @@ use crate::session::{Shared, Waiter};
 
 /// Bytes that are encoded ahead of what QUIC accepts.
 const AHEAD: usize = 256 << 10;
-/// The first pause between two attempts to open the session's stream.
-const REOPEN: Duration = Duration::from_millis(20);
-/// The longest pause, when streams keep breaking.
-const REOPEN_LONGEST: Duration = Duration::from_secs(1);
+/// The pauses between attempts to open the session's stream, when streams keep breaking.
+const REOPEN: BackoffPolicy =
+    BackoffPolicy { first: Duration::from_millis(20), longest: Duration::from_secs(1) };
 
 struct Stream {
     writer: FrameWriter,
@@ -42,7 +42,7 @@ pub(crate) async fn drive(
 ) {
     let mut ledger = Ledger::new(shared.id, next, rand::random());
     let mut stream: Option<Stream> = None;
-    let mut reopen = REOPEN;
+    let mut reopen = Backoff::new(REOPEN);
     let mut not_before = Instant::now();
     loop {
         let now = Instant::now();
@@ -71,7 +71,7 @@ pub(crate) async fn drive(
             () = sleep(wake) => Ok(()),
             happened = exchange(&mut stream, &mut ledger, &shared, &switch_timer) => happened.map(|replied| {
                 if replied {
-                    reopen = REOPEN;
+                    reopen.reset();
                 }
             }),
             opened = open(&shared, &mut links, not_before), if stream.is_none() => {
@@ -86,8 +86,7 @@ pub(crate) async fn drive(
             info!(%error, session = %shared.id, "session stream failed");
             stream = None;
             ledger.connection_lost();
-            not_before = Instant::now() + reopen;
-            reopen = (reopen * 2).min(REOPEN_LONGEST);
+            not_before = Instant::now() + reopen.next_pause();
         }
     }
     shared.inbox().admission.close();

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::ControlMessage;
 use ostraca_core::rows::Member;
-use ostraca_gateway::dial::{self, Backoff};
 use ostraca_wire::peer::rpc_client::RpcClient;
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink, StreamKind};
+use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, connect_first, keep_up};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -62,61 +62,65 @@ impl ControlLinks {
             // Outdated news must not discard what waits for the current link.
             return;
         }
-        let (words, outgoing) = mpsc::channel(QUEUE);
+        let (outbox, outgoing) = mpsc::channel(QUEUE);
         let stop = CancellationToken::new();
-        let (dialer, to) = (self.dialer.clone(), member.node.clone());
-        let keeping = keep(dialer, to, addresses.clone(), outgoing);
-        tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+        let keeper = Keeper {
+            dialer: self.dialer.clone(),
+            to: member.node.clone(),
+            addresses: addresses.clone(),
+            outgoing,
+        };
+        let kept = keep_up(None, BackoffPolicy::PEERS, keeper);
+        tokio::spawn(stop.clone().run_until_cancelled_owned(kept));
         let (member, _keeper) = (member.clone(), stop.drop_guard());
-        let link = ControlLink { member, addresses, outbox: words, _keeper };
+        let link = ControlLink { member, addresses, outbox, _keeper };
         self.links.insert(link.member.node.clone(), link);
     }
 }
 
-async fn keep(
+/// Maintains one link.
+struct Keeper {
     dialer: PeerDialer,
     to: NodeId,
     addresses: Vec<String>,
-    mut outgoing: mpsc::Receiver<Bytes>,
-) {
-    let mut pause = Backoff::default();
-    loop {
-        match connect(&dialer, &to, &addresses).await {
-            Ok((calls, link)) => {
-                pause.reset();
-                loop {
-                    tokio::select! {
-                        _ = link.closed() => break,
-                        () = calls.closed() => break,
-                        words = outgoing.recv() => match words {
-                            // It is sent now; delivery is not tracked.
-                            Some(words) if message::version(&words) <= link.info.version => {
-                                drop(calls.call(words));
-                            }
-                            Some(_) => tracing::debug!(
-                                node = %to,
-                                "control message not sent: the node's release does not support it"
-                            ),
-                            None => return,
-                        },
-                    }
-                }
-            }
-            Err(error) => tracing::debug!(%error, node = %to, "no control link"),
-        }
-        pause.wait().await;
-    }
+    outgoing: mpsc::Receiver<Bytes>,
 }
 
-async fn connect(
-    dialer: &PeerDialer,
-    to: &NodeId,
-    addresses: &[String],
-) -> Result<(RpcClient, PeerLink), String> {
-    dial::connect_first(addresses, async |address| {
-        let link = dialer.connect(address, Alpn::Control, Some(to.clone())).await?;
-        let calls = link.open_rpc(StreamKind::Control).await?;
-        Ok((calls, link))
-    })
-    .await
+impl Reconnect for Keeper {
+    type Link = (RpcClient, PeerLink);
+    type Error = String;
+
+    async fn connect(&mut self) -> Result<Self::Link, String> {
+        connect_first(&self.addresses, async |address| {
+            let link = self.dialer.connect(address, Alpn::Control, Some(self.to.clone())).await?;
+            let calls = link.open_rpc(StreamKind::Control).await?;
+            Ok((calls, link))
+        })
+        .await
+    }
+
+    async fn serve(&mut self, (calls, link): Self::Link) {
+        loop {
+            tokio::select! {
+                _ = link.closed() => return,
+                () = calls.closed() => return,
+                message = self.outgoing.recv() => match message {
+                    // It is sent now; delivery is not tracked.
+                    Some(body) if message::version(&body) <= link.info.version => {
+                        drop(calls.call(body));
+                    }
+                    Some(_) => tracing::debug!(
+                        node = %self.to,
+                        "control message not sent: the node's release does not support it"
+                    ),
+                    // The link is being dropped, and this task with it.
+                    None => std::future::pending().await,
+                },
+            }
+        }
+    }
+
+    fn failed(&mut self, error: String) {
+        tracing::debug!(%error, node = %self.to, "no control link");
+    }
 }

@@ -10,7 +10,6 @@
 //! to answer it, which can be sent to any node any number of times. Each time that it is handed to a worker of this node,
 //! it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
-pub mod dial;
 mod forwarded;
 mod links;
 mod pending_message;

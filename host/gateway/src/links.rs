@@ -12,12 +12,12 @@ use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::peer::forwarding::{Forward, MessageLink, ReplyHandler, UnansweredMessages};
 use ostraca_wire::peer::{Alpn, PeerDialer, PeerLink};
 use ostraca_wire::proto::{Problem, Reply};
+use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, connect_first, keep_up};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, UnreachableSink, lock};
-use crate::dial::{self, Backoff};
 pub use inspect::InspectTargets;
 
 /// How long a node may be unreachable before the manager is told (S12).
@@ -133,8 +133,10 @@ impl MessageLinks {
             state: state.clone(),
             gateway,
             unreachable: self.unreachable.clone(),
+            down_since: Instant::now(),
         };
-        self.runtime.spawn(stop.clone().run_until_cancelled_owned(keeper.run()));
+        let kept = keep_up(None, BackoffPolicy::PEERS, keeper);
+        self.runtime.spawn(stop.clone().run_until_cancelled_owned(kept));
         let route = PeerRoute { member: member.clone(), state, _keeper: stop.drop_guard() };
         ways.insert(member.node.clone(), route);
     }
@@ -164,46 +166,17 @@ struct Keeper {
     state: Arc<PeerState>,
     gateway: Weak<Gateway>,
     unreachable: UnreachableSink,
+    /// When the link broke, or when the manager was last told so.
+    down_since: Instant,
 }
 
-impl Keeper {
-    async fn run(self) {
-        let mut pause = Backoff::default();
-        let mut since = Instant::now();
-        loop {
-            match self.connect().await {
-                Ok((link, peer)) => {
-                    pause.reset();
-                    tracing::debug!(node = %self.member, "linked");
-                    *lock(&self.state.link) =
-                        Some(ActiveLink { messages: link.clone(), peer: peer.clone() });
-                    // The stream may end alone, while the connection stays up.
-                    tokio::select! {
-                        _ = peer.closed() => {}
-                        () = link.closed() => {}
-                    }
-                    *lock(&self.state.down) = Instant::now();
-                    *lock(&self.state.link) = None;
-                    peer.close();
-                    // In-flight messages are reported as lost before the next link accepts anything.
-                    link.closed().await;
-                    since = Instant::now();
-                }
-                Err(error) => {
-                    tracing::debug!(%error, node = %self.member, "no link");
-                    if since.elapsed() >= UNREACHABLE_AFTER {
-                        since = Instant::now();
-                        (self.unreachable)(self.member.node.clone());
-                    }
-                }
-            }
-            pause.wait().await;
-        }
-    }
+impl Reconnect for Keeper {
+    type Link = (Arc<MessageLink>, PeerLink);
+    type Error = String;
 
-    async fn connect(&self) -> Result<(Arc<MessageLink>, PeerLink), String> {
+    async fn connect(&mut self) -> Result<Self::Link, String> {
         let addresses = lock(&self.state.addresses).clone();
-        dial::connect_first(&addresses, async |address| {
+        connect_first(&addresses, async |address| {
             let node = Some(self.member.node.clone());
             let peer = self.dialer.connect(address, Alpn::Bulk, node).await?;
             let sink = Sink { member: self.member.clone(), gateway: self.gateway.clone() };
@@ -211,6 +184,30 @@ impl Keeper {
             Ok((Arc::new(link), peer))
         })
         .await
+    }
+
+    async fn serve(&mut self, (link, peer): Self::Link) {
+        tracing::debug!(node = %self.member, "linked");
+        *lock(&self.state.link) = Some(ActiveLink { messages: link.clone(), peer: peer.clone() });
+        // The stream may end alone, while the connection stays up.
+        tokio::select! {
+            _ = peer.closed() => {}
+            () = link.closed() => {}
+        }
+        *lock(&self.state.down) = Instant::now();
+        *lock(&self.state.link) = None;
+        peer.close();
+        // In-flight messages are reported as lost before the next link accepts anything.
+        link.closed().await;
+        self.down_since = Instant::now();
+    }
+
+    fn failed(&mut self, error: String) {
+        tracing::debug!(%error, node = %self.member, "no link");
+        if self.down_since.elapsed() >= UNREACHABLE_AFTER {
+            self.down_since = Instant::now();
+            (self.unreachable)(self.member.node.clone());
+        }
     }
 }
 

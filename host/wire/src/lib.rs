@@ -32,6 +32,7 @@ mod message_stream;
 pub mod outcome;
 pub mod peer;
 pub mod private_file;
+pub mod reconnect;
 pub mod server;
 pub mod tls;
 pub mod validate;

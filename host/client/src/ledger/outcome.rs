@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use ostraca_wire::proto::{self, MessageKind, Outcome, Problem};
+use ostraca_wire::reconnect::BackoffPolicy;
 
 use super::{Ledger, Mutation, State};
 use crate::call::{CallError, Reply};
 
-/// The first pause before a retry; doubled each time.
-const FIRST_WAIT: Duration = Duration::from_millis(10);
-/// The longest pause, unless a node asks for more.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The pauses before retries, unless a node asks for longer ones.
+const RETRY: BackoffPolicy =
+    BackoffPolicy { first: Duration::from_millis(10), longest: Duration::from_secs(1) };
 
 /// Codes that no further copy can improve on: what ran can no longer be found out. (`superseded` says that this
 /// copy did not run, which is proof if it was the only one.)
@@ -135,10 +135,8 @@ impl<W> Ledger<W> {
     pub(super) fn schedule_retry(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
-        let full = FIRST_WAIT.saturating_mul(1 << call.attempts.min(10)).min(LONGEST_WAIT);
-        // Between half of it and all of it, and never before the time that the node asked for.
-        let wait =
-            full.mul_f64(0.5 + noise / 2.0).max(Duration::from_millis(problem.retry_after_ms));
+        let asked = Duration::from_millis(problem.retry_after_ms);
+        let wait = RETRY.pause(call.attempts, noise).max(asked);
         call.attempts += 1;
         let due = now + wait;
         if due >= call.message.deadline {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
 use ostraca_store::{StoreError, StoreIdentity};
+use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, keep_up};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -228,50 +229,56 @@ impl ClientContext {
     }
 }
 
-impl Driver {
-    /// Runs until the store is dropped.
-    pub async fn run(mut self) {
-        let stop = self.stop.clone();
-        // May be dropped at any point: it would only finish a link that nobody will use.
-        stop.run_until_cancelled(self.work()).await;
-        let gone = StoreError::Unavailable("store client dropped".into());
-        if let State::Up(link) = std::mem::replace(&mut *self.shared.state(), State::Down(gone)) {
-            link.channel.close();
-        }
+/// The driver at work. Its links are nobody else's.
+struct Keeper(Driver);
+
+impl Reconnect for Keeper {
+    type Link = Arc<Link>;
+    type Error = ConnectFailure;
+
+    async fn connect(&mut self) -> Result<Arc<Link>, ConnectFailure> {
+        let link = self.0.link().await?;
+        tracing::info!(link = link.number, "store reachable again");
+        self.0.shared.set(State::Up(link.clone()));
+        Ok(link)
     }
 
-    async fn work(&mut self) {
-        loop {
-            let up = match &*self.shared.state() {
-                State::Up(link) => Some(link.clone()),
-                State::Down(_) => None,
-            };
-            if let Some(link) = up {
-                self.supervise(&link).await;
+    async fn serve(&mut self, link: Arc<Link>) {
+        self.0.supervise(&link).await;
+    }
+
+    fn failed(&mut self, error: ConnectFailure) {
+        self.0.shared.set(State::Down(match error {
+            ConnectFailure::Transient(why) => {
+                tracing::debug!(%why, "store unreachable");
+                StoreError::Unavailable(why)
             }
-            let mut pause = self.shared.options.backoff;
-            loop {
-                sleep(pause).await;
-                let why = match self.link().await {
-                    Ok(link) => {
-                        tracing::info!(link = link.number, "store reachable again");
-                        self.shared.set(State::Up(link));
-                        break;
-                    }
-                    Err(ConnectFailure::Transient(why)) => {
-                        tracing::debug!(%why, "store unreachable");
-                        StoreError::Unavailable(why)
-                    }
-                    Err(ConnectFailure::Refused(why)) => {
-                        if self.shared.verifier.record_refusal(&why) {
-                            tracing::error!("store refused: {why}");
-                        }
-                        StoreError::Stopped(why)
-                    }
-                };
-                self.shared.set(State::Down(why));
-                pause = (pause * 2).min(self.shared.options.max_backoff);
+            ConnectFailure::Refused(why) => {
+                if self.0.shared.verifier.record_refusal(&why) {
+                    tracing::error!("store refused: {why}");
+                }
+                StoreError::Stopped(why)
             }
+        }));
+    }
+}
+
+impl Driver {
+    /// Runs until the store is dropped.
+    pub async fn run(self) {
+        let stop = self.stop.clone();
+        let shared = self.shared.clone();
+        let up = match &*shared.state() {
+            State::Up(link) => Some(link.clone()),
+            State::Down(_) => None,
+        };
+        let ClientOptions { backoff, max_backoff, .. } = shared.options;
+        let policy = BackoffPolicy { first: backoff, longest: max_backoff };
+        // May be dropped at any point: it would only finish a link that nobody will use.
+        stop.run_until_cancelled(keep_up(up, policy, Keeper(self))).await;
+        let gone = StoreError::Unavailable("store client dropped".into());
+        if let State::Up(link) = std::mem::replace(&mut *shared.state(), State::Down(gone)) {
+            link.channel.close();
         }
     }
 

@@ -1,0 +1,215 @@
+//! Keeps a link up: makes it again whenever it breaks, with pauses that grow while no attempt succeeds.
+//!
+//! Clients, the links between nodes and the clients of the stores differ in what a link is and what happens while it
+//! is up. How often an attempt is made, and when the pauses start over, is decided here for all of them.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::Error;
+
+/// Timeout of one attempt at one address.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The pauses between attempts: each is twice the one before, up to a limit, and randomised between half of it and
+/// all of it, so that those who lost the same node do not all return at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackoffPolicy {
+    /// The first pause.
+    pub first: Duration,
+    /// The longest pause.
+    pub longest: Duration,
+}
+
+impl BackoffPolicy {
+    /// For links between nodes, which are needed as soon as the other node is back: 20 to 500 ms.
+    pub const PEERS: Self =
+        Self { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
+
+    /// The pause after so many failed attempts, not counting the one that has just failed; `noise` is in 0..1.
+    #[must_use]
+    pub fn pause(&self, failed: u32, noise: f64) -> Duration {
+        let full = self.first.saturating_mul(1 << failed.min(20)).min(self.longest);
+        full.mul_f64(0.5 + noise / 2.0)
+    }
+}
+
+/// The attempts of one link.
+#[derive(Debug)]
+pub struct Backoff {
+    policy: BackoffPolicy,
+    failed: u32,
+}
+
+impl Backoff {
+    /// The first pause comes next.
+    #[must_use]
+    pub fn new(policy: BackoffPolicy) -> Self {
+        Self { policy, failed: 0 }
+    }
+
+    /// An attempt succeeded: the first pause comes next again.
+    pub fn reset(&mut self) {
+        self.failed = 0;
+    }
+
+    /// The time to wait before the next attempt.
+    #[must_use]
+    pub fn next_pause(&mut self) -> Duration {
+        let pause = self.policy.pause(self.failed, rand::random());
+        self.failed = self.failed.saturating_add(1);
+        pause
+    }
+}
+
+/// What is kept up by [`keep_up`].
+pub trait Reconnect: Send {
+    /// An established link.
+    type Link: Send;
+    /// Why none was established.
+    type Error: Send;
+
+    /// Makes one attempt.
+    fn connect(&mut self) -> impl Future<Output = Result<Self::Link, Self::Error>> + Send;
+    /// Uses a link. Returns when it is broken.
+    fn serve(&mut self, link: Self::Link) -> impl Future<Output = ()> + Send;
+    /// An attempt failed.
+    fn failed(&mut self, error: Self::Error);
+}
+
+/// Keeps a link up, beginning with `link` if there is one. Never returns; may be dropped at any time.
+///
+/// After a link breaks there is a pause too: a peer that accepts links and drops them at once is not flooded.
+pub async fn keep_up<R: Reconnect>(
+    link: Option<R::Link>,
+    policy: BackoffPolicy,
+    mut keeper: R,
+) -> Infallible {
+    let mut backoff = Backoff::new(policy);
+    if let Some(link) = link {
+        keeper.serve(link).await;
+        tokio::time::sleep(backoff.next_pause()).await;
+    }
+    loop {
+        match keeper.connect().await {
+            Ok(link) => {
+                backoff.reset();
+                keeper.serve(link).await;
+            }
+            Err(error) => keeper.failed(error),
+        }
+        tokio::time::sleep(backoff.next_pause()).await;
+    }
+}
+
+/// Returns the result for the first address at which the attempt succeeds, else the last one's error.
+///
+/// # Errors
+/// The address and what went wrong there.
+pub async fn connect_first<T, F>(
+    addresses: &[String],
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<T, String>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut last = "it advertises no address".to_owned();
+    for address in addresses {
+        let made = async {
+            let found = resolve(address).await?;
+            attempt(found).await.map_err(|error| error.to_string())
+        };
+        match tokio::time::timeout(ATTEMPT, made).await {
+            Ok(Ok(made)) => return Ok(made),
+            Ok(Err(error)) => last = format!("{address}: {error}"),
+            Err(_) => last = format!("{address}: no response within {ATTEMPT:?}"),
+        }
+    }
+    Err(last)
+}
+
+/// Resolves an address with a port, by name or by number, to the first result.
+async fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the name resolves to no address".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    fn policy(first: u64, longest: u64) -> BackoffPolicy {
+        let millis = Duration::from_millis;
+        BackoffPolicy { first: millis(first), longest: millis(longest) }
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let policy = policy(100, 500);
+        let full = |failed| policy.pause(failed, 1.0).as_millis();
+        assert_eq!([0, 1, 2, 3, 30, u32::MAX].map(full), [100, 200, 400, 500, 500, 500]);
+        assert_eq!(policy.pause(1, 0.0).as_millis(), 100, "half of it at least");
+        let mut backoff = Backoff::new(policy);
+        for full in [100, 200, 400, 500, 500] {
+            let pause = backoff.next_pause().as_millis();
+            assert!((full / 2..=full).contains(&pause), "{pause} of {full}");
+        }
+        backoff.reset();
+        assert!(backoff.next_pause().as_millis() <= 100);
+    }
+
+    /// Attempts succeed or fail as planned; a link breaks at once.
+    struct Planned {
+        plan: Vec<bool>,
+        seen: Arc<Mutex<Vec<bool>>>,
+        done: Arc<tokio::sync::Notify>,
+    }
+
+    impl Planned {
+        fn see(&self, served: bool) {
+            self.seen.lock().unwrap().push(served);
+        }
+    }
+
+    impl Reconnect for Planned {
+        type Link = ();
+        type Error = ();
+
+        async fn connect(&mut self) -> Result<(), ()> {
+            if self.plan.is_empty() {
+                self.done.notify_one();
+                return std::future::pending().await;
+            }
+            if self.plan.remove(0) { Ok(()) } else { Err(()) }
+        }
+
+        async fn serve(&mut self, (): ()) {
+            self.see(true);
+        }
+
+        fn failed(&mut self, (): ()) {
+            self.see(false);
+        }
+    }
+
+    #[tokio::test]
+    async fn pauses_start_over_once_a_link_is_up() {
+        // Nine failures in a row take half a second. Eighteen would take minutes.
+        let nine = [false; 9];
+        let plan = [&nine[..], &[true], &nine[..], &[true]].concat();
+        let (seen, done) = (Arc::default(), Arc::<tokio::sync::Notify>::default());
+        let keeper =
+            Planned { plan: plan.clone(), seen: Arc::clone(&seen), done: Arc::clone(&done) };
+        let kept = keep_up(Some(()), policy(1, 3_600_000), keeper);
+        tokio::select! {
+            never = kept => match never {},
+            () = done.notified() => {}
+            () = tokio::time::sleep(Duration::from_secs(60)) => panic!("{:?}", seen.lock()),
+        }
+        // The link that was up at first is served like any other.
+        assert_eq!(*seen.lock().unwrap(), [&[true], &plan[..]].concat());
+    }
+}
