@@ -174,7 +174,7 @@ async fn guest_texts_are_truncated_and_forge_nothing() {
     session.send(&Entity::new("misbehaving", "e"), "control", "\"panic\"", &options).await.ok();
     let log = world.node.log();
     let line = log.lines().find(|line| line.contains(trace)).expect("a failure names its trace");
-    assert!(line.contains("origin=\"n1\" ") && line.len() < 4_000, "{line}");
+    assert!(line.contains("origin=\"node-1\" ") && line.len() < 4_000, "{line}");
     assert!(log.contains("forged: all is well"), "the log has what they said");
     assert!(!log.lines().any(|line| line.starts_with("2026-01-01T00:00:00Z")), "a forged line");
     assert!(!log.contains(['\r', '\u{7}', '\0', '\u{202e}']), "characters that nobody wrote");
