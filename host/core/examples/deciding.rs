@@ -63,16 +63,14 @@ impl World {
                     }
                     Action::Send { to, message: ControlMessage::BeginHandOff { hand_off, .. } } => {
                         let HandOff { term, shard, epoch, id, .. } = hand_off;
-                        let talk = ControlMessage::BeginHandOffAck { term, shard, epoch, id };
-                        queue.extend(
-                            self.member(&to).map(|from| Event::Received { from, message: talk }),
-                        );
+                        let message = ControlMessage::BeginHandOffAck { term, shard, epoch, id };
+                        queue
+                            .extend(self.member(&to).map(|from| Event::Received { from, message }));
                     }
                     Action::Send { to, message: ControlMessage::HandOff(hand_off) } => {
-                        let talk = ControlMessage::ShardStopped(hand_off);
-                        queue.extend(
-                            self.member(&to).map(|from| Event::Received { from, message: talk }),
-                        );
+                        let message = ControlMessage::ShardStopped(hand_off);
+                        queue
+                            .extend(self.member(&to).map(|from| Event::Received { from, message }));
                     }
                     _ => {}
                 }

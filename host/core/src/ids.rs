@@ -56,7 +56,7 @@ impl From<&str> for NodeId {
     }
 }
 
-/// One life of a node's process: a counter kept in the `ClusterStore`, and a fresh nonce (R7).
+/// One registration of a node's process: a counter kept in the `ClusterStore`, and a fresh nonce (R7).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -137,7 +137,7 @@ pub fn owner(state: &State) -> Option<NodeId> {
 pub fn keep_copy(state: &mut State, from: usize, to: usize) {
     state.budget.duplicates -= 1;
     let first = state.links.get(&(from, to)).and_then(|queue| queue.front()).cloned();
-    state.strays.extend(first.map(|(life, talk)| (life, to, talk)));
+    state.strays.extend(first.map(|(incarnation, message)| (incarnation, to, message)));
 }
 
 /// The first of a link is lost.

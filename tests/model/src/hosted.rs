@@ -25,7 +25,9 @@ pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
         return Err(standing.epoch);
     }
     let named = state.named.get(&(shard, claim.epoch));
-    if named.is_none_or(|life| (&life.node, life.incarnation) != (&claim.node, claim.incarnation)) {
+    if named.is_none_or(|incarnation| {
+        (&incarnation.node, incarnation.incarnation) != (&claim.node, claim.incarnation)
+    }) {
         state.break_rule(rules::NAMED);
     }
     state.claims.insert(shard, claim.clone());

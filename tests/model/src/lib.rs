@@ -17,17 +17,17 @@
 //!   watch behind, a stopped process, a copy, a late request. So no mere slowness spans a beat.
 //! - A renewal, its answer and the word of it are one step where nothing is queued before them, and a watch
 //!   that is behind tells the last of several renewals only.
-//! - A talk is not queued twice, and a report to a node that does not know yet that it manages is not sent:
+//! - A control message is not queued twice, and a report to a node that does not know yet that it manages is not sent:
 //!   as if lost.
 //! - A node makes its calls to the `ClusterStore` one after the other.
 //! - Hand-offs are not given up, and balancing is not asked for: only joins, leaves and drains move shards.
-//!   Two shards of three nodes have nothing to balance. The `EntityStore` always answers, and no life is
-//!   unheard for so long that it ends itself.
+//!   Two shards of three nodes have nothing to balance. The `EntityStore` always answers, and no manager is
+//!   silent for so long that an incarnation ends itself.
 //!
 //! What would make many states of one, and is made one, without a loss:
 //! - What no node will ever look at again is thrown away: in machines, on links, in the history that rules
 //!   look at ([`pruning`]). It rests on what only rises (revisions, epochs, terms) and what never comes back (a
-//!   life, an epoch that was given up). Not only argued: [`proof`] runs each machine beside one that forgets
+//!   incarnation, an epoch that was given up). Not only argued: [`proof`] runs each machine beside one that forgets
 //!   nothing, and says again, in every later step, what was thrown away.
 //! - That a manager has news to decide from is no part of a state. Wherever it would do something at its next
 //!   event though nothing else changes, such an event is a step of its own, a nudge.

@@ -121,8 +121,8 @@ impl Cluster {
             Step::Nudge(node) => nudge(scope, state, node),
             Step::Pass => *state = pass(scope, state),
             Step::Stray(at) => {
-                let (from, to, talk) = state.strays.remove(at);
-                handle_event(scope, state, to, Event::Received { from, message: talk });
+                let (from, to, message) = state.strays.remove(at);
+                handle_event(scope, state, to, Event::Received { from, message });
             }
             Step::DeliverDelayed(at) => match state.delayed_requests.remove(at) {
                 DelayedRequest::Write(node, write) => {
@@ -243,7 +243,18 @@ impl Model for Cluster {
             };
         }
         let mut all = kept![
-            NAMED, ONE_LIFE, OVER, TERMS, EPOCHS, SEALED, DEAD, LEASE, AHEAD, FINAL, REST, PAST
+            NAMED,
+            ONE_INCARNATION,
+            OVER,
+            TERMS,
+            EPOCHS,
+            SEALED,
+            DEAD,
+            LEASE,
+            AHEAD,
+            FINAL,
+            REST,
+            PAST
         ];
         all.push(Property::always(ONE_ANSWERS, one_serves));
         all

@@ -25,15 +25,15 @@ use crate::world::is_restless;
 /// What was thrown away.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
-    talks: Vec<(Member, usize, ControlMessage)>,
+    messages: Vec<(Member, usize, ControlMessage)>,
     given_up: BTreeSet<(ShardId, Epoch)>,
 }
 
 impl Proof {
     /// Replaces the numbers in it.
     pub fn canonicalize(&mut self, to: &dyn Canonicalizer) {
-        for (_, _, talk) in &mut self.talks {
-            to.canonicalize_message(talk);
+        for (_, _, message) in &mut self.messages {
+            to.canonicalize_message(message);
         }
     }
 }
@@ -68,20 +68,20 @@ pub fn given_up(state: &State, shard: ShardId, epoch: Epoch) -> bool {
     state.proof.as_ref().is_some_and(|proof| proof.given_up.contains(&(shard, epoch)))
 }
 
-/// Talks that will never do anything.
-pub fn thrown_away(state: &mut State, talks: Vec<(Member, usize, ControlMessage)>) {
+/// Control messages that will never do anything.
+pub fn thrown_away(state: &mut State, messages: Vec<(Member, usize, ControlMessage)>) {
     let Some(mut proof) = state.proof.take() else { return };
     let all = Arc::make_mut(&mut proof);
-    for gone in talks {
+    for gone in messages {
         if matches!(gone.2, ControlMessage::Report(_)) {
             if state.nodes[gone.1].is_some() && !does_nothing(state, &gone) {
                 state.break_rule(rules::PAST);
             }
-        } else if !all.talks.contains(&gone) {
-            all.talks.push(gone);
+        } else if !all.messages.contains(&gone) {
+            all.messages.push(gone);
         }
     }
-    all.talks.retain(|(_, to, _)| state.nodes[*to].is_some());
+    all.messages.retain(|(_, to, _)| state.nodes[*to].is_some());
     all.given_up.extend(&state.given_up);
     state.proof = Some(proof);
 }
@@ -92,21 +92,21 @@ pub fn check(scope: &Scope, state: &mut State) {
         return;
     }
     let Some(proof) = state.proof.clone() else { return };
-    if !proof.talks.iter().all(|gone| does_nothing(state, gone)) {
+    if !proof.messages.iter().all(|gone| does_nothing(state, gone)) {
         state.break_rule(rules::PAST);
     }
 }
 
-fn does_nothing(state: &State, (from, to, talk): &(Member, usize, ControlMessage)) -> bool {
+fn does_nothing(state: &State, (from, to, message): &(Member, usize, ControlMessage)) -> bool {
     let Some(process) = &state.nodes[*to] else { return true };
     // Its hearer is nudged at any time then, and so does what it would do when told anything.
     if process.paused || is_restless(process) {
         return true;
     }
-    let heard = Event::Received { from: from.clone(), message: talk.clone() };
+    let heard = Event::Received { from: from.clone(), message: message.clone() };
     let Some(said) = tells(state, process, heard) else { return false };
     let me = Member { node: State::name(*to), incarnation: from.incarnation };
-    is_irrelevant(state, *to, from, talk)
+    is_irrelevant(state, *to, from, message)
         && said.iter().all(|(at, answer)| is_irrelevant(state, *at, &me, answer))
 }
 
@@ -117,7 +117,7 @@ fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, C
     let mut said = Vec::new();
     while let Some(action) = machine.poll() {
         match action {
-            Action::Send { to, message: talk } => said.push((State::number(&to), talk)),
+            Action::Send { to, message } => said.push((State::number(&to), message)),
             Action::BufferShard { .. } | Action::Notify(_) => {}
             _ => return None,
         }

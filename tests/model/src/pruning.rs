@@ -9,18 +9,18 @@ use crate::state::{Call, DelayedRequest, Process, State, hash};
 
 /// Throws away what is past.
 pub fn clear(state: &mut State) {
-    clear_talks(state);
+    clear_messages(state);
     clear_requests(state);
     clear_history(state);
 }
 
 /// Whether this will never do anything when it comes, nor what it is answered with.
-pub fn is_irrelevant(state: &State, to: usize, from: &Member, talk: &ControlMessage) -> bool {
+pub fn is_irrelevant(state: &State, to: usize, from: &Member, message: &ControlMessage) -> bool {
     let Some(process) = &state.nodes[to] else { return true };
-    if !process.machine.is_irrelevant(from, talk) {
+    if !process.machine.is_irrelevant(from, message) {
         return false;
     }
-    let answer = match *talk {
+    let answer = match *message {
         ControlMessage::BeginHandOff { hand_off, .. } => {
             let HandOff { term, shard, epoch, id, .. } = hand_off;
             ControlMessage::BeginHandOffAck { term, shard, epoch, id }
@@ -36,39 +36,41 @@ pub fn is_irrelevant(state: &State, to: usize, from: &Member, talk: &ControlMess
     }
 }
 
-fn clear_talks(state: &mut State) {
-    let is_report = |talk: &ControlMessage| matches!(talk, ControlMessage::Report(_));
+fn clear_messages(state: &mut State) {
+    let is_report = |message: &ControlMessage| matches!(message, ControlMessage::Report(_));
     let mut links = std::mem::take(&mut state.links);
     let mut gone = Vec::new();
     links.retain(|(_, to), queue| {
         // Of reports the last that came counts: one that tells nothing may still end what one before it told.
         let mut behind = false;
-        queue.retain(|(from, talk)| {
+        queue.retain(|(from, message)| {
             let copies = || {
                 let mut all = state.strays.iter();
-                all.any(|(life, at, talk)| at == to && life.node == from.node && is_report(talk))
+                all.any(|(incarnation, at, message)| {
+                    at == to && incarnation.node == from.node && is_report(message)
+                })
             };
-            let follows = is_report(talk) && (behind || copies());
-            let keep = follows || !is_irrelevant(state, *to, from, talk);
-            behind |= keep && is_report(talk);
+            let follows = is_report(message) && (behind || copies());
+            let keep = follows || !is_irrelevant(state, *to, from, message);
+            behind |= keep && is_report(message);
             if !keep && state.proof.is_some() {
-                gone.push((from.clone(), *to, talk.clone()));
+                gone.push((from.clone(), *to, message.clone()));
             }
             keep
         });
         !queue.is_empty()
     });
     let mut strays = std::mem::take(&mut state.strays);
-    strays.retain_mut(|(from, to, talk)| {
-        let keep = match talk {
+    strays.retain_mut(|(from, to, message)| {
+        let keep = match message {
             ControlMessage::Report(report) => {
                 blank(state, *to, from, report);
                 state.nodes[*to].is_some() && (state.budget.restarts > 0 || !is_gone(state, from))
             }
-            _ => !is_irrelevant(state, *to, from, talk),
+            _ => !is_irrelevant(state, *to, from, message),
         };
-        if !keep && state.proof.is_some() && !is_report(talk) {
-            gone.push((from.clone(), *to, talk.clone()));
+        if !keep && state.proof.is_some() && !is_report(message) {
+            gone.push((from.clone(), *to, message.clone()));
         }
         keep
     });
@@ -86,9 +88,9 @@ fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
     }
 }
 
-/// Whether a life is over and no other of its node will be, while no process is started again.
-fn is_gone(state: &State, life: &Member) -> bool {
-    state.nodes[State::number(&life.node)].is_none() && state.has_ended(life)
+/// Whether an incarnation is over and no other of its node will be, while no process is started again.
+fn is_gone(state: &State, incarnation: &Member) -> bool {
+    state.nodes[State::number(&incarnation.node)].is_none() && state.has_ended(incarnation)
 }
 
 fn clear_requests(state: &mut State) {
@@ -134,14 +136,14 @@ fn clear_history(state: &mut State) {
         let named = |row: &Assignment| row.hand_off.as_ref().is_some_and(|moving| moving.id == *id);
         let in_row =
             |row: &Row| matches!(row, Row::Assignments(row) if row.assignments.iter().any(named));
-        let in_talk = |talk: &ControlMessage| matches!(talk, ControlMessage::RowUpdate { row, .. } if in_row(row));
+        let in_message = |message: &ControlMessage| matches!(message, ControlMessage::RowUpdate { row, .. } if in_row(row));
         let in_call = |call: &Call| match call {
             Call::Response(_, _, Err(WriteError::Conflict(Some((row, _))))) => in_row(row),
             _ => false,
         };
         rows.values().any(|(row, _)| in_row(row))
-            || state.links.values().flatten().any(|(_, talk)| in_talk(talk))
-            || state.strays.iter().any(|(_, _, talk)| in_talk(talk))
+            || state.links.values().flatten().any(|(_, message)| in_message(message))
+            || state.strays.iter().any(|(_, _, message)| in_message(message))
             || nodes.iter().flatten().any(|process| {
                 process.machine.may_continue_hand_off(*id)
                     || process.calls.iter().any(in_call)

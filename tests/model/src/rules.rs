@@ -4,10 +4,10 @@ use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard
 
 use crate::state::{NOW, State};
 
-/// R1, R5: a claim stands only for the life that a row named under its epoch.
+/// R1, R5: a claim stands only for the incarnation that a row named under its epoch.
 pub const NAMED: &str = "claims belong to incarnations that a row named under that epoch";
-/// R5, S14: one epoch names one life.
-pub const ONE_LIFE: &str = "an epoch names one incarnation";
+/// R5, S14: one epoch names one incarnation.
+pub const ONE_INCARNATION: &str = "an epoch names one incarnation";
 /// R7, A16.
 pub const OVER: &str = "a new owner is written after the old one's death or word";
 /// R10.
@@ -94,7 +94,7 @@ fn check_assignments(
         }
         let Some(owner) = &row.owner else { continue };
         if state.named.insert((shard, row.epoch), owner.clone()).is_some_and(|was| was != *owner) {
-            state.break_rule(ONE_LIFE);
+            state.break_rule(ONE_INCARNATION);
         }
         let Some(was) = before.owner.filter(|_| row.epoch != before.epoch) else { continue };
         // A manager that gives its own shard up says so to nobody.

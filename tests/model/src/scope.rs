@@ -10,9 +10,9 @@ pub struct Budget {
     pub crashes: u8,
     /// Dead processes that are started again.
     pub restarts: u8,
-    /// Talks that come a second time, at any later time.
+    /// Control messages that come a second time, at any later time.
     pub duplicates: u8,
-    /// Talks, requests or answers that are lost, and requests that come at any later time.
+    /// Control messages, requests or answers that are lost, and requests that come at any later time.
     pub losses: u8,
     /// Nodes cut off from the `ClusterStore` for as long as it takes.
     pub cuts: u8,

@@ -141,7 +141,7 @@ impl Phase {
     }
 }
 
-/// The claim of a life on a shard.
+/// The claim of an incarnation on a shard.
 pub fn claim_of(shard: ShardId, epoch: Epoch, member: &Member) -> Claim {
     Claim {
         cluster: ClusterId(1),
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// Whether a life is over, as the rows themselves say.
+    /// Whether an incarnation is over, as the rows themselves say.
     pub fn has_ended(&self, member: &Member) -> bool {
         match self.rows.get(&RowKey::Node(member.node.clone())) {
             Some((Row::Node(row), _)) => {

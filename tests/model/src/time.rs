@@ -118,11 +118,11 @@ fn relate(state: &mut State, to: &dyn Numbers) {
     for at in state.renewed.values_mut() {
         *at = to.map_time(*at);
     }
-    for (_, talk) in state.links.values_mut().flatten() {
-        to.canonicalize_message(talk);
+    for (_, message) in state.links.values_mut().flatten() {
+        to.canonicalize_message(message);
     }
-    for (_, _, talk) in &mut state.strays {
-        to.canonicalize_message(talk);
+    for (_, _, message) in &mut state.strays {
+        to.canonicalize_message(message);
     }
     if let Some(proof) = &mut state.proof
         && !to.looks()
@@ -262,7 +262,7 @@ impl Canonicalizer for Ranks {
 
     fn map_renewals(&self, node: &NodeId, count: u64) -> u64 {
         match self.renewals.get(node) {
-            // The first one of a life is no renewal.
+            // The first one of an incarnation is no renewal.
             Some(all) if count > 0 => all.range(1..=count).count() as u64,
             _ => count,
         }

@@ -52,8 +52,8 @@ pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event)
     let now = Now { mono: NOW, cluster_time: 1 + state.restarts };
     let Some(process) = &mut state.nodes[node] else { return };
     // A report that tells nothing may nudge at the most: a step of its own.
-    if let Event::Received { from, message: talk @ ControlMessage::Report(_) } = &event
-        && process.machine.is_irrelevant(from, talk)
+    if let Event::Received { from, message: message @ ControlMessage::Report(_) } = &event
+        && process.machine.is_irrelevant(from, message)
     {
         return;
     }
@@ -142,14 +142,14 @@ fn apply_action(
             }
             answers.push(Event::RowWritten { request_id: number, result });
         }
-        Action::Send { to, message: mut talk } => {
+        Action::Send { to, mut message } => {
             let from = process.machine.member();
-            if let ControlMessage::Report(report) = &mut talk {
+            if let ControlMessage::Report(report) = &mut message {
                 // Numbers rise for ever. Without one, a report counts whenever it comes, which is the more that may happen.
                 let _ = report.take_number();
             }
             if let Some(from) = from {
-                send(state, node, from, State::number(&to), talk);
+                send(state, node, from, State::number(&to), message);
             }
         }
         Action::Suspend => process.suspended = true,
@@ -203,13 +203,13 @@ fn renews(state: &State, node: usize, write: &Write) -> bool {
         && row.draining == old.draining
 }
 
-/// Whether a write begins a life.
+/// Whether a write begins an incarnation.
 fn registers(write: &Write) -> bool {
     matches!(&write.row, Row::Node(row) if row.renewals == 0 && row.status == NodeStatus::Live && !row.draining)
 }
 
-fn send(state: &mut State, node: usize, from: Member, to: usize, talk: ControlMessage) {
-    match &talk {
+fn send(state: &mut State, node: usize, from: Member, to: usize, message: ControlMessage) {
+    match &message {
         ControlMessage::ShardStopped(stopped) => {
             state.given_up.insert((stopped.shard, stopped.epoch));
         }
@@ -223,15 +223,15 @@ fn send(state: &mut State, node: usize, from: Member, to: usize, talk: ControlMe
     let Some(process) = &state.nodes[to] else { return };
     // Not said again while the same is on its way: as if it were lost.
     let queued = state.links.get(&(node, to));
-    if queued.is_some_and(|queue| queue.iter().any(|(_, before)| *before == talk)) {
+    if queued.is_some_and(|queue| queue.iter().any(|(_, before)| *before == message)) {
         return;
     }
     let manages =
         process.machine.manager_row().is_some_and(|row| row.holder.node == State::name(to));
-    if matches!(talk, ControlMessage::Report(_)) && !manages {
+    if matches!(message, ControlMessage::Report(_)) && !manages {
         return;
     }
-    state.links.entry((node, to)).or_default().push_back((from, talk));
+    state.links.entry((node, to)).or_default().push_back((from, message));
 }
 
 /// The store makes a write, or does not.
@@ -303,8 +303,8 @@ pub fn deliver_watch_event(scope: &Scope, state: &mut State, node: usize) {
 
 /// A node hears what was said.
 pub fn deliver(scope: &Scope, state: &mut State, from: usize, to: usize) {
-    if let Some((from, talk)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
-        handle_event(scope, state, to, Event::Received { from, message: talk });
+    if let Some((from, message)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
+        handle_event(scope, state, to, Event::Received { from, message });
     }
 }
 

@@ -49,7 +49,7 @@ fn a_new_owner_before_the_old_one_has_stopped() {
 
 #[test]
 fn a_new_owner_under_the_old_epoch() {
-    seen_to_fail(Mutation::ReuseEpoch, DRAIN, rules::ONE_LIFE);
+    seen_to_fail(Mutation::ReuseEpoch, DRAIN, rules::ONE_INCARNATION);
 }
 
 #[test]
@@ -132,7 +132,8 @@ fn a_dead_incarnation_that_renews() {
 #[test]
 fn a_claim_that_no_row_named() {
     let (_, mut state) = at_rest();
-    let thief = state.nodes[1].as_ref().and_then(|node| node.machine.member()).expect("a life");
+    let thief =
+        state.nodes[1].as_ref().and_then(|node| node.machine.member()).expect("an incarnation");
     let _ = claim(&mut state, &claim_of(ShardId(1), Epoch(9), &thief));
     assert_eq!(state.broken, Some(rules::NAMED));
 }

@@ -57,10 +57,10 @@ fn the_pruning_of_a_relevant_message_is_detected() {
     let mut state = Cluster::new(scope.clone()).init_states().remove(0);
     check(&scope, &mut state);
     assert_eq!(state.broken, None);
-    let life = |state: &State, node: usize| {
-        state.nodes[node].as_ref().and_then(|node| node.machine.member()).expect("a life")
+    let incarnation = |state: &State, node: usize| {
+        state.nodes[node].as_ref().and_then(|node| node.machine.member()).expect("an incarnation")
     };
-    let (owner, manager) = (life(&state, 0), life(&state, 2));
+    let (owner, manager) = (incarnation(&state, 0), incarnation(&state, 2));
     let id = HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(1), Epoch(1), owner.incarnation);
     let stop = ControlMessage::HandOff(HandOff { term: 1, shard, epoch, incarnation, id });

@@ -3,7 +3,6 @@
 //! What is confusing: an identifier is split into its words, so `ControlTalk` and `control_talk` both contain `talk`.
 //! Only whole words count: `lifecycle` and `lifetime` are not `life`.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -37,17 +36,6 @@ const FORMER: &[(&str, &str)] = &[
     ("talkers", "control links"),
     ("unfit", "unrunnable"),
     ("unheard", "manager silence"),
-];
-
-/// Folders that still have a word. One that no longer has it is taken out here.
-const KNOWN: &[(&str, &[&str])] = &[
-    ("goodbye", &["host/core", "tests/sim"]),
-    ("handoff", &["host/core"]),
-    ("life", &["host/core", "tests/model"]),
-    ("talk", &["host/core", "tests/model", "tests/sim"]),
-    ("talks", &["tests/model"]),
-    ("unfit", &["host/core"]),
-    ("unheard", &["host/core", "tests/model"]),
 ];
 
 /// Files that need a former word.
@@ -99,11 +87,6 @@ fn files(at: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The folder of `KNOWN` that a file is in: two levels below the root.
-fn folder(path: &str) -> String {
-    path.split('/').take(2).collect::<Vec<_>>().join("/")
-}
-
 #[test]
 fn former_words_are_gone() {
     let (hump, word) = patterns();
@@ -115,11 +98,7 @@ fn former_words_are_gone() {
     assert!(all.len() > 400, "{}", all.len());
     let absent: Vec<_> = ALLOWED.iter().filter(|(file, _)| !root.join(file).is_file()).collect();
     assert!(absent.is_empty(), "take them out of ALLOWED: {absent:?}");
-    let known: BTreeSet<(&str, String)> = KNOWN
-        .iter()
-        .flat_map(|(word, folders)| folders.iter().map(|folder| (*word, (*folder).to_owned())))
-        .collect();
-    let (mut found, mut still) = (Vec::new(), BTreeSet::new());
+    let mut found = Vec::new();
     for file in all {
         let path = file.strip_prefix(&root).expect("below the root").display().to_string();
         if ALLOWED.iter().any(|(allowed, _)| path == *allowed) {
@@ -129,21 +108,13 @@ fn former_words_are_gone() {
         for (number, line) in text.lines().enumerate() {
             let line = words(line, &hump, &word);
             for (former, current) in FORMER {
-                if !line.contains(&format!(" {former} ")) {
-                    continue;
-                }
-                let entry = (*former, folder(&path));
-                if known.contains(&entry) {
-                    still.insert(entry);
-                } else {
+                if line.contains(&format!(" {former} ")) {
                     found.push(format!("{path}:{}: `{former}`, now: {current}", number + 1));
                 }
             }
         }
     }
     assert!(found.is_empty(), "former words: {found:#?}");
-    let gone: Vec<_> = known.difference(&still).collect();
-    assert!(gone.is_empty(), "no longer there, take it out of KNOWN: {gone:?}");
 }
 
 #[test]

@@ -502,8 +502,8 @@ impl World {
             SimEvent::DelayedFrame { conn, from, frame } => self.deliver_delayed(conn, from, frame),
             SimEvent::ConnBroken { pid, conn } => self.broken(pid, conn),
             SimEvent::NotSent { pid, tag } => self.not_sent(pid, tag),
-            SimEvent::ControlMessage { from, to, member, message: talk } => {
-                self.deliver_control_message(from, to, member, talk)
+            SimEvent::ControlMessage { from, to, member, message } => {
+                self.deliver_control_message(from, to, member, message)
             }
             SimEvent::NodeEvent { pid, event } => self.handle_node_event(pid, event),
             SimEvent::FromStore { pid, tag, reply } => self.store_replied(pid, tag, reply),
@@ -547,7 +547,7 @@ impl World {
         from: usize,
         to: usize,
         member: Member,
-        talk: ControlMessage,
+        message: ControlMessage,
     ) {
         if self.is_cut(from, to, ConnKind::ControlMessages) {
             return self.tally.count("fault: control messages cut off");
@@ -556,11 +556,11 @@ impl World {
         let paused = self.processes[pid].paused_until;
         if paused > self.now {
             let delay = paused - self.now;
-            return self.at(delay, SimEvent::ControlMessage { from, to, member, message: talk });
+            return self.at(delay, SimEvent::ControlMessage { from, to, member, message });
         }
         if let Some(delay) = self.stalled(pid) {
-            return self.at(delay, SimEvent::ControlMessage { from, to, member, message: talk });
+            return self.at(delay, SimEvent::ControlMessage { from, to, member, message });
         }
-        self.heard(pid, member, talk);
+        self.heard(pid, member, message);
     }
 }

@@ -27,7 +27,7 @@ impl RunDigest {
                 node::Action::WriteRow { request_id: number, key, expected, row } => {
                     self.value(0, &(number, key, expected, row));
                 }
-                node::Action::Send { to, message: talk } => self.value(1, &(to, talk)),
+                node::Action::Send { to, message } => self.value(1, &(to, message)),
                 _ => {}
             }
         }

@@ -61,7 +61,7 @@ pub enum ViolationKind {
     MovedTooOften,
     /// A route went back to a lower epoch (R13).
     RouteBack,
-    /// A node said goodbye while it held shards (S10).
+    /// A node left while it held shards (S10).
     LeftWithShards,
     /// A node left without being asked.
     LeftUnrequested,

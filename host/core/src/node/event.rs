@@ -94,9 +94,9 @@ pub enum Event {
         /// The peer.
         node: NodeId,
     },
-    /// Leave the cluster gracefully: drain, then write the goodbye (S10, K35).
+    /// Leave the cluster gracefully: drain, then write the row as left (S10, K35).
     Leave,
-    /// The time for draining is over: stop what is left, and write the goodbye.
+    /// The time for draining is over: stop the remaining shards, and write the row as left.
     LeaveNow,
 }
 

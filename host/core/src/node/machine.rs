@@ -292,7 +292,7 @@ impl Machine {
             Leaving::HandedOff => {}
         }
         if holdings.is_empty() {
-            membership.write_goodbye(context);
+            membership.write_left_row(context);
         }
     }
 

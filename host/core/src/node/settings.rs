@@ -19,7 +19,7 @@ pub struct Settings {
     pub ack_timeout: u64,
     /// How often a hand-off is sent again to an owner that has not stopped. Default 500.
     pub stop_resend_interval: u64,
-    /// How long a hand-off may take before it is abandoned (K40 `handoff-timeout`). Default 60,000.
+    /// How long a hand-off may take before it is abandoned (K40). Default 60,000.
     pub hand_off_timeout: u64,
     /// Hand-offs of drains that may be in progress at once (R12). Default 32.
     pub max_drain_hand_offs: usize,

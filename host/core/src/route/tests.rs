@@ -6,8 +6,8 @@ mod random;
 use super::*;
 use crate::ids::Incarnation;
 
-pub(super) fn member(node: &str, life: u64) -> Member {
-    Member { node: node.into(), incarnation: Incarnation { counter: life, nonce: life } }
+pub(super) fn member(node: &str, counter: u64) -> Member {
+    Member { node: node.into(), incarnation: Incarnation { counter, nonce: counter } }
 }
 
 /// Shard 1, at time 1,000, on node `me`, and what came of it.
@@ -110,7 +110,7 @@ fn only_a_shard_of_this_incarnation_is_local() {
     hand.update(2, Some(member("me", 1)), false);
     hand.route(2);
     assert_eq!(hand.sent.last().map(|s| (s.0.clone(), s.1)), Some((None, 2)));
-    // A former life of this node owns nothing: nobody but the rows can say who does.
+    // A former incarnation of this node owns nothing: nobody but the rows can say who does.
     hand.update(3, Some(member("me", 0)), false);
     hand.sent();
     hand.route(3);
@@ -291,10 +291,10 @@ fn messages_of_an_ended_incarnation_are_resent_in_doubt() {
     hand.update(1, Some(member("me", 1)), false);
     hand.route(1);
     hand.act(|router, now, out| router.set_local(now, None, out));
-    assert_eq!(hand.sent(), [1], "shards of a former life have no live owner");
+    assert_eq!(hand.sent(), [1], "shards of a former incarnation have no live owner");
     hand.update(2, Some(member("me", 2)), false);
     hand.wait(200);
-    assert_eq!(hand.sent(), [], "the table may know of a life before its node does");
+    assert_eq!(hand.sent(), [], "the table may know of an incarnation before its node does");
     hand.act(|router, now, out| router.set_local(now, Some(member("me", 2)), out));
     assert_eq!(hand.sent.last().map(|s| (s.0.clone(), s.1)), Some((None, 2)));
     assert_eq!(hand.answer(hand.last_tag(), AttemptResult::Answered), Some((1, true)));

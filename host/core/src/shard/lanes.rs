@@ -1,6 +1,6 @@
 //! What an entity remembers of its sessions: dedup, order and bounded memory in one mechanism (R17).
 //!
-//! A lane has one home for its life: in the head while there is room, else a record beside it. It never
+//! A lane has one home for as long as it exists: in the head while there is room, else a record beside it. It never
 //! moves back. Any lane may be dropped at any time: the watermark then refuses what could be a copy of
 //! something that ran in it. `space` does that, and drops replies before their lanes.
 
@@ -92,7 +92,7 @@ fn reply_bytes(reply: &RecordedReply) -> usize {
 }
 
 impl Lanes {
-    /// Takes the lanes as loaded; those unused for `lane_life` milliseconds of cluster time are dropped. What was
+    /// Takes the lanes as loaded; those unused for `lane_ttl` milliseconds of cluster time are dropped. What was
     /// refused is kept in mind, so that what follows it need not wait.
     pub(super) fn reload(&mut self, loaded: &mut LoadedEntity, now: u64, settings: &Settings) {
         let mut passing = std::mem::take(&mut self.transient);

@@ -468,7 +468,7 @@ fn r17_lanes_spilled_from_the_head_are_found_again() {
     }
     let head = hand.head.clone().expect("a head");
     assert_eq!((head.lanes.len(), head.spilled_lane_count), (1, 2));
-    // A new life of the machine: everything comes from what was committed.
+    // A new machine: everything comes from what was committed.
     let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
     let mut hand = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     (hand.head, hand.lanes) = (head, lanes);

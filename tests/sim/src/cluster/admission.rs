@@ -368,7 +368,7 @@ impl World {
         self.put(line, session, envelope);
     }
 
-    /// A node said goodbye: its gateway takes nothing new, and is closed once all is answered, or after a while.
+    /// A node left: its gateway takes nothing new, and is closed once all is answered, or after a while.
     pub(super) fn close_gateway(&mut self, pid: Pid) {
         let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
         let it = &mut self.processes[pid];

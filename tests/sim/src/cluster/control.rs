@@ -90,10 +90,10 @@ impl World {
                 self.call(pid, StoreCall::Write { number, key, expected, row });
                 self.step(pid, step);
             }
-            Action::Send { to, message: talk } => {
-                self.check_control_message(pid, &to, &talk);
+            Action::Send { to, message } => {
+                self.check_control_message(pid, &to, &message);
                 if self.processes[pid].alive {
-                    self.send_control_message(pid, &to, talk);
+                    self.send_control_message(pid, &to, message);
                 }
             }
             Action::Registered(member) => {
@@ -233,11 +233,11 @@ impl World {
     }
 
     /// What is said must have been written before, or have happened.
-    fn check_control_message(&mut self, pid: Pid, to: &NodeId, talk: &ControlMessage) {
+    fn check_control_message(&mut self, pid: Pid, to: &NodeId, message: &ControlMessage) {
         let it = &self.processes[pid];
         let mono = it.mono(self.now);
         let node = it.node.clone();
-        match talk {
+        match message {
             ControlMessage::BeginHandOff { hand_off: HandOff { id, shard, term, .. }, .. } => {
                 let first = !self.processes[pid].begun.contains_key(id);
                 if first && id.term != *term {
@@ -300,18 +300,18 @@ impl World {
         }
     }
 
-    /// Talk arrives.
+    /// A control message arrives.
     pub(super) fn heard(
         &mut self,
         pid: Pid,
         from: ostraca_core::rows::Member,
-        talk: ControlMessage,
+        message: ControlMessage,
     ) {
-        let stopped = matches!(talk, ControlMessage::ShardStopped(_));
-        if let ControlMessage::Report(report) = &talk {
+        let stopped = matches!(message, ControlMessage::ShardStopped(_));
+        if let ControlMessage::Report(report) = &message {
             self.on_report(&from.node, report);
         }
-        self.handle_node_event(pid, Event::Received { from, message: talk });
+        self.handle_node_event(pid, Event::Received { from, message });
         if stopped && self.processes[pid].alive {
             self.step(pid, "step: shard-stopped received");
         }

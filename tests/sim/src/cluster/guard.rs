@@ -227,7 +227,7 @@ impl World {
             if serves {
                 self.violations.push(
                     ViolationKind::LeftWithShards
-                        .because(format!("{member} said goodbye while it held shards (S10)")),
+                        .because(format!("{member} left while it held shards (S10)")),
                 );
             }
         }

@@ -231,7 +231,7 @@ impl World {
         it.gateway.forwarded.clear();
     }
 
-    /// A node said goodbye: its process answers what it still holds, and ends then.
+    /// A node left: its process answers what it still holds, and ends then.
     pub(super) fn on_left(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         if !it.leaving {
@@ -245,7 +245,7 @@ impl World {
         self.close_gateway(pid);
     }
 
-    /// A node that said goodbye has answered what it held: its process ends, and its clients are told.
+    /// A node that left has answered what it held: its process ends, and its clients are told.
     pub(super) fn closed(&mut self, pid: Pid) {
         self.close_lines(pid);
         self.processes[pid].alive = false;

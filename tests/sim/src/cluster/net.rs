@@ -1,4 +1,4 @@
-//! The network: connections that keep their order while they live, talk that does not, and what is cut.
+//! The network: connections that keep their order while they live, control messages that do not, and what is cut.
 //!
 //! A connection that breaks is told to both its ends after a while, and not at one time. What was on its way is
 //! lost, or a first part of it still comes; nothing is sent a second time by itself.
@@ -241,7 +241,7 @@ impl World {
     }
 
     /// Says something to another node: lost, doubled, late, out of order.
-    pub(super) fn send_control_message(&mut self, pid: Pid, to: &NodeId, talk: ControlMessage) {
+    pub(super) fn send_control_message(&mut self, pid: Pid, to: &NodeId, message: ControlMessage) {
         let it = &self.processes[pid];
         let Some(member) = it.member.clone() else { return };
         let Some(site) = self.site_of(pid, to) else { return };
@@ -266,11 +266,8 @@ impl World {
                 when = when.max(*last);
                 *last = when;
             }
-            let (member, talk) = (member.clone(), talk.clone());
-            self.at(
-                when - self.now,
-                SimEvent::ControlMessage { from, to: site, member, message: talk },
-            );
+            let (member, message) = (member.clone(), message.clone());
+            self.at(when - self.now, SimEvent::ControlMessage { from, to: site, member, message });
         }
     }
 

@@ -216,7 +216,7 @@ impl World {
 
     /// A node whose lease lapsed by its own clock knows it, and is suspended (R9).
     pub(super) fn check_lapses(&mut self) {
-        // One that has said goodbye has neither shards nor a lease.
+        // One that has left has neither shards nor a lease.
         let serves = |it: &&Process| it.member.is_some() && it.gateway.closing.is_none();
         for it in self.processes.iter().filter(|it| it.awake(self.now)).filter(serves) {
             let Some(sent) = it.lease_sent else { continue };

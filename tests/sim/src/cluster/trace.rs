@@ -21,7 +21,7 @@ impl World {
         let loud = |action: &&Action| match action {
             Action::LeaseRenewed { .. } | Action::ReadRow(_) => false,
             Action::WriteRow { row: Row::Node(row), .. } => row.renewals == 0,
-            Action::Send { message: talk, .. } => !matches!(talk, ControlMessage::Report(_)),
+            Action::Send { message, .. } => !matches!(message, ControlMessage::Report(_)),
             _ => true,
         };
         let told: Vec<_> = actions.iter().filter(loud).collect();

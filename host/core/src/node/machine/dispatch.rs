@@ -276,12 +276,12 @@ impl Machine {
         match effect {
             Effect::Nothing => {}
             Effect::Renewed => holdings.report_soon(context),
-            Effect::SaidGoodbye if !membership.stays() => {
+            Effect::Left if !membership.stays() => {
                 manager.end_term();
-                membership.say_goodbye(context);
+                membership.finish_leaving(context);
             }
-            // One that said goodbye though the node stays makes room for the next incarnation.
-            Effect::SaidGoodbye | Effect::Fenced => {
+            // One that has left though the node stays makes room for the next incarnation.
+            Effect::Left | Effect::Fenced => {
                 holdings.on_fenced(context, observed);
                 manager.end_term();
                 observed.leadership_is_held();

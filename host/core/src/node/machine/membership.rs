@@ -46,7 +46,7 @@ enum State {
     /// A write of the own row is pending, or its answer was lost and the row is being read.
     Registering,
     Registered(Box<Registration>),
-    /// It said goodbye.
+    /// It has left the cluster.
     Left,
 }
 
@@ -99,9 +99,9 @@ pub(super) enum Effect {
     Nothing,
     /// The lease was renewed: the manager gets a report.
     Renewed,
-    /// This incarnation's goodbye is written.
-    SaidGoodbye,
-    /// This incarnation ended without a goodbye: somebody else may own its shards by now (R7).
+    /// This incarnation's row says that it has left.
+    Left,
+    /// This incarnation ended without leaving: somebody else may own its shards by now (R7).
     Fenced,
 }
 

@@ -12,7 +12,7 @@ pub(super) enum WritePurpose {
     Register(NodeRow, u64),
     /// Renews the lease by this row; sent at that time.
     Renew(NodeRow, u64),
-    /// Writes this incarnation's goodbye.
+    /// Writes this incarnation's row as left.
     Leave,
     /// Names the holder of the leadership.
     SetManager(ManagerRow),

@@ -83,9 +83,9 @@ fn control_messages_are_canonicalized_too() {
     assert!(!Marks.never(u64::MAX));
     let (shard, epoch, id) = (ShardId(1), Epoch(1), HandOffId { term: 1, number: 1 });
     let incarnation = Incarnation { counter: 1, nonce: 1 };
-    let relative = |mut talk: ControlMessage| {
-        Marks.canonicalize_message(&mut talk);
-        talk
+    let relative = |mut message: ControlMessage| {
+        Marks.canonicalize_message(&mut message);
+        message
     };
     let holder = Member { node: "a".into(), incarnation };
     let row = Row::Manager(ManagerRow { term: 1, holder, extensions: Extensions::default() });

@@ -40,7 +40,7 @@ pub(super) struct Cluster {
     pub(super) rows: BTreeMap<RowKey, (Row, u64)>,
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) revision: u64,
-    /// Everything said, for tests that look; and what says that a talk is lost.
+    /// Everything said, for tests that look; and what says that a message is lost.
     pub(super) sent_messages: Vec<(NodeId, NodeId, ControlMessage)>,
     pub(super) lose: fn(&ControlMessage) -> bool,
     /// Words of a hand-off that were said while no row had its intent.
@@ -244,19 +244,19 @@ impl Cluster {
                 let result = if unanswered { Err(WriteError::Unknown) } else { Ok(self.revision) };
                 Some(Event::RowWritten { request_id: number, result })
             }
-            Action::Send { to, message: talk } => {
-                self.sent_messages.push((name.clone(), to.clone(), talk.clone()));
+            Action::Send { to, message } => {
+                self.sent_messages.push((name.clone(), to.clone(), message.clone()));
                 if let ControlMessage::BeginHandOff { hand_off, .. }
-                | ControlMessage::HandOff(hand_off) = &talk
+                | ControlMessage::HandOff(hand_off) = &message
                     && !self.intents().contains(&hand_off.id)
                 {
-                    self.unannounced.push(talk.clone());
+                    self.unannounced.push(message.clone());
                 }
-                if !(self.lose)(&talk)
+                if !(self.lose)(&message)
                     && !self.cut_from_manager.contains(&(name.clone(), to.clone()))
                     && let Some(from) = member
                 {
-                    self.inbox.push_back((to, Event::Received { from, message: talk }));
+                    self.inbox.push_back((to, Event::Received { from, message }));
                 }
                 None
             }

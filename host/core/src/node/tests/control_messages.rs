@@ -27,7 +27,7 @@ fn under_way(cluster: &mut Cluster) -> HandOff {
     cluster.node("c").stuck = true;
     drain(cluster, "c");
     cluster.run(1_500);
-    let told = cluster.sent_messages.iter().find_map(|(_, _, talk)| match talk {
+    let told = cluster.sent_messages.iter().find_map(|(_, _, message)| match message {
         ControlMessage::HandOff(hand_off) => Some(*hand_off),
         _ => None,
     });
@@ -45,9 +45,9 @@ fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
         3 => HandOff { id: HandOffId { number: id.number + 100, ..id }, ..hand_off },
         _ => hand_off,
     };
-    let talk = ControlMessage::ShardStopped(stopped);
+    let message = ControlMessage::ShardStopped(stopped);
     let from = member(cluster, "c");
-    cluster.handle("a", Event::Received { from, message: talk });
+    cluster.handle("a", Event::Received { from, message });
     cluster.run(500);
     (before, row(cluster, shard))
 }
@@ -77,8 +77,8 @@ fn r11_a_hand_off_of_an_old_term_or_incarnation_is_ignored() {
     let id = HandOffId { term: 1, number: 9 };
     let from = Member { node: "a".into(), ..me.clone() };
     for (term, incarnation) in [(1, me.incarnation), (2, Incarnation::default())] {
-        let talk = ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation, id });
-        cluster.handle("b", Event::Received { from: from.clone(), message: talk });
+        let message = ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation, id });
+        cluster.handle("b", Event::Received { from: from.clone(), message });
     }
     assert!(cluster.node("b").owns.contains_key(&shard));
 }
@@ -91,9 +91,9 @@ fn a8_every_node_acknowledges_even_unknown_shards() {
     drain(&mut cluster, "c");
     cluster.run(3_000);
     for node in ["b", "c", "g"] {
-        let acks = cluster.sent_messages.iter().filter(|(from, to, talk)| {
+        let acks = cluster.sent_messages.iter().filter(|(from, to, message)| {
             (&*from.0, &*to.0) == (node, "a")
-                && matches!(talk, ControlMessage::BeginHandOffAck { .. })
+                && matches!(message, ControlMessage::BeginHandOffAck { .. })
         });
         assert_eq!(acks.count(), 4, "{node} acknowledges each shard of c");
     }
@@ -102,14 +102,17 @@ fn a8_every_node_acknowledges_even_unknown_shards() {
 #[test]
 fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
     let told = |cluster: &Cluster| {
-        cluster.sent_messages.iter().any(|(_, _, talk)| matches!(talk, ControlMessage::HandOff(_)))
+        cluster
+            .sent_messages
+            .iter()
+            .any(|(_, _, message)| matches!(message, ControlMessage::HandOff(_)))
     };
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     drain(&mut cluster, "c");
     cluster.run(600);
     assert!(told(&cluster), "all have acknowledged");
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, ControlMessage::BeginHandOffAck { .. });
+    cluster.lose = |message| matches!(message, ControlMessage::BeginHandOffAck { .. });
     drain(&mut cluster, "c");
     cluster.run(800);
     assert!(!told(&cluster), "somebody may still send to the owner");
@@ -120,7 +123,7 @@ fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
 #[test]
 fn s3_the_watch_delivers_rows_whose_announcement_is_lost() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    cluster.lose = |talk| matches!(talk, ControlMessage::RowUpdate { .. });
+    cluster.lose = |message| matches!(message, ControlMessage::RowUpdate { .. });
     cluster.start("c");
     cluster.run(5_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
@@ -178,9 +181,9 @@ fn s4_an_announced_row_moves_routes_early_and_never_back() {
     new.assignments[0].epoch.0 += 1;
     new.assignments[0].owner = Some(from.clone());
     let mut tell = |row: Row, revision: u64| {
-        let talk = ControlMessage::RowUpdate { key: key.clone(), row, revision };
+        let message = ControlMessage::RowUpdate { key: key.clone(), row, revision };
         let machine = &mut cluster.node("b").machine;
-        machine.handle(now, Event::Received { from: from.clone(), message: talk });
+        machine.handle(now, Event::Received { from: from.clone(), message });
         let mut routes = Vec::new();
         while let Some(action) = machine.poll() {
             if let Action::UpdateRoute { shard, epoch, .. } = action {

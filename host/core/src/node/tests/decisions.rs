@@ -135,8 +135,8 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
     let mut alone = sealed(4);
     alone.all_done();
     alone.learn(key("g"), row(1, GATEWAY));
-    let talk = ControlMessage::NodeUnreachable { node: "g".into() };
-    alone.handle(Event::Received { from: member("g", 1), message: talk });
+    let message = ControlMessage::NodeUnreachable { node: "g".into() };
+    alone.handle(Event::Received { from: member("g", 1), message });
     let told = alone.now;
     // An occasion to balance: it is put off, and put off again.
     alone.learn(key("b"), row(1, HOST));

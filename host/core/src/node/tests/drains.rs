@@ -1,4 +1,4 @@
-//! A drain mark is an operator's, and outlives the node's lives; leaving is a life's own.
+//! A drain mark is an operator's, and outlives the node's incarnations; leaving is an incarnation's own.
 
 use super::cluster::{Cluster, SHARDS};
 use crate::node::{Event, Notice};

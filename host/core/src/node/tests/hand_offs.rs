@@ -61,8 +61,8 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
     assert_eq!(cluster.unannounced, [], "S15: what is to be done is written ahead");
     let mut acknowledged = BTreeSet::new();
     let mut stops = BTreeSet::new();
-    for (from, to, talk) in &cluster.sent_messages {
-        match talk {
+    for (from, to, message) in &cluster.sent_messages {
+        match message {
             ControlMessage::BeginHandOffAck { id, .. } => {
                 acknowledged.insert((from.clone(), *id));
             }
@@ -88,8 +88,11 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
 #[test]
 fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| {
-        matches!(talk, ControlMessage::BeginHandOffAck { .. } | ControlMessage::BeginHandOff { .. })
+    cluster.lose = |message| {
+        matches!(
+            message,
+            ControlMessage::BeginHandOffAck { .. } | ControlMessage::BeginHandOff { .. }
+        )
     };
     drain(&mut cluster, "c");
     cluster.run(4_000);
@@ -99,7 +102,7 @@ fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
 #[test]
 fn the_loss_of_a_shard_stopped_message_is_repaired() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, ControlMessage::ShardStopped(_));
+    cluster.lose = |message| matches!(message, ControlMessage::ShardStopped(_));
     drain(&mut cluster, "c");
     cluster.run(6_000);
     assert_eq!(cluster.spread().len(), 2, "R11: the next report says what is missing");
@@ -139,7 +142,7 @@ fn three_hosts(strategy: fn() -> Box<dyn AllocationStrategy>) -> Cluster {
 
 /// `c` drains and is not told to stop; then the drain is undone.
 fn undo_a_drain(cluster: &mut Cluster) {
-    cluster.lose = |talk| matches!(talk, ControlMessage::HandOff(_));
+    cluster.lose = |message| matches!(message, ControlMessage::HandOff(_));
     drain(cluster, "c");
     cluster.run(1_500);
     assert_eq!(cluster.moving(), 4, "all of them are begun");
@@ -149,7 +152,7 @@ fn undo_a_drain(cluster: &mut Cluster) {
 
 /// The shards whose hand-off was told to other nodes.
 fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
-    let begun = cluster.sent_messages.iter().filter_map(|(_, _, talk)| match talk {
+    let begun = cluster.sent_messages.iter().filter_map(|(_, _, message)| match message {
         ControlMessage::BeginHandOff { hand_off, .. } => Some(hand_off.shard),
         _ => None,
     });
@@ -203,9 +206,9 @@ fn a_new_manager_continues_the_hand_offs_of_the_old_one() {
     cluster.run(6_000);
     assert_eq!(cluster.manager().0, "b");
     assert!(begun(&cluster), "the intent outlives the manager that wrote it");
-    let again = cluster.sent_messages.iter().filter(|(from, to, talk)| {
+    let again = cluster.sent_messages.iter().filter(|(from, to, message)| {
         (&*from.0, &*to.0) == ("b", "c")
-            && matches!(talk, ControlMessage::HandOff(HandOff { term: 2, id, .. }) if id.term == 1)
+            && matches!(message, ControlMessage::HandOff(HandOff { term: 2, id, .. }) if id.term == 1)
     });
     assert!(again.count() >= 6, "the owner is told again, under the new term and the old id");
     cluster.unstick("c");
@@ -237,18 +240,18 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
     let from = cluster.node("a").machine.member().expect("registered");
     let epochs = cluster.epochs();
     let mut stops = 0;
-    for (_, to, talk) in old {
-        let heard = |talk| Event::Received { from: from.clone(), message: talk };
-        match talk {
-            ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, heard(talk)),
-            // To who owns the shard now, as if it had meant that life: only the epoch is a former one.
+    for (_, to, message) in old {
+        let heard = |message| Event::Received { from: from.clone(), message };
+        match message {
+            ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, heard(message)),
+            // To who owns the shard now, as if it had meant that incarnation: only the epoch is a former one.
             ControlMessage::HandOff(hand_off) => {
                 let shard = hand_off.shard;
                 let owners = ["a", "b"].map(|node| cluster.node(node).owns.get(&shard).cloned());
                 let (_, owner) = owners.into_iter().flatten().next().expect("an owner");
                 let incarnation = owner.incarnation;
-                let talk = ControlMessage::HandOff(HandOff { incarnation, ..hand_off });
-                cluster.handle(&owner.node.0, heard(talk));
+                let message = ControlMessage::HandOff(HandOff { incarnation, ..hand_off });
+                cluster.handle(&owner.node.0, heard(message));
                 stops += 1;
             }
             _ => {}
@@ -283,13 +286,13 @@ fn a_refused_claim_is_reassigned_above_the_current_epoch() {
 fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.sent_messages.clear();
-    // There and back, in one life, until some shard is the same.
+    // There and back, in one incarnation, until some shard is the same.
     let back = |cluster: &mut Cluster| {
         let owns = cluster.node("c").owns.clone();
         let said = cluster.sent_messages.clone();
         said.into_iter()
-            .map(|(_, _, talk)| talk)
-            .filter(|talk| match talk {
+            .map(|(_, _, message)| message)
+            .filter(|message| match message {
                 ControlMessage::HandOff(HandOff { shard, epoch, .. }) => {
                     owns.get(shard).is_some_and(|(now, _)| now > epoch)
                 }
@@ -307,8 +310,8 @@ fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
     }
     let (owns, from) = (cluster.node("c").owns.clone(), cluster.node("a").machine.member());
     let from = from.expect("registered");
-    for talk in late {
-        cluster.handle("c", Event::Received { from: from.clone(), message: talk });
+    for message in late {
+        cluster.handle("c", Event::Received { from: from.clone(), message });
     }
     assert_eq!(cluster.node("c").owns, owns, "a stop meant for one epoch ended the next");
     let epochs = cluster.epochs();
@@ -356,8 +359,8 @@ fn the_hand_off_is_resent_to_an_owner_that_does_not_stop() {
     cluster.settings.max_drain_hand_offs = 1;
     cluster.node("b").stuck = true;
     let told = |cluster: &Cluster| {
-        let told = |(_, _, talk): &&(NodeId, NodeId, ControlMessage)| {
-            matches!(talk, ControlMessage::HandOff(_))
+        let told = |(_, _, message): &&(NodeId, NodeId, ControlMessage)| {
+            matches!(message, ControlMessage::HandOff(_))
         };
         cluster.sent_messages.iter().filter(told).count()
     };

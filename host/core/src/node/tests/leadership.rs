@@ -160,9 +160,9 @@ fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {
         let b = &mut cluster.node("b").machine;
         let holder = b.member().expect("registered");
         let row = Row::Assignments(AssignmentsRow { term, ..row });
-        let talk =
+        let message =
             ControlMessage::RowUpdate { key: RowKey::Assignments(0), row, revision: revision + 10 };
-        b.handle(now, Event::Received { from: a.clone(), message: talk });
+        b.handle(now, Event::Received { from: a.clone(), message });
         let second = Row::Manager(ManagerRow { term: 2, holder, extensions: Default::default() });
         b.handle(
             now,

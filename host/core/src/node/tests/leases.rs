@@ -27,7 +27,7 @@ fn a_registration_over_a_live_lease_waits_for_its_lapse() {
 
 #[test]
 fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
-    // Without a manager nobody ends the former life before its lease has lapsed.
+    // Without a manager nobody ends the former incarnation before its lease has lapsed.
     let host = Roles { host: true, ..Roles::default() };
     let mut cluster = Cluster::new();
     cluster.start_with("b", host, 1);
@@ -50,7 +50,7 @@ fn a_node_with_an_embedded_store_registers_at_once() {
     cluster.run(2_000);
     cluster.start("a");
     cluster.run(100);
-    assert_eq!(renewals(&cluster, "a").0, 2, "R7: no former life can run beside its store");
+    assert_eq!(renewals(&cluster, "a").0, 2, "R7: no former incarnation can run beside its store");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_forgotten_node_that_wakes_gets_a_higher_incarnation() {
     }
     cluster.node("b").paused = false;
     cluster.run(6_000);
-    assert!(!cluster.node("b").left, "it did not say goodbye");
+    assert!(!cluster.node("b").left, "it has not left");
     assert_eq!(renewals(&cluster, "b").0, 2, "R7");
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }

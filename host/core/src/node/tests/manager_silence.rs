@@ -34,7 +34,7 @@ fn has(cluster: &Cluster, node: &str) -> usize {
     cluster.spread().get(node).copied().unwrap_or(0)
 }
 
-/// Shards that rows give to a life that does not have them.
+/// Shards that rows give to an incarnation that does not have them.
 fn unserved(cluster: &Cluster) -> usize {
     let rows = cluster.rows.iter().filter_map(|(key, (row, _))| match (key, row) {
         (RowKey::Assignments(chunk), Row::Assignments(row)) => Some((chunk, row)),
@@ -173,7 +173,7 @@ fn the_lack_of_a_manager_ends_no_incarnation() {
 /// Reports are lost, and the entities' store answers only those.
 fn without_entities(answered: &[&str]) -> Cluster {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    cluster.lose = |talk| matches!(talk, ControlMessage::Report(_));
+    cluster.lose = |message| matches!(message, ControlMessage::Report(_));
     for _ in 0..300 {
         cluster.now += 100;
         for node in ["a", "b", "c"] {
@@ -221,8 +221,8 @@ fn the_only_candidate_takes_shards_that_need_an_owner() {
     cluster.run(5 * LONG);
     assert_eq!(cluster.epochs(), before, "it comes to rest");
     assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
-    let lives = ["b", "c", "d"].map(|node| cluster.incarnation(node));
-    assert!(lives.iter().all(|life| *life <= 2), "{lives:?}");
+    let incarnations = ["b", "c", "d"].map(|node| cluster.incarnation(node));
+    assert!(incarnations.iter().all(|counter| *counter <= 2), "{incarnations:?}");
 }
 
 /// `a` manages and hears a gateway, and no host; the others hear each other.

@@ -75,8 +75,9 @@ fn s12_an_unreachable_node_that_renews_keeps_its_shards() {
         unreachable(&mut cluster);
         cluster.run(500);
     }
-    let told = |(from, to, talk): &(NodeId, NodeId, ControlMessage)| {
-        (&*from.0, &*to.0) == ("b", "a") && matches!(talk, ControlMessage::NodeUnreachable { .. })
+    let told = |(from, to, message): &(NodeId, NodeId, ControlMessage)| {
+        (&*from.0, &*to.0) == ("b", "a")
+            && matches!(message, ControlMessage::NodeUnreachable { .. })
     };
     assert!(cluster.sent_messages.iter().any(told), "the manager is told");
     assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "S7: a lease that is renewed stands");
@@ -126,7 +127,7 @@ fn s15_8_an_abandoned_hand_off_is_soon_followed_by_another() {
     cluster.start("a");
     cluster.start("b");
     cluster.run(5_000);
-    cluster.lose = |talk| matches!(talk, ControlMessage::HandOff(_));
+    cluster.lose = |message| matches!(message, ControlMessage::HandOff(_));
     cluster.start("c");
     cluster.run(2_000);
     let failed = |notice: &Notice| matches!(notice, Notice::HandOffFailed { .. });
@@ -163,10 +164,10 @@ fn k35_a_leave_seen_by_the_watch_before_its_answer_counts() {
     while let Some(action) = machine.poll() {
         if let Action::WriteRow { request_id: number, key, row, .. } = &action {
             revision += 1;
-            let goodbye = matches!(row, Row::Node(row) if row.status == NodeStatus::Left);
+            let has_left = matches!(row, Row::Node(row) if row.status == NodeStatus::Left);
             machine.handle(
                 now,
-                match goodbye {
+                match has_left {
                     true => Event::RowObserved {
                         key: key.clone(),
                         value: Some((row.clone(), revision)),

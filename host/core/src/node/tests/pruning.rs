@@ -33,34 +33,34 @@ fn host(mutations: Vec<Mutation>) -> Alone {
     alone
 }
 
-fn stop(life: Incarnation, term: u64, shard: u32, epoch: u64) -> ControlMessage {
+fn stop(incarnation: Incarnation, term: u64, shard: u32, epoch: u64) -> ControlMessage {
     let (shard, epoch) = (ShardId(shard), Epoch(epoch));
-    ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation: life, id: NONE })
+    ControlMessage::HandOff(HandOff { term, shard, epoch, incarnation, id: NONE })
 }
 
 #[test]
 fn a_hand_off_of_an_old_term_or_epoch_is_irrelevant() {
     let mut alone = host(Vec::new());
-    let (life, m) = (alone.me().incarnation, member("m", 1));
+    let (incarnation, m) = (alone.me().incarnation, member("m", 1));
     let past = |alone: &Alone, term, shard, epoch| {
-        alone.machine.is_irrelevant(&m, &stop(life, term, shard, epoch))
+        alone.machine.is_irrelevant(&m, &stop(incarnation, term, shard, epoch))
     };
     assert!(!past(&alone, 3, 1, 2), "it would be stopped");
     assert!(!past(&alone, 4, 1, 2));
     assert!(past(&alone, 2, 1, 2), "of a former term");
-    let former = Incarnation { nonce: life.nonce + 1, ..life };
-    assert!(alone.machine.is_irrelevant(&m, &stop(former, 3, 1, 2)), "for another life");
+    let former = Incarnation { nonce: incarnation.nonce + 1, ..incarnation };
+    assert!(alone.machine.is_irrelevant(&m, &stop(former, 3, 1, 2)), "for another incarnation");
     assert!(past(&alone, 3, 1, 1), "it holds a later epoch");
     assert!(!past(&alone, 3, 1, 3), "an epoch that it has not seen yet");
     assert_eq!([3, 4, 5].map(|epoch| past(&alone, 3, 2, epoch)), [true, false, false]);
-    alone.handle(Event::Received { from: m.clone(), message: stop(life, 3, 3, 6) });
+    alone.handle(Event::Received { from: m.clone(), message: stop(incarnation, 3, 3, 6) });
     assert_eq!([5, 6, 7].map(|epoch| past(&alone, 3, 3, epoch)), [true, true, false]);
 
     let alone = host(vec![Mutation::SkipHandOffMatching]);
-    let life = alone.me().incarnation;
-    assert!(!alone.machine.is_irrelevant(&m, &stop(life, 2, 1, 2)), "nothing is matched");
+    let incarnation = alone.me().incarnation;
+    assert!(!alone.machine.is_irrelevant(&m, &stop(incarnation, 2, 1, 2)), "nothing is matched");
     let unregistered = Alone::new(HOST, Settings::default());
-    assert!(!unregistered.machine.is_irrelevant(&m, &stop(life, 2, 1, 2)));
+    assert!(!unregistered.machine.is_irrelevant(&m, &stop(incarnation, 2, 1, 2)));
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn a_known_row_and_any_begin_hand_off_are_irrelevant() {
     assert_eq!(alone.machine.known_revision(&key("b")), Some(seen - 2));
     assert_eq!(alone.machine.known_epoch(ShardId(2)), Some(Epoch(4)));
     assert_eq!(alone.machine.known_epoch(ShardId(900)), None);
-    let life = alone.me().incarnation;
+    let incarnation = alone.me().incarnation;
     let (shard, epoch) = (ShardId(1), Epoch(2));
-    let hand_off = HandOff { term: 3, shard, epoch, incarnation: life, id: NONE };
+    let hand_off = HandOff { term: 3, shard, epoch, incarnation, id: NONE };
     let begin = ControlMessage::BeginHandOff { hand_off, revision: 99 };
     assert!(alone.machine.is_irrelevant(&m, &begin));
     assert!(!alone.machine.is_irrelevant(&m, &ControlMessage::Rebalance));
@@ -262,9 +262,9 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     assert!(agrees(&base));
     assert!(alone.machine.is_irrelevant(&b, &ControlMessage::Report(Box::new(base.clone()))));
     assert!(!agrees(&NodeReport { store_available: false, ..base.clone() }));
-    let mut unfit = base.clone();
-    unfit.set_unrunnable_types(&["x".into()]).expect("room");
-    assert!(!agrees(&unfit));
+    let mut unrunnable = base.clone();
+    unrunnable.set_unrunnable_types(&["x".into()]).expect("room");
+    assert!(!agrees(&unrunnable));
     // What it does not hold counts if it had seen the row.
     let silent = NodeReport { shards: Vec::new(), ..base.clone() };
     assert!(!agrees(&silent));
@@ -300,7 +300,7 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
     let dead = NodeRow { status: NodeStatus::Dead, ..live };
     alone.learn(key("b"), Row::Node(dead));
-    assert!(alone.machine.is_report_irrelevant(&b, &silent), "its life is over");
+    assert!(alone.machine.is_report_irrelevant(&b, &silent), "its incarnation is over");
     assert!(
         !Alone::registered(HOST).machine.is_report_irrelevant(&b, &base),
         "no row is known here"
@@ -315,30 +315,30 @@ fn reports_that_match_the_rows_are_pruned() {
     let g = member("g", 1);
     let base =
         NodeReport { incarnation: g.incarnation, store_available: true, ..NodeReport::default() };
-    let talk = ControlMessage::Report(Box::new(base.clone()));
+    let message = ControlMessage::Report(Box::new(base.clone()));
     let heard = |alone: &mut Alone, report: &NodeReport| {
-        let talk = ControlMessage::Report(Box::new(report.clone()));
-        alone.handle(Event::Received { from: g.clone(), message: talk });
+        let message = ControlMessage::Report(Box::new(report.clone()));
+        alone.handle(Event::Received { from: g.clone(), message });
     };
-    assert!(alone.machine.is_irrelevant(&g, &talk));
+    assert!(alone.machine.is_irrelevant(&g, &message));
     heard(&mut alone, &base);
-    assert!(!alone.machine.is_irrelevant(&g, &talk), "it may follow another");
+    assert!(!alone.machine.is_irrelevant(&g, &message), "it may follow another");
     alone.machine.prune_irrelevant();
-    assert!(alone.machine.is_irrelevant(&g, &talk));
+    assert!(alone.machine.is_irrelevant(&g, &message));
     let tells =
         NodeReport { refused_claims: vec![(ShardId(1), Epoch(9), Epoch(9))], ..base.clone() };
     heard(&mut alone, &tells);
     alone.machine.prune_irrelevant();
-    assert!(!alone.machine.is_irrelevant(&g, &talk), "that one says something");
+    assert!(!alone.machine.is_irrelevant(&g, &message), "that one says something");
 
     let mute = NodeReport { store_available: false, ..base.clone() };
     heard(&mut alone, &mute);
     assert!(!alone.machine.is_report_irrelevant(&g, &base), "it says that the store answers again");
     heard(&mut alone, &base);
     assert!(alone.machine.is_report_irrelevant(&g, &base));
-    let mut unfit = base.clone();
-    unfit.set_unrunnable_types(&["x".into()]).expect("room");
-    heard(&mut alone, &unfit);
+    let mut unrunnable = base.clone();
+    unrunnable.set_unrunnable_types(&["x".into()]).expect("room");
+    heard(&mut alone, &unrunnable);
     assert!(
         !alone.machine.is_report_irrelevant(&g, &base),
         "it says that it can run all types again"
@@ -481,8 +481,8 @@ fn a_hand_off_may_continue_until_its_seal_is_confirmed() {
     let mut alone = leader(4, vec![(RowKey::Assignments(0), of(1, moving), 3)]);
     alone.written(Err(WriteError::Unknown));
     // The former manager ended it meanwhile.
-    let talk =
+    let message =
         ControlMessage::RowUpdate { key: RowKey::Assignments(0), row: of(2, None), revision: 20 };
-    alone.handle(Event::Received { from: member("b", 1), message: talk });
+    alone.handle(Event::Received { from: member("b", 1), message });
     assert!(alone.machine.may_continue_hand_off(id), "it has not heard whether its seal stands");
 }

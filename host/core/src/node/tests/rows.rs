@@ -1,4 +1,4 @@
-//! What a machine tells of the rows that it learns: notices for people, lives and routes for its node.
+//! What a machine tells of the rows that it learns: notices for people, incarnations and routes for its node.
 
 use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
@@ -33,7 +33,7 @@ impl Reader {
         reader
     }
 
-    /// The lives, routes and notices that an event has it tell.
+    /// The incarnations, routes and notices that an event has it tell.
     fn handle(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         let told = |it: &Action| {
@@ -62,13 +62,13 @@ impl Reader {
     }
 }
 
-fn life(counter: u64) -> Member {
+fn member(counter: u64) -> Member {
     Member { node: "b".into(), incarnation: Incarnation { counter, nonce: counter } }
 }
 
 fn row(counter: u64) -> NodeRow {
     NodeRow {
-        incarnation: life(counter).incarnation,
+        incarnation: member(counter).incarnation,
         renewals: 0,
         status: NodeStatus::Live,
         draining: false,
@@ -85,20 +85,20 @@ fn row(counter: u64) -> NodeRow {
 }
 
 fn told(counter: u64, alive: bool, address: &str) -> Action {
-    Action::UpdatePeer { member: life(counter), alive, addresses: vec![address.into()] }
+    Action::UpdatePeer { member: member(counter), alive, addresses: vec![address.into()] }
 }
 
 fn route(epoch: u64, owner: Option<u64>, moving: bool) -> Action {
     Action::UpdateRoute {
         shard: ShardId(1),
         epoch: Epoch(epoch),
-        owner: owner.map(life),
+        owner: owner.map(member),
         hand_off_in_progress: moving,
     }
 }
 
 fn owned(epoch: u64, counter: u64) -> Assignment {
-    Assignment { epoch: Epoch(epoch), owner: Some(life(counter)), ..Assignment::default() }
+    Assignment { epoch: Epoch(epoch), owner: Some(member(counter)), ..Assignment::default() }
 }
 
 fn note(notice: Notice) -> Action {
@@ -108,23 +108,23 @@ fn note(notice: Notice) -> Action {
 #[test]
 fn an_incarnation_is_announced_at_start_end_and_move() {
     let mut reader = Reader::new();
-    let joined = [note(Notice::NodeJoined(life(1))), told(1, true, "b:1")];
+    let joined = [note(Notice::NodeJoined(member(1))), told(1, true, "b:1")];
     assert_eq!(reader.node(&row(1)), joined);
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(1) }), [], "a renewal is none");
     let moved = NodeRow { addresses: vec!["b:2".into()], ..row(1) };
     assert_eq!(reader.node(&moved), [told(1, true, "b:2")]);
     let dead = NodeRow { status: NodeStatus::Dead, ..moved };
-    let gone = note(Notice::NodeGone { member: life(1), left_gracefully: false });
+    let gone = note(Notice::NodeGone { member: member(1), left_gracefully: false });
     assert_eq!(reader.node(&dead), [gone, told(1, false, "b:2")]);
     let stopped = NodeRow { status: NodeStatus::Left, ..dead };
     assert_eq!(reader.node(&stopped), [], "it was gone before");
-    let joined = [note(Notice::NodeJoined(life(2))), told(2, true, "b:1")];
+    let joined = [note(Notice::NodeJoined(member(2))), told(2, true, "b:1")];
     assert_eq!(reader.node(&row(2)), joined);
-    let joined = [told(2, false, "b:1"), note(Notice::NodeJoined(life(3))), told(3, true, "b:1")];
+    let joined = [told(2, false, "b:1"), note(Notice::NodeJoined(member(3))), told(3, true, "b:1")];
     assert_eq!(reader.node(&row(3)), joined, "the end of the second was not seen");
-    let goodbye = NodeRow { status: NodeStatus::Left, ..row(3) };
-    let gone = note(Notice::NodeGone { member: life(3), left_gracefully: true });
-    assert_eq!(reader.node(&goodbye), [gone, told(3, false, "b:1")]);
+    let left = NodeRow { status: NodeStatus::Left, ..row(3) };
+    let gone = note(Notice::NodeGone { member: member(3), left_gracefully: true });
+    assert_eq!(reader.node(&left), [gone, told(3, false, "b:1")]);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn an_incarnation_first_seen_dead_emits_no_notice() {
 fn a_drain_notice_is_emitted_per_change_and_incarnation() {
     let mut reader = Reader::new();
     reader.node(&row(1));
-    let drains = |on, counter| note(Notice::DrainChanged(life(counter), on));
+    let drains = |on, counter| note(Notice::DrainChanged(member(counter), on));
     let marked = NodeRow { draining: true, ..row(1) };
     assert_eq!(reader.node(&marked), [drains(true, 1)]);
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..marked.clone() }), []);
@@ -146,7 +146,7 @@ fn a_drain_notice_is_emitted_per_change_and_incarnation() {
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(2) }), [drains(false, 2)]);
     reader.node(&NodeRow { status: NodeStatus::Left, ..row(2) });
     let marked = NodeRow { status: NodeStatus::Left, draining: true, ..row(2) };
-    assert_eq!(reader.node(&marked), [], "a life that is over does not drain");
+    assert_eq!(reader.node(&marked), [], "an incarnation that is over does not drain");
 }
 
 #[test]
@@ -156,9 +156,9 @@ fn r13_a_route_names_its_owner_only_while_it_is_live() {
     assert!(reader.shards(&[owned(1, 1)]).contains(&route(1, Some(1), false)));
     let dead = NodeRow { status: NodeStatus::Dead, ..row(1) };
     assert!(reader.node(&dead).contains(&route(1, None, false)));
-    assert!(!reader.node(&row(2)).contains(&route(1, Some(2), false)), "another life");
+    assert!(!reader.node(&row(2)).contains(&route(1, Some(2), false)), "another incarnation");
     assert!(reader.shards(&[owned(2, 2)]).contains(&route(2, Some(2), false)));
-    // A life that came and went unseen: its predecessor is over all the same.
+    // An incarnation that came and went unseen: its predecessor is over all the same.
     let stopped = NodeRow { status: NodeStatus::Left, ..row(3) };
     assert!(reader.node(&stopped).contains(&route(2, None, false)));
     assert_eq!(reader.shards(&[owned(3, 2)])[1..], [route(3, None, false)]);
@@ -170,15 +170,15 @@ fn notices_are_emitted_for_assignments_and_hand_offs() {
     reader.node(&row(1));
     let shard = ShardId(1);
     let assigned =
-        |epoch| note(Notice::ShardAssigned { shard, epoch: Epoch(epoch), owner: life(1) });
+        |epoch| note(Notice::ShardAssigned { shard, epoch: Epoch(epoch), owner: member(1) });
     assert_eq!(reader.shards(&[owned(1, 1)]), [assigned(1), route(1, Some(1), false)]);
     assert_eq!(reader.shards(&[owned(1, 1)]), [], "written again");
     let id = HandOffId { term: 1, number: 1 };
     let moving = Assignment { hand_off: Some(HandOffIntent { id, target: None }), ..owned(1, 1) };
-    let began = note(Notice::HandOffStarted { shard, from: life(1) });
+    let began = note(Notice::HandOffStarted { shard, from: member(1) });
     assert_eq!(reader.shards(std::slice::from_ref(&moving)), [began, route(1, Some(1), true)]);
     assert_eq!(reader.shards(&[moving]), []);
-    let failed = note(Notice::HandOffFailed { shard, owner: life(1) });
+    let failed = note(Notice::HandOffFailed { shard, owner: member(1) });
     assert_eq!(reader.shards(&[owned(1, 1)]), [failed, route(1, Some(1), false)]);
     assert_eq!(reader.shards(&[owned(2, 1)]), [assigned(2), route(2, Some(1), false)]);
 }
@@ -202,9 +202,9 @@ fn s8_cached_rows_give_peers_and_routes_until_rows_are_listed() {
 
 #[test]
 fn a_notice_reads_as_a_sentence() {
-    assert_eq!(Notice::NodeJoined(life(3)).to_string(), "node b#3 joined");
-    let gone = Notice::NodeGone { member: life(3), left_gracefully: true };
+    assert_eq!(Notice::NodeJoined(member(3)).to_string(), "node b#3 joined");
+    let gone = Notice::NodeGone { member: member(3), left_gracefully: true };
     assert_eq!(gone.to_string(), "node b#3 left");
-    let assigned = Notice::ShardAssigned { shard: ShardId(7), epoch: Epoch(2), owner: life(3) };
+    let assigned = Notice::ShardAssigned { shard: ShardId(7), epoch: Epoch(2), owner: member(3) };
     assert_eq!(assigned.to_string(), "shard 7 was assigned to b#3, epoch 2");
 }

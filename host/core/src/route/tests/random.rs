@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    fn life(&mut self) -> Member {
+    fn member(&mut self) -> Member {
         match self.dice.below(4) {
             0 => member("me", self.dice.below(2)),
             1 => member("a", self.dice.below(2)),
@@ -129,7 +129,7 @@ impl Model {
             14 | 15 => {
                 let shard = 1 + self.dice.below(u64::from(SHARDS)) as u32;
                 let epoch = (self.epoch_of(shard) + self.dice.below(3)).saturating_sub(1);
-                let owner = (!self.dice.one_of(4)).then(|| self.life());
+                let owner = (!self.dice.one_of(4)).then(|| self.member());
                 let moving = self.dice.one_of(4);
                 self.rises(shard, epoch);
                 self.router.update_route(now, ShardId(shard), Epoch(epoch), owner, moving, out);
@@ -140,7 +140,7 @@ impl Model {
                 self.router.buffer_shard(now, ShardId(shard), Epoch(epoch));
             }
             17 => {
-                let who = self.life();
+                let who = self.member();
                 self.abandon(|attempt, _| attempt.to == who);
                 self.router.on_link_lost(now, &who, out);
             }
@@ -178,7 +178,7 @@ impl Model {
             1 => AttemptResult::NotSent,
             2 => {
                 let epoch = Epoch(self.dice.below(self.last_tag / 4 + 2));
-                AttemptResult::NotOwner { epoch, owner: self.dice.one_of(2).then(|| self.life()) }
+                AttemptResult::NotOwner { epoch, owner: self.dice.one_of(2).then(|| self.member()) }
             }
             _ => AttemptResult::Answered,
         };
@@ -222,7 +222,7 @@ impl Model {
                 Action::Buffered => return Err("what is held is not pushed".into()),
                 Action::Remote { to, epoch, attempt_id: tag, item } => (to, epoch, tag, item),
                 Action::Local { epoch, attempt_id: tag, item, .. } => {
-                    (self.me.clone().ok_or("there is no life here")?, epoch, tag, item)
+                    (self.me.clone().ok_or("there is no incarnation here")?, epoch, tag, item)
                 }
             };
             let Item { shard, gone, in_doubt, .. } = self.items[item as usize];

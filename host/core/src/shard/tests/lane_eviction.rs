@@ -56,7 +56,7 @@ impl Harness {
         })
     }
 
-    /// The next life of the machine, which knows what was committed.
+    /// The machine of the next owner, which knows what was committed.
     fn again(self, settings: Settings) -> Self {
         let (head, lanes, now) = (self.head, self.lanes, self.now);
         let mut hand = Self::relying(settings);
@@ -461,7 +461,7 @@ fn r17_lane_ages_are_checked_at_intervals() {
     hand.now += 6_350;
     hand.run_one(b"y", 1, 950);
     hand.run_one(b"z", 1, 960);
-    // A 64th of a life after that look: the oldest by its messages goes, and not the one that was used longest ago.
+    // A 64th of the time to live after that look: the oldest by its messages goes, and not the one that was used longest ago.
     hand.now += 100;
     hand.run_one(b"w", 1, 970);
     assert_eq!(hand.run_one(b"x", 1, 999).as_deref(), Some("final 2"));

@@ -3,7 +3,7 @@
 //! Each renews its lease in the store, and messages from one to the other are lost. Then rows go on to name this
 //! incarnation for shards that it gave up, since "stopped" and every report were lost (R11), or a hand-off waits for a
 //! shard that this node was never asked to stop. What cannot be sent is written: the incarnation stops what it has and
-//! writes its goodbye on its own row, and the next one registers. Everybody sees that row, so every shard of the former
+//! writes its own row as left, and the next one registers. Everybody sees that row, so every shard of the former
 //! incarnation gets a new owner and a new epoch (R7).
 //!
 //! Confusing at first: nothing here says that the manager is at fault or gone. Time counts only while it is

@@ -1,4 +1,4 @@
-//! The orderly end of an incarnation: hand-offs, stops, the goodbye (S10, K35).
+//! The orderly end of an incarnation: hand-offs, stops, the row as left (S10, K35).
 
 use super::{
     Action, Context, Effect, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster, Row,
@@ -12,9 +12,9 @@ pub(in super::super) enum Leaving {
     No,
     /// The manager hands its shards off.
     AwaitsHandOffs,
-    /// No row names it any more: the goodbye is due once its machines have stopped.
+    /// No row names it any more: it writes its row as left once its machines have stopped.
     HandedOff,
-    /// It waits for no hand-offs: its shards are to stop, and the goodbye is due when they have.
+    /// It waits for no hand-offs: its shards are to stop, and then it writes its row as left.
     StopsShards,
 }
 
@@ -44,7 +44,7 @@ impl Membership {
                 .is_some_and(|own| !own.is_retiring && !own.row.is_leaving() && !own.pending)
     }
 
-    /// Leaving: first by hand-offs, then by stopping what is left, then the goodbye (S10, K35). An incarnation that
+    /// Leaving: first by hand-offs, then by stopping the remaining shards, then by its row (S10, K35). An incarnation that
     /// ends itself stops at once.
     pub(in super::super) fn drive_leaving(
         &mut self,
@@ -57,7 +57,7 @@ impl Membership {
         }
         let Some(own) = self.registration() else {
             if matches!(self.state, State::Unregistered) {
-                self.say_goodbye(context);
+                self.finish_leaving(context);
             }
             return Leaving::No;
         };
@@ -77,8 +77,8 @@ impl Membership {
         }
     }
 
-    /// Writes the goodbye of an incarnation that holds nothing any more.
-    pub(in super::super) fn write_goodbye(&mut self, context: &mut Context) {
+    /// Writes the row as left, for an incarnation that holds nothing any more.
+    pub(in super::super) fn write_left_row(&mut self, context: &mut Context) {
         let Some(own) = self.registration_mut() else { return };
         if own.pending || context.requests.any_write(|purpose| *purpose == WritePurpose::Leave) {
             return;
@@ -88,7 +88,7 @@ impl Membership {
         context.write(WritePurpose::Leave, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// Takes the answer to the write of the goodbye; none if it concerns nobody any more.
+    /// Handles the answer to that write; none if it concerns nobody any more.
     pub(in super::super) fn on_leave_written(
         &mut self,
         context: &mut Context,
@@ -97,7 +97,7 @@ impl Membership {
         let own = self.registration_mut()?;
         own.pending = false;
         Some(match result {
-            Ok(_) => Effect::SaidGoodbye,
+            Ok(_) => Effect::Left,
             Err(WriteError::Conflict(Some(_))) => Effect::Nothing,
             Err(WriteError::Conflict(None)) => Effect::Fenced,
             Err(WriteError::Unknown) => {
@@ -109,7 +109,7 @@ impl Membership {
     }
 
     /// Has left for good.
-    pub(in super::super) fn say_goodbye(&mut self, context: &mut Context) {
+    pub(in super::super) fn finish_leaving(&mut self, context: &mut Context) {
         self.state = State::Left;
         context.push(Action::Left);
     }

@@ -127,7 +127,7 @@ impl Membership {
 
     /// The own row, from whatever source: others may set its drain mark, or end this incarnation.
     ///
-    /// An incarnation writes its own goodbye, and only when it holds nothing any more. Others write one for an
+    /// An incarnation writes its own row as left, and only when it holds nothing any more. Others do so for an
     /// incarnation that was marked dead and is forgotten: such a one is fenced, as any dead one is.
     pub(in super::super) fn on_own_row(
         &mut self,
@@ -144,8 +144,8 @@ impl Membership {
         let may_have_left = (!stays || own.is_retiring) && !holds_shards;
         let is_own = row.incarnation == own.member.incarnation;
         if is_own && row.status == NodeStatus::Left && may_have_left {
-            // Its goodbye, which the watch delivered before its answer came.
-            return Effect::SaidGoodbye;
+            // Its own write, which the watch delivered before its answer came.
+            return Effect::Left;
         }
         if !is_own || row.status != NodeStatus::Live {
             return Effect::Fenced;

@@ -1,4 +1,4 @@
-//! How a node leaves: hand-offs first, then its goodbye.
+//! How a node leaves: hand-offs first, then its row as left.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn a_node_that_leaves_before_registering_never_registers() {
 #[test]
 fn a_node_that_leaves_during_registration_does_not_retry() {
     let mut alone = Alone::new(HOST, Settings::default());
-    // The first life registers in vain, and the rows are listed anew.
+    // The first incarnation registers in vain, and the rows are listed anew.
     alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.handle(Event::Leave);
     alone.written(Err(WriteError::Conflict(None)));
@@ -40,7 +40,7 @@ fn stops(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::StopShard { .. }))
 }
 
-fn goodbye(alone: &Alone) -> bool {
+fn wrote_left(alone: &Alone) -> bool {
     let stopped = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Left);
     alone.writes.iter().any(|(_, row)| stopped(row))
 }
@@ -65,10 +65,13 @@ fn s10_a_node_leaves_when_no_row_names_it() {
     let (shard, epoch) = (ShardId(1), Epoch(1));
     alone.handle(Event::ShardStopped { shard, epoch });
     alone.wait(10);
-    assert!(!goodbye(&alone), "its row names it, and the next owner may be another life of it");
+    assert!(
+        !wrote_left(&alone),
+        "its row names it, and the next owner may be another incarnation of it"
+    );
     let b = Some(member("b", 1));
     alone.shards(&[(2, b.clone()), (1, b)]);
-    assert!(goodbye(&alone));
+    assert!(wrote_left(&alone));
     let actions = alone.done();
     assert!(actions.contains(&Action::Left), "{actions:?}");
 }
@@ -78,9 +81,9 @@ fn s10_a_node_does_not_leave_before_its_shards_stop() {
     let (mut alone, actions) = leaves(NodeRow { draining: true, ..host_row() });
     assert!(stops(&actions));
     alone.wait(10);
-    assert!(!goodbye(&alone));
+    assert!(!wrote_left(&alone));
     alone.handle(Event::ShardStopped { shard: ShardId(1), epoch: Epoch(1) });
-    assert!(goodbye(&alone));
+    assert!(wrote_left(&alone));
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn s10_a_node_has_left_only_once_its_row_says_so() {
     assert!(!actions.contains(&Action::Left) && alone.machine.member().is_some());
     let revision = alone.revision;
     let actions = alone.written(Ok(revision));
-    assert!(!actions.contains(&Action::Left) && goodbye(&alone));
+    assert!(!actions.contains(&Action::Left) && wrote_left(&alone));
     assert!(alone.done().contains(&Action::Left));
 }
 
@@ -127,7 +130,7 @@ fn s10_a_manager_leaves_even_while_a_write_is_pending() {
     alone.handle(Event::LeaveNow);
     assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it leaves");
     alone.done();
-    assert!(goodbye(&alone), "{seals:?} is not answered");
+    assert!(wrote_left(&alone), "{seals:?} is not answered");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
     // It was asked for when the node registered.
     assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
     assert!(alone.wait(1).contains(&read));
-    // A row of the life before it says nothing; nor does one that took the same counter.
+    // A row of the incarnation before it says nothing; nor does one that took the same counter.
     alone.learn(key("x"), row(1, Roles::ALL));
     let mut other = row(2, Roles::ALL);
     if let Row::Node(row) = &mut other {
@@ -19,7 +19,7 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
     alone.learn(key("x"), other);
     alone.wait(retry);
     assert_eq!(alone.writes.iter().filter(|(_, row)| matches!(row, Row::Manager(_))).count(), 0);
-    // A later life: the one that managed is over.
+    // A later incarnation: the one that managed is over.
     let actions = alone.learn(key("x"), row(3, Roles::ALL));
     assert_eq!(writes(&actions), [&RowKey::Manager]);
 }
@@ -220,15 +220,15 @@ fn a_manager_that_slept_restarts_its_silence_timeouts() {
         ..NodeReport::default()
     };
     alone.handle(Event::Received { from, message: ControlMessage::Report(Box::new(report)) });
-    let unheard = Settings::default().manager_silence_timeout;
-    alone.wait(unheard + 1_000);
+    let silence = Settings::default().manager_silence_timeout;
+    alone.wait(silence + 1_000);
     let woke = alone.now;
     while alone.machine.manager_row().is_some_and(|row| row.holder.node == alone.me().node) {
         renew(&mut alone);
         alone.wait(100);
-        assert!(alone.now < woke + 2 * unheard, "nobody else hears the host either");
+        assert!(alone.now < woke + 2 * silence, "nobody else hears the host either");
     }
-    assert!(alone.now >= woke + unheard, "it gives the leadership on after {}", alone.now - woke);
+    assert!(alone.now >= woke + silence, "it gives the leadership on after {}", alone.now - woke);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn r9_no_shard_is_adopted_after_a_lapse_or_without_rows() {
 
 #[test]
 fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
-    let claim = |node: &str, life: Incarnation, epoch| {
+    let claim = |node: &str, incarnation: Incarnation, epoch| {
         Some(crate::records::Claim {
             cluster: crate::ids::ClusterId(1),
             shard: crate::ids::ShardPath {
@@ -63,7 +63,7 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
             },
             epoch: Epoch(epoch),
             node: node.into(),
-            incarnation: life,
+            incarnation,
             number: 1,
             extensions: Extensions::default(),
         })
@@ -144,8 +144,8 @@ fn a8_only_a_current_hand_off_buffers_messages() {
     let mut held = |epoch, number, revision| {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), alone.me().incarnation);
         let hand_off = HandOff { term: 1, shard, epoch, incarnation, id: id(number) };
-        let talk = ControlMessage::BeginHandOff { hand_off, revision };
-        let actions = alone.handle(Event::Received { from: member("m", 1), message: talk });
+        let message = ControlMessage::BeginHandOff { hand_off, revision };
+        let actions = alone.handle(Event::Received { from: member("m", 1), message });
         let acked = |it: &Action| {
             matches!(it, Action::Send { message: ControlMessage::BeginHandOffAck { .. }, .. })
         };
@@ -170,8 +170,8 @@ fn a11_a_hand_off_of_a_later_epoch_drops_the_held_shard() {
         let (shard, epoch, incarnation) = (ShardId(1), Epoch(epoch), me.incarnation);
         let id = crate::rows::HandOffId { term: 1, number: 1 };
         let hand_off = HandOff { term: 1, shard, epoch, incarnation, id };
-        let talk = ControlMessage::HandOff(hand_off);
-        let actions = alone.handle(Event::Received { from: member("m", 1), message: talk });
+        let message = ControlMessage::HandOff(hand_off);
+        let actions = alone.handle(Event::Received { from: member("m", 1), message });
         let stopped = ControlMessage::ShardStopped(hand_off);
         let said = Action::Send { to: "m".into(), message: stopped };
         (forgot(&actions), actions.contains(&said))
@@ -193,8 +193,8 @@ fn a_report_says_which_shards_serve() {
     }
     let id = crate::rows::HandOffId { term: 1, number: 1 };
     let (shard, epoch, incarnation) = (ShardId(3), Epoch(1), me.incarnation);
-    let talk = ControlMessage::HandOff(HandOff { term: 1, shard, epoch, incarnation, id });
-    alone.handle(Event::Received { from: member("m", 1), message: talk });
+    let message = ControlMessage::HandOff(HandOff { term: 1, shard, epoch, incarnation, id });
+    alone.handle(Event::Received { from: member("m", 1), message });
     let report = reported(&alone.wait(20)).expect("a report");
     let serving: Vec<_> = report.shards.iter().map(|held| held.serving).collect();
     assert_eq!(serving, [false, true, false], "it claims, it serves, it stops");
