@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use ostraca_catalog::pool::shard_key;
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Action, Notice};
-use ostraca_core::rows::Member;
 use ostraca_core::shard::Ownership;
 use ostraca_workers as worker;
 
@@ -48,9 +47,8 @@ impl ControlLoop {
             Action::Resume => self.all_workers(|| worker::Input::Resume),
             Action::ReadClaims { request_id: number, shards } => self.read_claims(number, shards),
             Action::StartShard { shard, epoch, member } => {
-                let Member { node, incarnation } = member;
                 let (cluster, key) = (self.deps.cluster, shard_key(shard));
-                let owner = Ownership { cluster, shard: key, epoch, node, incarnation };
+                let owner = Ownership { cluster, shard: key, epoch, owner: member };
                 self.worker(shard, worker::Input::Adopt(Box::new(owner)));
             }
             Action::StopShard { shard, epoch, reason } => {

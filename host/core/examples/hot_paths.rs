@@ -104,8 +104,7 @@ impl Shard {
                 shard: ShardId(1),
             },
             epoch: Epoch(1),
-            node: "a".into(),
-            incarnation: Incarnation { counter: 1, nonce: 1 },
+            owner: Member { node: "a".into(), incarnation: Incarnation { counter: 1, nonce: 1 } },
         };
         let mut shard = Self {
             machine: Machine::new(Settings::default(), owner),

@@ -163,8 +163,7 @@ pub struct OwnerHint {
 
 impl From<&Claim> for OwnerHint {
     fn from(standing: &Claim) -> Self {
-        let owner = Member { node: standing.node.clone(), incarnation: standing.incarnation };
-        Self { epoch: standing.epoch, owner: Some(owner) }
+        Self { epoch: standing.epoch, owner: Some(standing.owner.clone()) }
     }
 }
 

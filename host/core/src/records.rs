@@ -9,10 +9,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::extensions::{Extensible, Extensions};
-use crate::ids::{
-    ClusterId, Entity, Epoch, Incarnation, MessageDigest, NodeId, ScopedSessionId, ShardPath,
-    TurnId,
-};
+use crate::ids::{ClusterId, Entity, Epoch, MessageDigest, ScopedSessionId, ShardPath, TurnId};
+use crate::rows::Member;
 
 /// The right to write a shard's records (R1). A shard has one current claim at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,9 +22,7 @@ pub struct Claim {
     /// The epoch under which the shard was assigned.
     pub epoch: Epoch,
     /// The claimant.
-    pub node: NodeId,
-    /// The claimant's incarnation.
-    pub incarnation: Incarnation,
+    pub owner: Member,
     /// Counts the claims of one incarnation in one epoch: raised after an unknown outcome (R3).
     pub number: u64,
     /// Fields of later releases.
@@ -44,8 +40,7 @@ impl Claim {
     pub fn supersedes(&self, current: &Self) -> bool {
         self.epoch > current.epoch
             || (self.epoch == current.epoch
-                && self.node == current.node
-                && self.incarnation == current.incarnation
+                && self.owner == current.owner
                 && self.number >= current.number)
     }
 }
@@ -262,7 +257,7 @@ pub struct LoadedEntity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ShardId;
+    use crate::ids::{Incarnation, ShardId};
 
     fn claim(epoch: u64, node: &str, counter: u64, number: u64) -> Claim {
         Claim {
@@ -273,8 +268,10 @@ mod tests {
                 shard: ShardId(1),
             },
             epoch: Epoch(epoch),
-            node: node.into(),
-            incarnation: Incarnation { counter, nonce: counter },
+            owner: Member {
+                node: node.into(),
+                incarnation: Incarnation { counter, nonce: counter },
+            },
             number,
             extensions: Extensions::default(),
         }

@@ -14,6 +14,7 @@ use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId,
 };
 use ostraca_core::records::{Claim, Commit, CommitOutcome, Head, RecordKey, RecordWrite};
+use ostraca_core::rows::Member;
 use ostraca_store::EntityStore;
 use ostraca_store_sled::{Options, SledStore};
 
@@ -90,8 +91,7 @@ fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool
         cluster: ClusterId(1),
         shard: shard(number),
         epoch: Epoch(1),
-        node: NodeId::from("bench"),
-        incarnation: Incarnation::default(),
+        owner: Member { node: NodeId::from("bench"), incarnation: Incarnation::default() },
         number: 1,
         extensions: Default::default(),
     });

@@ -9,6 +9,7 @@ use ostraca_core::ids::{Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, 
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Head, RecordKey, RecordWrite,
 };
+use ostraca_core::rows::Member;
 use ostraca_store::EntityStore;
 use ostraca_store::conformance::{CLUSTER, CLUSTER_NAME};
 use ostraca_store_sled::{Options, SledStore};
@@ -40,8 +41,7 @@ fn memory_replaced_by_a_batch_is_freed_after_it() {
         cluster: CLUSTER,
         shard: ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) },
         epoch: Epoch(1),
-        node: NodeId::from("a"),
-        incarnation: Incarnation::default(),
+        owner: Member { node: NodeId::from("a"), incarnation: Incarnation::default() },
         number: 1,
         extensions: Default::default(),
     });

@@ -29,8 +29,8 @@ pub fn commit_bytes(commit: &Commit) -> usize {
     });
     let names = [&commit.entity.entity_type, &commit.entity.id, &commit.claim.shard.namespace]
         .map(|name| name.len());
-    let Claim { shard, node, .. } = &*commit.claim;
-    let names = names.iter().sum::<usize>() + shard.pool.len() + node.0.len();
+    let Claim { shard, owner, .. } = &*commit.claim;
+    let names = names.iter().sum::<usize>() + shard.pool.len() + owner.node.0.len();
     512 + names + replies.sum::<usize>() + writes.sum::<usize>()
 }
 

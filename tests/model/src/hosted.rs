@@ -25,9 +25,7 @@ pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
         return Err(standing.epoch);
     }
     let named = state.named.get(&(shard, claim.epoch));
-    if named.is_none_or(|incarnation| {
-        (&incarnation.node, incarnation.incarnation) != (&claim.node, claim.incarnation)
-    }) {
+    if named != Some(&claim.owner) {
         state.break_rule(rules::NAMED);
     }
     state.claims.insert(shard, claim.clone());

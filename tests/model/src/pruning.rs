@@ -46,8 +46,8 @@ fn clear_messages(state: &mut State) {
         queue.retain(|(from, message)| {
             let copies = || {
                 let mut all = state.strays.iter();
-                all.any(|(incarnation, at, message)| {
-                    at == to && incarnation.node == from.node && is_report(message)
+                all.any(|(sender, at, message)| {
+                    at == to && sender.node == from.node && is_report(message)
                 })
             };
             let follows = is_report(message) && (behind || copies());
@@ -89,8 +89,8 @@ fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
 }
 
 /// Whether an incarnation is over and no other of its node will be, while no process is started again.
-fn is_gone(state: &State, incarnation: &Member) -> bool {
-    state.nodes[State::number(&incarnation.node)].is_none() && state.has_ended(incarnation)
+fn is_gone(state: &State, member: &Member) -> bool {
+    state.nodes[State::number(&member.node)].is_none() && state.has_ended(member)
 }
 
 fn clear_requests(state: &mut State) {

@@ -147,8 +147,7 @@ pub fn claim_of(shard: ShardId, epoch: Epoch, member: &Member) -> Claim {
         cluster: ClusterId(1),
         shard: ShardPath { namespace: "d".into(), pool: "d".into(), shard },
         epoch,
-        node: member.node.clone(),
-        incarnation: member.incarnation,
+        owner: member.clone(),
         number: 1,
         extensions: Default::default(),
     }

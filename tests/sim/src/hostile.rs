@@ -17,6 +17,7 @@ use ostraca_core::ids::{
 };
 use ostraca_core::message::{Message, ReplyToken};
 use ostraca_core::records::Claim;
+use ostraca_core::rows::Member;
 use ostraca_core::shard::{
     Event, InstanceSlots, Machine, Ownership, Settings, StopReason, TypeSettings,
 };
@@ -135,7 +136,12 @@ impl Harness {
         let cluster = ClusterId(1);
         Machine::new(
             settings,
-            Ownership { cluster, shard, epoch: Epoch(epoch), node: "a".into(), incarnation },
+            Ownership {
+                cluster,
+                shard,
+                epoch: Epoch(epoch),
+                owner: Member { node: "a".into(), incarnation },
+            },
         )
     }
 
@@ -214,11 +220,9 @@ impl Harness {
     /// Another node claims the shard.
     fn steal(&mut self, shard: usize) {
         let it = &mut self.shards[shard];
-        let claim = Claim {
-            epoch: Epoch(it.epoch + 1),
-            node: "b".into(),
-            ..Claim::clone(it.machine.claim())
-        };
+        let current = Claim::clone(it.machine.claim());
+        let owner = Member { node: "b".into(), ..current.owner };
+        let claim = Claim { epoch: Epoch(it.epoch + 1), owner, ..current };
         it.store.request(0, Request::Claim(claim.into()));
         it.store.sync();
     }

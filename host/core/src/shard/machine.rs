@@ -21,9 +21,10 @@ use super::action::Action;
 use super::entity::ResidentEntity;
 use super::event::Event;
 use super::settings::{Mutation, Settings};
-use crate::ids::{ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardPath, TurnId};
+use crate::ids::{ClusterId, Entity, Epoch, MessageId, ShardPath, TurnId};
 use crate::message::{Now, Outcome, OwnerHint, codes};
 use crate::records::{Claim, GuestReply, Head, RecordedReply};
+use crate::rows::Member;
 use claim::ShardClaim;
 use context::Context;
 use gate::Gate;
@@ -41,10 +42,8 @@ pub struct Ownership {
     pub shard: ShardPath,
     /// The epoch under which it was assigned.
     pub epoch: Epoch,
-    /// The node.
-    pub node: NodeId,
-    /// Its incarnation.
-    pub incarnation: Incarnation,
+    /// Who owns it.
+    pub owner: Member,
 }
 
 /// The phase of a shard's machine.

@@ -25,6 +25,7 @@ use crate::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
     RecordKey, RecordWrite,
 };
+use crate::rows::Member;
 
 /// A machine, a clock, and everything that it has said.
 struct Harness {
@@ -65,8 +66,7 @@ impl Harness {
             cluster: ClusterId(1),
             shard: ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) },
             epoch: Epoch(1),
-            node: "a".into(),
-            incarnation: Incarnation { counter: 1, nonce: 9 },
+            owner: Member { node: "a".into(), incarnation: Incarnation { counter: 1, nonce: 9 } },
         };
         let mut hand = Self {
             machine: Machine::new(settings, owner),

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use ostraca_core::ids::{Epoch, Incarnation, NodeId, ScopedSessionId, ShardId, TurnId};
 use ostraca_core::records::{CommitRefusal, Head, Lane, RecordKey, RecordWrite};
+use ostraca_core::rows::Member;
 use ostraca_store::{ScanKind, ScannedRecord};
 
 use super::*;
@@ -15,8 +16,10 @@ fn claim() -> Claim {
         cluster: ClusterId(1),
         shard: shard(),
         epoch: Epoch(2),
-        node: NodeId::from("a"),
-        incarnation: Incarnation { counter: 3, nonce: 4 },
+        owner: Member {
+            node: NodeId::from("a"),
+            incarnation: Incarnation { counter: 3, nonce: 4 },
+        },
         number: 5,
         extensions: Default::default(),
     }

@@ -144,7 +144,7 @@ fn own<T>(
     let mut foreign = Vec::new();
     let mut own = Vec::with_capacity(all.len());
     for (at, one) in all.into_iter().enumerate() {
-        let node = &claim(&one).node;
+        let node = &claim(&one).owner.node;
         if node == peer {
             own.push(one);
         } else {

@@ -26,8 +26,10 @@ pub(crate) fn claim(node: &str, number: u64) -> Claim {
         cluster: CLUSTER,
         shard: shard(),
         epoch: Epoch(1),
-        node: NodeId::from(node),
-        incarnation: Incarnation { counter: 1, nonce: 11 },
+        owner: Member {
+            node: NodeId::from(node),
+            incarnation: Incarnation { counter: 1, nonce: 11 },
+        },
         number,
         extensions: Default::default(),
     }

@@ -126,7 +126,7 @@ impl Remote {
     }
 
     fn of(&self, claim: Option<&Claim>) -> &PeerEntityStore {
-        if claim.is_some_and(|claim| *claim.node.0 == *"b") { &self.b } else { &self.a }
+        if claim.is_some_and(|claim| *claim.owner.node.0 == *"b") { &self.b } else { &self.a }
     }
 }
 

@@ -13,6 +13,7 @@ use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId,
 };
 use ostraca_core::records::{Claim, ClaimOutcome, Commit, Head, RecordKey, RecordWrite};
+use ostraca_core::rows::Member;
 use ostraca_store::EntityStore;
 
 use crate::{Options, SledStore};
@@ -32,8 +33,7 @@ pub(crate) fn claim() -> Arc<Claim> {
         cluster: CLUSTER,
         shard: shard(),
         epoch: Epoch(1),
-        node: NodeId::from("a"),
-        incarnation: Incarnation::default(),
+        owner: Member { node: NodeId::from("a"), incarnation: Incarnation::default() },
         number: 1,
         extensions: Default::default(),
     })

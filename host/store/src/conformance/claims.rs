@@ -1,10 +1,10 @@
 //! Claims: R1, R4, R5.
 
 use futures::executor::block_on;
-use ostraca_core::ids::{ClusterId, Incarnation, NodeId};
+use ostraca_core::ids::ClusterId;
 use ostraca_core::records::{Claim, ClaimOutcome};
 
-use super::{CLUSTER, Factory, claim, claim_of, shard};
+use super::{CLUSTER, Factory, claim, claim_of, owner, shard};
 use crate::EntityStore;
 
 pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
@@ -30,15 +30,8 @@ fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
     let refused = [
         ("a lower epoch", claim_of(shard(1), 4, 9)),
         ("a lower number", claim_of(shard(1), 5, 1)),
-        ("another node", Claim { node: NodeId::from("b"), number: 9, ..first.clone() }),
-        (
-            "another incarnation",
-            Claim {
-                incarnation: Incarnation { counter: 1, nonce: 12 },
-                number: 9,
-                ..first.clone()
-            },
-        ),
+        ("another node", Claim { owner: owner("b", 11), number: 9, ..first.clone() }),
+        ("another incarnation", Claim { owner: owner("a", 12), number: 9, ..first.clone() }),
     ];
     for (why, other) in refused {
         let expected = ClaimOutcome::Refused { current: Box::new(first.clone()) };
@@ -48,7 +41,7 @@ fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
 
     let next_number = claim_of(shard(1), 5, 3);
     assert_eq!(claim(store, &next_number), ClaimOutcome::Granted);
-    let next_epoch = Claim { node: NodeId::from("b"), ..claim_of(shard(1), 6, 1) };
+    let next_epoch = Claim { owner: owner("b", 11), ..claim_of(shard(1), 6, 1) };
     assert_eq!(claim(store, &next_epoch), ClaimOutcome::Granted);
     assert_eq!(current_claim(store), Some(next_epoch));
 }

@@ -26,6 +26,7 @@ use ostraca_core::ids::{
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, Head, Lane, LoadedEntity, RecordKey, RecordWrite,
 };
+use ostraca_core::rows::Member;
 
 use crate::{ClusterStore, EntityStore, Page, Scan, ScanKind, ScannedRecord};
 
@@ -92,13 +93,16 @@ fn shard(number: u32) -> ShardPath {
 }
 
 /// A claim by node `a` in its first incarnation.
+fn owner(node: &str, nonce: u64) -> Member {
+    Member { node: NodeId::from(node), incarnation: Incarnation { counter: 1, nonce } }
+}
+
 fn claim_of(shard: ShardPath, epoch: u64, number: u64) -> Claim {
     Claim {
         cluster: CLUSTER,
         shard,
         epoch: Epoch(epoch),
-        node: NodeId::from("a"),
-        incarnation: Incarnation { counter: 1, nonce: 11 },
+        owner: owner("a", 11),
         number,
         extensions: Default::default(),
     }

@@ -6,6 +6,7 @@ use ostraca_core::ids::{
     TurnId,
 };
 use ostraca_core::records::{GuestReply, RecordedReply};
+use ostraca_core::rows::Member;
 
 fn lane() -> Lane {
     let error = GuestReply::Error { code: "no".into(), message: "why".into() };
@@ -53,8 +54,10 @@ fn claim_record() -> ClaimRecord {
         cluster: ClusterId(1),
         shard: ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(7) },
         epoch: Epoch(2),
-        node: NodeId::from("a"),
-        incarnation: Incarnation { counter: 3, nonce: 4 },
+        owner: Member {
+            node: NodeId::from("a"),
+            incarnation: Incarnation { counter: 3, nonce: 4 },
+        },
         number: 5,
         extensions: Default::default(),
     };

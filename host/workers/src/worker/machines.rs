@@ -203,6 +203,7 @@ mod tests {
     use ostraca_core::ids::{ClusterId, Incarnation, ShardPath};
     use ostraca_core::message::Now;
     use ostraca_core::records::ClaimOutcome;
+    use ostraca_core::rows::Member;
     use ostraca_core::shard::{Event, Ownership, Settings};
 
     use super::*;
@@ -213,7 +214,7 @@ mod tests {
         let (cluster, epoch, node) = (ClusterId(1), Epoch(1), "a".into());
         MachineEntry::new(Machine::new(
             Settings::default(),
-            Ownership { cluster, shard, epoch, node, incarnation },
+            Ownership { cluster, shard, epoch, owner: Member { node, incarnation } },
         ))
     }
 

@@ -9,6 +9,7 @@ use ostraca_catalog::ClusterClock;
 use ostraca_config::Manifest;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{Message, Outcome, codes};
+use ostraca_core::rows::Member;
 use ostraca_core::shard::{Ownership, Settings};
 use ostraca_store::{EntityStore, MemoryStore};
 use ostraca_wire::server::Charge;
@@ -89,7 +90,7 @@ impl TestWorker {
         let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(shard) };
         let incarnation = Incarnation { counter: 1, nonce: 9 };
         let (cluster, epoch, node) = (ClusterId(1), Epoch(epoch), "a".into());
-        let owner = Ownership { cluster, shard, epoch, node, incarnation };
+        let owner = Ownership { cluster, shard, epoch, owner: Member { node, incarnation } };
         self.worker.input(Input::Adopt(Box::new(owner)));
     }
 

@@ -60,9 +60,9 @@ pub(super) struct Guard {
 impl Guard {
     /// A claim stands now. It must be of an owner that a row named, and epochs rise with owners (R5).
     pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<Violation>) {
-        let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
+        let owner = claim.owner.clone();
         let shard = claim.shard.shard;
-        if self.owners.get(&(shard, claim.epoch)) != Some(&owner) && &*claim.node.0 != GHOST {
+        if self.owners.get(&(shard, claim.epoch)) != Some(&owner) && &*claim.owner.node.0 != GHOST {
             breaches.push(
                 ViolationKind::UnassignedClaim.because(format!(
                     "{owner} claimed shard {shard} under {:?} unnamed",

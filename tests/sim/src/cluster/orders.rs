@@ -82,13 +82,8 @@ impl World {
             stop_timeout: 300,
             mutations: self.options.shard_mutations.clone(),
         };
-        let owner = Ownership {
-            cluster: ClusterId(1),
-            shard: shard_key(shard),
-            epoch,
-            node: member.node,
-            incarnation: member.incarnation,
-        };
+        let owner =
+            Ownership { cluster: ClusterId(1), shard: shard_key(shard), epoch, owner: member };
         let hosted = Hosted {
             epoch,
             machine: Machine::new(settings, owner),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::WriteError;
 use ostraca_core::records::{Claim, CommitOutcome};
+use ostraca_core::rows::Member;
 
 use super::guard::Applied;
 use super::net::{ConnId, Frame};
@@ -70,7 +71,8 @@ impl World {
         self.tally.count("fault: the current claim is higher than rows know");
         self.tags += 1;
         let epoch = Epoch(claim.epoch.0 + self.rng.range(1, 4));
-        let ghost = Claim { epoch, node: GHOST.into(), number: 1, ..claim.clone() };
+        let owner = Member { node: GHOST.into(), ..claim.owner.clone() };
+        let ghost = Claim { epoch, owner, number: 1, ..claim.clone() };
         if let Some(store) = self.stores.get_mut(shard.0 as usize - 1) {
             store.request(self.tags, Request::Claim(Arc::new(ghost)));
         }

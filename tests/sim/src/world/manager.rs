@@ -1,5 +1,7 @@
 //! Stands in for the manager: marks owners dead, assigns shards, deploys. Also replays recorded machines.
 
+use ostraca_core::rows::Member;
+
 use super::*;
 
 impl World {
@@ -64,8 +66,7 @@ impl World {
             cluster: ClusterId(1),
             shard,
             epoch,
-            node: NodeId::from(["a", "b"][node]),
-            incarnation,
+            owner: Member { node: NodeId::from(["a", "b"][node]), incarnation },
         };
         let machine = Machine::new(settings.clone(), owner.clone());
         if let Some(old) = self.nodes[node].machine.replace(machine) {

@@ -334,8 +334,7 @@ impl Cluster {
             cluster: crate::ids::ClusterId(1),
             shard: crate::ids::ShardPath { namespace: "d".into(), pool: "d".into(), shard },
             epoch: *epoch,
-            node: member.node.clone(),
-            incarnation: member.incarnation,
+            owner: member.clone(),
             number: 1,
             extensions: Default::default(),
         })

@@ -36,8 +36,7 @@ impl ShardClaim {
             cluster: ownership.cluster,
             shard: ownership.shard.clone(),
             epoch: ownership.epoch,
-            node: ownership.node.clone(),
-            incarnation: ownership.incarnation,
+            owner: ownership.owner.clone(),
             number: 1,
             extensions: Extensions::default(),
         });
@@ -88,7 +87,7 @@ impl ShardClaim {
     pub(super) fn next_turn(&mut self) -> TurnId {
         self.last_turn += 1;
         TurnId {
-            nonce: self.ownership.incarnation.nonce,
+            nonce: self.ownership.owner.incarnation.nonce,
             shard: self.ownership.shard.shard.0,
             epoch: self.ownership.epoch,
             number: self.last_turn,
@@ -97,7 +96,7 @@ impl ShardClaim {
 
     /// Whether this machine ran the turn, and not the one before it for the same shard.
     pub(super) fn ran(&self, turn: &TurnId) -> bool {
-        turn.epoch == self.ownership.epoch && turn.nonce == self.ownership.incarnation.nonce
+        turn.epoch == self.ownership.epoch && turn.nonce == self.ownership.owner.incarnation.nonce
     }
 
     // Claiming.

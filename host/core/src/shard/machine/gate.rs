@@ -248,13 +248,17 @@ impl Machine {
 mod tests {
     use super::*;
     use crate::ids::{ClusterId, Epoch, Incarnation, ShardId, ShardPath};
+    use crate::rows::Member;
     use crate::shard::{Ownership, Settings};
 
     fn claiming(context: &mut Context) -> ShardClaim {
         let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) };
         let (cluster, epoch, node) = (ClusterId(1), Epoch(1), "a".into());
         let incarnation = Incarnation::default();
-        ShardClaim::new(context, Ownership { cluster, shard, epoch, node, incarnation })
+        ShardClaim::new(
+            context,
+            Ownership { cluster, shard, epoch, owner: Member { node, incarnation } },
+        )
     }
 
     fn commit(claim: &ShardClaim, entity: &str) -> Commit {

@@ -19,7 +19,7 @@ impl Machine {
                 let message = format!(
                     "shard {} belongs to {} since epoch {}",
                     self.claim.ownership().shard,
-                    current.node,
+                    current.owner.node,
                     current.epoch.0
                 );
                 self.lose_shard(Some(current), message);

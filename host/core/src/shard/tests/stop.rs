@@ -7,11 +7,11 @@ use crate::rows::Member;
 fn standing(hand: &Harness, epoch: u64) -> Box<Claim> {
     let incarnation = Incarnation { counter: 7, nonce: 70 };
     let mine = Claim::clone(hand.machine.claim());
-    Box::new(Claim { epoch: Epoch(epoch), node: "b".into(), incarnation, ..mine })
+    Box::new(Claim { epoch: Epoch(epoch), owner: Member { node: "b".into(), incarnation }, ..mine })
 }
 
 fn hint_of(claim: &Claim) -> OwnerHint {
-    let owner = Member { node: claim.node.clone(), incarnation: claim.incarnation };
+    let owner = claim.owner.clone();
     OwnerHint { epoch: claim.epoch, owner: Some(owner) }
 }
 

@@ -1,6 +1,6 @@
 //! A lease that lapsed, and what must happen before its incarnation resumes (R9).
 
-use super::{Action, Context, Epoch, Member, Membership, Mutation, Notice, ShardId};
+use super::{Action, Context, Epoch, Membership, Mutation, Notice, ShardId};
 use crate::records::Claim;
 
 /// A shard whose claim is no longer the one that this incarnation was granted.
@@ -97,11 +97,9 @@ impl Membership {
             return Vec::new();
         };
         own.claims_unverified = false;
-        let Member { node, incarnation } = &own.member;
+        let me = &own.member;
         let changed = held.into_iter().zip(claims).filter(|((_, epoch), claim)| {
-            !claim.as_ref().is_some_and(|claim| {
-                claim.epoch == *epoch && claim.node == *node && claim.incarnation == *incarnation
-            })
+            !claim.as_ref().is_some_and(|claim| claim.epoch == *epoch && claim.owner == *me)
         });
         changed
             .map(|((shard, epoch), claim)| ChangedClaim {

@@ -62,8 +62,7 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
                 shard: ShardId(1),
             },
             epoch: Epoch(epoch),
-            node: node.into(),
-            incarnation,
+            owner: Member { node: node.into(), incarnation },
             number: 1,
             extensions: Extensions::default(),
         })
