@@ -2,7 +2,7 @@
 
 use crate::error::NodeError;
 
-/// Runs blocking work on a thread for such work.
+/// Runs blocking work on one of tokio's threads for it.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NodeError> {

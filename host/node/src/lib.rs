@@ -2,7 +2,7 @@
 //!
 //! # A node inside a program
 //!
-//! The command `ostraca` is one program that runs nodes. Another one needs this crate, a tokio runtime with several
+//! The command `ostraca` is one program that runs nodes. Any other needs this crate, a tokio runtime with several
 //! threads, and three calls: [`init()`] (or [`join`]) once for each node, [`Config::load`], and [`Node::start`].
 //!
 //! ```no_run
@@ -67,12 +67,12 @@
 //!
 //! The parts are crates of their own, and each says what drives it: workers (`ostraca-workers`) drive the shards'
 //! machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`) drives the node's
-//! machine, and operators are answered by `ostraca-admin`. What is here opens or finds the stores, binds the socket,
+//! machine, and operators are answered by `ostraca-admin`. This crate opens or finds the stores, binds the socket,
 //! passes streams on to the parts, and builds and ends the parts in order. Nothing here decides on ownership, order or
 //! duplicates: the core does.
 //!
-//! Confusing at first: parts that need one another are built one after the other, so a connection that comes early
-//! finds a part missing. It is answered that the node is starting.
+//! Confusing at first: parts that need one another are built one after the other, so an early connection may
+//! find a part missing. It gets the answer that the node is starting.
 
 mod blocking;
 mod deferred;

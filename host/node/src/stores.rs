@@ -38,7 +38,7 @@ const SHORTEST: Duration = Duration::from_millis(500);
 /// The first and the longest pause between attempts to reach the store at a start.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// What a store says of its cluster.
+/// What a store says about its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
     /// The store's identity.

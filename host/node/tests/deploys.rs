@@ -1,4 +1,4 @@
-//! Deploys of one type through two nodes at the same time: the type's row decides, and nobody waits for anybody.
+//! Concurrent deploys of one type through two nodes: the type's row decides, and neither deploy waits for the other.
 
 mod common;
 
@@ -13,11 +13,11 @@ use ostraca_node::config::Role;
 use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
 
 const GRACE: Duration = Duration::from_secs(20);
-/// How long anything may take that has to come about.
+/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 6;
 
-/// A manifest of the counter that no other number has.
+/// A manifest of the counter, different for each number.
 fn manifest(number: u32) -> String {
     format!("{COUNTER}[lifecycle]\nidle-timeout = \"{} min\"\n", number + 1)
 }
@@ -26,7 +26,7 @@ async fn second(dir: &Path, first: &Node, made: &InitializedCluster) -> Node {
     start(&joined(dir, first, made)).await
 }
 
-/// The folder of a second node that has joined.
+/// The directory of a second node, which joins.
 fn joined(dir: &Path, first: &Node, made: &InitializedCluster) -> PathBuf {
     let home = dir.join("n2");
     let options = JoinOptions {
@@ -40,14 +40,14 @@ fn joined(dir: &Path, first: &Node, made: &InitializedCluster) -> PathBuf {
     home
 }
 
-/// Adds to a node's configuration.
+/// Appends to a node's configuration.
 fn configure(home: &Path, more: &str) {
     let file = home.join("ostraca.toml");
     let text = std::fs::read_to_string(&file).expect("the configuration that was written");
     std::fs::write(&file, text + more).expect("written");
 }
 
-/// The one that lost is told so by name.
+/// The result of a deploy; `None` if it lost to another one, which must be reported as `revision-mismatch`.
 fn won(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     match done {
         Ok(done) => Some(done),
@@ -102,19 +102,19 @@ async fn each_revision_has_one_winner_among_concurrent_deploys() {
     shows(&one, last).await;
     shows(&two, last).await;
     for node in [&one, &two] {
-        let again = node.deploy(&text, counter(), None).await.expect("it stands");
+        let again = node.deploy(&text, counter(), None).await.expect("deployed");
         assert_eq!((again.revision, again.unchanged), (last, true));
     }
 
-    // The same through both: one of them does it, and both are told that it stands.
+    // The same deploy through both nodes: one of them writes it, and both report it as deployed.
     let text = manifest(100);
     let (by_one, by_two) =
         tokio::join!(one.deploy(&text, counter(), None), two.deploy(&text, counter(), None));
-    let done = [by_one.expect("it stands"), by_two.expect("it stands")];
+    let done = [by_one.expect("deployed"), by_two.expect("deployed")];
     assert!(done.iter().all(|done| done.revision == last + 1), "{done:?}");
     assert_eq!(done.iter().filter(|done| done.unchanged).count(), 1, "{done:?}");
 
-    // Whoever says what it expects wins once.
+    // Of two deploys that expect the same revision, exactly one wins.
     let (a, b) = (manifest(101), manifest(102));
     let expected = Some(last + 1);
     let (by_one, by_two) =
@@ -144,7 +144,7 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
         let (a, b) = (bound(round, "id"), bound(round, "until:/"));
         let session = one.session();
         let entity = Entity::new(format!("counter-{round}"), "a/1");
-        // The first entity comes as soon as either stands.
+        // The first entity is activated as soon as either deployment exists.
         let added = async {
             loop {
                 match session.command(&entity, "add", "1").await {
@@ -156,16 +156,16 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
         let added = tokio::time::timeout(TIMEOUT, added);
         let (by_one, by_two, version) =
             tokio::join!(one.deploy(&a, counter(), None), two.deploy(&b, counter(), None), added);
-        assert_eq!(version.expect("one of them stands"), 1);
+        assert_eq!(version.expect("one of them is deployed"), 1);
         let done = [by_one, by_two];
         let won = done.iter().filter(|done| done.is_ok()).count();
         assert_eq!(won, 1, "{done:?}");
         for (text, done) in [(a, &done[0]), (b, &done[1])] {
-            // Whoever lost stays out, through any node.
+            // The deploy that lost stays refused, through either node.
             for node in [&one, &two] {
                 let again = node.deploy(&text, counter(), None).await;
                 match done {
-                    Ok(_) => assert!(again.expect("it stands").unchanged),
+                    Ok(_) => assert!(again.expect("deployed").unchanged),
                     Err(_) => {
                         assert_eq!(again.expect_err("it is bound").code(), "binding-immutable");
                     }
@@ -191,20 +191,24 @@ async fn an_unchanged_deploy_checks_the_expected_revision() {
     for number in 0..3 {
         admin.deploy(&manifest(number), counter(), None).await.expect("deployed");
     }
-    // The third again: as it stands, and as its first copy found it.
+    // The third deploy again, expecting its own revision and the one that it replaced.
     for expected in [3, 2] {
         let again = admin.deploy(&manifest(2), counter(), Some(expected)).await.expect("again");
         assert!(again.unchanged && again.revision == 3);
     }
     for expected in [0, 1, 4] {
         let refused = admin.deploy(&manifest(2), counter(), Some(expected)).await;
-        assert_eq!(refused.expect_err("another stands").code(), "revision-mismatch", "{expected}");
+        assert_eq!(
+            refused.expect_err("another revision is current").code(),
+            "revision-mismatch",
+            "{expected}"
+        );
     }
     let long = format!("{}# {}", manifest(2), "x".repeat(100_000));
     let refused = admin.deploy(&long, counter(), None).await.expect_err("too long");
     assert_eq!(refused.code(), "deployment-too-large");
 
-    // Nothing is to be moved: one part, at once.
+    // There is nothing to move: the first progress report says so.
     let mut parts = admin.rebalance().await.expect("a rebalance");
     let began = std::time::Instant::now();
     let first = parts.next().await.expect("no problem").expect("progress");

@@ -1,8 +1,8 @@
-//! Every code that anybody can meet has its row in `docs/errors.md`, and the page has no row without a code.
+//! Every error code that a user can see has a row in `docs/errors.md`, and the page has no row without a code.
 //!
-//! The codes are read from the source, since most of them are literals beside what they say. Only four shapes
-//! carry codes: constants, arms of `code` functions, `code:` fields, and the first argument of the few functions
-//! that make a problem. A new shape must be added here.
+//! The codes are read from the source, since most of them are literals next to their texts. Codes occur in four
+//! forms only: constants, arms of `code` functions, `code:` fields, and the first argument of the few functions
+//! that create a problem. A new form must be added here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ostraca_wire::close_code::CloseCode;
 
-/// What a code follows, directly or after white space.
+/// The source texts that a code follows, directly or after white space.
 const MAKERS: [&str; 14] = [
     "problem(",
     "trouble(",
@@ -75,7 +75,7 @@ fn sources() -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// The text of a string literal that stands here, after white space.
+/// The contents of the string literal at the start of `rest`, after white space.
 fn literal(rest: &str) -> Option<&str> {
     rest.trim_start().strip_prefix('"')?.split_once('"').map(|(text, _)| text)
 }
@@ -88,7 +88,7 @@ fn codes_of(path: &Path, text: &str) -> BTreeSet<String> {
     for maker in MAKERS {
         text.match_indices(maker).for_each(|(at, _)| take(&text[at + maker.len()..]));
     }
-    // Arms of `fn code`, in whichever file one stands.
+    // Arms of `fn code`, in any file.
     for (at, _) in text.match_indices("fn code(").chain(text.match_indices("fn open_code(")) {
         let body = text[at..].split("\n    }\n").next().unwrap_or_default();
         let body = body.split("\n}\n").next().unwrap_or_default();
@@ -117,7 +117,7 @@ fn every_code_has_its_row_and_every_row_its_code() {
         codes.extend(codes_of(&path, &text));
         all.push_str(&text);
     }
-    // If the shapes above are not found any more, the test proves nothing.
+    // If the forms above no longer match the source, the test proves nothing.
     assert!(codes.len() >= 110, "only {} codes found: {codes:?}", codes.len());
     let missing: Vec<_> = codes.difference(&documented).collect();
     assert!(missing.is_empty(), "docs/errors.md has no row for {missing:?}");

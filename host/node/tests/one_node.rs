@@ -117,7 +117,7 @@ async fn r17_a_message_resent_at_any_time_never_runs_twice() {
     assert_eq!((refused.code(), refused.id()), ("too-old", first.id));
     let got = client.session().query(&alice, "get", "").await.expect("read");
     assert_eq!(&got.body[..], b"4");
-    // What never arrived runs, under whatever id: here one above the watermark.
+    // A message that never arrived runs, whatever its id: here it is newer than the watermark.
     let unsent = MessageId {
         sequence: 7,
         created_ms: client
@@ -261,7 +261,7 @@ async fn r23_ids_with_one_prefix_share_a_shard() {
     }
     let of = |key| shard_of(key, 64);
     assert_eq!(shards, [of("a"), of("a"), of("a"), of("a"), of("b")]);
-    // By the whole id they would not share one.
+    // With the whole id as the shard key, they would not share a shard.
     assert!(of("a") != of("b") && of("a/1") != of("a/2") && of("a/1") != of("a"));
     stop(running).await;
 }

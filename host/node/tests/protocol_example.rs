@@ -1,6 +1,6 @@
-//! The example of `docs/protocol.md`, said by a real node: `docs/protocol-example.txt` has its bytes.
+//! The example of `docs/protocol.md`, exchanged with a real node: `docs/protocol-example.txt` has its bytes.
 //!
-//! `BLESS=1` writes that file anew.
+//! `BLESS=1` rewrites that file.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! How a node starts where the store does not answer: what it is to others meanwhile, and what it knows afterwards.
+//! How a node starts while the store does not answer: what it answers to others, and what it knows afterwards.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use ostraca_wire::identity::{self, Ca};
 use time::OffsetDateTime;
 
 const GRACE: Duration = Duration::from_secs(20);
-/// How long anything may take that has to come about.
+/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The folders of a node with the store, and of one that joins it.
+/// The directories of a node with the store, and of one that joins it.
 struct Two {
     dir: tempfile::TempDir,
     made: InitializedCluster,
@@ -69,7 +69,7 @@ impl Two {
     }
 }
 
-/// An address of this machine that nobody has.
+/// An unused address of this machine.
 fn free() -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.local_addr().expect("an address").to_string()
@@ -92,7 +92,7 @@ async fn comes_about<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -
     tokio::time::timeout(TIMEOUT, tried).await.unwrap_or_else(|_| panic!("{what}"))
 }
 
-/// Waits until a node lives, as another one sees it.
+/// Waits until another node sees this one as live.
 async fn wait_until_live(client: &Client, name: &str) {
     let live = async || {
         let nodes = client.nodes().await.ok()?;
@@ -105,7 +105,7 @@ async fn wait_until_live(client: &Client, name: &str) {
     comes_about(&format!("{name} lives"), live).await;
 }
 
-/// Cluster time, as the node says it with its events.
+/// Cluster time, as the node reports it with its events.
 async fn time_of(client: &Client) -> u64 {
     let mut events = client.events(false, 0).await.expect("events");
     let mut time = 0;
@@ -118,7 +118,7 @@ async fn time_of(client: &Client) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn s9_2_a_starting_node_is_reachable_before_any_row_access() {
     let two = Two::prepare();
-    // Somebody is at the store's address and says nothing, so the node can neither read rows nor register.
+    // A socket at the store's address never answers, so the node can neither read rows nor register.
     let silent = UdpSocket::bind(&two.addresses[0]).expect("a socket");
     let started = AtomicBool::new(false);
     let starting = async {
@@ -183,14 +183,14 @@ async fn r17_a_node_started_without_store_adopts_cluster_time() {
     assert!(text.contains("has not been able to register since it started"), "{text}");
     let first = two.start("n1").await;
     wait_until_live(&client, "n2").await;
-    // Lanes bear this time: by another one, whoever gets the shard next would forget them, and run messages twice.
+    // Lanes are stamped with this time. With an earlier one, the shard's next owner would drop them and run copies.
     assert!(time_of(&client).await >= OLD, "it has rows, and must have the time");
     client.close().await;
     second.stop(GRACE).await;
     first.stop(GRACE).await;
 }
 
-/// Copies a node's folder, which no process uses.
+/// Copies a node's directory, which no process uses.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("the folder") {

@@ -1,7 +1,7 @@
-//! A cluster of real nodes in one process: stores, endpoints, links, guests and clients are what they are anywhere.
+//! A cluster of real nodes in one process, with real stores, endpoints, links, guests and clients.
 //!
-//! It is the cheapest test of the wiring: what the simulator proves of the core is asked here of the threads, queues and
-//! connections round it. Liveness bounds are generous; nothing else is timed.
+//! It is the cheapest test of the wiring: the simulator tests the core, and this the threads, queues and
+//! connections around it. Liveness bounds are generous; nothing else is timed.
 
 mod common;
 
@@ -17,7 +17,7 @@ use ostraca_node::config::Role;
 use ostraca_node::{InitializedCluster, JoinOptions, Node, NodeError, join};
 
 const GRACE: Duration = Duration::from_secs(20);
-/// How long anything may take that has to come about.
+/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Cluster {
@@ -35,7 +35,7 @@ impl Cluster {
         Self { dir, made, first }
     }
 
-    /// Makes the folder of a node that joins.
+    /// Creates the directory of a node that joins.
     fn prepare(&self, name: &str, roles: &[Role]) -> PathBuf {
         let home = self.dir.path().join(name);
         let options = JoinOptions {
@@ -185,7 +185,7 @@ async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
     assert_eq!(nodes.nodes.len(), 3);
     expect_all(&through, 2).await;
 
-    // All at once, the store among them: nobody waits for what cannot come any more.
+    // All stop at once, including the store's node: none of them waits for what can no longer arrive.
     for client in [one, through, refusing] {
         client.close().await;
     }

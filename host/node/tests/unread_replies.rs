@@ -1,5 +1,5 @@
-//! Whoever asks for much and reads nothing costs a node a bounded amount of memory, on the entity's owner and on a
-//! gateway before it, and costs others nothing.
+//! A client that sends many requests and reads no replies costs a node a bounded amount of memory, on the entity's
+//! owner and on a gateway in front of it, and does not affect other clients.
 //!
 //! The memory is that of the process, so this file has one test.
 
@@ -24,19 +24,19 @@ use prost::Message;
 const GRACE: Duration = Duration::from_secs(20);
 const SESSIONS: u8 = 24;
 const MESSAGES: u64 = 256;
-/// Bytes of a reply: 6 GB are asked for in all.
+/// Bytes of a reply: 6 GB are requested in total.
 const REPLY: &str = "1000000";
 /// What a node may hold for one connection that reads nothing: twice `connection-bytes`, `send-window`, and what is under
 /// way between the two nodes; the rest is room for allocators.
 const BOUND: u64 = 400 << 20;
 /// How long a command of another client may take meanwhile, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// How long the attack is looked at.
+/// How long the attack is observed.
 const ATTACK: Duration = Duration::from_secs(10);
 
 const MISBEHAVING: &str = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
 
-/// Bytes of this process that are in memory.
+/// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
@@ -44,7 +44,7 @@ fn resident() -> u64 {
     kib << 10
 }
 
-/// A connection of another principal than the operator's; with small windows, nothing is sent that is not read.
+/// A connection of a principal other than the operator. With its small windows, nothing is sent that is not read.
 async fn attacker(node: &Node, made: &InitializedCluster) -> ClientConnection {
     let ca = Ca::load(&made.ca).expect("the authority");
     let (identity, trust) = (ca.issue_client("mallory").expect("identity"), ca.trust());
@@ -58,7 +58,7 @@ async fn attacker(node: &Node, made: &InitializedCluster) -> ClientConnection {
     dialer.connect(node.address()).await.expect("a connection")
 }
 
-/// Each session has an entity of its own: the mailbox of one is smaller than what is asked for.
+/// Each session has an entity of its own: one mailbox has no room for all the requests.
 fn query(session: u8, sequence: u64) -> Envelope {
     Envelope {
         r#type: "misbehaving".into(),
@@ -73,7 +73,7 @@ fn query(session: u8, sequence: u64) -> Envelope {
     }
 }
 
-/// A client that does nothing wrong.
+/// A well-behaved client.
 struct Other<'a> {
     name: &'a str,
     session: Session,
@@ -101,7 +101,7 @@ impl<'a> Other<'a> {
     }
 }
 
-/// Asks for far more than is read, while other clients go on; how much memory that took at most.
+/// Requests far more than is read, while other clients continue. Returns the most memory that it took.
 async fn attack(node: &Node, made: &InitializedCluster, others: &[(&str, &Client)]) -> u64 {
     let before = resident();
     let link = attacker(node, made).await;
@@ -129,7 +129,7 @@ async fn attack(node: &Node, made: &InitializedCluster, others: &[(&str, &Client
         let answer = client.session().query(&shared, "list", "1").await;
         answer.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
-    // What was not answered with a result was refused by name.
+    // Every request without a result was refused with a code.
     // The others are given up first: as long as they are not read, they fill the connection's window.
     let (_writer, mut reader) = streams.swap_remove(0);
     drop(streams);
@@ -180,7 +180,7 @@ async fn unread_replies_cost_a_bounded_amount() {
     let gateway = Node::start(config(&home)).await.expect("a gateway");
     let through = client(&gateway, &made).await;
     through.session().query(&Entity::new("counter", "bob"), "get", "").await.expect("a way");
-    // Others of that gateway go on, and those who come through another node.
+    // Other clients of that gateway are served, and so are those of another node.
     let others = [("on-gateway", &through), ("on-owner", &admin)];
     let on_both = attack(&gateway, &made, &others).await;
     assert!(on_both < BOUND, "{} MiB on a gateway and the owner", on_both >> 20);

@@ -78,7 +78,7 @@ impl Network {
         Ok(Self { server, dialer, address, addresses, client_service, peers, descriptor })
     }
 
-    /// Sets what the store says of the cluster, once it is found: other nodes may now ask for its rows here.
+    /// Sets what the store says about the cluster, once it is found: other nodes may now ask for its rows here.
     pub(super) fn set_cluster_info(&mut self, stores: &StoreHandles) {
         // Set here and nowhere else.
         let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());

@@ -1,4 +1,4 @@
-//! A whole node, and what its own panics come to.
+//! How a whole node ends after panics of its own code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use ostraca_config::config::ClusterSettings;
 use super::*;
 use crate::{InitOptions, init};
 
-/// How long anything may take that has to come about.
+/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,7 +30,7 @@ async fn a_panic_inside_the_router_ends_the_node() {
     let ended = tokio::time::timeout(TIMEOUT, node.wait_for_failure()).await.expect("it ends");
     assert!(matches!(ended, NodeError::UnexpectedExit(_)), "{ended}");
 
-    // What still comes is dropped, and a stop does not wait for the router.
+    // Later messages are dropped, and a stop does not wait for the router.
     gateway.set_local_member(None);
     assert_eq!(gateway.router_stats().in_flight, 0);
     tokio::time::timeout(TIMEOUT, node.stop(Duration::from_secs(1))).await.expect("it stops");

@@ -24,7 +24,7 @@ use super::*;
 
 const CLUSTER: ClusterId = ClusterId(7);
 
-/// A node that takes no clients and serves what it has of the stores.
+/// A node that accepts no clients and serves the stores that it has.
 #[derive(Clone, Default)]
 struct Serves {
     entities: Option<Arc<EntityServer>>,
@@ -64,7 +64,7 @@ impl PeerService for Serves {
     ) -> BoxFuture<'static, ()> {
         let Self { entities, rows } = self.clone();
         async move {
-            // How a stream ends is the other side's to see.
+            // The other side sees how the stream ends.
             let _ = match (kind, entities, rows) {
                 (StreamKind::EntityStore, Some(server), _) => {
                     let mut link = server.link(&peer.member);
@@ -172,7 +172,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     let store = founded(64).await;
     let first = run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&store));
     register(&store, "n1", &first.address).await;
-    // It has the rows by way of the store, as each node has.
+    // It relays the store's rows, like every node.
     let rows = Serves { entities: None, ..Serves::store(&store) };
     let other = run(&ca, "n3", Roles::default(), rows);
     let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
@@ -188,7 +188,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     assert_eq!(row, store.get("cluster").await.expect("read"));
     drop(remote);
 
-    // Another store in the place of that one (R5).
+    // Another store replaces that one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
     ostraca_catalog::bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
@@ -225,7 +225,7 @@ async fn a_mismatch_is_refused_at_the_join_with_both_values() {
     assert!(error.to_string().contains(&first.address), "{error}");
 }
 
-/// Puts bytes in a row's place.
+/// Replaces a row's value.
 async fn put(store: &MemoryStore, key: &str, value: &'static [u8]) {
     let expected = store.get(key).await.expect("read").map(|row| row.revision);
     let cas = CompareAndSet { key: key.into(), expected, value: Some(Bytes::from_static(value)) };
@@ -259,7 +259,7 @@ async fn a_store_with_an_unreadable_row_is_refused_by_name() {
         let text = error.to_string();
         assert!(text.contains(says) && text.contains("use a newer release"), "{text}");
     }
-    // Another node's row keeps nobody from starting, though its name begins like this one's.
+    // Another node's row prevents no start, although its name starts with this node's.
     join_that("nodes/n22", newer).await.expect("joined");
 }
 
