@@ -1,7 +1,7 @@
 //! Runs shards: the core's shard machines and their guests, on threads of their own.
 //!
 //! A worker is one thread, started by [`spawn`] and driven by [`Input`] alone: the gateway sends it messages, the control
-//! thread adopts, stops and drops shards, the loader tells it of types. What it has to say leaves in two ways that its
+//! thread adopts, stops and drops shards, the loader announces types to it. Its output goes to two sinks that its
 //! owner chooses: replies through a [`ReplySink`], everything else through a [`ReportSink`]. It ends after
 //! [`Input::Stop`], or when its inputs have no sender left.
 //!
@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::Error;
 use recording::Recorder;
 
-/// What a worker is built from.
+/// The parts and settings of a worker.
 pub struct WorkerDeps {
     /// Its number on the node, from 0.
     pub index: usize,
@@ -111,7 +111,7 @@ pub enum Input {
         shard: ShardId,
         /// The epoch of the machine to stop.
         epoch: Epoch,
-        /// What stop hooks are told.
+        /// The reason that stop hooks get.
         reason: StopReason,
     },
     /// A shard is now another node's: its machine is dropped and its instances are interrupted. Nothing is
@@ -126,7 +126,7 @@ pub enum Input {
     Suspend,
     /// The lease was renewed in the same incarnation (R9).
     Resume,
-    /// Asks what is in memory of these entities of a shard.
+    /// Asks what this worker holds in memory for these entities of a shard.
     Inspect {
         /// The shard.
         shard: ShardId,
@@ -141,7 +141,7 @@ pub enum Input {
 
 /// One message for a worker.
 pub struct Delivery {
-    /// The shard of its entity; this worker's.
+    /// The shard of its entity, which must be one of this worker.
     pub shard: ShardId,
     /// Its token is unique on the node.
     pub message: Arc<Message>,
@@ -207,12 +207,12 @@ pub struct ShardInspection {
     pub entities: Vec<EntityInspection>,
 }
 
-/// What is in memory of one entity.
+/// What a worker holds in memory for one entity.
 #[derive(Clone, Debug, Default)]
 pub struct EntityInspection {
     /// Whether it has an instance.
     pub active: bool,
-    /// Messages that wait for a turn of it.
+    /// Messages that wait for one of its turns.
     pub mailbox_length: usize,
     /// Its last turn's failure, if that turn failed.
     pub last_failure: Option<LastFailure>,
@@ -221,7 +221,7 @@ pub struct EntityInspection {
 /// Receives the reports of workers, on their threads; must not wait.
 pub type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
 
-/// What a worker reports of its shards.
+/// What a worker reports about its shards.
 pub enum WorkerReport {
     /// A shard's claim is confirmed; repeated when it is claimed again (R3).
     ShardServing(ShardId, Epoch),

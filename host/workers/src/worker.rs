@@ -227,7 +227,7 @@ impl Worker {
             && self.machines.iter().all(|(_, slot)| slot.has_ended() && slot.running == 0)
     }
 
-    /// Ends the worker: refuses late messages, and answers those still waiting that their outcome is unknown.
+    /// Ends the worker: refuses late messages, and answers those still waiting with an unknown outcome.
     fn end(mut self, inputs: &mut mpsc::UnboundedReceiver<Input>) {
         inputs.close();
         while let Ok(input) = inputs.try_recv() {

@@ -355,7 +355,7 @@ impl StateSource for Source {
     }
 }
 
-/// Whether a commit takes the store as long as many others.
+/// Whether a commit takes the store as long as many small ones.
 fn writes_much(commit: &Commit) -> bool {
     commit.writes.len() > 64 || commit_bytes(commit) > 256 << 10
 }

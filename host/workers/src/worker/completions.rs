@@ -39,7 +39,7 @@ pub(super) enum Ran {
 /// A turn's result, with its instance.
 pub(super) type TurnCompletion = Result<(Box<Instance>, Ran), Panicked>;
 
-/// The commit results that a machine is told.
+/// The commit results that are passed to a machine.
 type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
 
 /// The result of an activation.

@@ -10,7 +10,7 @@ use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Machine, Phase};
 use ostraca_wasm::{Instance, InterruptHandle};
 
-/// An instance, as far as the worker has it.
+/// The state of an instance, as the worker sees it.
 pub(super) enum InstanceState {
     Idle(Box<Instance>),
     Busy(InterruptHandle),

@@ -126,7 +126,7 @@ impl Worker {
         }
     }
 
-    /// What is in memory of a shard's entities.
+    /// What this worker holds in memory for a shard's entities.
     pub(super) fn inspect(&self, shard: ShardId, entities: &[Entity]) -> ShardInspection {
         let Some(slot) = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id)) else {
             return ShardInspection::default();

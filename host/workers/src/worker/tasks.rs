@@ -214,7 +214,7 @@ mod tests {
         }))
     }
 
-    /// How many long slices pass, beside some that are under way, before a short future of another group is done.
+    /// How many long slices run, besides some that are in progress, before a short future of another group completes.
     async fn long_slices_beside(work: usize) -> usize {
         let id = MachineTable::unknown();
         let mut tasks = Tasks::default();

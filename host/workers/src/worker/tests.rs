@@ -1,4 +1,4 @@
-//! A worker by hand, over a store in memory and with a real guest: what is not driven has not happened.
+//! Drives a worker step by step, with a memory store and a real guest: only what a test drives happens.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -104,7 +104,7 @@ impl TestWorker {
         self.worker.input(Input::DropShard { shard: ShardId(shard), epoch: Epoch(epoch) });
     }
 
-    /// What is in memory of the entity that messages are for.
+    /// What the worker holds in memory for the entity that messages are for.
     fn inspect(&self, shard: u32) -> Vec<EntityInspection> {
         self.worker.inspect(ShardId(shard), &[Entity::new("misbehaving", "a")]).entities
     }
@@ -142,7 +142,7 @@ impl TestWorker {
         self.sent
     }
 
-    /// Lets the store and the guests answer until nothing is under way.
+    /// Lets the store and the guests answer until nothing is in progress.
     async fn settle(&mut self) {
         loop {
             self.worker.assign_instance_slots();
@@ -153,7 +153,7 @@ impl TestWorker {
         }
     }
 
-    /// The same until a guest runs a message.
+    /// The same, until a guest runs a message.
     async fn until_a_guest_runs(&mut self) {
         for _ in 0..5_000 {
             self.worker.assign_instance_slots();
@@ -187,7 +187,7 @@ impl TestWorker {
         all
     }
 
-    /// What a message was answered, and under which epoch.
+    /// The answer to a message, with its epoch.
     fn answer(&mut self, tag: u64) -> Option<(String, u64)> {
         self.worker.flush_replies();
         let recorded = self.replies.0.lock().expect("a lock");
@@ -242,7 +242,7 @@ fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
 }
 
 fn host() -> ostraca_wasm::WasmRuntime {
-    // The compiler is not what is tested here.
+    // These tests are not about the compiler.
     let program = ostraca_wasm::CompilerProgram::InProcess;
     let compiler = ostraca_wasm::CompilerSettings { program, ..Default::default() };
     let settings = ostraca_wasm::RuntimeSettings {
@@ -329,7 +329,7 @@ async fn stopped_waits_for_an_interrupted_instance_to_end() {
     hand.stop(1, 1);
     assert_eq!(hand.reports(), ["serving 1 1"], "its instance is still there");
     assert_eq!((hand.slots(), host.status().live_instances), (1, 1));
-    // The next machine of the shard works beside what is left of the one before.
+    // The next machine of the shard works while the previous one still has an instance.
     hand.adopt(1, 2);
     hand.settle().await;
     assert_eq!(hand.reports().iter().filter(|report| *report == "stopped 1 1").count(), 1);

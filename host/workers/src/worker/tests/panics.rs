@@ -8,7 +8,7 @@ use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;
 
-/// A store in memory that panics once where it is told to.
+/// A memory store that panics once, in the call that the test chooses.
 struct Panicking {
     store: MemoryStore,
     at: Mutex<Option<&'static str>>,
@@ -97,13 +97,13 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     hand.settle().await;
     assert_eq!(hand.reports(), ["serving 1 1"], "and was asked for again");
 
-    // The guest's start looks at the state.
+    // The guest's `start` reads the state.
     let outcomes =
         [("load", codes::STORE_UNAVAILABLE), ("scan", "host-panicked"), ("commit", "unknown")];
     for (epoch, (place, outcome)) in (1..).zip(outcomes) {
         hand.renew();
         if place == "commit" {
-            // Its start is committed apart.
+            // Its `start` is committed separately.
             hand.send(1, "who");
             hand.settle().await;
         }
@@ -116,7 +116,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
         let works = hand.send(1, "who");
         hand.settle().await;
         assert_eq!(hand.answer(works), Some(("final".into(), epoch)), "{place}");
-        // The next round loads it anew.
+        // The next round loads it again.
         hand.stop(1, epoch);
         hand.settle().await;
         hand.adopt(1, epoch + 1);
@@ -150,7 +150,7 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     assert_eq!(hand.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
     assert_eq!(hand.answer(panics), Some(("unknown".into(), 1)));
     assert_eq!(Stats::get(&hand.worker.deps.stats.panics), 1);
-    // Its turn still runs, so its slot is there; it counts no more.
+    // Its turn still runs, so its entry exists, but it is no longer counted.
     let totals = hand.worker.machines.totals();
     assert_eq!((totals.shards, totals.serving, totals.queued), (1, 1, 0));
     let refused = hand.send(1, "who");
