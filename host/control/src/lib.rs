@@ -1,10 +1,10 @@
-//! The control thread: it drives the node's state machine, apart from messages and guests (R8).
+//! The control thread: it drives the node's state machine, separate from messages and guests (R8).
 //!
 //! Leases, rows and control messages have this thread and connections of their own, so that no load on the message path
 //! can delay a renewal. The core's machine decides. This crate turns its actions into store calls, control messages to
 //! other nodes, and inputs of workers and gateway; and what workers report, rows that change and messages of other nodes
 //! into its events. A [`ControlThread`] is spawned first, since connections need its runtime, and started with
-//! [`ControlDeps`] when everything that it works with is there.
+//! [`ControlDeps`] when all its dependencies exist.
 //!
 //! What others see of the cluster comes from here: the [`view`] of it and its events, and the route [`cache`], which
 //! remembers it for the next start.
@@ -53,13 +53,13 @@ pub enum Input {
     Event(Event),
     /// A report of a worker.
     Report(worker::WorkerReport),
-    /// Of the thread's own watch: a row changed, or the watch of that number ended.
+    /// From the thread's own watch: a row changed, or the watch of that number ended.
     Watched(u64, RowEvent),
-    /// Asks which moves a rebalance would make now: shards, each with its owner and its next one.
+    /// Asks which moves a rebalance would make now: shards, each with its current and its next owner.
     Plan(oneshot::Sender<Vec<(ShardId, NodeId, NodeId)>>),
 }
 
-/// What the thread works with.
+/// The dependencies of the thread.
 pub struct ControlDeps {
     /// The node's machine, before its first action.
     pub machine: Machine,
@@ -67,17 +67,17 @@ pub struct ControlDeps {
     pub cluster: ClusterId,
     /// Where rows are read, written and watched.
     pub cluster_store: Arc<dyn ClusterStore>,
-    /// Where claims are read back, and whether it answers is probed.
+    /// Where claims are read back. It is probed at an interval, to learn whether it answers.
     pub entity_store: Arc<dyn EntityStore>,
     /// The store, if it is in this process: its witness is kept up to date.
     pub local_store: Option<Arc<SledStore>>,
     /// The workers' inputs, in the order of their indexes.
     pub workers: Vec<mpsc::UnboundedSender<worker::Input>>,
-    /// Told of routes and nodes.
+    /// Notified of routes and nodes.
     pub gateway: Arc<Gateway>,
-    /// Told of rows of types.
+    /// Notified of rows of types.
     pub loader: Loader,
-    /// Told of each new view; `None` on the node with the store.
+    /// Notified of each new view; `None` on the node with the store.
     pub cache: Option<RouteCache>,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
@@ -136,7 +136,7 @@ impl ControlThread {
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                // It ends whether it is told to or its handle is dropped.
+                // The thread ends when it is told to, or when its handle is dropped.
                 _ = ended => {}
                 () = running => {}
             }

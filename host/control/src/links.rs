@@ -59,7 +59,7 @@ impl ControlLinks {
         }
         let same = |known: &ControlLink| known.member == *member && known.addresses == addresses;
         if self.links.get(&member.node).is_some_and(same) {
-            // Outdated news must not discard what waits for the current link.
+            // An outdated row must not discard the messages that wait for the current link.
             return;
         }
         let (outbox, outgoing) = mpsc::channel(QUEUE);

@@ -51,7 +51,7 @@ impl AssignmentTable {
         let mut chunks = Vec::with_capacity(before.0.len());
         for (number, row, revision) in rows {
             let number = number as usize;
-            // The place of a missing chunk stays empty.
+            // A missing chunk leaves its slot empty.
             chunks.resize_with(number, || {
                 Chunk(vec![Assignment::default(); SHARDS_PER_CHUNK as usize].into(), 0)
             });

@@ -1,10 +1,10 @@
 //! The path of a message on this node: from a client or another node, by the route to its owner, and its reply back.
 //!
 //! The core's [`Router`] decides; the [`Gateway`] executes its steps and reports the results. It has no thread of its
-//! own: it runs on whichever has news. Streams of clients call [`Gateway::accept`], streams of other nodes
-//! [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and its
-//! neighbours; the task [`Gateway::run`] only wakes what has waited too long. The gateway keeps a link to each live node
-//! and asks other nodes for what is in their memory ([`Gateway::inspect`]). It knows nothing of operators.
+//! own: it runs on the threads of its callers. Streams of clients call [`Gateway::accept`], streams of other nodes
+//! [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and the
+//! methods below it; the task [`Gateway::run`] only checks buffered messages. The gateway keeps a link to each live node
+//! and asks other nodes for what is in their memory ([`Gateway::inspect`]). It does not handle operators' requests.
 //!
 //! Confusing at first: a message has two forms here. As received, it is a `PendingMessage`: an envelope with the right
 //! to answer it, which can be sent to any node any number of times. Each time that it is handed to a worker of this node,
@@ -46,10 +46,10 @@ use ostraca_workers::{Input, ReplySink, WorkerReply};
 /// Interval at which buffered messages are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Told of a node that has been unreachable for long, each time that this is found again; must not wait.
+/// Called for a node that has been unreachable for long, each time this is detected again; must not block.
 pub type UnreachableSink = Arc<dyn Fn(NodeId) + Send + Sync>;
 
-/// What a gateway is built from.
+/// The parts and settings of a gateway.
 pub struct GatewayDeps {
     /// This node.
     pub node: NodeId,
@@ -63,14 +63,14 @@ pub struct GatewayDeps {
     pub clock: Arc<ClusterClock>,
     /// The deployed types.
     pub types: TypeRegistry,
-    /// The workers' inputs, in the order of their indexes. Empty on a node that is no host: then no message is accepted
+    /// The workers' inputs, in the order of their indexes. Empty on a node without the role `host`: then no message is accepted
     /// for this node.
     pub workers: Vec<mpsc::UnboundedSender<Input>>,
     /// Connects to other nodes.
     pub dialer: PeerDialer,
     /// The runtime of the links' tasks.
     pub runtime: Handle,
-    /// Where nodes are reported that the links do not reach (S12).
+    /// Where nodes that the links cannot reach are reported (S12).
     pub unreachable: UnreachableSink,
 }
 
@@ -85,7 +85,7 @@ pub struct Gateway {
     pub types: TypeRegistry,
     shard_count: u32,
     node: String,
-    /// Empty on a node that is no host: then no message is accepted for this node.
+    /// Empty on a node without the role `host`: then no message is accepted for this node.
     workers: Vec<mpsc::UnboundedSender<Input>>,
     tokens: AtomicU64,
 }

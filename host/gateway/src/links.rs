@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{Gateway, UnreachableSink, lock};
 pub use inspect::InspectTargets;
 
-/// How long a node may be unreachable before the manager is told (S12).
+/// How long a node may be unreachable before it is reported to the manager (S12).
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);
 
 /// A live node, and the route to it.
@@ -86,7 +86,7 @@ impl MessageLinks {
         let Some(link) = link else { return Vec::new() };
         let mut refused = Vec::new();
         while let Err(error) = link.send(batch) {
-            // The error concerns the first of the messages that stay; those behind it must not suffer for it.
+            // The error concerns only the first of the messages that stay; those behind it must not fail with it.
             if !matches!(error, ostraca_wire::Error::TooLarge { .. }) || batch.is_empty() {
                 tracing::debug!(%error, node = %to, left = batch.len(), "failed to send messages");
                 break;

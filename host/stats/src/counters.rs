@@ -50,7 +50,7 @@ impl Stats {
         let refused = match answer {
             Ok(_) => None,
             Err(StoreError::Stopped(why)) => Some(why),
-            // Other errors tell nothing about the store's identity.
+            // Other errors say nothing about the store's identity.
             Err(_) => return,
         };
         self.store_refused.send_if_modified(|known| {

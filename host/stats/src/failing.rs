@@ -100,7 +100,7 @@ impl FailingEntities {
         self.count.fetch_sub(gone, Ordering::Relaxed);
     }
 
-    /// Forgets the entities of a type that was deployed again: how they do now is not known yet.
+    /// Forgets the entities of a type that was deployed again: whether they still fail is not known yet.
     pub fn deployed(&self, kind: &str) {
         let mut gone = 0;
         for of_shard in self.known().values_mut() {

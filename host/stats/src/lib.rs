@@ -1,7 +1,7 @@
-//! What a node counts and remembers of its own work, for those who operate it.
+//! What a node counts and remembers of its own work, for its operators.
 //!
 //! Workers, the control thread and the links to the store write here; `ostraca status` and `ostraca inspect` read.
-//! Nothing decides by these numbers, with one exception: [`Stats::store_refused`] shortens a stop that would wait for a
+//! No decision depends on these numbers, with one exception: [`Stats::store_refused`] shortens a stop that would wait for a
 //! store in vain.
 //!
 //! Confusing at first: [`Stats`] is one for the node and its counters only rise, while a [`WorkerGauges`] belongs to one

@@ -81,7 +81,7 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
         [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }]
     );
 
-    // What is empty yet takes nothing away; a node that is gone is forgotten.
+    // A view that is still empty removes nothing; a node that is gone is removed.
     cache.store(&Arc::new(ClusterView::default()));
     drop(cache);
     let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened again");

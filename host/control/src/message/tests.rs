@@ -63,7 +63,7 @@ fn every_kind_of_control_message_keeps_its_number() {
     }
 }
 
-/// What a later release says: one more kind, one more field of a report, and fields behind the message.
+/// The messages of a later release: one more kind, one more field of a report, and fields behind the message.
 #[derive(Serialize, Deserialize)]
 enum Later {
     Wrote,
