@@ -27,9 +27,9 @@ use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
 
 /// How long a deploy that changes nothing waits until this node has loaded the current revision.
-const HERE: Duration = Duration::from_secs(10);
+const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What deploying needs. Deploys check and compile concurrently, and write one at a time.
+/// Deploys components. Deploys are checked and compiled concurrently, and written one at a time.
 pub(crate) struct Deployer {
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
     entity_store: Arc<dyn EntityStore>,
@@ -39,7 +39,7 @@ pub(crate) struct Deployer {
     loader: Loader,
     ceilings: Ceilings,
     /// Held from the final read of the row until it is written; never while a component is compiled.
-    turn: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 impl Deployer {
@@ -51,8 +51,8 @@ impl Deployer {
         loader: Loader,
         ceilings: Ceilings,
     ) -> Self {
-        let turn = Mutex::new(());
-        Self { cluster_store, entity_store, wasm, types, loader, ceilings, turn }
+        let write_lock = Mutex::new(());
+        Self { cluster_store, entity_store, wasm, types, loader, ceilings, write_lock }
     }
 
     /// Deploys an upload.
@@ -81,7 +81,7 @@ impl Deployer {
         // An upload that will be refused, or is already deployed, is not compiled.
         let current = self.current_deployment(&key).await?;
         if let Some(current) = &current
-            && says(&current.row, &upload.digest, &upload.manifest)
+            && has_deployment(&current.row, &upload.digest, &upload.manifest)
         {
             // A repeated deploy finds what its first copy wrote, one revision above what it expected.
             let revision = current.row.revision;
@@ -95,11 +95,11 @@ impl Deployer {
         expected(&upload, &manifest, revision_of(current.as_ref()))?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
-        let _one_at_a_time = self.turn.lock().await;
+        let _one_at_a_time = self.write_lock.lock().await;
         // Another deploy may have been written while this one was compiled.
         let current = self.current_deployment(&key).await?;
         if let Some(current) = &current
-            && says(&current.row, &upload.digest, &upload.manifest)
+            && has_deployment(&current.row, &upload.digest, &upload.manifest)
         {
             let CurrentDeployment { stored: found, row } = current;
             let kind = manifest.entity_type.clone();
@@ -127,16 +127,16 @@ impl Deployer {
             );
             return Err(problem("deployment-too-large", text, "shorten the manifest"));
         }
-        // Precedes the row: whoever reads the row must find the component.
+        // Stored before the row is written: whoever reads the row must find the component.
         let digest =
             self.entity_store.put_blob(upload.component).await.map_err(|e| to_problem(e.into()))?;
-        // Nothing of the upload is needed any more: free its slot for its sender's next deploy.
+        // The upload is no longer needed: free its slot for its sender's next deploy.
         drop(upload.permit);
         if digest != upload.digest {
             let text = "the store stored the component under another digest";
-            return Err(problem("store-failed", text, "report it"));
+            return Err(problem("store-failed", text, "report this as a bug"));
         }
-        // Precedes the row too: entities may be activated as soon as the row exists.
+        // Also written before the row: entities may be activated as soon as the row exists.
         self.bind(&manifest).await?;
         let expected = current.as_ref().map(|it| it.stored.revision);
         let cas = CompareAndSet { key, expected, value: Some(value) };
@@ -162,21 +162,21 @@ impl Deployer {
 
     /// Refuses limits that would occupy a worker's thread, or the node's memory, beyond what this node allows.
     fn check_ceilings(&self, manifest: &Manifest) -> Result<(), Problem> {
-        let (asked, most) = (&manifest.limits, &self.ceilings);
-        if asked.memory > most.memory {
+        let (limits, ceilings) = (&manifest.limits, &self.ceilings);
+        if limits.memory > ceilings.memory {
             let text = format!(
                 "`limits.memory` is {}, but this node's `memory-ceiling` in `[guests]` is {}",
-                units::format_size(asked.memory),
-                units::format_size(most.memory)
+                units::format_size(limits.memory),
+                units::format_size(ceilings.memory)
             );
             let help = "lower it in the manifest, or raise the ceiling on every node";
             return Err(problem("memory-ceiling", text, help));
         }
-        if asked.turn_time > most.turn_time {
+        if limits.turn_time > ceilings.turn_time {
             let text = format!(
                 "`limits.turn-time` is {}, but this node's `turn-time-ceiling` in `[guests]` is {}",
-                units::format_duration(asked.turn_time),
-                units::format_duration(most.turn_time)
+                units::format_duration(limits.turn_time),
+                units::format_duration(ceilings.turn_time)
             );
             let help = "lower it in the manifest, or raise the ceiling on every node";
             return Err(problem("turn-time-ceiling", text, help));
@@ -202,10 +202,13 @@ impl Deployer {
         let CurrentDeployment { stored: found, row } = current;
         // This node's watch may be behind.
         self.loader.on_row_changed(found.clone());
-        let reached = self.types.wait_for_revision(&manifest.entity_type, row.revision, HERE).await;
+        let reached = self
+            .types
+            .wait_for_revision(&manifest.entity_type, row.revision, LOADED_HERE_TIMEOUT)
+            .await;
         let answer = deployed(&manifest.entity_type, row.revision, row.component_digest, true);
         if matches!(reached, Err(TypeUnavailable::Broken(_))) {
-            // The reason why it could not run here may be gone; if not, the caller learns it now.
+            // It may run here by now; if not, the caller gets the reason.
             let program = self.compile(upload, &manifest).await?;
             self.loader.on_deployed(
                 found.revision,
@@ -229,7 +232,7 @@ impl Deployer {
         let (Some(now), Some((row, _))) = (now, parsed) else {
             return Err(changed(&kind, 0, expected));
         };
-        if says(&row, &wanted.component_digest, &wanted.manifest) {
+        if has_deployment(&row, &wanted.component_digest, &wanted.manifest) {
             let entry = loader::to_deployed_type(&row, manifest, Some(program));
             self.loader.on_deployed(now.revision, entry);
             return Ok(deployed(&kind, row.revision, row.component_digest, true));
@@ -239,7 +242,7 @@ impl Deployer {
     }
 }
 
-/// A type's current row and where it was found.
+/// A type's current row, as stored and decoded.
 struct CurrentDeployment {
     stored: StoredRow,
     row: TypeRow,
@@ -308,7 +311,7 @@ fn help(code: &str) -> &'static str {
 }
 
 /// Whether a row holds exactly this component and manifest.
-fn says(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
+fn has_deployment(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
     row.component_digest == *component && row.manifest == manifest
 }
 

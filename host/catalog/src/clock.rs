@@ -12,8 +12,8 @@ pub fn boot_millis() -> u64 {
     u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The machine's wall clock, in milliseconds since 1970. It is for people and for correlation with other logs;
-/// nothing is decided by it.
+/// The machine's wall clock, in milliseconds since 1970. It is for display and for correlation with other logs;
+/// no decision depends on it.
 #[must_use]
 pub fn wall_millis() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,8 +1,8 @@
 //! What the rows of a cluster say, apart from who owns what: its format, its settings, its pool, its time, its deployed
 //! types.
 //!
-//! [`rows`] has the encodings of all rows, also of those that the core decides by. [`bootstrap`] writes the rows of a new
-//! cluster, [`format`](mod@format) raises the format. A [`Loader`] follows the rows of types: it fetches and compiles
+//! [`rows`] has the encodings of all rows, including those that the core decides from. [`bootstrap`] writes the rows
+//! of a new cluster, [`format`](mod@format) raises the format. A [`Loader`] follows the rows of types: it fetches and compiles
 //! their components and publishes them in a [`TypeRegistry`], which gateways and workers read. The control thread drives
 //! the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of cluster time.
 //!

@@ -109,7 +109,7 @@ pub const SETTINGS: &str = "settings";
 /// `time`: cluster time in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeRow {
-    /// As last written; the time goes on from there.
+    /// The last written value; nodes continue counting from it.
     pub cluster_time_ms: u64,
     /// Fields of later releases.
     pub extensions: Extensions<Self>,
@@ -159,15 +159,15 @@ pub struct BindingRow {
 /// A method of a deployed type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MethodEntry {
-    /// The name that messages say.
+    /// The name that messages use.
     pub name: String,
-    /// Whether it reads only; else it is a command.
+    /// Whether it is a query; otherwise it is a command.
     pub query: bool,
     /// The summary, and fields of later releases.
     pub extensions: Extensions<Self>,
 }
 
-/// Maximum bytes stored of a method's summary: it is one line for people.
+/// Maximum bytes stored of a method's summary, which is one line for display.
 const MAX_SUMMARY: usize = 512;
 /// The field of a [`MethodEntry`]'s extension block that holds the summary.
 const SUMMARY: u32 = 4;
@@ -187,7 +187,7 @@ impl MethodEntry {
         Ok(Self { name: name.into(), query, extensions })
     }
 
-    /// One line for people; empty if the component has none.
+    /// One line for display; empty if the component has none.
     pub fn summary(&self) -> String {
         // Nothing depends on the summary: one that cannot be decoded is not shown.
         self.extensions.get(SUMMARY).ok().flatten().unwrap_or_default()
@@ -257,7 +257,7 @@ pub fn parse_key(text: &str) -> Option<RowKey> {
         }
         _ => return None,
     };
-    // A number can be written in several ways, but a row's key in only one.
+    // A number has several spellings (`7`, `007`), but a row has exactly one key.
     (key_text(&key) == text).then_some(key)
 }
 

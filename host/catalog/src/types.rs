@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::rows::MethodEntry;
 pub use addressing::{resolve_method, unknown_type};
 
-/// After a wait for an unknown type was in vain, further messages do not wait for this long: for a mistyped
+/// After a wait for an unknown type was in vain, further messages for it do not wait during this time: for a mistyped
 /// name, the second message is answered at once.
 const IN_VAIN: Duration = Duration::from_secs(2);
 /// Maximum number of such names. Beyond it, all are forgotten.
@@ -29,7 +29,7 @@ const NAMES: usize = 1_024;
 
 /// A deployed type.
 pub struct DeployedType {
-    /// The name that messages say.
+    /// The name that messages use.
     pub name: Arc<str>,
     /// The revision of the deployment.
     pub revision: u64,

@@ -46,7 +46,7 @@ pub struct Config {
     pub data: PathBuf,
     /// The UDP address that clients connect to. Default `127.0.0.1:7411`.
     pub listen: SocketAddr,
-    /// `host:port` addresses that clients are told. Default none: the listening address.
+    /// `host:port` addresses that are announced to clients. Default none: the listening address.
     pub advertise: Vec<String>,
     /// `host:port` addresses of nodes of the cluster to join. Empty if and only if the node has the role
     /// `store`.

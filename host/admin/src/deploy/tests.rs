@@ -1,4 +1,4 @@
-//! Deploys against the memory store. What takes a component that runs is asked of whole nodes, in
+//! Deploys with the memory store. Tests that need a runnable component use whole nodes, in
 //! `host/node/tests/three_nodes.rs`.
 
 use bytes::Bytes;
@@ -9,11 +9,11 @@ use tokio::runtime::Handle;
 
 use super::*;
 
-/// A component of the smallest kind that is one, and is no entity.
+/// The smallest valid component, which is not an entity.
 const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 const MANIFEST: &str = "type = \"hollow\"\ncomponent = \"a.wasm\"\n";
 
-/// A node's part in a cluster that has this store.
+/// The deployer of a node in a cluster with this store.
 fn deployer(store: &Arc<MemoryStore>) -> Deployer {
     let settings = ostraca_wasm::RuntimeSettings {
         allocator: ostraca_wasm::Allocator::OnDemand,
@@ -101,8 +101,8 @@ async fn limits_beyond_the_nodes_ceilings_are_refused() {
 async fn a_deploy_that_compiles_does_not_block_others() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let here = deployer(&store);
-    // As where another deploy writes: what is refused before does not wait for it.
-    let _writing = here.turn.lock().await;
+    // Stands for another deploy that is being written: an earlier refusal does not wait for it.
+    let _writing = here.write_lock.lock().await;
     let refused = tokio::time::timeout(
         Duration::from_secs(60),
         here.deploy("client/me", upload(EMPTY).await),

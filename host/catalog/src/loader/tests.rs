@@ -9,7 +9,7 @@ use crate::types::TypeUnavailable;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A component of the smallest kind that is one, and is no entity.
+/// The smallest valid component, which is not an entity.
 const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
 struct Bench {

@@ -1,4 +1,4 @@
-//! Numbers and times as the libraries have them.
+//! Converts numbers and times to the types that the libraries use.
 
 use std::time::Duration;
 

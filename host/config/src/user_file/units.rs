@@ -36,7 +36,7 @@ pub fn format_duration(time: Duration) -> String {
     }
 }
 
-/// Parses a duration as a configuration has it.
+/// Parses a duration as it is written in a configuration.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let time = humantime::parse_duration(text).ok()?;
     // Durations are counted in milliseconds: a fraction would silently become zero.
