@@ -42,7 +42,7 @@ pub(crate) struct Drain {
     /// Cancel the drain: the node may own shards again
     #[arg(long, conflicts_with = "timeout")]
     pub(crate) undo: bool,
-    /// How long to wait; the drain continues
+    /// How long to wait; the drain continues afterwards
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
 }

@@ -1,7 +1,7 @@
 //! `ostraca drain NODE`: moves all shards off a node, so that it can be stopped.
 //!
-//! The drain is a mark in the node's row, and continues without a watcher (R12). So a broken connection is made
-//! again, and a watch that ends early says how to continue.
+//! The drain is a mark in the node's row, and continues without a watcher (R12). So a broken connection is
+//! re-established, and a watch that ends early says how to continue.
 
 use std::time::Duration;
 

@@ -79,8 +79,8 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
     }
 }
 
-/// One JSON shape for a plan and for a result: the initial plan, and the progress. More moves may have been planned
-/// in the meantime, if shards had to move for other reasons.
+/// The JSON of a plan and of a result, in one format: the initial plan and the progress. The progress may count more
+/// moves than the plan has, if shards had to move for other reasons in the meantime.
 fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
     let moves: Vec<_> = plan
         .moves

@@ -1,4 +1,4 @@
-//! What `ostraca new` writes: a small entity, and the SDK and WIT with it.
+//! What `ostraca new` writes: a small entity, with the sources of the SDK and the WIT package.
 
 /// Sources of the SDK and the WIT, with their paths in this repository.
 const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));
@@ -12,7 +12,7 @@ pub(crate) const RESERVED: [&str; 51] = [
     "typeof", "unsafe", "unsized", "use", "virtual", "where", "yield",
 ];
 
-/// The project's files, with their paths in it.
+/// The project's files, with their paths in the project.
 pub(crate) fn files(name: &str) -> Vec<(String, String)> {
     let entity = camel(name);
     let fill = |text: &str| text.replace("{name}", name).replace("{Entity}", &entity);
