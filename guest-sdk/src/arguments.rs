@@ -1,8 +1,8 @@
 //! Decodes a message's body into a method's arguments.
 //!
 //! Code that all methods share splits the body into raw JSON values once. Only the last step is generic: from one raw
-//! value to the type of one parameter. Arguments and state use only serde_json's `str` reader, since each reader
-//! brings a parser of its own. Both keep guests small.
+//! value to the type of one parameter. Arguments and state use only serde_json's `str` reader, since each kind of
+//! reader compiles to another copy of the parser. Both keep guests small.
 
 use std::fmt;
 
@@ -15,13 +15,13 @@ use crate::raw::MessageError;
 /// The most characters of a caller's argument name that an error shows.
 const SHOWN: usize = 64;
 
-/// Precedes the position in an error of serde_json.
+/// The text before the position in an error of serde_json.
 const PLACE: &[u8] = b" at line ";
 
 /// A parameter of a method.
 #[derive(Debug)]
 pub struct Parameter {
-    /// As in the source, which is also its name in JSON.
+    /// Its name in the source and in JSON.
     pub name: &'static str,
     /// Whether it may be omitted, because its type is an `Option`.
     pub optional: bool,

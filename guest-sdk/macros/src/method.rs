@@ -187,7 +187,7 @@ fn is_option(ty: &Type) -> bool {
     }
 }
 
-/// A type as people write it: tokens print with spaces between all of them.
+/// A type as it is usually written: `quote` prints a space between all tokens.
 fn compact(ty: &Type) -> String {
     let spaced = quote!(#ty).to_string();
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! Both stores keep their contracts over stable and unstable links, with each backend.
+//! Both stores fulfil their contracts over stable and unstable links, with each backend.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +16,7 @@ use ostraca_store::MemoryStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
 
-/// One in this many calls breaks its link.
+/// One in this many calls breaks the link that it is sent on.
 const BREAKS: u64 = 8;
 
 fn memory() -> Arc<MemoryStore> {
@@ -33,7 +33,7 @@ fn the_cluster_store_contract_holds_over_a_steady_link() {
     conformance::check_cluster_store(&Factory::new(|| Remote::new(&memory(), 0)), 1025);
 }
 
-/// Fails unless links broke.
+/// Counts the broken links of all stores of a test, so that a test in which no link broke fails.
 #[derive(Clone, Default)]
 struct Seen(Rc<RefCell<Vec<Arc<LinkFaults>>>>);
 

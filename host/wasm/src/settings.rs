@@ -11,7 +11,8 @@ use std::time::Duration;
 pub enum Allocator {
     /// A pool, sized at start. If it cannot be created, the start fails and names the limit.
     Pooling,
-    /// A pool. If it cannot be created, on demand, with a warning; [`crate::RuntimeStatus`] shows it.
+    /// A pool; if it cannot be created, falls back to on-demand allocation with a warning. [`crate::RuntimeStatus`]
+    /// shows which one is used.
     #[default]
     Auto,
     /// Memory is mapped for each instance when it starts.
@@ -34,15 +35,15 @@ impl Allocator {
 pub struct RuntimeSettings {
     /// Default [`Allocator::Auto`].
     pub allocator: Allocator,
-    /// The most live instances. Default 8,000, lowered with a warning if `vm.max_map_count` does not allow that many.
-    /// A number that was set explicitly and does not fit is an error at start.
+    /// Maximum number of live instances. Default 8,000, lowered with a warning if `vm.max_map_count` does not allow that
+    /// many. A number that was set explicitly and does not fit is an error at start.
     pub max_live_instances: Option<u32>,
-    /// The largest memory in bytes of an instance in the pool. Default 16 MiB. A type with a higher limit runs on a
+    /// Maximum memory in bytes of an instance in the pool. Default 16 MiB. A type with a higher limit runs on a
     /// second engine, outside the pool.
     pub pooled_instance_memory: u64,
     /// Where compiled components are cached; must be private to this node. Default none: each start compiles again.
     pub cache_dir: Option<PathBuf>,
-    /// The most bytes of the cache; the oldest files are removed first. Default 1 GiB.
+    /// Maximum size of the cache in bytes; the oldest files are removed first. Default 1 GiB.
     pub compile_cache_limit: u64,
     /// The interval at which running guests yield and their time limits are checked. Default 5 ms.
     pub tick_interval: Duration,
@@ -95,7 +96,7 @@ impl Default for ComponentLimits {
 pub struct CompilerSettings {
     /// The program that compiles. Default [`CompilerProgram::CurrentExecutable`].
     pub program: CompilerProgram,
-    /// The most address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or
+    /// Maximum address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or
     /// this process's control group has, from 256 MiB to 2 GiB. Error `compile-memory-limit`.
     pub max_memory: u64,
     /// How long one compilation may take. Default 90 s. Error `compile-time-limit`.
@@ -123,8 +124,8 @@ pub enum CompilerProgram {
     CurrentExecutable,
     /// Another program of the same release whose `main` does so.
     Executable(PathBuf),
-    /// No other process: compiles in this one, without any limits. For tests of other things, and for programs that
-    /// compile only components that they built themselves.
+    /// Compiles in this process, without any limits. For tests that are not about the compiler, and for programs
+    /// that compile only components that they built themselves.
     InProcess,
 }
 
@@ -170,16 +171,16 @@ pub struct InstanceLimits {
     pub turn_bytes: u64,
     /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
-    /// Log lines per second, and in one burst. Default 100. Lines beyond it are counted and dropped.
+    /// Maximum log lines per second, also in one burst. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,
-    /// Bytes of one log line. Default 4 KiB. The rest is cut.
+    /// Maximum bytes of one log line. Default 4 KiB. Longer lines are truncated.
     pub log_line_bytes: usize,
 }
 
 impl InstanceLimits {
-    /// The most bytes of texts and values that a guest may pass to the host in one call, or return from one: the
+    /// Maximum bytes of texts and values that a guest may pass to the host in one call, or return from one: the
     /// largest of the limits on state, a turn's writes and replies, plus an overhead. Error `value-too-large`. The
-    /// host copies them before it can examine them, on a thread that other entities wait for.
+    /// host copies them before it can examine them, on a thread that also serves other entities.
     pub(crate) fn hostcall_fuel(&self) -> usize {
         let most = self.state.max(self.turn_bytes).max(self.reply);
         usize::try_from(most).unwrap_or(usize::MAX).saturating_add(HOSTCALL_FUEL_OVERHEAD)

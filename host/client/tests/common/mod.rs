@@ -1,4 +1,4 @@
-//! A node made of the real wire side and of whatever the test does with messages.
+//! A node with the real network side, whose handling of messages each test defines.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ pub(crate) type Behaviour = Box<dyn Fn(&Node, IncomingMessage) + Send + Sync>;
 pub(crate) type AdminBehaviour =
     Box<dyn Fn(AdminOperation) -> Result<AdminOutput, Problem> + Send + Sync>;
 
-/// What it does with each message is the test's; what it has seen is kept.
+/// Handles each message as the test defines, and keeps the received envelopes.
 pub(crate) struct Node {
     pub(crate) seen: Mutex<Vec<Envelope>>,
     behaviour: Behaviour,
@@ -68,7 +68,7 @@ pub(crate) fn authority() -> Ca {
     Ca::create(ClusterId(rand::random())).expect("authority")
 }
 
-/// A node that runs.
+/// A running node.
 pub(crate) struct Running {
     pub(crate) server: Arc<Server<Node>>,
     pub(crate) address: String,
@@ -76,7 +76,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Where another node stopped a moment ago, QUIC's own task may still hold the port.
+    /// Starts a node on the port of one that has just stopped. Retries, since QUIC's task may still hold the port.
     pub(crate) async fn restart(ca: &Ca, node: &Arc<Node>, address: &str) -> Self {
         loop {
             match Self::try_start(ca, node, address) {
@@ -140,7 +140,7 @@ pub(crate) fn result(version: u64, body: impl Into<bytes::Bytes>) -> Reply {
     }
 }
 
-/// Nothing here takes so long; a test that hangs fails.
+/// Fails a test that hangs: no step takes this long otherwise.
 pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("in time")
 }

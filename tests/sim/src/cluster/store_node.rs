@@ -1,4 +1,4 @@
-//! The node that keeps the store: calls are judged as they come, answers wait for the next sync, watches are told.
+//! The node with the store: it applies calls as they arrive, answers them after the next sync, and notifies watches.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{SimEvent, World};
 use crate::store::{self, Request, Response};
 
 impl World {
-    /// A call reaches the store.
+    /// Applies a call that reached the store.
     pub(super) fn at_store(&mut self, conn: ConnId, tag: u64, call: StoreCall) {
         if !self.store_up {
             return self.frame(conn, 1, Frame::Reply(tag, not_reached(&call)));
@@ -27,7 +27,7 @@ impl World {
                         let reply = StoreResponse::Entity(shard, epoch, answer);
                         return self.frame(conn, 1, Frame::Reply(tag, reply));
                     }
-                    // What was refused stays refused, however often it is delivered (R3).
+                    // A refused commit stays refused, however often it is delivered (R3).
                     commits.retain(|commit| !self.refused.contains(&commit.head.turn));
                 }
                 if let Request::Claim(claim) = &request
@@ -66,7 +66,7 @@ impl World {
         self.sync_soon();
     }
 
-    /// A claim stands above what rows know: the manager is to go above it (R5).
+    /// Makes the current claim higher than the shard's row: the manager must assign an epoch above it (R5).
     pub(super) fn inject_higher_claim(&mut self, shard: ShardId, claim: &Claim) {
         self.tally.count("fault: the current claim is higher than rows know");
         self.tags += 1;
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Makes all that is applied durable, and answers (R2).
+    /// Makes everything that was applied durable, then answers the calls (R2).
     pub(super) fn sync(&mut self) {
         self.syncing = false;
         if !self.store_up {
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// A watch that was held back is told the newest values.
+    /// Sends the newest values to a watch that was held back.
     pub(super) fn watch(&mut self, conn: ConnId) {
         if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
             let behind = self.rows.revision().saturating_sub(self.watchers[at].revision);
@@ -208,13 +208,13 @@ impl World {
             self.frame(conn, 1, Frame::Reply(tag, reply));
         }
         self.store_up = false;
-        // Its process ends, and is started again.
+        // The store's process ends and restarts.
         let delay = self.rng.range(5, 60);
         let back = self.rng.range(20, 400);
         self.at(delay, SimEvent::Crash { site: 0, back: Some(back), power: false });
     }
 
-    /// After a crash: what was lost was never written, and nobody was told that it was.
+    /// After a crash: writes that were lost never happened, and were never acknowledged.
     pub(super) fn applied_after_crash(&mut self, lost: bool) {
         for applied in std::mem::take(&mut self.applied) {
             if !lost {
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// The store's process is gone.
+    /// The store's process ended.
     pub(super) fn store_crashed(&mut self, power: bool) {
         for store in &mut self.stores {
             store.crash(power, &mut self.rng);

@@ -1,4 +1,4 @@
-//! What a shard had under way comes to an end: the store answers, a turn is over.
+//! Completes what a shard has in progress: answers store calls, and ends turns.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::{Harness, Pending};
 use crate::store::{self, Request};
 
 impl Harness {
-    /// The store answers what it was asked first.
+    /// Answers the oldest pending store call.
     pub(super) fn store(&mut self, shard: usize) {
         let Some(Pending::Store(request, generation)) = self.shards[shard].asked.pop_front() else {
             return;
@@ -53,7 +53,7 @@ impl Harness {
         self.handle_event(shard, event);
     }
 
-    /// What the store has must be whole, whatever happened.
+    /// Checks that the stored data is consistent, whatever happened.
     fn check_store(&mut self, shard: usize) {
         let image = self.shards[shard].store.durable();
         let mut seen = BTreeSet::new();
@@ -65,7 +65,7 @@ impl Harness {
             }
         }
         for (entity, head) in &image.heads {
-            let beside: Vec<ScopedSessionId> = image
+            let spilled: Vec<ScopedSessionId> = image
                 .records
                 .keys()
                 .filter_map(|(of, key)| match key {
@@ -73,12 +73,12 @@ impl Harness {
                     _ => None,
                 })
                 .collect();
-            if head.lanes.iter().any(|lane| beside.contains(&lane.session)) {
-                self.report.violations.push(format!("{entity}: a lane has two homes"));
+            if head.lanes.iter().any(|lane| spilled.contains(&lane.session)) {
+                self.report.violations.push(format!("{entity}: a lane is stored twice"));
             }
-            if head.spilled_lane_count as usize != beside.len() {
-                let said = head.spilled_lane_count;
-                let text = format!("{entity}: {} lanes beside the head, not {said}", beside.len());
+            if head.spilled_lane_count as usize != spilled.len() {
+                let expected = head.spilled_lane_count;
+                let text = format!("{entity}: {} spilled lanes, not {expected}", spilled.len());
                 self.report.violations.push(text);
             }
         }
@@ -99,7 +99,7 @@ impl Harness {
         }
     }
 
-    /// One of the running turns ends.
+    /// Ends one of the running turns.
     pub(super) fn turn(&mut self, shard: usize) {
         let count = self.shards[shard].turns.len() as u64;
         if count == 0 {

@@ -1,15 +1,16 @@
-//! `make bench`: the aims of `docs/performance.md`, measured on real nodes, beside bare parts: P1 to P5 on one
-//! node, P6 to P9 (module `cluster`) on three, and the core alone (module `hot_paths`). A line that has an aim says whether
-//! it is met.
+//! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
+//! P6 to P9 (module `cluster`) on three, and the core alone (module `hot_paths`). A line with a target says whether it
+//! is met.
 //!
 //! The node is `ostraca run` in a process of its own with its default settings, the entity is
 //! examples/counter as shipped, and every command goes over QUIC and is durable before its reply.
-//! Rates of a shared machine vary: compare the ratios to the bare parts of the same run, and the
-//! processor time a turn.
+//! Rates on a shared machine vary: compare the ratios to the bare parts of the same run, and the
+//! processor time per turn.
 //!
-//! `ONLY=P1,P2` measures these, `ONLY=CORE` the core; `SECONDS=n` (default 8) is how long each loop lasts, `SESSIONS=n`
-//! (default 16) over how many sessions the 64 commands in flight are spread; `ENTITIES=n` (default 50,000) is how
-//! many entities sleep for P5; `SETTLE=n` (default 60) how many seconds after an attack of the zoo memory is looked at.
+//! `ONLY=P1,P2` measures only these, `ONLY=CORE` only the core. `SECONDS=n` (default 8) is the duration of each loop,
+//! `SESSIONS=n` (default 16) the number of sessions that share the 64 commands in flight, `ENTITIES=n` (default 50,000)
+//! the number of entities asleep for P5, and `SETTLE=n` (default 60) the seconds between an attack and the measurement
+//! of memory.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 mod baseline;
@@ -34,13 +35,13 @@ use serde::Serialize;
 use self::baseline::{Baseline, Used};
 
 const ENTITIES: u64 = 1_000;
-/// Commands under way in all.
+/// Commands in flight, all sessions together.
 const IN_FLIGHT: usize = 64;
-/// Sessions that they are spread over, unless `SESSIONS` says otherwise.
+/// Sessions that share them, unless `SESSIONS` overrides it.
 const SESSIONS: usize = 16;
-/// What share of the joined parts' rate P1 is to reach.
+/// P1's target, as a share of the joined parts' rate.
 const JOINED_SHARE: f64 = 0.85;
-/// Sleeping entities, of which each is touched once.
+/// Sleeping entities, each called once.
 const SLEEPING: u64 = 20_000;
 const TOUCHED_A_SECOND: u32 = 1_000;
 
@@ -69,11 +70,11 @@ struct Line {
     id: String,
     value: f64,
     unit: &'static str,
-    /// What is aimed at, in the same unit.
+    /// The target, in the same unit.
     limit: Option<f64>,
-    /// Whether it is reached, where there is one.
+    /// Whether the target is met; `None` without a target.
     met: Option<bool>,
-    /// To the bare parts measured in the same run, where there is something to compare with.
+    /// The ratio to the bare parts of the same run; `None` if there is nothing comparable.
     ratio: Option<f64>,
     settings: String,
 }
@@ -98,7 +99,7 @@ impl Bench {
         ratio: Option<f64>,
         settings: &str,
     ) {
-        // More is better of rates, less of times and memory.
+        // A higher rate is better; so is less time or memory.
         let met = limit.map(|limit| if unit == "/s" { value >= limit } else { value <= limit });
         let settings = settings.into();
         let line = Line { id: id.into(), value, unit, limit, met, ratio, settings };
@@ -126,7 +127,7 @@ async fn run() -> Result<()> {
     let mut bench = Bench { only, time, sessions: spread, lines: Vec::new() };
     println!(
         "{:<26}{:>12} {:<8}{:>12}{:>6}{:>9}  settings",
-        "what", "value", "unit", "aim", "met", "ratio"
+        "what", "value", "unit", "target", "met", "ratio"
     );
     if bench.wants("CORE") {
         hot_paths::run(&mut bench)?;
@@ -143,7 +144,7 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-/// What needs nodes, and the bare parts beside them.
+/// Measures everything that needs nodes, and the bare parts.
 async fn nodes(bench: &mut Bench) -> Result<()> {
     println!("bench: building the guests (half a minute the first time)");
     artifacts::module("counter")?;
@@ -159,7 +160,7 @@ async fn nodes(bench: &mut Bench) -> Result<()> {
         memory::run(bench).await?;
     }
     cluster::run(bench).await?;
-    // It takes ten minutes: only where it is named.
+    // This takes ten minutes, so it runs only if `ONLY` names it.
     if bench.only.is_some() && bench.wants("ZOO") {
         hostile_guests::run(bench).await?;
     }
@@ -174,70 +175,77 @@ async fn single(bench: &mut Bench, home: &NodeDir, bare: &Baseline) -> Result<()
     deploy_example(&client, "counter").await?;
 
     if bench.wants("P1") {
-        // As clients mostly are: each has entities of its own. Then the worst case, in which every entity
-        // has a lane for every session.
+        // The usual case: each client has its own entities. Then the worst case: every entity has a lane for
+        // every session.
         for (id, shared) in [("P1", false), ("P1 shared", true)] {
-            let whose = if shared { "to all of them" } else { "each to its own" };
+            let targets = if shared { "sending to all" } else { "each sending to its own" };
             let settings =
-                format!("{ENTITIES} entities, {IN_FLIGHT} in flight, {spread} sessions {whose}");
+                format!("{ENTITIES} entities, {IN_FLIGHT} in flight, {spread} sessions {targets}");
             let next =
                 if shared { named("shared", ENTITIES) } else { own("own", ENTITIES, spread) };
-            let found = busy(bench, id, &node, &client, IN_FLIGHT, next, &settings).await?;
+            let result = busy(bench, id, &node, &client, IN_FLIGHT, next, &settings).await?;
             let aim = (!shared).then_some(JOINED_SHARE * bare.joined);
-            let ratio = Some(found.rate() / bare.joined);
-            bench.line(&format!("{id} rate"), (found.rate(), "/s"), aim, ratio, &settings);
-            waits(bench, id, &found, &settings);
+            let ratio = Some(result.rate() / bare.joined);
+            bench.line(&format!("{id} rate"), (result.rate(), "/s"), aim, ratio, &settings);
+            waits(bench, id, &result, &settings);
         }
     }
     if bench.wants("P2") {
         let settings = "1 entity, 1 in flight";
-        let found = busy(bench, "P2", &node, &client, 1, named("one", 1), settings).await?;
+        let result = busy(bench, "P2", &node, &client, 1, named("one", 1), settings).await?;
         let parts = micros(bare.round_trip + bare.sync);
-        let p50 = micros(found.percentile(50.0));
+        let p50 = micros(result.percentile(50.0));
         bench.line("P2 p50", (p50, "us"), Some(2.0 * parts), Some(p50 / parts), settings);
-        bench.line("P2 p99", (micros(found.percentile(99.0)), "us"), None, None, settings);
+        bench.line("P2 p99", (micros(result.percentile(99.0)), "us"), None, None, settings);
     }
     if bench.wants("P3") {
         let settings = format!("1 entity, {IN_FLIGHT} in flight, {spread} sessions");
         let next = named("hot", 1);
-        let found = busy(bench, "P3", &node, &client, IN_FLIGHT, next, &settings).await?;
-        let ratio = Some(found.rate() / bare.joined_hot);
-        bench.line("P3 rate", (found.rate(), "/s"), Some(35_000.0), ratio, &settings);
-        waits(bench, "P3", &found, &settings);
+        let result = busy(bench, "P3", &node, &client, IN_FLIGHT, next, &settings).await?;
+        let ratio = Some(result.rate() / bare.joined_hot);
+        bench.line("P3 rate", (result.rate(), "/s"), Some(35_000.0), ratio, &settings);
+        waits(bench, "P3", &result, &settings);
     }
     if bench.wants("P4") {
-        let made = Instant::now() + Duration::from_secs(600);
+        let deadline = Instant::now() + Duration::from_secs(600);
         let next = named("cold", SLEEPING);
-        closed_loop(&sessions(&client, spread), IN_FLIGHT / spread, "add", SLEEPING, made, next)
-            .await?;
+        closed_loop(
+            &sessions(&client, spread),
+            IN_FLIGHT / spread,
+            "add",
+            SLEEPING,
+            deadline,
+            next,
+        )
+        .await?;
         node = asleep(home, node)?;
         let settings =
             format!("{SLEEPING} entities asleep, each touched once, {IN_FLIGHT} in flight");
         let before = Used::by(node.pid())?;
-        let sessions_ = sessions(&client, spread);
-        // A client that has just lost its node needs a moment.
-        sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
+        let senders = sessions(&client, spread);
+        // The client lost its connection when the node restarted: wait until it is connected again.
+        senders[0].query(&Entity::new("counter", "warm"), "get", "").await?;
         let each = IN_FLIGHT / spread;
-        let found =
-            closed_loop(&sessions_, each, "add", SLEEPING, made, named("cold", SLEEPING)).await?;
-        bench.line("P4 rate", (found.rate(), "/s"), Some(8_000.0), None, &settings);
-        waits(bench, "P4", &found, &settings);
-        Used::by(node.pid())?.since(&before, bench, "P4", &found, &settings);
+        let result =
+            closed_loop(&senders, each, "add", SLEEPING, deadline, named("cold", SLEEPING)).await?;
+        bench.line("P4 rate", (result.rate(), "/s"), Some(8_000.0), None, &settings);
+        waits(bench, "P4", &result, &settings);
+        Used::by(node.pid())?.since(&before, bench, "P4", &result, &settings);
         node = asleep(home, node)?;
-        let sessions_ = sessions(&client, spread);
-        sessions_[0].query(&Entity::new("counter", "warm"), "get", "").await?;
+        let senders = sessions(&client, spread);
+        senders[0].query(&Entity::new("counter", "warm"), "get", "").await?;
         let settings = format!("{SLEEPING} entities asleep, {TOUCHED_A_SECOND} a second");
         let total = SLEEPING / 2;
-        let found =
-            open_loop(&sessions_, TOUCHED_A_SECOND, "add", total, named("cold", SLEEPING)).await?;
+        let result =
+            open_loop(&senders, TOUCHED_A_SECOND, "add", total, named("cold", SLEEPING)).await?;
         bench.line(
             "P4 p50 at 1,000/s",
-            (micros(found.percentile(50.0)), "us"),
+            (micros(result.percentile(50.0)), "us"),
             None,
             None,
             &settings,
         );
-        let p99 = micros(found.percentile(99.0));
+        let p99 = micros(result.percentile(99.0));
         bench.line("P4 p99 at 1,000/s", (p99, "us"), Some(2_000.0), None, &settings);
     }
     let resident = node.resident_kib()? as f64 / 1_024.0;
@@ -247,7 +255,7 @@ async fn single(bench: &mut Bench, home: &NodeDir, bare: &Baseline) -> Result<()
     Ok(())
 }
 
-/// Commands in a closed loop, after a short one that wakes the entities.
+/// Runs commands in a closed loop, after a short loop that activates the entities.
 async fn busy(
     bench: &mut Bench,
     id: &str,
@@ -263,12 +271,12 @@ async fn busy(
     closed_loop(&sessions, each, "add", u64::MAX, warm, Arc::clone(&next)).await?;
     let before = Used::by(node.pid())?;
     let until = Instant::now() + bench.time;
-    let found = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
-    Used::by(node.pid())?.since(&before, bench, id, &found, settings);
-    Ok(found)
+    let result = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
+    Used::by(node.pid())?.since(&before, bench, id, &result, settings);
+    Ok(result)
 }
 
-/// What P1's turns ask of the allocator: in a run of its own, which counting makes slower.
+/// Counts the allocator calls of P1's turns, in a separate run because counting slows the node down.
 async fn allocations(bench: &mut Bench) -> Result<()> {
     let home = NodeDir::init("bench-allocations")?;
     let counts = tempfile::tempdir_in(artifacts::scratch("allocations")?)?;
@@ -283,23 +291,23 @@ async fn allocations(bench: &mut Bench) -> Result<()> {
     closed_loop(&sessions, each, "add", u64::MAX, warm, Arc::clone(&next)).await?;
     let before = counts.count()?;
     let until = Instant::now() + bench.time / 2;
-    let found = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
-    let each = counts.count()?.saturating_sub(before) as f64 / found.done.max(1) as f64;
-    let settings = "as P1, counted in a run of its own";
+    let result = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
+    let each = counts.count()?.saturating_sub(before) as f64 / result.done.max(1) as f64;
+    let settings = "as P1, counted in a separate run";
     bench.line("P1 allocations a turn", (each, ""), None, None, settings);
     client.close().await;
     node.stop()?;
     Ok(())
 }
 
-fn waits(bench: &mut Bench, id: &str, found: &LoadResult, settings: &str) {
+fn waits(bench: &mut Bench, id: &str, result: &LoadResult, settings: &str) {
     for percent in [50.0, 99.0] {
-        let wait = micros(found.percentile(percent));
+        let wait = micros(result.percentile(percent));
         bench.line(&format!("{id} p{percent:.0}"), (wait, "us"), None, None, settings);
     }
 }
 
-/// Starts the node anew: every entity sleeps, its state on disk.
+/// Restarts the node, so that no entity has an instance.
 fn asleep(home: &NodeDir, node: NodeProcess) -> Result<NodeProcess> {
     node.stop()?;
     NodeProcess::start(home)
@@ -309,12 +317,12 @@ fn sessions(client: &Client, count: usize) -> Vec<Session> {
     (0..count.max(1)).map(|_| client.session()).collect()
 }
 
-/// Adds one to entities of this name, in turn.
+/// Adds one to each entity with this prefix, round-robin.
 fn named(name: &'static str, among: u64) -> Arc<Next> {
     Arc::new(move |_, n| (Entity::new("counter", format!("{name}-{}", n % among)), "1".into()))
 }
 
-/// The same, each session to a part of them.
+/// The same, but each session has entities of its own.
 fn own(name: &'static str, among: u64, sessions: usize) -> Arc<Next> {
     let part = among.div_ceil(sessions as u64);
     Arc::new(move |place, n| {
