@@ -22,14 +22,14 @@ impl AdminService {
         mut deployed: DeployResult,
     ) -> DeployResult {
         let until = Instant::now() + self.deploy_wait_timeout;
-        let mut asked = self.live_hosts();
+        let mut hosts = self.live_hosts();
         loop {
             let (name, revision) = (deployed.r#type.as_str(), deployed.revision);
-            let asking = asked.iter().map(|host| gateway.inspect_type(host, name));
-            let responses = join_all(asking).await;
+            let requests = hosts.iter().map(|host| gateway.inspect_type(host, name));
+            let responses = join_all(requests).await;
             let mut waiting = Vec::new();
             let mut unanswered = Vec::new();
-            for (host, answer) in asked.into_iter().zip(responses) {
+            for (host, answer) in hosts.into_iter().zip(responses) {
                 let node = host.node.to_string();
                 match answer.map(|at| progress(&at, revision)) {
                     Ok(Progress::Done) => continue,
@@ -37,7 +37,7 @@ impl AdminService {
                         deployed.failed_hosts.push(NodeIssue { node, reason: why });
                         continue;
                     }
-                    Ok(Progress::Waits) => {
+                    Ok(Progress::Pending) => {
                         let why = format!(
                             "compilation did not finish within {:?}",
                             self.deploy_wait_timeout
@@ -55,7 +55,7 @@ impl AdminService {
             tokio::time::sleep(POLL_INTERVAL).await;
             // Hosts that have left or died meanwhile are not waited for.
             let live = self.live_hosts();
-            asked = waiting.into_iter().filter(|host| live.contains(host)).collect();
+            hosts = waiting.into_iter().filter(|host| live.contains(host)).collect();
         }
     }
 
@@ -73,7 +73,7 @@ impl AdminService {
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
     Done,
-    Waits,
+    Pending,
     Failed(String),
 }
 
@@ -83,7 +83,7 @@ fn progress(at: &InspectedType, revision: u64) -> Progress {
     } else if at.failed_revision >= revision {
         Progress::Failed(at.failure_reason.clone())
     } else {
-        Progress::Waits
+        Progress::Pending
     }
 }
 
@@ -99,9 +99,9 @@ mod tests {
             failure_reason: "it does not compile".into(),
         };
         let failed = Progress::Failed("it does not compile".into());
-        assert_eq!(progress(&at(0, 0), 2), Progress::Waits);
-        assert_eq!(progress(&at(1, 0), 2), Progress::Waits);
-        assert_eq!(progress(&at(0, 1), 2), Progress::Waits);
+        assert_eq!(progress(&at(0, 0), 2), Progress::Pending);
+        assert_eq!(progress(&at(1, 0), 2), Progress::Pending);
+        assert_eq!(progress(&at(0, 1), 2), Progress::Pending);
         assert_eq!(progress(&at(1, 2), 2), failed);
         assert_eq!(progress(&at(2, 0), 2), Progress::Done);
         assert_eq!(progress(&at(3, 0), 2), Progress::Done);

@@ -140,14 +140,14 @@ impl AdminService {
     /// the nodes that did not respond.
     async fn inspect_owners(&self, gateway: &Gateway, page: &mut [EntityInfo]) -> Vec<NodeIssue> {
         let view = self.current_view();
-        let mut asked: BTreeMap<Member, BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
+        let mut by_owner: BTreeMap<Member, BTreeMap<u32, Vec<usize>>> = BTreeMap::new();
         for (place, info) in page.iter_mut().enumerate() {
             let Some(owner) = view.owner(ShardId(info.shard)) else { continue };
             info.owner = owner.node.to_string();
-            asked.entry(owner.clone()).or_default().entry(info.shard).or_default().push(place);
+            by_owner.entry(owner.clone()).or_default().entry(info.shard).or_default().push(place);
         }
         let named = |place: &usize| Entity::new(&*page[*place].r#type, &*page[*place].id);
-        let requests = asked.iter().map(|(owner, shards)| {
+        let requests = by_owner.iter().map(|(owner, shards)| {
             let question = shards.iter().map(|(shard, places)| {
                 (ShardId(*shard), places.iter().map(named).collect::<Vec<_>>())
             });
@@ -155,7 +155,7 @@ impl AdminService {
         });
         let responses = join_all(requests.collect::<Vec<_>>()).await;
         let mut unanswered = Vec::new();
-        for (shards, answer) in asked.values().zip(responses) {
+        for (shards, answer) in by_owner.values().zip(responses) {
             match answer {
                 Ok(seen) => {
                     for (places, seen) in shards.values().zip(seen) {
@@ -187,8 +187,8 @@ impl AdminService {
         let values = request.values;
         let shard = shard_of(entry.manifest.shard_key.shard_key(&request.id), self.shard_count);
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
-        let asked = self.entity_store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
-        let loaded = match asked {
+        let response = self.entity_store.load(vec![(shard_key(shard), entity.clone())]).await.pop();
+        let loaded = match response {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
             None => return Err(problem("store-unavailable", "the store did not respond", "")),

@@ -18,7 +18,7 @@ use super::*;
 /// Maximum attempts when the row changes concurrently.
 const ATTEMPTS: usize = 8;
 /// How long to wait until this node's own view shows the write.
-const SEEN: Duration = Duration::from_secs(2);
+const VIEW_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl AdminService {
     pub(super) async fn forget(&self, node: &str) -> Result<AdminOutput, Problem> {
@@ -30,9 +30,9 @@ impl AdminService {
         };
         let store = &self.deployer.cluster_store;
         for _ in 0..ATTEMPTS {
-            let found = store.get(&key).await.map_err(|error| store_failed(&error))?;
-            let Some(found) = found else { return Err(unknown_node(&self.current_view(), node)) };
-            let row = match rows::decode_row(&found) {
+            let stored = store.get(&key).await.map_err(|error| store_failed(&error))?;
+            let Some(stored) = stored else { return Err(unknown_node(&self.current_view(), node)) };
+            let row = match rows::decode_row(&stored) {
                 Ok(Some((_, Row::Node(row), _))) => row,
                 Ok(_) => return Err(unknown_node(&self.current_view(), node)),
                 Err(error) => return Err(problem(error.code(), error.to_string(), "")),
@@ -48,7 +48,7 @@ impl AdminService {
                 .map_err(|error| problem(error.code(), error.to_string(), ""))?;
             let cas = CompareAndSet {
                 key: key.clone(),
-                expected: Some(found.revision),
+                expected: Some(stored.revision),
                 value: Some(value),
             };
             match store.compare_and_set(cas).await {
@@ -64,9 +64,9 @@ impl AdminService {
                     row.incarnation == incarnation && row.status == NodeStatus::Dead
                 })
             };
-            let mut pictures = self.view.clone();
+            let mut views = self.view.clone();
             // The write has succeeded either way.
-            let _ = tokio::time::timeout(SEEN, pictures.wait_for(|view| !dead(view))).await;
+            let _ = tokio::time::timeout(VIEW_TIMEOUT, views.wait_for(|view| !dead(view))).await;
             return answer(false);
         }
         let text = format!("the row of node `{node}` keeps changing");

@@ -11,9 +11,9 @@ use ostraca_wire::server::{AdminUpdate, update_channel};
 use super::*;
 
 /// Interval between progress checks.
-const STEP: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a rebalance may show no moves before it counts as done.
-const QUIET: Duration = Duration::from_secs(2);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
 impl AdminService {
     pub(super) fn drain(&self, node: &str, undo: bool) -> Result<AdminOutput, Problem> {
@@ -43,21 +43,21 @@ impl AdminService {
             return Err(problem("no-other-host", text, help));
         }
         self.send_event(Event::Drain { node: name.clone(), draining: !undo });
-        let (parts, answer) = update_channel();
-        let mut pictures = self.view.clone();
+        let (updates, answer) = update_channel();
+        let mut views = self.view.clone();
         let total = count(&view, &name).0;
         tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(STEP);
+            let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
             loop {
                 ticks.tick().await;
-                let view = pictures.borrow_and_update().clone();
-                let (left, in_flight) = count(&view, &name);
+                let view = views.borrow_and_update().clone();
+                let (remaining, in_flight) = count(&view, &name);
                 let live = view.nodes.get(&name).filter(|row| row.status == NodeStatus::Live);
                 let marked = live.is_some_and(|row| row.draining != undo);
-                let done = live.is_none() || (marked && (undo || left == 0));
+                let done = live.is_none() || (marked && (undo || remaining == 0));
                 let node = name.to_string();
-                let progress = DrainProgress { node, total, remaining: left, in_flight, done };
-                if parts.send(Ok(AdminUpdate::Drain(progress))).await.is_err() || done {
+                let progress = DrainProgress { node, total, remaining, in_flight, done };
+                if updates.send(Ok(AdminUpdate::Drain(progress))).await.is_err() || done {
                     return;
                 }
             }
@@ -79,28 +79,31 @@ impl AdminService {
         let view = self.current_view();
         let mut live = view.nodes.values().filter(|row| row.status == NodeStatus::Live);
         let first = live.next().map(|row| row.version);
-        let held_up = match live.any(|row| Some(row.version) != first) {
+        let blocked_reason = match live.any(|row| Some(row.version) != first) {
             true => "nodes run different versions: no rebalancing until they run the same one",
             false => "",
         };
-        Ok(AdminOutput::RebalancePlan(RebalancePlan { moves, blocked_reason: held_up.into() }))
+        Ok(AdminOutput::RebalancePlan(RebalancePlan {
+            moves,
+            blocked_reason: blocked_reason.into(),
+        }))
     }
 
     pub(super) async fn rebalance(&self) -> Result<AdminOutput, Problem> {
-        let (parts, answer) = update_channel();
-        let (pictures, events) = (self.view.clone(), self.events.clone());
+        let (updates, answer) = update_channel();
+        let (views, events) = (self.view.clone(), self.events.clone());
         let mut last = *events.watch().borrow();
         self.send_event(Event::Rebalance);
         // This is queued behind the command on the control thread, so moves that the command started already
         // show as moving.
-        let nothing = match self.plan().await? {
+        let nothing_to_move = match self.plan().await? {
             AdminOutput::RebalancePlan(plan) => plan.moves.is_empty() && self.is_manager(),
             _ => false,
         };
         tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(STEP);
+            let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
             let mut progress = RebalanceProgress::default();
-            let mut quiet = tokio::time::Instant::now();
+            let mut last_activity = tokio::time::Instant::now();
             let mut reported = None;
             loop {
                 ticks.tick().await;
@@ -115,19 +118,20 @@ impl AdminService {
                 let moving = |view: &ClusterView| {
                     view.shards.iter().filter(|row| row.hand_off.is_some()).count()
                 };
-                progress.in_flight = u32::try_from(moving(&pictures.borrow())).unwrap_or(u32::MAX);
+                progress.in_flight = u32::try_from(moving(&views.borrow())).unwrap_or(u32::MAX);
                 progress.moved = progress
                     .planned
                     .saturating_sub(progress.failed)
                     .saturating_sub(progress.in_flight);
                 if progress.in_flight > 0 {
-                    quiet = tokio::time::Instant::now();
+                    last_activity = tokio::time::Instant::now();
                 }
-                let began = progress.planned > 0 || progress.in_flight > 0;
-                progress.done = quiet.elapsed() >= QUIET || (nothing && !began);
+                let has_begun = progress.planned > 0 || progress.in_flight > 0;
+                progress.done =
+                    last_activity.elapsed() >= QUIET_PERIOD || (nothing_to_move && !has_begun);
                 // Only changes are sent.
                 if reported != Some(progress)
-                    && parts.send(Ok(AdminUpdate::Rebalance(progress))).await.is_err()
+                    && updates.send(Ok(AdminUpdate::Rebalance(progress))).await.is_err()
                 {
                     return;
                 }
@@ -151,12 +155,12 @@ impl AdminService {
 
 /// Number of shards that a node owns, and how many of those are in a hand-off.
 fn count(view: &ClusterView, node: &NodeId) -> (u32, u32) {
-    let (mut left, mut in_flight) = (0, 0);
+    let (mut owned, mut in_flight) = (0, 0);
     for row in view.shards.iter() {
         if row.owner.as_ref().is_some_and(|owner| owner.node == *node && view.alive(owner)) {
-            left += 1;
+            owned += 1;
             in_flight += u32::from(row.hand_off.is_some());
         }
     }
-    (left, in_flight)
+    (owned, in_flight)
 }

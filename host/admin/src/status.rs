@@ -106,7 +106,7 @@ impl StatusReporter {
         let since = renewed
             .map_or_else(|| self.clock.uptime(), |at| self.clock.now().mono.saturating_sub(at));
         let cluster = self.cluster(&view, since);
-        let seen = Diagnosis {
+        let diagnosis = Diagnosis {
             view: &view,
             cluster: &cluster,
             local_node: &self.node,
@@ -125,13 +125,13 @@ impl StatusReporter {
         match &refused {
             // This is why the lease lapses; the store's node itself is not at fault.
             Some(why) => problems.push(problems::store_refused(why)),
-            None => problems.extend(seen.lease()),
+            None => problems.extend(diagnosis.lease()),
         }
         let failing = stats.failing_entities.by_type();
         problems.extend(failing.iter().filter_map(|it| problems::failing(&self.node, it)));
-        problems.extend(seen.shards(shards, serving));
-        problems.extend(seen.nodes(&gateway.unreachable_nodes()));
-        problems.extend(seen.unrunnable_type_problems());
+        problems.extend(diagnosis.shards(shards, serving));
+        problems.extend(diagnosis.nodes(&gateway.unreachable_nodes()));
+        problems.extend(diagnosis.unrunnable_type_problems());
         problems.extend(gateway.types.broken().iter().map(|(name, why)| {
             problems::status_problem(
                 "type-broken",

@@ -97,14 +97,14 @@ impl Loader {
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
         let mut rows = self.shared.rows();
-        let seen = rows.entry(name.clone()).or_default();
-        if row.revision <= seen.at {
+        let observed = rows.entry(name.clone()).or_default();
+        if row.revision <= observed.at {
             return;
         }
-        seen.at = row.revision;
-        seen.row = Some(row);
+        observed.at = row.revision;
+        observed.row = Some(row);
         self.shared.deps.types.loading(&name);
-        if !std::mem::replace(&mut seen.working, true) {
+        if !std::mem::replace(&mut observed.working, true) {
             let shared = self.shared.clone();
             self.shared.deps.runtime.spawn(async move {
                 let stop = shared.stop.clone();
@@ -118,9 +118,9 @@ impl Loader {
     pub fn on_row_deleted(&self, key: &str, revision: u64) {
         let Some(name) = rows::type_name(key) else { return };
         let mut rows = self.shared.rows();
-        let seen = rows.entry(name.into()).or_default();
-        if revision > seen.at {
-            (seen.at, seen.row) = (revision, None);
+        let observed = rows.entry(name.into()).or_default();
+        if revision > observed.at {
+            (observed.at, observed.row) = (revision, None);
             self.shared.deps.types.remove(name);
         }
     }
@@ -165,9 +165,9 @@ impl Loader {
             entry.program = None;
         }
         let mut rows = self.shared.rows();
-        let seen = rows.entry(entry.name.clone()).or_default();
-        if at >= seen.at {
-            (seen.at, seen.row) = (at, None);
+        let observed = rows.entry(entry.name.clone()).or_default();
+        if at >= observed.at {
+            (observed.at, observed.row) = (at, None);
             self.shared.publish(entry);
         }
     }
@@ -182,12 +182,12 @@ impl Shared {
         loop {
             let (row, at) = {
                 let mut rows = self.rows();
-                let Some(seen) = rows.get_mut(&name) else { return };
-                let Some(row) = seen.row.take() else {
-                    seen.working = false;
+                let Some(observed) = rows.get_mut(&name) else { return };
+                let Some(row) = observed.row.take() else {
+                    observed.working = false;
                     return;
                 };
-                (row, seen.at)
+                (row, observed.at)
             };
             if let Loaded::Broken(revision, why) = self.load(&name, at, &row).await
                 && self.is_current(&name, at)
@@ -199,7 +199,7 @@ impl Shared {
     }
 
     fn is_current(&self, name: &str, at: u64) -> bool {
-        self.rows().get(name).is_some_and(|seen| seen.at == at)
+        self.rows().get(name).is_some_and(|observed| observed.at == at)
     }
 
     async fn load(&self, name: &Arc<str>, at: u64, row: &StoredRow) -> Loaded {
@@ -269,7 +269,7 @@ impl Shared {
 
     fn publish_if_current(&self, at: u64, entry: DeployedType) -> Loaded {
         let rows = self.rows();
-        if rows.get(&entry.name).is_none_or(|seen| seen.at != at) {
+        if rows.get(&entry.name).is_none_or(|observed| observed.at != at) {
             return Loaded::Outdated;
         }
         // Done under the lock: a deploy must not be overtaken by the revision that it replaces.

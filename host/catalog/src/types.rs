@@ -162,16 +162,16 @@ impl TypeRegistry {
         self.0.table.borrow().get(name).cloned()
     }
 
-    /// As `get`, but waits up to `most` for a type that is not known yet. Does not wait if a recent wait for it
+    /// As `get`, but waits up to `timeout` for a type that is not known yet. Does not wait if a recent wait for it
     /// was in vain. Must be called within a tokio runtime.
-    pub async fn wait(&self, name: &str, most: Duration) -> Option<Arc<DeployedType>> {
+    pub async fn wait(&self, name: &str, timeout: Duration) -> Option<Arc<DeployedType>> {
         if let Some(entry) = self.get(name) {
             return Some(entry);
         }
         if lock(&self.0.in_vain).get(name).is_some_and(|last| last.elapsed() < IN_VAIN) {
             return None;
         }
-        let found = self.until(most, |types| types.get(name)).await;
+        let found = self.until(timeout, |types| types.get(name)).await;
         if found.is_none() {
             let mut in_vain = lock(&self.0.in_vain);
             if in_vain.len() >= NAMES {
@@ -210,7 +210,7 @@ impl TypeRegistry {
         &self,
         name: &str,
         revision: u64,
-        most: Duration,
+        timeout: Duration,
     ) -> Result<(), TypeUnavailable> {
         let find = |types: &Self| {
             if types.get(name).is_some_and(|entry| entry.revision >= revision) {
@@ -221,16 +221,16 @@ impl TypeRegistry {
                 _ => None,
             }
         };
-        self.until(most, find).await.unwrap_or(Err(TypeUnavailable::Loading))
+        self.until(timeout, find).await.unwrap_or(Err(TypeUnavailable::Loading))
     }
 
-    /// Waits until nothing is being loaded. Returns whether that was so within `most`.
-    pub async fn wait_until_loaded(&self, most: Duration) -> bool {
+    /// Waits until nothing is being loaded. Returns whether that was so within `timeout`.
+    pub async fn wait_until_loaded(&self, timeout: Duration) -> bool {
         let settled = |types: &Self| {
             let states = lock(&types.0.states);
             (!states.values().any(|state| matches!(state, State::Loading))).then_some(())
         };
-        self.until(most, settled).await.is_some()
+        self.until(timeout, settled).await.is_some()
     }
 
     /// Deployed types that cannot run here, with the reasons.
@@ -288,7 +288,7 @@ impl TypeRegistry {
         self.0.table.send_modify(|_| ());
     }
 
-    async fn until<T>(&self, most: Duration, find: impl Fn(&Self) -> Option<T>) -> Option<T> {
+    async fn until<T>(&self, timeout: Duration, find: impl Fn(&Self) -> Option<T>) -> Option<T> {
         let mut changes = self.0.table.subscribe();
         let found = async {
             loop {
@@ -299,7 +299,7 @@ impl TypeRegistry {
                 changes.changed().await.ok()?;
             }
         };
-        tokio::time::timeout(most, found).await.ok().flatten()
+        tokio::time::timeout(timeout, found).await.ok().flatten()
     }
 }
 

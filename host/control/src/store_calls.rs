@@ -76,11 +76,11 @@ impl ControlLoop {
     /// Reads the cluster's format again after this node's own row was written. An upgrade first writes the
     /// target format and then reads the nodes' rows, so that one of the two sees the other.
     pub(super) fn read_format(&mut self) {
-        let (asked, own, watch) =
+        let (request, own, watch) =
             (self.deps.cluster_store.get("cluster"), self.own.clone(), self.watch);
         self.tasks.push(
             async move {
-                if let Ok(Some(row)) = asked.await {
+                if let Ok(Some(row)) = request.await {
                     // The receiver is gone only if the node is stopping.
                     let _ = own.send(Input::Watched(watch, RowEvent::Set(row)));
                 }
@@ -91,10 +91,10 @@ impl ControlLoop {
     }
 
     pub(super) fn read(&mut self, key: RowKey) {
-        let asked = self.deps.cluster_store.get(&rows::key_text(&key));
+        let request = self.deps.cluster_store.get(&rows::key_text(&key));
         self.tasks.push(
             async move {
-                match asked.await {
+                match request.await {
                     Ok(Some(row)) => match rows::decode_row(&row) {
                         Ok(Some((key, row, revision))) => {
                             Event::RowObserved { key, value: Some((row, revision)) }
@@ -121,10 +121,10 @@ impl ControlLoop {
             }
         };
         let cas = CompareAndSet { key: rows::key_text(key), expected, value };
-        let asked = self.deps.cluster_store.compare_and_set(cas);
+        let request = self.deps.cluster_store.compare_and_set(cas);
         self.tasks.push(
             async move {
-                let result = asked.await.map_err(|conflict| match conflict {
+                let result = request.await.map_err(|conflict| match conflict {
                     CompareAndSetError::RevisionMismatch(None) => WriteError::Conflict(None),
                     CompareAndSetError::RevisionMismatch(Some(row)) => {
                         match rows::decode_row(&row) {
@@ -146,10 +146,10 @@ impl ControlLoop {
     }
 
     pub(super) fn read_claims(&mut self, number: u64, shards: Vec<ShardId>) {
-        let asked =
+        let request =
             self.deps.entity_store.current_claims(shards.into_iter().map(shard_key).collect());
         self.tasks.push(
-            async move { Event::ClaimsRead { request_id: number, claims: asked.await.ok() } }
+            async move { Event::ClaimsRead { request_id: number, claims: request.await.ok() } }
                 .boxed(),
         );
     }
@@ -157,10 +157,10 @@ impl ControlLoop {
     /// Makes a small call to the entity store, to learn whether it responds (R9).
     pub(super) fn probe_entity_store(&mut self) {
         let sent = self.deps.clock.now().mono;
-        let asked = self.deps.entity_store.current_claims(vec![shard_key(ShardId(1))]);
+        let request = self.deps.entity_store.current_claims(vec![shard_key(ShardId(1))]);
         self.tasks.push(
             async move {
-                match asked.await {
+                match request.await {
                     Ok(_) => Event::StoreResponded { sent_at: sent },
                     Err(_) => Event::Tick,
                 }

@@ -231,11 +231,11 @@ impl EventLog {
         self.last.send_replace(number);
     }
 
-    /// Returns events after a number, at most `most`.
+    /// Returns events after a number, at most `limit`.
     #[must_use]
-    pub fn after(&self, number: u64, most: usize) -> Vec<EventRecord> {
+    pub fn after(&self, number: u64, limit: usize) -> Vec<EventRecord> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        ring.iter().filter(|event| event.sequence > number).take(most).cloned().collect()
+        ring.iter().filter(|event| event.sequence > number).take(limit).cloned().collect()
     }
 
     /// A receiver of the last event's number, which also wakes waiters.

@@ -248,10 +248,10 @@ impl Gateway {
         let now = self.now();
         let Some(mut router) = self.router() else { return };
         for (tag, reply) in batch.drain(..) {
-            let given =
+            let answered =
                 router.on_attempt_result(now, tag, attempt_result_for_reply(&reply), &mut steps);
             replies.extend(
-                given.map(|(pending, in_doubt)| (pending, unknown_if_in_doubt(reply, in_doubt))),
+                answered.map(|(pending, in_doubt)| (pending, unknown_if_in_doubt(reply, in_doubt))),
             );
         }
         drop(router);

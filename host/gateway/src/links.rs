@@ -65,8 +65,8 @@ impl MessageLinks {
         runtime: Handle,
         unreachable: UnreachableSink,
     ) -> Self {
-        let (ways, gateway) = (RwLock::default(), OnceLock::new());
-        Self { local_node: own, routes: ways, dialer, runtime, unreachable, gateway }
+        let (routes, gateway) = (RwLock::default(), OnceLock::new());
+        Self { local_node: own, routes, dialer, runtime, unreachable, gateway }
     }
 
     /// Sets where replies go. No link is made before that.
@@ -79,8 +79,8 @@ impl MessageLinks {
     /// any link to that node are removed and returned.
     pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) -> Vec<(u64, Problem)> {
         let link = {
-            let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-            let route = ways.get(&to.node).filter(|route| route.member == *to);
+            let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+            let route = routes.get(&to.node).filter(|route| route.member == *to);
             route.and_then(|route| lock(&route.state.link).as_ref().map(|up| up.messages.clone()))
         };
         let Some(link) = link else { return Vec::new() };
@@ -104,15 +104,15 @@ impl MessageLinks {
         if member.node == self.local_node {
             return;
         }
-        let mut ways = self.routes.write().unwrap_or_else(PoisonError::into_inner);
-        let known = ways.get(&member.node);
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        let known = routes.get(&member.node);
         if !alive {
             // The end of an incarnation implies the end of earlier ones, which may be known from the cache
             // only.
             let ends =
                 |route: &PeerRoute| route.member.incarnation.counter <= member.incarnation.counter;
             if known.is_some_and(ends) {
-                ways.remove(&member.node);
+                routes.remove(&member.node);
             }
             return;
         }
@@ -138,24 +138,24 @@ impl MessageLinks {
         let kept = keep_up(None, BackoffPolicy::PEERS, keeper);
         self.runtime.spawn(stop.clone().run_until_cancelled_owned(kept));
         let route = PeerRoute { member: member.clone(), state, _keeper: stop.drop_guard() };
-        ways.insert(member.node.clone(), route);
+        routes.insert(member.node.clone(), route);
     }
 
     /// Nodes with an established link.
     pub(crate) fn connected_nodes(&self) -> Vec<NodeId> {
-        let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let up = |route: &PeerRoute| lock(&route.state.link).is_some();
-        ways.iter().filter(|(_, route)| up(route)).map(|(node, _)| node.clone()).collect()
+        routes.iter().filter(|(_, route)| up(route)).map(|(node, _)| node.clone()).collect()
     }
 
     /// Nodes that are live by their rows but have had no link for longer than the limit.
     pub(crate) fn unreachable_nodes(&self) -> Vec<NodeId> {
-        let ways = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let away = |route: &PeerRoute| {
             lock(&route.state.link).is_none()
                 && lock(&route.state.down).elapsed() >= UNREACHABLE_AFTER
         };
-        ways.iter().filter(|(_, route)| away(route)).map(|(node, _)| node.clone()).collect()
+        routes.iter().filter(|(_, route)| away(route)).map(|(node, _)| node.clone()).collect()
     }
 }
 

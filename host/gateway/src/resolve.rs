@@ -58,7 +58,7 @@ impl EnvelopeResolver {
     ) -> Result<Arc<Message>, Problem> {
         let (entry, method, kind) = resolve_method(types, &envelope.principal, envelope)?;
         let now = self.clock.now().mono;
-        let held = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let held_ms = u64::try_from(received.elapsed().as_millis()).unwrap_or(u64::MAX);
         let context = MessageMetadata {
             principal: self.share(&envelope.principal),
             content_type: self.share(&envelope.content_type),
@@ -71,7 +71,7 @@ impl EnvelopeResolver {
             },
         };
         let resolved = (entry.name.clone(), method, kind);
-        Ok(Arc::new(envelope.to_message(token, session, resolved, (now, held), context)))
+        Ok(Arc::new(envelope.to_message(token, session, resolved, (now, held_ms), context)))
     }
 }
 

@@ -42,8 +42,9 @@ impl Gateway {
             }
             for (tag, problem) in refused {
                 // An earlier copy may have run elsewhere: then this refusal is not final (R16).
-                let given = router.on_attempt_result(now, tag, AttemptResult::Answered, &mut steps);
-                replies.extend(given.map(|(pending, in_doubt)| (pending, in_doubt, problem)));
+                let answered =
+                    router.on_attempt_result(now, tag, AttemptResult::Answered, &mut steps);
+                replies.extend(answered.map(|(pending, in_doubt)| (pending, in_doubt, problem)));
             }
             drop(router);
             for (pending, in_doubt, problem) in replies {

@@ -268,12 +268,12 @@ mod tests {
     #[test]
     fn init_creates_a_configuration_an_identity_and_a_store() {
         let dir = tempfile::tempdir().expect("a directory");
-        let made = init(&dir.path().join("a/b"), &options()).expect("made");
-        let config = Config::load(&made.config).expect("a configuration");
+        let created = init(&dir.path().join("a/b"), &options()).expect("created");
+        let config = Config::load(&created.config).expect("a configuration");
         let (trust, identity) = config.load_identity().expect("an identity");
-        assert_eq!(trust.cluster, made.cluster);
+        assert_eq!(trust.cluster, created.cluster);
         assert_eq!(identity.principal().to_string(), "node/n1");
-        assert_eq!(made.admin.principal().to_string(), "client/admin");
+        assert_eq!(created.admin.principal().to_string(), "client/admin");
         let mut store = config.store_options();
         store.cluster = Some(trust.cluster);
         let store = SledStore::open(&config.store_dir(), &store).expect("a store");
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn join_creates_an_identity_of_the_cluster_and_no_store() {
         let dir = tempfile::tempdir().expect("a directory");
-        let first = init(&dir.path().join("n1"), &options()).expect("made");
+        let first = init(&dir.path().join("n1"), &options()).expect("created");
         let joining = |node: &str, roles: &[Role]| JoinOptions {
             node: node.into(),
             listen: ([127, 0, 0, 1], 0).into(),
@@ -292,9 +292,9 @@ mod tests {
             ca: first.ca.clone(),
         };
         let place = dir.path().join("n2");
-        let made = join(&place, &joining("n2", &[Role::Manager, Role::Host])).expect("made");
-        assert_eq!(made.cluster, first.cluster);
-        let config = Config::load(&made.config).expect("a configuration");
+        let created = join(&place, &joining("n2", &[Role::Manager, Role::Host])).expect("created");
+        assert_eq!(created.cluster, first.cluster);
+        let config = Config::load(&created.config).expect("a configuration");
         let (trust, identity) = config.load_identity().expect("an identity");
         assert_eq!((trust.cluster, identity.principal().name.as_str()), (first.cluster, "n2"));
         assert_eq!(config.join, ["127.0.0.1:7411", "[::1]:7412"]);
@@ -311,15 +311,15 @@ mod tests {
         ] {
             let place = dir.path().join("n3");
             assert_eq!(join(&place, &bad).expect_err("refused").code(), code);
-            assert!(!place.exists(), "nothing is made of {bad:?}");
+            assert!(!place.exists(), "nothing is created for {bad:?}");
         }
     }
 
     #[test]
     fn a_certificate_of_another_principal_is_refused_by_name() {
         let dir = tempfile::tempdir().expect("a directory");
-        let made = init(dir.path(), &options()).expect("made");
-        let ca = Ca::load(&made.ca).expect("the authority");
+        let created = init(dir.path(), &options()).expect("created");
+        let ca = Ca::load(&created.ca).expect("the authority");
         let foreign = Ca::create(ClusterId(7)).expect("another authority");
         for (identity, named) in [
             (ca.issue_client("bob"), "client/bob"),
@@ -327,7 +327,7 @@ mod tests {
             (foreign.issue_node("n1", &[]), "of cluster 0000"),
         ] {
             identity.expect("issued").save(dir.path(), "node").expect("saved");
-            let config = Config::load(&made.config).expect("a configuration");
+            let config = Config::load(&created.config).expect("a configuration");
             let error = config.load_identity().expect_err("refused");
             assert_eq!(error.code(), "identity-mismatch");
             let text = error.to_string();

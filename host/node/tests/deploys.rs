@@ -22,19 +22,19 @@ fn manifest(number: u32) -> String {
     format!("{COUNTER}[lifecycle]\nidle-timeout = \"{} min\"\n", number + 1)
 }
 
-async fn second(dir: &Path, first: &Node, made: &InitializedCluster) -> Node {
-    start(&joined(dir, first, made)).await
+async fn second(dir: &Path, first: &Node, cluster: &InitializedCluster) -> Node {
+    start(&joined(dir, first, cluster)).await
 }
 
 /// The directory of a second node, which joins.
-fn joined(dir: &Path, first: &Node, made: &InitializedCluster) -> PathBuf {
+fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
     let home = dir.join("n2");
     let options = JoinOptions {
         node: "n2".into(),
         listen: "127.0.0.1:0".parse().expect("an address"),
         roles: vec![Role::Manager, Role::Host, Role::Gateway],
         join: vec![first.address().to_string()],
-        ca: made.ca.clone(),
+        ca: cluster.ca.clone(),
     };
     join(&home, &options).expect("a node that joins");
     home
@@ -75,10 +75,10 @@ async fn shows(client: &Client, revision: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_revision_has_one_winner_among_concurrent_deploys() {
     let dir = tempfile::tempdir().expect("a folder");
-    let made = make(&dir.path().join("n1"));
+    let cluster = make(&dir.path().join("n1"));
     let first = start(&dir.path().join("n1")).await;
-    let second = second(dir.path(), &first, &made).await;
-    let (one, two) = (client(&first, &made).await, client(&second, &made).await);
+    let second = second(dir.path(), &first, &cluster).await;
+    let (one, two) = (client(&first, &cluster).await, client(&second, &cluster).await);
 
     let mut revisions = BTreeMap::new();
     for round in 0..ROUNDS {
@@ -136,10 +136,10 @@ fn bound(number: u32, key: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
     let dir = tempfile::tempdir().expect("a folder");
-    let made = make(&dir.path().join("n1"));
+    let cluster = make(&dir.path().join("n1"));
     let first = start(&dir.path().join("n1")).await;
-    let second = second(dir.path(), &first, &made).await;
-    let (one, two) = (client(&first, &made).await, client(&second, &made).await);
+    let second = second(dir.path(), &first, &cluster).await;
+    let (one, two) = (client(&first, &cluster).await, client(&second, &cluster).await);
     for round in 0..ROUNDS {
         let (a, b) = (bound(round, "id"), bound(round, "until:/"));
         let session = one.session();
@@ -185,9 +185,9 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
 async fn an_unchanged_deploy_checks_the_expected_revision() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
-    let made = make(&home);
+    let cluster = make(&home);
     let node = start(&home).await;
-    let admin = client(&node, &made).await;
+    let admin = client(&node, &cluster).await;
     for number in 0..3 {
         admin.deploy(&manifest(number), counter(), None).await.expect("deployed");
     }
@@ -221,15 +221,15 @@ async fn an_unchanged_deploy_checks_the_expected_revision() {
 async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
-    let made = make(&home);
+    let cluster = make(&home);
     configure(
         &home,
         "\n[guests]\ndeploy-wait-timeout = \"3 s\"\n[network]\nprincipal-uploads = 1\n",
     );
     let first = start(&home).await;
-    let admin = client(&first, &made).await;
+    let admin = client(&first, &cluster).await;
     // A host that compiles nothing in time.
-    let home = joined(dir.path(), &first, &made);
+    let home = joined(dir.path(), &first, &cluster);
     let compiler = dir.path().join("compiler");
     std::fs::write(&compiler, "#!/bin/sh\nexec sleep 60\n").expect("written");
     std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)).expect("a program");

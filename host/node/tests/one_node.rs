@@ -16,18 +16,18 @@ struct Running {
     client: Client,
 }
 
-async fn start(dir: &Path, made: &InitializedCluster) -> Running {
+async fn start(dir: &Path, cluster: &InitializedCluster) -> Running {
     let node = common::start(dir).await;
-    let client = common::client(&node, made).await;
+    let client = common::client(&node, cluster).await;
     Running { node, client }
 }
 
 /// The same with some settings of the section `[entities]`.
-async fn start_with(dir: &Path, made: &InitializedCluster, entities: &str) -> Running {
+async fn start_with(dir: &Path, cluster: &InitializedCluster, entities: &str) -> Running {
     let path = dir.join("ostraca.toml");
     let text = std::fs::read_to_string(&path).expect("the configuration");
     std::fs::write(&path, format!("{text}\n[entities]\n{entities}\n")).expect("written");
-    start(dir, made).await
+    start(dir, cluster).await
 }
 
 async fn stop(running: Running) {
@@ -39,8 +39,8 @@ async fn stop(running: Running) {
 async fn a_counter_keeps_its_value_across_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start(&dir, &made).await;
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
     let deployed = running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     assert_eq!((deployed.revision, deployed.unchanged), (1, false));
     let again = running.client.deploy(COUNTER, counter(), None).await;
@@ -56,7 +56,7 @@ async fn a_counter_keeps_its_value_across_a_restart() {
     assert_eq!((&got.body[..], got.version), (&b"5050"[..], 100));
     stop(running).await;
 
-    let running = start(&dir, &made).await;
+    let running = start(&dir, &cluster).await;
     let got =
         running.client.session().query(&alice, "get", "").await.expect("read after a restart");
     assert_eq!((&got.body[..], got.version), (&b"5050"[..], 100));
@@ -67,8 +67,8 @@ async fn a_counter_keeps_its_value_across_a_restart() {
 async fn many_sessions_count_every_command_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start(&dir, &made).await;
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
     running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let calls = (0..16).map(|_| {
         let session = running.client.session();
@@ -97,8 +97,8 @@ async fn many_sessions_count_every_command_once() {
 async fn r17_a_message_resent_at_any_time_never_runs_twice() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start_with(&dir, &made, "max-lanes = 2").await;
+    let cluster = make(&dir);
+    let running = start_with(&dir, &cluster, "max-lanes = 2").await;
     let client = &running.client;
     client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let alice = Entity::new("counter", "alice");
@@ -149,8 +149,8 @@ async fn r17_an_entity_serves_one_shot_sessions_without_end() {
     };
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start_with(&dir, &made, &bounds).await;
+    let cluster = make(&dir);
+    let running = start_with(&dir, &cluster, &bounds).await;
     let client = &running.client;
     client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let hot = Entity::new("counter", "hot");
@@ -185,8 +185,8 @@ fn resident_kib() -> u64 {
 async fn unknown_names_are_refused_with_suggestions() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start(&dir, &made).await;
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
     running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     let session = running.client.session();
     let not_run = |result: Result<_, CallError>| match result.map(|_: ostraca_client::Reply| ()) {
@@ -210,8 +210,8 @@ async fn unknown_names_are_refused_with_suggestions() {
 async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start(&dir, &made).await;
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
     let by_prefix = format!("{COUNTER}shard-key = \"until:/\"\n");
     let deploy = |text: String, expected| {
         let client = &running.client;
@@ -240,8 +240,8 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
 async fn r23_ids_with_one_prefix_share_a_shard() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start(&dir, &made).await;
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
     let by_prefix = format!("{COUNTER}shard-key = \"until:/\"\n");
     running.client.deploy(&by_prefix, counter(), None).await.expect("deployed");
     let session = running.client.session();
@@ -270,8 +270,8 @@ async fn r23_ids_with_one_prefix_share_a_shard() {
 async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("node");
-    let made = make(&dir);
-    let running = start(&dir, &made).await;
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
     running.client.deploy(COUNTER, counter(), None).await.expect("deployed");
     stop(running).await;
     let file = dir.join("ostraca.toml");
@@ -279,7 +279,7 @@ async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
     assert!(!text.contains("[store]"), "it is added here");
     std::fs::write(&file, text + "\n[store]\nlow-water-bytes = \"1048576 GiB\"\n")
         .expect("written");
-    let running = start(&dir, &made).await;
+    let running = start(&dir, &cluster).await;
     let other = [counter().as_ref(), &[0, 2, 1, b'x']].concat();
     let kept = running.client.deploy(COUNTER, other.into(), None).await.expect_err("no room");
     assert!(kept.to_string().contains("store.low-water-bytes"), "{kept}");

@@ -65,11 +65,11 @@ async fn exchange(
 async fn a_real_node_responds_as_the_example_shows() {
     let dir = tempfile::tempdir().expect("a folder");
     let home = dir.path().join("n1");
-    let made = make(&home);
+    let cluster = make(&home);
     let node = common::start(&home).await;
-    let admin = client(&node, &made).await;
+    let admin = client(&node, &cluster).await;
     admin.deploy(COUNTER, counter(), None).await.expect("deployed");
-    let ca = Ca::load(&made.ca).expect("the authority");
+    let ca = Ca::load(&cluster.ca).expect("the authority");
     let (identity, trust) = (ca.issue_client("alice").expect("identity"), ca.trust());
     let trust = trust.expect("trust");
     let dialer = Dialer::new(Some(&identity), &trust, node.address(), Limits::default());

@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The directories of a node with the store, and of one that joins it.
 struct Two {
     dir: tempfile::TempDir,
-    made: InitializedCluster,
+    cluster: InitializedCluster,
     addresses: [String; 2],
 }
 
@@ -40,16 +40,16 @@ impl Two {
             shards: 8,
             settings: ClusterSettings::default(),
         };
-        let made = init(&dir.path().join("n1"), &options).expect("a new node");
+        let cluster = init(&dir.path().join("n1"), &options).expect("a new node");
         let options = JoinOptions {
             node: "n2".into(),
             listen: second,
             roles: vec![Role::Host, Role::Gateway],
             join: vec![first.to_string()],
-            ca: made.ca.clone(),
+            ca: cluster.ca.clone(),
         };
         join(&dir.path().join("n2"), &options).expect("a node that joins");
-        Self { dir, made, addresses }
+        Self { dir, cluster, addresses }
     }
 
     fn home(&self, name: &str) -> PathBuf {
@@ -61,7 +61,7 @@ impl Two {
     }
 
     fn profile(&self, node: usize) -> Profile {
-        Profile::new(vec![self.addresses[node].clone()], &self.made.ca_pem, &self.made.admin)
+        Profile::new(vec![self.addresses[node].clone()], &self.cluster.ca_pem, &self.cluster.admin)
     }
 
     async fn client(&self, node: usize) -> Client {
@@ -246,7 +246,7 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
 async fn a_node_does_not_start_with_a_certificate_not_valid_now() {
     let two = Two::prepare();
     let home = two.home("n1");
-    let ca = Ca::load(&two.made.ca).expect("the authority");
+    let ca = Ca::load(&two.cluster.ca).expect("the authority");
     let now = OffsetDateTime::now_utc();
     let (day, over) = (time::Duration::days(1), now - time::Duration::days(1));
     for (from, until) in [(over - day, over), (now + day, now + day * 2)] {

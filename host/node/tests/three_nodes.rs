@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Cluster {
     dir: tempfile::TempDir,
-    made: InitializedCluster,
+    created: InitializedCluster,
     first: Node,
 }
 
@@ -30,9 +30,9 @@ impl Cluster {
     async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let home = dir.path().join("n1");
-        let made = make(&home);
+        let created = make(&home);
         let first = common::start(&home).await;
-        Self { dir, made, first }
+        Self { dir, created, first }
     }
 
     /// Creates the directory of a node that joins.
@@ -43,7 +43,7 @@ impl Cluster {
             listen: "127.0.0.1:0".parse().expect("an address"),
             roles: roles.to_vec(),
             join: vec![self.first.address().to_string()],
-            ca: self.made.ca.clone(),
+            ca: self.created.ca.clone(),
         };
         join(&home, &options).expect("a node that joins");
         home
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     async fn client(&self, node: &Node) -> Client {
-        common::client(node, &self.made).await
+        common::client(node, &self.created).await
     }
 }
 

@@ -45,8 +45,8 @@ fn resident() -> u64 {
 }
 
 /// A connection of a principal other than the operator. With its small windows, nothing is sent that is not read.
-async fn attacker(node: &Node, made: &InitializedCluster) -> ClientConnection {
-    let ca = Ca::load(&made.ca).expect("the authority");
+async fn attacker(node: &Node, cluster: &InitializedCluster) -> ClientConnection {
+    let ca = Ca::load(&cluster.ca).expect("the authority");
     let (identity, trust) = (ca.issue_client("mallory").expect("identity"), ca.trust());
     let limits = Limits {
         stream_receive_window: 16 << 10,
@@ -102,9 +102,9 @@ impl<'a> Other<'a> {
 }
 
 /// Requests far more than is read, while other clients continue. Returns the most memory that it took.
-async fn attack(node: &Node, made: &InitializedCluster, others: &[(&str, &Client)]) -> u64 {
+async fn attack(node: &Node, cluster: &InitializedCluster, others: &[(&str, &Client)]) -> u64 {
     let before = resident();
-    let link = attacker(node, made).await;
+    let link = attacker(node, cluster).await;
     let mut streams: Vec<(FrameWriter, FrameReader)> = Vec::new();
     for session in 0..SESSIONS {
         let (mut writer, reader) = link.session([session; 16]).await.expect("a stream");
@@ -152,19 +152,19 @@ async fn attack(node: &Node, made: &InitializedCluster, others: &[(&str, &Client
 }
 
 async fn first(home: &Path) -> (InitializedCluster, Node, Client) {
-    let made = make(home);
+    let cluster = make(home);
     let node = common::start(home).await;
-    let admin = client(&node, &made).await;
+    let admin = client(&node, &cluster).await;
     admin.deploy(COUNTER, counter(), None).await.expect("deployed");
     admin.deploy(MISBEHAVING, guest("misbehaving"), None).await.expect("deployed");
-    (made, node, admin)
+    (cluster, node, admin)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_replies_cost_a_bounded_amount() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (made, node, admin) = first(&dir.path().join("n1")).await;
-    let on_owner = attack(&node, &made, &[("on-owner", &admin)]).await;
+    let (cluster, node, admin) = first(&dir.path().join("n1")).await;
+    let on_owner = attack(&node, &cluster, &[("on-owner", &admin)]).await;
     assert!(on_owner < BOUND, "{} MiB on the owner", on_owner >> 20);
 
     // The same through a node that owns nothing.
@@ -174,15 +174,15 @@ async fn unread_replies_cost_a_bounded_amount() {
         listen: "127.0.0.1:0".parse().expect("an address"),
         roles: vec![Role::Gateway],
         join: vec![node.address().to_string()],
-        ca: made.ca.clone(),
+        ca: cluster.ca.clone(),
     };
     join(&home, &options).expect("a node that joins");
     let gateway = Node::start(config(&home)).await.expect("a gateway");
-    let through = client(&gateway, &made).await;
+    let through = client(&gateway, &cluster).await;
     through.session().query(&Entity::new("counter", "bob"), "get", "").await.expect("a way");
     // Other clients of that gateway are served, and so are those of another node.
     let others = [("on-gateway", &through), ("on-owner", &admin)];
-    let on_both = attack(&gateway, &made, &others).await;
+    let on_both = attack(&gateway, &cluster, &others).await;
     assert!(on_both < BOUND, "{} MiB on a gateway and the owner", on_both >> 20);
 
     through.close().await;

@@ -21,7 +21,7 @@ use serde_json::Value;
 use self::holes::Candidate;
 pub use self::violation::{Violation, ViolationKind};
 
-/// What an entity should do: a sequential reading of its type. Two models that are equal behave alike from then on.
+/// The expected behaviour of an entity: a sequential model of its type. Equal models behave alike from then on.
 pub trait Model: Clone + Ord {
     /// Runs a command; an error is an application error's code and must leave the model unchanged.
     fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String>;
@@ -32,23 +32,24 @@ pub trait Model: Clone + Ord {
 /// One message, as its sender saw it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Operation {
-    /// Whom it was for.
+    /// The entity that it was sent to.
     pub entity: String,
     /// The sender's session.
     pub session: String,
-    /// Its place in the session.
+    /// Its number in the session.
     pub sequence: u64,
-    /// Whether it may change something.
+    /// Whether it is a command.
     pub command: bool,
-    /// What was called.
+    /// The method.
     pub method: String,
-    /// With what.
+    /// The arguments.
     pub arguments: Value,
     /// When it was first sent, on the history's one clock.
     pub sent: u64,
-    /// When its outcome came.
+    /// When its outcome was received.
     pub received: u64,
-    /// When its sender gave up, if it asked again under the id: what it had sent by then did not wait for this one.
+    /// When its sender gave up, if it sent the message again under the same id. Messages that it had sent by then
+    /// did not wait for this one.
     #[serde(default)]
     pub given_up: Option<u64>,
     /// The outcome.
@@ -60,7 +61,7 @@ pub struct Operation {
 pub enum Outcome {
     /// Recorded: a result, or an application error's code.
     Final {
-        /// The entity's version after it, or that a query read.
+        /// The entity's version after the command, or the version that the query read.
         version: u64,
         /// The answer.
         value: Result<Value, String>,
@@ -80,16 +81,16 @@ pub struct End {
     pub own_turns: BTreeMap<String, BTreeSet<u64>>,
 }
 
-/// What the oracle has to say of a history.
+/// The result of checking a history.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Every breach.
+    /// All violations found.
     pub violations: Vec<Violation>,
-    /// Entities of which not all values were compared: too many choices of unknown commands explain them.
+    /// Entities whose values were not all compared: too many choices of unknown commands explain them.
     pub not_compared: Vec<String>,
 }
 
-/// Checks a history; gives every breach found.
+/// Checks a history, and returns all violations found.
 pub fn check<M: Model>(
     new: impl Fn(&str) -> M,
     history: &[Operation],
@@ -98,7 +99,7 @@ pub fn check<M: Model>(
     check_with_report(new, history, end).violations
 }
 
-/// Checks a history; tells also what could not be checked.
+/// Checks a history, and also reports what could not be checked.
 pub fn check_with_report<M: Model>(
     new: impl Fn(&str) -> M,
     history: &[Operation],
@@ -141,8 +142,8 @@ fn version_of(operation: &Operation) -> Option<u64> {
     }
 }
 
-/// Makes one record of all that have a command's id: first sent and first answered at the earliest of them, with
-/// the outcome that says most. Every final outcome of one id must be the same.
+/// Merges all records of one command id into one: sent and answered at their earliest times, with the most
+/// informative outcome. Every final outcome of one id must be the same.
 fn one_record_an_id(history: &[Operation], found: &mut Vec<Violation>) -> Vec<Operation> {
     let mut places: BTreeMap<(&str, u64), usize> = BTreeMap::new();
     let mut records: Vec<Operation> = Vec::new();
@@ -177,7 +178,7 @@ fn one_record_an_id(history: &[Operation], found: &mut Vec<Violation>) -> Vec<Op
     records
 }
 
-/// What was answered of an entity, by version.
+/// The answers of an entity, by version.
 struct Versions<'a> {
     commands: BTreeMap<u64, &'a Operation>,
     queries: BTreeMap<u64, Vec<&'a Operation>>,
@@ -186,7 +187,7 @@ struct Versions<'a> {
 }
 
 impl<'a> Versions<'a> {
-    /// Accepted commands have distinct versions, and none lies above what is stored.
+    /// Accepted commands have distinct versions, and none is above the stored version.
     fn of(
         entity: &str,
         operations: &[&'a Operation],
@@ -230,7 +231,7 @@ impl<'a> Versions<'a> {
 pub struct Counter {
     /// Its value.
     pub value: u64,
-    /// What it may not pass.
+    /// The maximum of its value.
     pub limit: u64,
 }
 

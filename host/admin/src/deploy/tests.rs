@@ -44,20 +44,20 @@ async fn upload(component: &'static [u8]) -> Upload {
 #[tokio::test]
 async fn an_invalid_component_is_refused_and_nothing_is_written() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
-    let here = deployer(&store);
+    let deployer = deployer(&store);
     for (component, code) in [(EMPTY, "missing-export"), (&b"hello"[..], "not-wasm")] {
-        let refused = here.deploy("client/me", upload(component).await).await;
+        let refused = deployer.deploy("client/me", upload(component).await).await;
         let refused = refused.expect_err("of no use");
         assert_eq!((refused.code.as_str(), refused.retryable), (code, false), "{refused:?}");
     }
     let row = store.get(&rows::type_key("hollow")).await.expect("read");
-    assert!(row.is_none() && here.types.broken().is_empty());
+    assert!(row.is_none() && deployer.types.broken().is_empty());
 }
 
 #[tokio::test]
 async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
-    let here = deployer(&store);
+    let deployer = deployer(&store);
     let component = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
     let row = TypeRow {
         revision: 3,
@@ -69,10 +69,10 @@ async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
     };
     let key = rows::type_key("hollow");
     rows::write(&*store, &key, None, &row).await.expect("written");
-    let refused = here.deploy("client/me", upload(EMPTY).await).await;
+    let refused = deployer.deploy("client/me", upload(EMPTY).await).await;
     let refused = refused.expect_err("it does not run");
     assert_eq!(refused.code, "missing-export", "{refused:?}");
-    assert_eq!(here.types.broken().len(), 1);
+    assert_eq!(deployer.types.broken().len(), 1);
     let (stored, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("there");
     assert_eq!(stored, row);
 }
@@ -80,34 +80,34 @@ async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
 #[tokio::test]
 async fn limits_beyond_the_nodes_ceilings_are_refused() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
-    let here = deployer(&store);
+    let deployer = deployer(&store);
     for (limit, code) in [
         ("memory = \"1025 MiB\"", "memory-ceiling"),
         ("turn-time = \"30001 ms\"", "turn-time-ceiling"),
     ] {
         let manifest = format!("{MANIFEST}[limits]\n{limit}\n");
-        let asked = Upload { manifest, ..upload(EMPTY).await };
-        let refused = here.deploy("client/me", asked).await.expect_err("too much");
+        let request = Upload { manifest, ..upload(EMPTY).await };
+        let refused = deployer.deploy("client/me", request).await.expect_err("too much");
         assert_eq!((refused.code.as_str(), refused.retryable), (code, false), "{refused:?}");
         assert!(refused.message.contains(code), "{refused:?}");
     }
     let manifest = format!("{MANIFEST}[limits]\nmemory = \"1 GiB\"\nturn-time = \"30 s\"\n");
-    let asked = Upload { manifest, ..upload(EMPTY).await };
-    let refused = here.deploy("client/me", asked).await.expect_err("it is no entity");
+    let request = Upload { manifest, ..upload(EMPTY).await };
+    let refused = deployer.deploy("client/me", request).await.expect_err("not an entity");
     assert_eq!(refused.code, "missing-export", "the ceilings let it through");
 }
 
 #[tokio::test]
 async fn a_deploy_that_compiles_does_not_block_others() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
-    let here = deployer(&store);
+    let deployer = deployer(&store);
     // Stands for another deploy that is being written: an earlier refusal does not wait for it.
-    let _writing = here.write_lock.lock().await;
+    let _writing = deployer.write_lock.lock().await;
     let refused = tokio::time::timeout(
         Duration::from_secs(60),
-        here.deploy("client/me", upload(EMPTY).await),
+        deployer.deploy("client/me", upload(EMPTY).await),
     );
-    let refused = refused.await.expect("it does not wait").expect_err("it is no entity");
+    let refused = refused.await.expect("it does not wait").expect_err("not an entity");
     assert_eq!(refused.code, "missing-export");
 }
 

@@ -29,11 +29,11 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
     connection::disconnect(client).await;
     let Ok(total) = watched else { return Err(unfinished(args, last.as_ref())) };
     let total = total?;
-    let left = last.map_or(0, |last| last.remaining);
+    let remaining = last.map_or(0, |last| last.remaining);
     if global.output == OutputFormat::Json {
         output::json(&json!({
             "node": args.node, "undo": args.undo, "shards": total,
-            "moved": total.saturating_sub(left), "remaining": left,
+            "moved": total.saturating_sub(remaining), "remaining": remaining,
         }));
     } else if args.undo {
         output::line(&format!("{} may own shards again", args.node));

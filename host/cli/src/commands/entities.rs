@@ -21,8 +21,8 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
     let mut silent: Vec<NodeIssue> = Vec::new();
     // A page may have fewer entities than requested without being the last.
     loop {
-        let left = (args.limit as usize).saturating_sub(all.len());
-        request.limit = u32::try_from(left).unwrap_or(u32::MAX);
+        let remaining = (args.limit as usize).saturating_sub(all.len());
+        request.limit = u32::try_from(remaining).unwrap_or(u32::MAX);
         let page =
             connection::with_spinner("contacting the node", client.entities(request.clone()))
                 .await?;

@@ -99,28 +99,28 @@ fn key_json(key: &StateKey, values: bool) -> Value {
     if !values {
         return it;
     }
-    let whole = key.value.len() as u64 == key.size;
-    let text = std::str::from_utf8(&key.value).ok().filter(|_| whole);
+    let complete = key.value.len() as u64 == key.size;
+    let text = std::str::from_utf8(&key.value).ok().filter(|_| complete);
     let name = if text.is_some() { "value" } else { "value_hex" };
     let value = text.map_or_else(
         || json!(hex(&key.value)),
         |text| serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
     );
     it[name] = value;
-    it["truncated"] = (!whole).into();
+    it["truncated"] = (!complete).into();
     it
 }
 
 /// A value in one line, safe to print on a terminal.
 fn value(key: &StateKey) -> String {
-    let whole = key.value.len() as u64 == key.size;
+    let complete = key.value.len() as u64 == key.size;
     let text = match String::from_utf8_lossy(&key.value) {
         Cow::Borrowed(text) => shown(text),
         // It was cut within a character, or is not text.
-        Cow::Owned(_) if whole => format!("0x{}", hex(&key.value)),
+        Cow::Owned(_) if complete => format!("0x{}", hex(&key.value)),
         Cow::Owned(text) => shown(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
     };
-    if whole { text } else { format!("{text}…") }
+    if complete { text } else { format!("{text}…") }
 }
 
 fn many(count: u64, one: &str, more: &str) -> String {

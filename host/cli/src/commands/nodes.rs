@@ -72,7 +72,7 @@ fn registered_at(it: &NodeState) -> Option<String> {
 }
 
 fn notes(all: &Nodes, it: &NodeState) -> String {
-    let here = matches!(it.status(), NodeStatus::Live | NodeStatus::Draining);
+    let is_live = matches!(it.status(), NodeStatus::Live | NodeStatus::Draining);
     let mut notes = Vec::new();
     if it.name == all.manager {
         notes.push("manager");
@@ -80,10 +80,10 @@ fn notes(all: &Nodes, it: &NodeState) -> String {
     if it.is_self {
         notes.push("answered this request");
     }
-    if here && !it.store_available {
+    if is_live && !it.store_available {
         notes.push("store unreachable");
     }
-    if here && it.reachable == Some(false) {
+    if is_live && it.reachable == Some(false) {
         notes.push("not connected");
     }
     notes.join(", ")

@@ -116,15 +116,15 @@ impl GuestsSection {
 
 impl Default for ComponentsSection {
     fn default() -> Self {
-        let most = ComponentLimits::default();
+        let defaults = ComponentLimits::default();
         Self {
-            core_instances: most.core_instances,
-            component_instances: most.component_instances,
-            memories: most.memories,
-            tables: most.tables,
-            functions: most.functions,
-            types: most.types,
-            definitions: most.definitions,
+            core_instances: defaults.core_instances,
+            component_instances: defaults.component_instances,
+            memories: defaults.memories,
+            tables: defaults.tables,
+            functions: defaults.functions,
+            types: defaults.types,
+            definitions: defaults.definitions,
         }
     }
 }

@@ -159,8 +159,8 @@ impl MessageLinks {
         request: &PeerInspectRequest,
     ) -> Result<PeerInspectResponse, String> {
         let peer = {
-            let ways = self.routes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let route = ways.get(&to.node).filter(|route| route.member == *to);
+            let routes = self.routes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let route = routes.get(&to.node).filter(|route| route.member == *to);
             route.and_then(|route| lock(&route.state.link).as_ref().map(|up| up.peer.clone()))
         };
         let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.local_node))?;

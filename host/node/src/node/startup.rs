@@ -53,8 +53,8 @@ impl Node {
 
         let wasm = basis.wasm().await?;
         let hosting = roles.host.then(|| wasm.clone());
-        let most = wasm.status().max_live_instances as usize;
-        let workers = Workers::start(&basis, &stores, &control, most)?;
+        let total_instances = wasm.status().max_live_instances as usize;
+        let workers = Workers::start(&basis, &stores, &control, total_instances)?;
         let loader = basis.loader(&stores, hosting, workers.inputs());
         let gateway = basis.gateway(&network.dialer, &stores, workers.inputs(), &control);
         workers.set_gateway(&gateway);

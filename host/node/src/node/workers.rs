@@ -20,13 +20,13 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts the workers, none on a node without the role `host`. They share `most` instances, and
+    /// Starts the workers, none on a node without the role `host`. They share `total_instances` instances, and
     /// report to the control thread.
     pub(super) fn start(
         basis: &NodeBuilder,
         stores: &StoreHandles,
         control: &ControlThread,
-        most: usize,
+        total_instances: usize,
     ) -> Result<Self, NodeError> {
         let config = &basis.config;
         let count = match (config.roles().host, config.workers) {
@@ -47,7 +47,7 @@ impl Workers {
             threads.push(ostraca_workers::spawn(WorkerDeps {
                 index,
                 settings: config.shard_settings(),
-                max_instances: (most / count).max(1),
+                max_instances: (total_instances / count).max(1),
                 clock: basis.clock.clone(),
                 entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),

@@ -80,18 +80,18 @@ impl StoreLocator {
             Err(NodeError::StoreUnreachable(why))
         });
         found.inspect_err(|_| {
-            // Next time all addresses are asked again.
+            // Next time all addresses are queried again.
             lock(&self.places).store = None;
         })
     }
 
     async fn find_store(&self, places: &[String], alpn: Alpn) -> Result<PeerLink, NodeError> {
-        let mut asked: Vec<String> = places.to_vec();
-        let mut asking: FuturesUnordered<_> =
+        let mut queried: Vec<String> = places.to_vec();
+        let mut probes: FuturesUnordered<_> =
             places.iter().map(|place| self.probe(place.clone(), alpn)).collect();
         let (mut silent, mut others, mut refused) = (Vec::new(), Vec::new(), None);
-        while let Some((place, there)) = asking.next().await {
-            match there {
+        while let Some((place, result)) = probes.next().await {
+            match result {
                 Ok(Probe::Store(link)) => {
                     let mut places = lock(&self.places);
                     if !places.all.contains(&place) {
@@ -103,9 +103,9 @@ impl StoreLocator {
                 Ok(Probe::Other(node, leads)) => {
                     others.push(format!("{place} is node {node}"));
                     for lead in leads {
-                        if !asked.contains(&lead) {
-                            asked.push(lead.clone());
-                            asking.push(self.probe(lead, alpn));
+                        if !queried.contains(&lead) {
+                            queried.push(lead.clone());
+                            probes.push(self.probe(lead, alpn));
                         }
                     }
                 }
@@ -127,8 +127,8 @@ impl StoreLocator {
     }
 
     async fn probe(&self, place: String, alpn: Alpn) -> (String, Result<Probe, NodeError>) {
-        let there = self.dial(&place, alpn).await;
-        (place, there)
+        let result = self.dial(&place, alpn).await;
+        (place, result)
     }
 
     async fn dial(&self, place: &str, alpn: Alpn) -> Result<Probe, NodeError> {

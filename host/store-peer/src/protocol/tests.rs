@@ -210,9 +210,9 @@ fn malformed_bytes_are_reported_as_malformed() {
     let longer = [&whole[..], &[0]].concat();
     assert!(matches!(decode::<Request>(&longer), Err(DecodeError::Malformed(_))));
     assert!(matches!(decode::<Request>(&[VERSION, 200]), Err(DecodeError::Malformed(_))));
-    // A length that no body has.
-    let lies = [VERSION, COMMIT, 0xff, 0xff, 0xff, 0xff, 0x0f];
-    assert!(matches!(decode::<Request>(&lies), Err(DecodeError::Malformed(_))));
+    // A length beyond the end of the body.
+    let too_long = [VERSION, COMMIT, 0xff, 0xff, 0xff, 0xff, 0x0f];
+    assert!(matches!(decode::<Request>(&too_long), Err(DecodeError::Malformed(_))));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn only_calls_that_carry_data_may_be_large() {
     assert!(decode_request(&encode(&fragment).unwrap(), 100).is_ok());
 }
 
-/// What a later release puts behind each call.
+/// The extension block that a later release appends to each call.
 struct LaterRequest;
 
 impl Extensible for LaterRequest {
@@ -245,17 +245,17 @@ fn later(call: &impl Serialize, field: Option<u32>) -> Vec<u8> {
 
 #[test]
 fn a_request_of_a_later_release_is_read_or_refused_by_name() {
-    let asked = |bytes: &[u8]| decode_request(bytes, 1_000);
+    let received = |bytes: &[u8]| decode_request(bytes, 1_000);
     let watch = Request::CancelWatch(7);
-    assert_eq!(asked(&later(&watch, None)), Ok(watch.clone()));
-    assert_eq!(asked(&later(&watch, Some(2))), Ok(watch.clone()));
-    let error = asked(&later(&watch, Some(1))).expect_err("a required field");
+    assert_eq!(received(&later(&watch, None)), Ok(watch.clone()));
+    assert_eq!(received(&later(&watch, Some(2))), Ok(watch.clone()));
+    let error = received(&later(&watch, Some(1))).expect_err("a required field");
     assert!(error.to_string().contains("field 1 of Request is required"), "{error}");
-    // Whatever follows the number.
-    assert_eq!(asked(&later(&(CALLS, 1_u64), None)), Err(DecodeError::UnknownRequest(CALLS)));
-    assert_eq!(asked(&later(&300_u32, None)), Err(DecodeError::UnknownRequest(300)));
-    // Of a known number, rubbish stays rubbish.
-    assert!(matches!(asked(&later(&(12_u32, "x"), None)), Err(DecodeError::Malformed(_))));
+    // An unknown number is reported as unknown, whatever follows it.
+    assert_eq!(received(&later(&(CALLS, 1_u64), None)), Err(DecodeError::UnknownRequest(CALLS)));
+    assert_eq!(received(&later(&300_u32, None)), Err(DecodeError::UnknownRequest(300)));
+    // With a known number, a malformed body is reported as malformed.
+    assert!(matches!(received(&later(&(12_u32, "x"), None)), Err(DecodeError::Malformed(_))));
     let last = encode(&Request::Ping).unwrap();
     assert_eq!(u32::from(last[1]), CALLS - 1, "the last kind that is known");
 }
@@ -263,8 +263,8 @@ fn a_request_of_a_later_release_is_read_or_refused_by_name() {
 #[test]
 fn a_later_release_understands_messages_of_this_one() {
     let bytes = encode(&Request::CancelWatch(7)).unwrap();
-    let (asked, _): (Request, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
-    assert_eq!(asked, Request::CancelWatch(7));
+    let (received, _): (Request, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
+    assert_eq!(received, Request::CancelWatch(7));
     let reply = Response { durable_sequence: 9, body: ResponseBody::Unsupported { call: 13 } };
     let bytes = encode(&reply).unwrap();
     let (decoded, _): (Response, Extensions<LaterRequest>) = codec::decode(&bytes[1..]).unwrap();
@@ -273,7 +273,7 @@ fn a_later_release_understands_messages_of_this_one() {
 
 #[test]
 fn a_commit_keeps_unknown_fields_of_its_own_and_of_its_head() {
-    // Number 2, which may be ignored, and number 3, which may not.
+    // An optional field, number 2. Below it becomes number 3, which is required.
     let mut turn = turn();
     turn.head.extensions = codec::decode(&[1, 2, 1, 9]).unwrap();
     turn.extensions = codec::decode(&[1, 2, 1, 8]).unwrap();

@@ -80,8 +80,8 @@ impl Worker {
     pub(super) fn flush_store_calls(&mut self) {
         if !self.claims.is_empty() {
             let claims = std::mem::take(&mut self.claims);
-            let asked = claims.iter().map(|(_, claim)| (**claim).clone()).collect();
-            let answer = contained(&self.deps.stats, self.deps.entity_store.claim(asked));
+            let requests = claims.iter().map(|(_, claim)| (**claim).clone()).collect();
+            let answer = contained(&self.deps.stats, self.deps.entity_store.claim(requests));
             self.tasks.push(
                 TaskGroupKey::StoreCalls,
                 async move {
@@ -99,16 +99,16 @@ impl Worker {
             // A call is answered as a whole: a large commit goes alone, so that no neighbour waits for it.
             let alone = writes_much(&first.1);
             let capacity = if alone { 1 } else { commits.len() + 1 };
-            let (mut names, mut asked) =
+            let (mut names, mut requests) =
                 (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
             let mut next = Some(first);
             while let Some((id, commit)) = next {
                 names.push((id, commit.entity.clone(), commit.head.turn));
-                asked.push(commit);
+                requests.push(commit);
                 next = commits.next_if(|(_, commit)| !alone && !writes_much(commit));
             }
-            self.deps.stats.commits.fetch_add(asked.len() as u64, Ordering::Relaxed);
-            let answer = contained(&self.deps.stats, self.deps.entity_store.commit(asked));
+            self.deps.stats.commits.fetch_add(requests.len() as u64, Ordering::Relaxed);
+            let answer = contained(&self.deps.stats, self.deps.entity_store.commit(requests));
             self.tasks.push(
                 TaskGroupKey::StoreCalls,
                 async move {
@@ -124,12 +124,12 @@ impl Worker {
         self.commits = all;
         if !self.loads.is_empty() {
             let mut loads = Vec::with_capacity(self.loads.len());
-            let mut asked = Vec::with_capacity(self.loads.len());
+            let mut requests = Vec::with_capacity(self.loads.len());
             for (id, shard, entity, generation) in self.loads.drain(..) {
                 loads.push((id, entity.clone(), generation));
-                asked.push((shard, entity));
+                requests.push((shard, entity));
             }
-            let answer = contained(&self.deps.stats, self.deps.entity_store.load(asked));
+            let answer = contained(&self.deps.stats, self.deps.entity_store.load(requests));
             self.tasks.push(
                 TaskGroupKey::StoreCalls,
                 async move {

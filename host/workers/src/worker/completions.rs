@@ -57,8 +57,8 @@ const PANICKED: (&str, u32) = ("host-panicked", 1_000);
 impl Worker {
     pub(super) fn handle_completion(&mut self, done: Completion) {
         match done {
-            Completion::Claims(asked, outcomes) => {
-                for ((id, claim), outcome) in asked.into_iter().zip(outcomes) {
+            Completion::Claims(requested, outcomes) => {
+                for ((id, claim), outcome) in requested.into_iter().zip(outcomes) {
                     let Some(slot) = self.machines.get_mut(id) else { continue };
                     slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
                     if *slot.machine.claim() == *claim {
@@ -67,9 +67,9 @@ impl Worker {
                     self.remove_if_finished(id);
                 }
             }
-            Completion::Commits(asked, outcomes) => self.committed(asked, outcomes),
-            Completion::Loads(asked, results) => {
-                for ((id, entity, generation), result) in asked.into_iter().zip(results) {
+            Completion::Commits(requested, outcomes) => self.committed(requested, outcomes),
+            Completion::Loads(requested, results) => {
+                for ((id, entity, generation), result) in requested.into_iter().zip(results) {
                     let Some(slot) = self.machines.get_mut(id) else { continue };
                     slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
                     let result = result.map_err(|error| error.to_string());
@@ -89,9 +89,13 @@ impl Worker {
     }
 
     /// Sends one event to each machine: the results of its commits, in the order in which they were requested.
-    fn committed(&mut self, asked: Vec<(MachineId, Entity, TurnId)>, outcomes: Vec<CommitOutcome>) {
+    fn committed(
+        &mut self,
+        requested: Vec<(MachineId, Entity, TurnId)>,
+        outcomes: Vec<CommitOutcome>,
+    ) {
         let mut of_slot: Vec<(MachineId, Outcomes)> = Vec::new();
-        for ((id, entity, turn), outcome) in asked.into_iter().zip(outcomes) {
+        for ((id, entity, turn), outcome) in requested.into_iter().zip(outcomes) {
             match of_slot.iter_mut().find(|(other, _)| *other == id) {
                 Some((_, outcomes)) => outcomes.push((entity, turn, outcome)),
                 None => of_slot.push((id, vec![(entity, turn, outcome)])),

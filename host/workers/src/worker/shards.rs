@@ -54,11 +54,11 @@ impl Worker {
         if present.is_some_and(|slot| slot.epoch() > epoch) {
             return;
         }
-        let asked = |slot: &MachineEntry| slot.shard() == shard && slot.epoch() == epoch;
+        let is_requested = |slot: &MachineEntry| slot.shard() == shard && slot.epoch() == epoch;
         let present = self.by_shard.get(&shard).copied();
-        let present = present.filter(|id| self.machines.get(*id).is_some_and(asked));
+        let present = present.filter(|id| self.machines.get(*id).is_some_and(is_requested));
         // A dropped machine may still be there; that is rare.
-        let former = || self.machines.iter().find(|(_, slot)| asked(slot)).map(|(id, _)| id);
+        let former = || self.machines.iter().find(|(_, slot)| is_requested(slot)).map(|(id, _)| id);
         let found = present.or_else(former);
         let Some((id, ended)) = found.and_then(|id| Some((id, self.machines.get(id)?.has_ended())))
         else {

@@ -255,106 +255,106 @@ fn host() -> ostraca_wasm::WasmRuntime {
 
 #[tokio::test]
 async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
-    let mut hand = TestWorker::new();
+    let mut driver = TestWorker::new();
     for round in 0..100 {
         for shard in 1..=3 {
-            hand.adopt(shard, round * 2 + 1);
+            driver.adopt(shard, round * 2 + 1);
         }
         // Forgotten while it claims, stopped while it claims, stopped as it serves.
-        hand.forget(1, round * 2 + 1);
-        hand.stop(2, round * 2 + 1);
-        hand.settle().await;
-        hand.stop(3, round * 2 + 1);
-        assert_eq!((hand.slots(), hand.worker.by_shard.len()), (0, 0));
-        let (serving, reported) = (format!("serving 3 {}", round * 2 + 1), hand.reports());
+        driver.forget(1, round * 2 + 1);
+        driver.stop(2, round * 2 + 1);
+        driver.settle().await;
+        driver.stop(3, round * 2 + 1);
+        assert_eq!((driver.slots(), driver.worker.by_shard.len()), (0, 0));
+        let (serving, reported) = (format!("serving 3 {}", round * 2 + 1), driver.reports());
         assert!(reported.contains(&serving) && reported.len() == 3, "{reported:?}");
         assert_eq!(reported.iter().filter(|report| report.starts_with("stopped")).count(), 2);
     }
-    assert!(hand.worker.machines.capacity() <= 3, "places are used again");
-    assert!(hand.replay() >= 300);
+    assert!(driver.worker.machines.capacity() <= 3, "places are used again");
+    assert!(driver.replay() >= 300);
 }
 
 #[tokio::test]
 async fn r11_every_stop_is_answered_for_exactly_its_epoch() {
-    let mut hand = TestWorker::new();
-    hand.stop(1, 4);
-    assert_eq!(hand.reports(), ["stopped 1 4"], "nothing is here");
-    hand.adopt(1, 5);
-    hand.adopt(1, 4);
-    hand.adopt(1, 5);
-    hand.settle().await;
-    hand.stop(1, 4);
-    assert_eq!(hand.reports(), ["serving 1 5"], "a higher epoch stands");
-    hand.stop(1, 6);
-    assert_eq!(hand.reports(), ["stopped 1 6"], "the one that stands is of a lower epoch");
-    hand.stop(1, 5);
-    hand.stop(1, 5);
-    assert_eq!(hand.reports(), ["stopped 1 5", "stopped 1 5"]);
-    hand.adopt(1, 7);
-    hand.adopt(1, 8);
-    hand.settle().await;
-    assert_eq!(hand.reports(), ["serving 1 8"], "the one of the lower epoch was forgotten");
-    assert_eq!(hand.slots(), 1);
+    let mut driver = TestWorker::new();
+    driver.stop(1, 4);
+    assert_eq!(driver.reports(), ["stopped 1 4"], "nothing is here");
+    driver.adopt(1, 5);
+    driver.adopt(1, 4);
+    driver.adopt(1, 5);
+    driver.settle().await;
+    driver.stop(1, 4);
+    assert_eq!(driver.reports(), ["serving 1 5"], "a higher epoch stands");
+    driver.stop(1, 6);
+    assert_eq!(driver.reports(), ["stopped 1 6"], "the one that stands is of a lower epoch");
+    driver.stop(1, 5);
+    driver.stop(1, 5);
+    assert_eq!(driver.reports(), ["stopped 1 5", "stopped 1 5"]);
+    driver.adopt(1, 7);
+    driver.adopt(1, 8);
+    driver.settle().await;
+    assert_eq!(driver.reports(), ["serving 1 8"], "the one of the lower epoch was forgotten");
+    assert_eq!(driver.slots(), 1);
 }
 
 #[tokio::test]
 async fn s11_a_message_for_an_absent_shard_gets_not_owner() {
-    let mut hand = TestWorker::new();
-    let early = hand.send(1, "who");
-    assert_eq!(hand.answer(early), Some((codes::NOT_OWNER.into(), 0)));
-    hand.adopt(1, 3);
-    hand.forget(1, 2);
-    let here = hand.send(1, "who");
-    assert_eq!(hand.answer(here), Some((codes::UNKNOWN_TYPE.into(), 3)));
-    hand.forget(1, 3);
-    let late = hand.send(1, "who");
-    assert_eq!(hand.answer(late), Some((codes::NOT_OWNER.into(), 0)));
-    assert!(hand.worker.pending_replies.is_empty());
+    let mut driver = TestWorker::new();
+    let early = driver.send(1, "who");
+    assert_eq!(driver.answer(early), Some((codes::NOT_OWNER.into(), 0)));
+    driver.adopt(1, 3);
+    driver.forget(1, 2);
+    let here = driver.send(1, "who");
+    assert_eq!(driver.answer(here), Some((codes::UNKNOWN_TYPE.into(), 3)));
+    driver.forget(1, 3);
+    let late = driver.send(1, "who");
+    assert_eq!(driver.answer(late), Some((codes::NOT_OWNER.into(), 0)));
+    assert!(driver.worker.pending_replies.is_empty());
 }
 
 #[tokio::test]
 async fn stopped_waits_for_an_interrupted_instance_to_end() {
     let host = host();
-    let mut hand = TestWorker::new();
-    hand.worker.input(Input::TypeDeployed(guest(&host)));
-    hand.renew();
-    hand.adopt(1, 1);
-    let runs = hand.send(1, "spin_for_ever");
-    hand.until_a_guest_runs().await;
-    let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.adopt(1, 1);
+    let runs = driver.send(1, "spin_for_ever");
+    driver.until_a_guest_runs().await;
+    let [ref inside] = driver.inspect(1)[..] else { panic!("the shard is here") };
     assert!(inside.active);
-    hand.forget(1, 1);
-    assert_eq!(hand.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
-    assert_eq!(hand.worker.instance_slots.granted(), 0, "its room is free");
-    hand.stop(1, 1);
-    assert_eq!(hand.reports(), ["serving 1 1"], "its instance is still there");
-    assert_eq!((hand.slots(), host.status().live_instances), (1, 1));
+    driver.forget(1, 1);
+    assert_eq!(driver.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
+    assert_eq!(driver.worker.instance_slots.granted(), 0, "its room is free");
+    driver.stop(1, 1);
+    assert_eq!(driver.reports(), ["serving 1 1"], "its instance is still there");
+    assert_eq!((driver.slots(), host.status().live_instances), (1, 1));
     // The next machine of the shard works while the previous one still has an instance.
-    hand.adopt(1, 2);
-    hand.settle().await;
-    assert_eq!(hand.reports().iter().filter(|report| *report == "stopped 1 1").count(), 1);
-    assert_eq!((hand.slots(), host.status().live_instances), (1, 0));
-    let again = hand.send(1, "who");
-    hand.settle().await;
-    assert!(hand.answer(again).is_some_and(|(outcome, epoch)| outcome == "final" && epoch == 2));
-    assert!(hand.replay() > 10);
+    driver.adopt(1, 2);
+    driver.settle().await;
+    assert_eq!(driver.reports().iter().filter(|report| *report == "stopped 1 1").count(), 1);
+    assert_eq!((driver.slots(), host.status().live_instances), (1, 0));
+    let again = driver.send(1, "who");
+    driver.settle().await;
+    assert!(driver.answer(again).is_some_and(|(outcome, epoch)| outcome == "final" && epoch == 2));
+    assert!(driver.replay() > 10);
 }
 
 #[tokio::test]
 async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     let host = host();
-    let mut hand = TestWorker::new();
-    hand.worker.input(Input::TypeDeployed(guest(&host)));
-    hand.renew();
-    hand.worker.input(Input::Suspend);
-    hand.adopt(1, 1);
-    let waits = hand.send(1, "who");
-    hand.settle().await;
-    assert_eq!((hand.answer(waits), host.status().live_instances), (None, 0));
-    let [ref inside] = hand.inspect(1)[..] else { panic!("the shard is here") };
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.worker.input(Input::Suspend);
+    driver.adopt(1, 1);
+    let waits = driver.send(1, "who");
+    driver.settle().await;
+    assert_eq!((driver.answer(waits), host.status().live_instances), (None, 0));
+    let [ref inside] = driver.inspect(1)[..] else { panic!("the shard is here") };
     assert!(!inside.active && inside.mailbox_length == 1);
-    assert!(hand.inspect(2).is_empty(), "of a shard that is not here nothing is said");
-    hand.worker.input(Input::Resume);
-    hand.settle().await;
-    assert_eq!(hand.answer(waits), Some(("final".into(), 1)));
+    assert!(driver.inspect(2).is_empty(), "of a shard that is not here nothing is said");
+    driver.worker.input(Input::Resume);
+    driver.settle().await;
+    assert_eq!(driver.answer(waits), Some(("final".into(), 1)));
 }

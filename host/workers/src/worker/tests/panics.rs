@@ -85,42 +85,42 @@ impl EntityStore for Panicking {
 async fn a_panic_ends_one_message_and_nothing_else() {
     let host = host();
     let store = Panicking::new();
-    let mut hand = TestWorker::over(store.clone());
-    hand.worker.input(Input::TypeDeployed(guest(&host)));
-    hand.renew();
+    let mut driver = TestWorker::over(store.clone());
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
     store.panic_at("claim");
-    hand.adopt(1, 1);
-    hand.settle().await;
-    assert!(hand.reports().is_empty(), "its claim failed");
+    driver.adopt(1, 1);
+    driver.settle().await;
+    assert!(driver.reports().is_empty(), "its claim failed");
     tokio::time::sleep(Duration::from_millis(300)).await;
-    hand.worker.tick();
-    hand.settle().await;
-    assert_eq!(hand.reports(), ["serving 1 1"], "and was asked for again");
+    driver.worker.tick();
+    driver.settle().await;
+    assert_eq!(driver.reports(), ["serving 1 1"], "and was asked for again");
 
     // The guest's `start` reads the state.
     let outcomes =
         [("load", codes::STORE_UNAVAILABLE), ("scan", "host-panicked"), ("commit", "unknown")];
     for (epoch, (place, outcome)) in (1..).zip(outcomes) {
-        hand.renew();
+        driver.renew();
         if place == "commit" {
             // Its `start` is committed separately.
-            hand.send(1, "who");
-            hand.settle().await;
+            driver.send(1, "who");
+            driver.settle().await;
         }
         store.panic_at(place);
-        let fails = hand.send(1, "who");
-        hand.settle().await;
+        let fails = driver.send(1, "who");
+        driver.settle().await;
         assert!(store.panicked.load(Ordering::Relaxed), "{place}");
-        assert_eq!(hand.answer(fails), Some((outcome.into(), epoch)), "{place}");
-        assert_eq!(Stats::get(&hand.worker.deps.stats.panics), 1 + epoch, "{place}");
-        let works = hand.send(1, "who");
-        hand.settle().await;
-        assert_eq!(hand.answer(works), Some(("final".into(), epoch)), "{place}");
+        assert_eq!(driver.answer(fails), Some((outcome.into(), epoch)), "{place}");
+        assert_eq!(Stats::get(&driver.worker.deps.stats.panics), 1 + epoch, "{place}");
+        let works = driver.send(1, "who");
+        driver.settle().await;
+        assert_eq!(driver.answer(works), Some(("final".into(), epoch)), "{place}");
         // The next round loads it again.
-        hand.stop(1, epoch);
-        hand.settle().await;
-        hand.adopt(1, epoch + 1);
-        hand.settle().await;
+        driver.stop(1, epoch);
+        driver.settle().await;
+        driver.adopt(1, epoch + 1);
+        driver.settle().await;
     }
     assert_eq!(host.status().live_instances, 0, "no instance is left over");
 }
@@ -128,68 +128,72 @@ async fn a_panic_ends_one_message_and_nothing_else() {
 #[tokio::test]
 async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     let host = host();
-    let mut hand = TestWorker::new();
-    hand.worker.input(Input::TypeDeployed(guest(&host)));
-    hand.renew();
-    hand.adopt(1, 1);
-    hand.adopt(2, 1);
-    hand.settle().await;
-    assert_eq!(hand.reports(), ["serving 1 1", "serving 2 1"]);
-    let live = hand.send(2, "who");
-    let done = hand.send(1, "who");
-    hand.settle().await;
-    assert_eq!(hand.answer(done), Some(("final".into(), 1)));
-    assert_eq!(hand.answer(live), Some(("final".into(), 1)));
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.adopt(1, 1);
+    driver.adopt(2, 1);
+    driver.settle().await;
+    assert_eq!(driver.reports(), ["serving 1 1", "serving 2 1"]);
+    let live = driver.send(2, "who");
+    let done = driver.send(1, "who");
+    driver.settle().await;
+    assert_eq!(driver.answer(done), Some(("final".into(), 1)));
+    assert_eq!(driver.answer(live), Some(("final".into(), 1)));
 
-    let waits = hand.send(1, "who");
-    let asks = hand.send_as(1, "read", MessageKind::Query, TestCaller::Waits);
-    hand.worker.panics = true;
-    let panics = hand.send(1, "who");
-    assert_eq!(hand.reports(), ["lost 1 1"]);
-    assert_eq!(hand.answer(waits), Some(("unknown".into(), 1)));
-    assert_eq!(hand.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
-    assert_eq!(hand.answer(panics), Some(("unknown".into(), 1)));
-    assert_eq!(Stats::get(&hand.worker.deps.stats.panics), 1);
+    let waits = driver.send(1, "who");
+    let asks = driver.send_as(1, "read", MessageKind::Query, TestCaller::Waits);
+    driver.worker.panics = true;
+    let panics = driver.send(1, "who");
+    assert_eq!(driver.reports(), ["lost 1 1"]);
+    assert_eq!(driver.answer(waits), Some(("unknown".into(), 1)));
+    assert_eq!(driver.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
+    assert_eq!(driver.answer(panics), Some(("unknown".into(), 1)));
+    assert_eq!(Stats::get(&driver.worker.deps.stats.panics), 1);
     // Its turn still runs, so its entry exists, but it is no longer counted.
-    let totals = hand.worker.machines.totals();
+    let totals = driver.worker.machines.totals();
     assert_eq!((totals.shards, totals.serving, totals.queued), (1, 1, 0));
-    let refused = hand.send(1, "who");
-    hand.settle().await;
-    assert_eq!(hand.answer(refused).map(|(outcome, _)| outcome), Some(codes::NOT_OWNER.into()));
-    let other = hand.send(2, "who");
-    hand.settle().await;
-    assert_eq!(hand.answer(other), Some(("final".into(), 1)), "its neighbour goes on");
-    assert_eq!((hand.worker.instance_slots.granted(), hand.worker.machines.iter().count()), (1, 1));
+    let refused = driver.send(1, "who");
+    driver.settle().await;
+    assert_eq!(driver.answer(refused).map(|(outcome, _)| outcome), Some(codes::NOT_OWNER.into()));
+    let other = driver.send(2, "who");
+    driver.settle().await;
+    assert_eq!(driver.answer(other), Some(("final".into(), 1)), "its neighbour goes on");
+    assert_eq!(
+        (driver.worker.instance_slots.granted(), driver.worker.machines.iter().count()),
+        (1, 1)
+    );
 
-    hand.adopt(1, 2);
-    hand.settle().await;
-    let again = hand.send(1, "who");
-    hand.settle().await;
-    assert_eq!(hand.answer(again), Some(("final".into(), 2)));
-    assert!(hand.worker.pending_replies.is_empty());
+    driver.adopt(1, 2);
+    driver.settle().await;
+    let again = driver.send(1, "who");
+    driver.settle().await;
+    assert_eq!(driver.answer(again), Some(("final".into(), 2)));
+    assert!(driver.worker.pending_replies.is_empty());
 }
 
 #[tokio::test]
 async fn an_abandoned_query_does_not_run_but_a_command_does() {
     let host = host();
-    let mut hand = TestWorker::new();
-    hand.worker.input(Input::TypeDeployed(guest(&host)));
-    hand.renew();
-    hand.adopt(1, 1);
-    let query = hand.send_as(1, "read", MessageKind::Query, TestCaller::Gone);
-    let command = hand.send_as(1, "passivate", MessageKind::Command, TestCaller::Gone);
-    let many: Vec<_> =
-        (0..2_000).map(|_| hand.send_as(1, "read", MessageKind::Query, TestCaller::Gone)).collect();
-    let last = hand.send(1, "who");
-    hand.settle().await;
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.adopt(1, 1);
+    let query = driver.send_as(1, "read", MessageKind::Query, TestCaller::Gone);
+    let command = driver.send_as(1, "passivate", MessageKind::Command, TestCaller::Gone);
+    let many: Vec<_> = (0..2_000)
+        .map(|_| driver.send_as(1, "read", MessageKind::Query, TestCaller::Gone))
+        .collect();
+    let last = driver.send(1, "who");
+    driver.settle().await;
     for abandoned in many.into_iter().chain([query]) {
-        let outcome = hand.answer(abandoned).map(|(outcome, _)| outcome);
+        let outcome = driver.answer(abandoned).map(|(outcome, _)| outcome);
         assert!(
             matches!(outcome.as_deref(), Some(codes::CALLER_GONE | codes::MAILBOX_FULL)),
             "{outcome:?}"
         );
     }
-    assert_eq!(hand.answer(command), Some(("final".into(), 1)));
-    assert_eq!(hand.answer(last).map(|(_, epoch)| epoch), Some(1));
-    assert_eq!(Stats::get(&hand.worker.deps.stats.turns), 1, "{:?}", hand.answer(last));
+    assert_eq!(driver.answer(command), Some(("final".into(), 1)));
+    assert_eq!(driver.answer(last).map(|(_, epoch)| epoch), Some(1));
+    assert_eq!(Stats::get(&driver.worker.deps.stats.turns), 1, "{:?}", driver.answer(last));
 }
