@@ -35,7 +35,7 @@ fn error(dir: &Path, exit: i32, args: &[&str]) -> Value {
 struct Dev {
     process: Child,
     address: String,
-    /// What it said until the line that ends its greeting.
+    /// Its output up to the last line of its start message.
     lines: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ fn a_dev_node_reuses_its_address_while_it_is_free() {
     assert_eq!(second.address, address);
     assert!(!second.lines.iter().any(|line| line.contains("is in use")), "{:?}", second.lines);
     second.stop();
-    // Something else has it now.
+    // Another process uses the port now.
     let taken = UdpSocket::bind(&address).expect("the port");
     let third = Dev::start(dir, &[]);
     assert_ne!(third.address, address);

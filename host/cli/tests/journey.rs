@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Far more than anything here takes.
+/// Timeout of every step, far more than any takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn ostraca(dir: &Path, args: &[&str]) -> Command {
@@ -37,7 +37,7 @@ fn refused(dir: &Path, exit: i32, code: &str, args: &[&str]) -> String {
     err
 }
 
-/// A node in a process of its own; killed if the test fails.
+/// A node in a separate process, killed if the test fails.
 struct Node {
     process: Child,
     address: String,
@@ -60,7 +60,7 @@ impl Node {
         node
     }
 
-    /// Asks it to stop, and gives its exit code.
+    /// Asks it to stop, and returns its exit code.
     fn stop(mut self) -> Option<i32> {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
@@ -260,7 +260,7 @@ fn query_without_an_answer(dir: &Path) {
     }
 }
 
-/// Asks until the answer is as wanted.
+/// Repeats the request until the answer is as expected.
 fn until(dir: &Path, args: &[&str], wanted: impl Fn(Option<i32>, &serde_json::Value) -> bool) {
     let until = Instant::now() + TIMEOUT;
     loop {

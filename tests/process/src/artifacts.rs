@@ -1,4 +1,4 @@
-//! The program and the guests: where they are, and how they get there.
+//! The program and the guests: where they are, and how they are built.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,18 +24,18 @@ pub fn root() -> PathBuf {
 /// Where cargo put this program's profile: `target/debug`.
 ///
 /// # Errors
-/// If this program does not know where it lies.
+/// If this program's own path is unknown.
 pub fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("find this program")?;
-    // Tests lie in `deps`, programs beside it.
+    // Tests are in `deps`, programs next to it.
     let above = program.ancestors().skip(1).find(|dir| !dir.ends_with("deps"));
     Ok(above.context("find the target directory")?.into())
 }
 
-/// A directory of ours in the target directory; it exists.
+/// Creates a directory in the target directory.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn scratch(name: &str) -> Result<PathBuf> {
     let profile = profile_dir()?;
     let dir = profile.parent().unwrap_or(&profile).join("process").join(name);
@@ -46,7 +46,7 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
 /// The program, built if the Makefile has not done it.
 ///
 /// # Errors
-/// What cargo says.
+/// The error of cargo.
 pub fn ostraca() -> Result<PathBuf> {
     static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let done = DONE.get_or_init(|| build_program().map_err(|error| format!("{error:#}")));
@@ -72,7 +72,7 @@ fn build_program() -> Result<PathBuf> {
 /// An example of one of the crates, built with this program's profile.
 ///
 /// # Errors
-/// What cargo says.
+/// The error of cargo.
 pub fn example(package: &str, name: &str) -> Result<PathBuf> {
     let dir = profile_dir()?;
     let mut build = cargo();
@@ -85,10 +85,10 @@ pub fn example(package: &str, name: &str) -> Result<PathBuf> {
     Ok(dir.join("examples").join(name))
 }
 
-/// What a program prints.
+/// The output of a program.
 ///
 /// # Errors
-/// That it failed, with its standard error.
+/// The program's standard error, if it failed.
 pub fn output(program: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments);
@@ -98,7 +98,7 @@ pub fn output(program: &Path, arguments: &[&str]) -> Result<String> {
 /// A guest's component, built with the profile that `ostraca build` uses.
 ///
 /// # Errors
-/// What cargo says, or that what came out is no component.
+/// The error of cargo, or that its output is not a component.
 pub fn component(guest: &str) -> Result<Bytes> {
     let module = module(guest)?;
     let component = ComponentEncoder::default().validate(true).module(&module)?.encode()?;
@@ -108,7 +108,7 @@ pub fn component(guest: &str) -> Result<Bytes> {
 /// A guest's core module, from which its component is made.
 ///
 /// # Errors
-/// What cargo says.
+/// The error of cargo.
 pub fn module(guest: &str) -> Result<Vec<u8>> {
     static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let done = DONE.get_or_init(|| build_guests().map_err(|error| format!("{error:#}")));
@@ -125,7 +125,7 @@ fn build_guests() -> Result<PathBuf> {
     }
     build
         .env("CARGO_TARGET_DIR", &target)
-        // Flags of the build of this program are not the guests'.
+        // Build flags of this program must not apply to the guests.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")

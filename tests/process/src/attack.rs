@@ -1,4 +1,4 @@
-//! Attacks: a fault under load, again and again, each time fallen inside the step that it is meant for.
+//! Attacks: faults under load, each one injected within the step that it is meant for.
 //!
 //! A round runs a load of its own (fresh sessions and entities, through every gateway), lets the attack
 //! look for its step and strike there, heals everything, waits until every shard is served again, ends the
@@ -34,7 +34,7 @@ use crate::node_dir::deploy_example;
 
 /// Rounds that count, of each attack.
 const ROUNDS: u64 = 3;
-/// In doubt at the strike, at least.
+/// Minimum number of commands in doubt when the fault is injected.
 pub const DOUBTFUL: usize = 32;
 /// Replies that had left a node before the strike are not in doubt; they arrive within this time.
 const ARRIVAL: Duration = Duration::from_millis(150);
@@ -44,24 +44,24 @@ const WARM: u64 = 200;
 /// The longest that a host may wait until it is given shards again, after attacks on its store (64 leases, R9), and more.
 pub const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
 
-/// Where a fault fell.
+/// When a fault was injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultTiming {
-    /// Inside the step that it was meant for.
+    /// Within the step that it was meant for.
     InStep,
-    /// Somewhere else: why.
+    /// At another time, with the reason.
     Missed(String),
 }
 
-/// What an attack has in hand.
+/// The context of an attack.
 pub struct AttackRun {
-    /// What is attacked.
+    /// The cluster under attack.
     pub cluster: Cluster,
     /// A client at each node's gateway.
     pub clients: Vec<Client>,
-    /// The attack's dice.
+    /// The attack's random numbers.
     pub rng: StdRng,
-    /// Which round; repeated ones count here.
+    /// The number of the round, repeated ones included.
     pub round: u64,
     /// How many commands must be in doubt at a strike.
     pub least: usize,
@@ -74,16 +74,16 @@ pub struct AttackRun {
     struck: Instant,
 }
 
-/// What the rounds that counted were like.
+/// Figures of the rounds that counted.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Commands in doubt at each strike.
     pub in_doubt: Vec<usize>,
     /// From each strike until every shard was served.
     pub served: Vec<Duration>,
-    /// Rounds that did not count: why.
+    /// Rounds that did not count, with the reasons.
     pub repeated: Vec<String>,
-    /// Commands in all.
+    /// Total number of commands.
     pub commands: u64,
 }
 
@@ -97,7 +97,7 @@ impl AttackRun {
     /// A cluster with the examples deployed and a client at each gateway.
     ///
     /// # Errors
-    /// What the program or a node says.
+    /// The error of the program or of a node.
     pub async fn set(options: &Options) -> Result<Self> {
         let seed = number("SEED").unwrap_or_else(rand::random);
         let options = Options { seed, ..options.clone() };
@@ -161,7 +161,7 @@ impl AttackRun {
             }
         };
         if let Err(error) = result {
-            // Apart from the error, which is to be the last that a reader sees.
+            // Printed separately, so that the error is the last line of the output.
             println!("{}", self.cluster.logs());
             return Err(error);
         }
@@ -227,7 +227,7 @@ impl AttackRun {
     /// Strikes: what is sent before and not answered soon after is in doubt.
     ///
     /// # Errors
-    /// What the fault says.
+    /// The error of the fault.
     pub async fn inject(
         &mut self,
         fault: impl FnOnce(&mut Cluster, &mut StdRng) -> Result<()>,
@@ -243,11 +243,11 @@ impl AttackRun {
     /// Asks for a drain, or for its undoing, through the first gateway, and does not wait for its end.
     ///
     /// # Errors
-    /// What the node says.
+    /// The node's error.
     pub async fn request_drain(&self, node: &str, undo: bool) -> Result<()> {
         let until = Instant::now() + TIMEOUT;
         let ask = async || {
-            // The first says that the row is written.
+            // The first update means that the row is written.
             self.clients[0].drain(node, undo).await?.next().await
         };
         loop {
@@ -281,7 +281,7 @@ impl AttackRun {
     /// Waits until so many more commands were answered.
     ///
     /// # Errors
-    /// If they are not, for long.
+    /// If they are not, within the timeout.
     pub async fn wait_progress(&self, more: u64) -> Result<()> {
         let load = self.load.as_ref().context("no load")?;
         let (goal, until) = (load.done() + more, Instant::now() + TIMEOUT);
@@ -295,10 +295,10 @@ impl AttackRun {
         Ok(())
     }
 
-    /// Sees to it that every host owns as many shards as the others, give or take one.
+    /// Waits until the shard counts of the hosts differ by at most one.
     ///
     /// # Errors
-    /// If that does not come about.
+    /// If that does not happen within the timeout.
     pub async fn wait_balanced(&mut self) -> Result<()> {
         let shards = self.cluster.shards;
         if !self.cluster.wait_settled().await?.balanced() {
@@ -315,7 +315,7 @@ impl AttackRun {
     /// Waits until an entity of every shard has answered a query, at every gateway.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first one that does not.
     pub async fn wait_served(&self) -> Result<()> {
         let options =
             ostraca_client::CallOptions { timeout: TIMEOUT, ..until_answered(MessageKind::Query) };
@@ -339,7 +339,7 @@ pub fn probes(shards: u32) -> Vec<String> {
     (1..=shards).filter_map(|shard| ids_of(shard, shards, "probe").next()).collect()
 }
 
-/// Ids that lie in a shard, with this prefix.
+/// Ids of a shard, with this prefix.
 pub fn ids_of(shard: u32, shards: u32, prefix: &str) -> impl Iterator<Item = String> {
     let prefix = prefix.to_owned();
     let all = (0_u64..).map(move |number| format!("{prefix}-{number}"));

@@ -24,7 +24,7 @@ use crate::echo;
 
 /// The component's name in the directory.
 pub const COMPONENT: &str = "counter.wasm";
-/// Turns that are made durable at once, at most.
+/// Maximum number of turns that are made durable in one batch.
 const BATCH: usize = 1_024;
 
 /// A request, and who waits for its end.
@@ -33,7 +33,7 @@ struct Request {
     done: oneshot::Sender<()>,
 }
 
-/// A turn that is to be made durable.
+/// A turn that waits to be made durable.
 struct Commit {
     entity: u64,
     writes: Vec<(Bytes, Option<Bytes>)>,

@@ -1,4 +1,4 @@
-//! A cluster of real processes, each behind its proxy: started, hurt, watched and cleaned up.
+//! A cluster of real processes, each behind its proxy: starts, breaks, observes and removes it.
 //!
 //! Nodes are made as a person makes them, by `ostraca init`, `ostraca init --join` and `ostraca run`. Node
 //! `n1` carries the store and comes first. Each listens on an address of 127.0.0.0/8 of its own, outside of the ports
@@ -30,24 +30,24 @@ use crate::proxy::Network;
 
 /// Where every node listens, at an address of its own.
 const PORT: u16 = 7411;
-/// Where its proxy does.
+/// Where its proxy listens.
 const FRONT: u16 = 7412;
 /// Every role.
 pub const ALL: &str = "store,manager,host,gateway";
 /// Every role but the store.
 pub const NO_STORE: &str = "manager,host,gateway";
-/// For whatever is waited for: generous, for a machine that does much else.
+/// Timeout of every wait: generous, for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Tests of one program take turns: two clusters at once would only be slow.
+/// Tests of one program run one after the other: two clusters at the same time would only be slower.
 static TURN: Mutex<()> = Mutex::const_new(());
 /// Counts the addresses that this process has used.
 static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 
-/// What cluster.
+/// The options of a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For directories.
+    /// A name for its directories.
     pub name: String,
     /// The roles of each node, with commas between them; the first has the store.
     pub roles: Vec<String>,
@@ -59,7 +59,7 @@ pub struct Options {
     pub settings: String,
     /// Whether there are proxies; without them nodes advertise what they listen on.
     pub proxied: bool,
-    /// For the network's dice.
+    /// The seed of the network's faults.
     pub seed: u64,
     /// How much longer each sync of the store takes.
     pub slow_syncs: Option<Duration>,
@@ -88,7 +88,7 @@ impl Options {
     }
 }
 
-/// What `ostraca init` is told of settings that hold for all nodes.
+/// The arguments of `ostraca init` for cluster-wide settings.
 fn agreed(settings: &str) -> Result<Vec<String>> {
     let table: toml::Table = settings.parse().context("parse the settings")?;
     let stated = ["lease", "margin"].into_iter().filter_map(|name| {
@@ -110,7 +110,7 @@ pub struct Cluster {
 }
 
 struct Member {
-    // The process goes before the directory.
+    // The process must end before its directory is removed.
     node: Option<NodeProcess>,
     watcher: Option<Client>,
     paused: bool,
@@ -125,7 +125,7 @@ impl Cluster {
     /// Makes and starts it; every node is ready.
     ///
     /// # Errors
-    /// What the program says.
+    /// The program's error.
     pub async fn start(options: &Options) -> Result<Self> {
         let turn = TURN.lock().await;
         let mut addresses = Vec::new();
@@ -221,7 +221,7 @@ impl Cluster {
         }
     }
 
-    /// Its directory.
+    /// The node's directory.
     #[must_use]
     pub fn home(&self, node: usize) -> &NodeDir {
         &self.members[node].home
@@ -250,7 +250,7 @@ impl Cluster {
         for (place, member) in self.members.iter().enumerate() {
             let log = member.home.dir().with_file_name("node.log");
             let text = std::fs::read_to_string(log).unwrap_or_default();
-            // What guests log is most of it, and seldom the reason.
+            // Most lines come from guests, and are rarely the reason.
             let lines: Vec<&str> =
                 text.lines().filter(|line| !line.contains(" ostraca::guest: ")).collect();
             let last = lines[lines.len().saturating_sub(40)..].join("\n");
@@ -259,10 +259,10 @@ impl Cluster {
         all
     }
 
-    /// Ends every node in good order, those without the store first.
+    /// Stops every node gracefully, those without the store first.
     ///
     /// # Errors
-    /// If one does not end so.
+    /// If a node does not stop gracefully.
     pub fn stop(mut self) -> Result<()> {
         for node in (0..self.len()).rev() {
             if self.members[node].paused {
@@ -275,7 +275,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Leaves everything running, and tells the processes and directories to end and remove.
+    /// Leaves everything running, and returns the processes and directories for the user to end and remove.
     #[must_use]
     pub fn leave_running(mut self) -> (Vec<u32>, Vec<PathBuf>) {
         let members = std::mem::take(&mut self.members);

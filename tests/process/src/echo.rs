@@ -1,4 +1,4 @@
-//! Bare parts to measure beside the platform: a QUIC echo in a process of its own, and fdatasync.
+//! Bare parts to compare the platform with: a QUIC echo in a separate process, and fdatasync.
 //!
 //! The echo has the platform's endpoint, TLS and limits, and nothing of its protocol.
 
@@ -19,7 +19,7 @@ use crate::load::{LoadResult, histogram};
 /// Certificates for an echo, in a directory that both of its sides read.
 ///
 /// # Errors
-/// If they cannot be made or written.
+/// If they cannot be created or written.
 pub fn prepare(dir: &Path) -> Result<()> {
     let ca = Ca::create(ClusterId(rand::random()))?;
     ca.save(dir)?;
@@ -73,7 +73,7 @@ fn trust(dir: &Path) -> Result<TrustRoot> {
 /// `entities`, those of a stream in turn and no other stream's, as far as there are enough.
 ///
 /// # Errors
-/// If the echo goes away.
+/// If the echo's connection closes.
 pub async fn measure(
     dir: &Path,
     address: SocketAddr,
@@ -121,7 +121,7 @@ pub async fn measure(
 /// Appends 100 bytes and calls `fdatasync`, again and again, in a file of its own in `dir`.
 ///
 /// # Errors
-/// What the disk says.
+/// The I/O error.
 pub fn measure_sync(dir: &Path, time: Duration) -> Result<LoadResult> {
     let mut file = tempfile::tempfile_in(dir)?;
     let mut waits = histogram()?;

@@ -1,4 +1,4 @@
-//! What clients saw, as the oracle reads it.
+//! What clients observed, in the form that the oracle checks.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use serde_json::Value;
 /// recorder included.
 #[must_use]
 pub fn now() -> u64 {
-    // A clock that every Linux has.
+    // Every Linux has this clock.
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -93,7 +93,7 @@ impl HistoryRecorder {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The breaches that the oracle finds in a history of counters and accounts.
+    /// The violations that the oracle finds in a history of counters and accounts.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
         let found = check(Example::of, &self.operations(), &End::default());
@@ -130,7 +130,7 @@ fn outcome(ended: &Result<Reply, CallError>) -> Outcome {
             Outcome::Final { version: *version, value: Err(code.to_string()) }
         }
         Err(CallError::NotRun { .. }) => Outcome::NotRun,
-        // With a dropped reply it ran, and what came of it is not told.
+        // With a dropped reply, it ran, and its result is unknown.
         Err(
             CallError::Unanswered { .. }
             | CallError::Unknown { .. }
@@ -139,7 +139,7 @@ fn outcome(ended: &Result<Reply, CallError>) -> Outcome {
     }
 }
 
-/// What `examples/counter` should do, read sequentially.
+/// A sequential model of `examples/counter`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
     value: u64,
@@ -163,7 +163,7 @@ impl Model for Counter {
     }
 }
 
-/// What `examples/account` should do with deposits and withdrawals, read sequentially.
+/// A sequential model of the deposits and withdrawals of `examples/account`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account {
     cents: i64,
@@ -197,7 +197,7 @@ pub enum Example {
 }
 
 impl Example {
-    /// A fresh one of the entity's type.
+    /// The initial model of the entity's type.
     #[must_use]
     pub fn of(entity: &str) -> Self {
         match entity.split_once('/') {

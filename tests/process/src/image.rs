@@ -15,19 +15,19 @@ use rand::rngs::StdRng;
 
 use crate::io_recorder::{Call, Record};
 
-/// What a disk writes whole.
+/// The unit that a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
 
-/// What becomes of unsynced writes.
+/// What happens to unsynced writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All are there, as after a kill -9.
+    /// All of them survive, as after a kill -9.
     Kept,
-    /// None is.
+    /// None of them survives.
     Dropped,
-    /// Of each, some sectors.
+    /// Some sectors of each survive.
     Torn,
-    /// Some, later ones without earlier ones.
+    /// Some of them survive, possibly later ones without earlier ones.
     Reordered,
 }
 
@@ -58,7 +58,7 @@ enum Naming {
     Mkdir,
 }
 
-/// A directory's files: what is durable of them, and what is not yet.
+/// A directory's files: their durable contents, and the writes that are not durable yet.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk<'a> {
     inodes: Vec<Inode<'a>>,
@@ -124,7 +124,7 @@ impl<'a> SimulatedDisk<'a> {
                 self.name(Naming::Rename(record.path.clone(), to));
             }
             Call::Unlink => self.name(Naming::Unlink(record.path.clone())),
-            // An empty directory more or less tells a store nothing.
+            // A missing or additional empty directory makes no difference to a store.
             Call::Mkdir => {
                 self.directories.push(record.path.clone());
                 self.name(Naming::Mkdir);
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(after(&records, 100, Fate::Kept), b"aabbcc");
         assert_eq!(after(&records, 100, Fate::Dropped), b"aaaa");
         assert_eq!(after(&records, 5, Fate::Kept), b"aabb");
-        // The sync has not returned: it promises nothing.
+        // The sync has not returned, so it guarantees nothing.
         assert_eq!(after(&records, 2, Fate::Dropped), b"");
     }
 

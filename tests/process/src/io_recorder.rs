@@ -1,4 +1,4 @@
-//! The recorder that is preloaded into a node (`preload/recorder.c`), and what it wrote.
+//! The recorder that is preloaded into a node (`preload/recorder.c`), and its log.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,13 +24,13 @@ pub enum Call {
     Sync,
     /// `sync_file_range`, which makes nothing durable.
     SyncRange,
-    /// A file was cut, or made longer.
+    /// A file's length was set.
     Truncate,
     /// A file got another name.
     Rename,
     /// A name was removed.
     Unlink,
-    /// A directory was made.
+    /// A directory was created.
     Mkdir,
 }
 
@@ -47,7 +47,7 @@ pub struct Record {
     pub offset: u64,
     /// Whether it succeeded.
     pub succeeded: bool,
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
     /// What was written, if that was recorded; for a rename, the new name.
     pub data: Vec<u8>,
@@ -76,7 +76,7 @@ impl IoRecorder {
     /// Compiles the recorder; it records what happens `under` a directory into files in `to`.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The compiler's error.
     pub fn new(under: &Path, to: &Path, data: bool) -> Result<Self> {
         let library = preload::compile("recorder", to)?;
         let under = under.to_owned();
@@ -84,7 +84,7 @@ impl IoRecorder {
         Ok(Self { library, under, log, fail, data, slow })
     }
 
-    /// Each sync takes so much longer.
+    /// Delays each sync by this time.
     #[must_use]
     pub fn slow(self, slow: Duration) -> Self {
         Self { slow, ..self }
@@ -103,7 +103,7 @@ impl IoRecorder {
         }
     }
 
-    /// From now on every sync fails, or none.
+    /// Makes every later sync fail, or none.
     ///
     /// # Errors
     /// If the trigger cannot be written.
@@ -119,7 +119,7 @@ impl IoRecorder {
     /// What was recorded so far, in the order in which the calls returned.
     ///
     /// # Errors
-    /// If the log is not what the recorder writes, or holds a call that it could not take apart.
+    /// If the log is malformed, or has a call that the recorder could not parse.
     pub fn records(&self) -> Result<Vec<Record>> {
         let log = std::fs::read(&self.log)?;
         let mut rest = log.as_slice();
@@ -163,10 +163,10 @@ impl IoRecorder {
     }
 }
 
-/// A place for a recorder's files in the target directory, gone when it is dropped.
+/// A directory for a recorder's files in the target directory, removed when it is dropped.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn place() -> Result<tempfile::TempDir> {
     Ok(tempfile::tempdir_in(artifacts::scratch("recorded")?)?)
 }

@@ -1,4 +1,4 @@
-//! What the tests of real processes, the demo and the bench have in common.
+//! Shared by the tests of real processes, the demo and the bench.
 //!
 //! A node here is always the program `ostraca` in a process of its own, driven over QUIC by
 //! `ostraca-client`; nothing is mocked. From the bottom up: [`artifacts`] builds the program and the

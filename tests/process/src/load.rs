@@ -1,4 +1,4 @@
-//! Many clients at once: how fast, and what was under way when something happened.
+//! Many concurrent clients: their rate, and the messages in flight at a given moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use ostraca_client::{Call, Entity, Session};
 use tokio::task::JoinSet;
 
-/// What was measured.
+/// The result of a load.
 #[derive(Debug)]
 pub struct LoadResult {
     /// Answers.
@@ -22,13 +22,13 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
-    /// Answers a second.
+    /// Answers per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.done as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// The wait that so many of a hundred do not pass.
+    /// The latency at this percentile.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         Duration::from_micros(self.waits.value_at_quantile(percent / 100.0))
@@ -47,10 +47,10 @@ pub fn histogram() -> Result<Histogram<u64>> {
 /// body for the method.
 pub type Next = dyn Fn(usize, u64) -> (Entity, String) + Send + Sync;
 
-/// Each session keeps `in_flight` commands under way until `total` have been sent or `until` has come.
+/// Each session keeps `in_flight` commands in flight until `total` have been sent or `until` is reached.
 ///
 /// # Errors
-/// The first command that is not answered.
+/// The error of the first command without an answer.
 pub async fn closed_loop(
     sessions: &[Session],
     in_flight: usize,
@@ -90,7 +90,7 @@ pub async fn closed_loop(
 /// moment at which its message was due.
 ///
 /// # Errors
-/// The first command that is not answered.
+/// The error of the first command without an answer.
 pub async fn open_loop(
     sessions: &[Session],
     rate: u32,
@@ -146,7 +146,7 @@ async fn gather(
     Ok(LoadResult { done: waits.len(), took: began.elapsed(), waits })
 }
 
-/// Messages sent and ended, seen from anywhere.
+/// Counts of messages sent and ended, shared with the test.
 #[derive(Debug, Default)]
 pub struct InFlightCounter {
     sent: AtomicU64,

@@ -1,4 +1,4 @@
-//! A node's process. It is killed by its id when its value is dropped, also by a panic.
+//! A node's process. It is killed by its id when its value is dropped, also after a panic.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use crate::node_dir::NodeDir;
 use crate::{artifacts, usage};
 
-/// Until it serves: generous, for a machine that does much else.
+/// Timeout of a start: generous, for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a log that an error quotes.
 const QUOTED: usize = 30;
@@ -25,9 +25,9 @@ const QUOTED: usize = 30;
 #[derive(Debug)]
 pub struct NodeProcess {
     child: Child,
-    /// Where it takes clients.
+    /// The address at which it accepts clients.
     pub address: SocketAddr,
-    /// The line with which it said so.
+    /// The line that announced it.
     pub ready: String,
     log: PathBuf,
 }
@@ -36,7 +36,7 @@ impl NodeProcess {
     /// Starts the node of a directory, and waits until it serves. It keeps its address over restarts.
     ///
     /// # Errors
-    /// Its last words, if it ends instead.
+    /// The end of its log, if it ends instead.
     pub fn start(home: &NodeDir) -> Result<Self> {
         Self::start_as(home, |_| {})
     }
@@ -75,7 +75,7 @@ impl NodeProcess {
         let (found, line) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Nobody listens any more once it is ready.
+                // The receiver is gone once the node is ready.
                 let _ = found.send(line);
             }
         });
@@ -98,7 +98,7 @@ impl NodeProcess {
         self.child.id()
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL and waits for the end.
     ///
     /// # Errors
     /// If there is no such process any more.
@@ -111,7 +111,7 @@ impl NodeProcess {
         Ok(())
     }
 
-    /// SIGTERM, and waits until it has ended.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors
     /// If it does not end within a minute.
@@ -146,7 +146,7 @@ impl NodeProcess {
     /// Memory that it holds now, in KiB.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// If the system does not report it.
     pub fn resident_kib(&self) -> Result<u64> {
         usage::resident_kib(self.child.id())
     }
@@ -154,7 +154,7 @@ impl NodeProcess {
     /// Processor time that it has used, in user and system mode.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// If the system does not report it.
     pub fn processor_time(&self) -> Result<Duration> {
         usage::processor_time(self.child.id())
     }
@@ -165,7 +165,7 @@ impl NodeProcess {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Leaves the process running for good.
+    /// Leaves the process running.
     #[must_use]
     pub fn leave_running(self) -> u32 {
         let pid = self.child.id();
@@ -207,10 +207,10 @@ pub fn ended(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     }
 }
 
-/// Runs `ostraca run` on a configuration with which it should not start: its exit code and what it said.
+/// Runs `ostraca run` with a configuration that must prevent the start. Returns its exit code and output.
 ///
 /// # Errors
-/// If it runs on.
+/// If it keeps running.
 pub fn refused_start(config: &Path) -> Result<(i32, String)> {
     let dir = artifacts::scratch("refused")?;
     let said = tempfile::NamedTempFile::new_in(dir)?;

@@ -1,4 +1,4 @@
-//! A node's directory: made by `ostraca init`, changed by the test, gone at its end.
+//! A node's directory: created by `ostraca init`, changed by the test, removed at its end.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::artifacts;
 
-/// Where a node lives. Its processes must be gone before it is dropped.
+/// The directory of a node. Its processes must have ended before it is dropped.
 #[derive(Debug)]
 pub struct NodeDir {
     temporary: TempDir,
@@ -22,7 +22,7 @@ impl NodeDir {
     /// A fresh one: `ostraca init`, at a port that the system chooses.
     ///
     /// # Errors
-    /// What the program says.
+    /// The program's error.
     pub fn init(name: &str) -> Result<Self> {
         Self::init_as(name, &[], |_| {})
     }
@@ -30,7 +30,7 @@ impl NodeDir {
     /// The same with more arguments, and with a change to the command (its environment).
     ///
     /// # Errors
-    /// What the program says.
+    /// The program's error.
     pub fn init_as(name: &str, more: &[&str], change: impl FnOnce(&mut Command)) -> Result<Self> {
         Self::make(name, &[&["--listen", "127.0.0.1:0"], more].concat(), change)
     }
@@ -38,7 +38,7 @@ impl NodeDir {
     /// `ostraca init` with these arguments after the directory.
     ///
     /// # Errors
-    /// What the program says.
+    /// The program's error.
     pub fn make(name: &str, more: &[&str], change: impl FnOnce(&mut Command)) -> Result<Self> {
         let temporary =
             tempfile::Builder::new().prefix(name).tempdir_in(artifacts::scratch("homes")?)?;
@@ -58,7 +58,7 @@ impl NodeDir {
         &self.dir
     }
 
-    /// Keeps it on disk for good, and tells what to remove in the end.
+    /// Keeps it on disk, and returns the path that the user should remove in the end.
     #[must_use]
     pub fn keep(self) -> PathBuf {
         self.temporary.keep()
@@ -79,7 +79,7 @@ impl NodeDir {
     /// Overrides settings of the configuration with this TOML.
     ///
     /// # Errors
-    /// If either is no TOML, or the file cannot be written.
+    /// If either is not TOML, or the file cannot be written.
     pub fn set(&self, settings: &str) -> Result<()> {
         let path = self.config();
         let mut config: toml::Table = std::fs::read_to_string(&path)?.parse()?;
@@ -123,7 +123,7 @@ fn lay_over(under: &mut toml::Table, over: toml::Table) {
 /// Deploys an example as it is shipped.
 ///
 /// # Errors
-/// What the node says.
+/// The node's error.
 pub async fn deploy_example(client: &Client, example: &str) -> Result<u64> {
     let deployed =
         client.deploy(&artifacts::manifest(example)?, artifacts::component(example)?, None).await?;
@@ -133,7 +133,7 @@ pub async fn deploy_example(client: &Client, example: &str) -> Result<u64> {
 /// Deploys one of the tests' own guests under its name; `more` follows the manifest's first lines.
 ///
 /// # Errors
-/// What the node says.
+/// The node's error.
 pub async fn deploy_guest(client: &Client, guest: &str, more: &str) -> Result<u64> {
     let manifest = format!("type = \"{guest}\"\ncomponent = \"{guest}.wasm\"\n{more}");
     Ok(client.deploy(&manifest, artifacts::component(guest)?, None).await?.revision)

@@ -1,4 +1,4 @@
-//! One command under way to each of many entities, always: what a pause is to each of them.
+//! Keeps one command in flight to each of many entities, to measure the pause of each.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +67,7 @@ impl ProbeLoad {
         Self { beats, end, tasks }
     }
 
-    /// How long the longest command of each entity took among those under way within this time.
+    /// The longest latency of each entity's commands that were in flight within this time.
     #[must_use]
     pub fn longest(&self, from: Instant, to: Instant) -> Vec<Option<Duration>> {
         let within = |(sent, answered): &&Probe| *sent < to && *answered > from;
@@ -97,10 +97,10 @@ impl ProbeLoad {
         self.beats.iter().map(each).collect()
     }
 
-    /// Sends nothing more, and waits for every answer; how many there were.
+    /// Stops sending, waits for every answer, and returns their number.
     ///
     /// # Errors
-    /// The first command that was not answered.
+    /// The error of the first command without an answer.
     pub async fn end(&mut self) -> Result<u64> {
         self.end.store(true, Ordering::SeqCst);
         let mut done = 0;

@@ -2,7 +2,7 @@
 //!
 //! A node *advertises* its proxy's address, so everybody reaches it through the proxy; and it speaks from
 //! the very address that it listens on, so a proxy knows by a packet's source which node sent it.
-//! Whoever is no node is a client.
+//! Any other source is a client.
 //!
 //! What is confusing: a packet from X to Y passes Y's proxy if X made the connection, and X's own proxy
 //! if Y made it. All proxies judge by one table, so a rule for (X, Y) holds on both ways, and a one-way cut
@@ -99,7 +99,7 @@ impl Network {
         self.fronts[node]
     }
 
-    /// What befalls packets from one to another, from now on.
+    /// Sets the rule for packets from one to another.
     pub fn set(&self, from: Endpoint, to: Endpoint, rule: Rule) {
         self.shared.table().set(from, to, rule);
     }
@@ -110,7 +110,7 @@ impl Network {
         self.set(other, one, rule);
     }
 
-    /// The same between every two nodes, both ways; clients are left in peace.
+    /// The same between every two nodes, both ways; clients are not affected.
     pub fn between_nodes(&self, rule: Rule) {
         for one in 0..self.fronts.len() {
             for other in 0..one {
@@ -127,12 +127,12 @@ impl Network {
         }
     }
 
-    /// Every packet passes again. Those that are delayed still come.
+    /// Every packet passes again. Delayed packets still arrive.
     pub fn heal(&self) {
         self.shared.table().heal();
     }
 
-    /// A node knows none of its sources any more: they come from new ports.
+    /// Changes the ports of a node's sources, so that it recognises none of them.
     pub fn forget(&self, node: usize) {
         self.shared.flows().retain(|(of, _), (_, task)| {
             if *of == node {
@@ -142,13 +142,13 @@ impl Network {
         });
     }
 
-    /// What befell packets from one to another so far.
+    /// What has happened to packets from one to another so far.
     #[must_use]
     pub fn counts(&self, from: Endpoint, to: Endpoint) -> Counts {
         self.shared.table().counts(from, to)
     }
 
-    /// What befell all packets so far.
+    /// What has happened to all packets so far.
     #[must_use]
     pub fn total(&self) -> Counts {
         self.shared.table().total()
@@ -177,7 +177,7 @@ impl Shared {
         self.nodes.iter().position(|node| *node == source).map_or(Endpoint::Clients, Endpoint::Node)
     }
 
-    /// Sends a packet on as the rule has it.
+    /// Forwards a packet as the rule says.
     async fn pass(
         self: &Arc<Self>,
         (from, to): (Endpoint, Endpoint),
@@ -204,7 +204,7 @@ impl Shared {
     }
 }
 
-/// Where a packet goes on.
+/// Where a packet is forwarded to.
 #[derive(Clone)]
 enum Out {
     /// To the node that this socket is connected to.
@@ -215,7 +215,7 @@ enum Out {
 
 impl Out {
     async fn send(&self, packet: &[u8]) {
-        // A datagram that is lost is what datagrams are.
+        // Datagrams may be lost.
         let _ = match self {
             Self::Node(socket) => socket.send(packet).await,
             Self::Source(socket, source) => socket.send_to(packet, source).await,

@@ -1,4 +1,4 @@
-//! What the system says of a process.
+//! What the operating system reports about a process.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 /// Resident memory.
 ///
 /// # Errors
-/// If the system does not tell.
+/// If the system does not report it.
 pub fn resident_kib(process: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     field(&status, "VmRSS:").context("no VmRSS")
@@ -16,7 +16,7 @@ pub fn resident_kib(process: u32) -> Result<u64> {
 /// Processor time, user and system.
 ///
 /// # Errors
-/// If the system does not tell.
+/// If the system does not report it.
 pub fn processor_time(process: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     // The name, in brackets, may hold anything.
@@ -29,7 +29,7 @@ pub fn processor_time(process: u32) -> Result<Duration> {
 /// How often its threads went to sleep, each of which is a wake-up later.
 ///
 /// # Errors
-/// If the system does not tell.
+/// If the system does not report it.
 pub fn sleeps(process: u32) -> Result<u64> {
     let mut sum = 0;
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {

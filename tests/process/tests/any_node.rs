@@ -90,7 +90,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     cluster.stop().expect("stop");
 }
 
-/// Asks for the status until it is as wanted.
+/// Polls the status until it is as expected.
 async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>) -> Result<()> {
     let until = std::time::Instant::now() + ostraca_process_tests::cluster::TIMEOUT;
     loop {

@@ -1,4 +1,4 @@
-//! Bad input at a real node: each with its stable code, and a neighbour that answers right after.
+//! Bad input to a real node: each gets its stable code, and another entity still answers right afterwards.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use ostraca_process_tests::proxy::{Endpoint, Rule};
 
 const STORE: usize = 0;
 
-/// Who takes part.
+/// The nodes that take part.
 struct Parts {
     manager: usize,
     /// Is drained.
@@ -25,7 +25,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Who dies in this round.
+    /// The node that is killed in this round.
     fn victim(&self, round: u64) -> usize {
         [self.manager, self.owner, self.heir][round as usize % 3]
     }

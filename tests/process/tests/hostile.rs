@@ -12,7 +12,7 @@ use ostraca_client::{AdminError, CallOptions, Client, Entity, Problem, Session};
 use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
 use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 
-/// How long anything may take that has to come about.
+/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MANIFEST: &str = "type = \"odd\"\ncomponent = \"odd.wasm\"\n";
 

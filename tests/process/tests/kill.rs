@@ -23,14 +23,14 @@ const SESSIONS: u64 = 8;
 const READERS: u64 = 4;
 const IN_FLIGHT: usize = 12;
 const ENTITIES: u64 = 40;
-/// In doubt at each kill, at least.
+/// Minimum number of commands in doubt at each kill.
 const DOUBTFUL: u64 = 32;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Keeps messages under way, to entities shared with the other sessions, until told to end.
+/// Keeps messages in flight, to entities shared with the other sessions, until it is told to end.
 async fn sender(
     seed: u64,
     session: Session,

@@ -18,7 +18,7 @@ const LEASE_MS: u64 = 3_000;
 /// Bytes of the larger messages and replies.
 const LARGE: usize = 300_000;
 
-/// What the load came to.
+/// The result of the load.
 #[derive(Default)]
 struct Load {
     end: AtomicBool,
@@ -28,7 +28,7 @@ struct Load {
     bytes: AtomicU64,
 }
 
-/// Keeps a few of these calls under way, to an entity of its own.
+/// Keeps a few of these calls in flight, to an entity of its own.
 fn keep(
     tasks: &mut JoinSet<()>,
     load: &Arc<Load>,

@@ -1,4 +1,4 @@
-//! A node that does nothing for longer than its lease (SIGSTOP), and then goes on as if nothing were (SIGCONT).
+//! A node that is paused for longer than its lease (SIGSTOP) and then continues (SIGCONT).
 
 use std::time::Duration;
 

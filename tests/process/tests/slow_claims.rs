@@ -52,10 +52,10 @@ fn bound(within: Duration) -> u64 {
     most
 }
 
-/// Asks for a drain and does not wait for it.
+/// Requests a drain without waiting for it.
 async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
     let mut updates = client.drain(node, undo).await?;
-    // The first says that the row is written.
+    // The first update means that the row is written.
     updates.next().await?.context("no answer to a drain")?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Durable before the reply, and nothing is told when the disk fails (promise 2, R3).
+//! Commands are durable before the reply, and nothing is acknowledged when the disk fails (promise 2, R3).
 
 use std::time::Duration;
 

@@ -142,7 +142,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     deploy_example(&client, "counter").await.expect("deploy");
     client.close().await;
 
-    // All is well.
+    // The cluster is healthy.
     hold_all(
         &cluster,
         &[
@@ -188,7 +188,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
         assert_eq!(drawn.chars().filter(|it| *it == letter).count(), 8, "{map}");
     }
 
-    // A drain, and its end.
+    // A drain, from start to end.
     hold_all(
         &cluster,
         &[
@@ -202,7 +202,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     .await;
     cluster.wait("the shards are balanced", even).await.expect("balanced");
 
-    // A node that stands still: nobody knows yet that it does.
+    // A node that is paused, before any other node knows it.
     let id = entity_of(&mut cluster, "n3").await;
     cluster.pause(2).expect("paused");
     let words = format!("inspect counter/{id}");
@@ -216,7 +216,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     )
     .await;
 
-    // It is dead.
+    // The node is dead.
     cluster.resume(2).expect("goes on");
     cluster.kill_9(2).expect("killed");
     let dead = |view: &View| view.settled(24) && view.owned_by("n3") == 0 && !view.is_alive("n3");
@@ -236,7 +236,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     cluster.stop().expect("stop");
 }
 
-/// What `status` says of the cluster, and of problems; not its many numbers.
+/// What `status` says about the cluster and its problems, without its many numbers.
 fn overview(line: &str) -> bool {
     let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
     begins(&["cluster ", "manager ", "store ", "node-", "  help"])

@@ -26,7 +26,7 @@ pub(crate) struct LinkFaults {
     pub(crate) cut: AtomicBool,
     /// Calls are taken and lie on the wire.
     pub(crate) held: AtomicBool,
-    /// What lies on the wire, with the link that it is on.
+    /// The requests in transit, each with its link.
     wire: Mutex<Vec<(Arc<Mutex<Serve>>, Bytes)>>,
     /// The links that were made.
     ends: Mutex<Vec<CancellationToken>>,
@@ -59,7 +59,7 @@ impl LinkFaults {
         }
     }
 
-    /// Delivers what lies on the wire, however old its link is; gives how much it was.
+    /// Delivers the requests in transit, however old their links are, and returns their number.
     pub(crate) fn deliver_late(&self) -> usize {
         let late = std::mem::take(&mut *self.wire.lock().unwrap());
         for (serve, body) in &late {

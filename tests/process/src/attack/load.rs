@@ -1,4 +1,4 @@
-//! The load of one round, and its judgement.
+//! The load of one round, and the check of its history.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,12 +20,12 @@ use crate::history::{is_superseded, now, until_answered};
 /// Of a hundred messages that a session sends, those that are queries.
 const QUERIES: u32 = 30;
 
-/// How much load.
+/// The size of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadSize {
     /// Over all gateways. They send commands and queries; half as many more only read.
     pub sessions: usize,
-    /// Messages under way in each.
+    /// Messages in flight in each.
     pub in_flight: usize,
     /// Counters.
     pub counters: u64,
@@ -36,19 +36,19 @@ pub struct LoadSize {
 }
 
 impl LoadSize {
-    /// Of most rounds.
+    /// The size that most rounds use.
     pub const USUAL: Self =
         Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO };
 }
 
-/// Sessions that keep messages under way, until told to end.
+/// Sessions that keep messages in flight until they are told to end.
 pub struct Load {
     recorder: Arc<HistoryRecorder>,
     counters: Arc<LoadCounters>,
     senders: JoinSet<()>,
 }
 
-/// What is under way, seen from anywhere.
+/// The messages in flight, shared with the test.
 #[derive(Default)]
 struct LoadCounters {
     done: AtomicU64,
@@ -123,7 +123,7 @@ impl Load {
         }
     }
 
-    /// Sends nothing more, and waits until everything is answered.
+    /// Stops sending, and waits until everything is answered.
     ///
     /// # Errors
     /// If a command ended without a final outcome.
@@ -200,23 +200,23 @@ impl Sender {
     }
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadSummary {
     /// Commands with a result.
     pub results: u64,
     /// Commands that the entity refused.
     pub refusals: u64,
-    /// Queries that were answered while it lasted.
+    /// Queries that were answered during the load.
     pub queries: u64,
-    /// Entities that hold what was acknowledged: all.
+    /// Entities that hold every acknowledged command, which must be all of them.
     pub entities: usize,
 }
 
-/// Judges a load's history, with what its entities hold now.
+/// Checks a load's history, with the present state of its entities.
 ///
 /// # Errors
-/// Each breach.
+/// Every violation.
 pub async fn judge(recorder: &Arc<HistoryRecorder>, asker: &Session) -> Result<LoadSummary> {
     let operations = recorder.operations();
     let queries = operations.iter().filter(|operation| !operation.command);

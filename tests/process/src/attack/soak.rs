@@ -45,7 +45,7 @@ impl Soak {
             .with_context(|| format!("write {}", file.display()))
     }
 
-    /// What all runs come to.
+    /// The totals of all runs.
     pub(super) fn sum(&self) -> Result<Option<String>> {
         let Some(file) = &self.file else { return Ok(None) };
         let rounds = lines(file)?;

@@ -1,4 +1,4 @@
-//! What is done to nodes: started, killed, paused, ended, healed.
+//! Faults of nodes: starts, kills, pauses, stops and heals them.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ impl Cluster {
     /// Starts a node that does not run, on its address, and waits until it is ready.
     ///
     /// # Errors
-    /// What it says.
+    /// The node's error.
     pub fn start_node(&mut self, node: usize) -> Result<()> {
         let member = &mut self.members[node];
         ensure!(member.node.is_none(), "n{} runs", node + 1);
@@ -29,33 +29,33 @@ impl Cluster {
     /// SIGKILL.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If it is not running.
     pub fn kill_9(&mut self, node: usize) -> Result<()> {
         self.take(node)?.kill_9()
     }
 
-    /// SIGTERM; waits for the end.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Errors
-    /// If it does not end in good order.
+    /// If it does not stop gracefully.
     pub fn term(&mut self, node: usize) -> Result<()> {
         let status = self.take(node)?.stop()?;
         ensure!(status.success(), "n{} ended with {status}", node + 1);
         Ok(())
     }
 
-    /// SIGTERM, and does not wait: the node drains.
+    /// Sends SIGTERM without waiting: the node drains.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If it is not running.
     pub fn send_sigterm(&self, node: usize) -> Result<()> {
         self.process(node)?.signal(Signal::SIGTERM)
     }
 
-    /// SIGSTOP: it is there, and does nothing.
+    /// Sends SIGSTOP: the process exists and does nothing.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If it is not running.
     pub fn pause(&mut self, node: usize) -> Result<()> {
         self.process(node)?.signal(Signal::SIGSTOP)?;
         self.members[node].paused = true;
@@ -65,17 +65,17 @@ impl Cluster {
     /// SIGCONT.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If it is not running.
     pub fn resume(&mut self, node: usize) -> Result<()> {
         self.process(node)?.signal(Signal::SIGCONT)?;
         self.members[node].paused = false;
         Ok(())
     }
 
-    /// Everything as it was: the network is good, every node that was started runs.
+    /// Heals everything: the network is good, and every node that was started runs again.
     ///
     /// # Errors
-    /// What a node says that does not start.
+    /// The error of a node that does not start.
     pub fn heal(&mut self, nodes: &[usize]) -> Result<()> {
         if let Some(network) = &self.network {
             network.heal();
@@ -92,7 +92,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether its process is there.
+    /// Whether its process exists.
     #[must_use]
     pub fn runs(&mut self, node: usize) -> bool {
         self.members[node].node.as_mut().is_some_and(NodeProcess::runs)
@@ -108,10 +108,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Its process.
+    /// The node's process.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If it is not running.
     pub fn process(&self, node: usize) -> Result<&NodeProcess> {
         self.members[node].node.as_ref().with_context(|| format!("n{} does not run", node + 1))
     }

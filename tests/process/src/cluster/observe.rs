@@ -1,4 +1,4 @@
-//! What is seen of a cluster: asked of its nodes directly, past the proxies.
+//! Observes a cluster by asking its nodes directly, past the proxies.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use super::{Cluster, TIMEOUT, View, impatient};
 use crate::artifacts;
 
-/// What an answer to a look at a node may take.
+/// Timeout of a request that observes a node.
 const GLANCE: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// A command of the program, asked of this node directly.
+    /// Runs a command of the program that asks this node directly.
     ///
     /// # Errors
     /// If it cannot be run; that it fails is in the output.
@@ -66,7 +66,7 @@ impl Cluster {
     /// Asks every node for its events.
     ///
     /// # Errors
-    /// If one tells of a lease that lapsed or a node that died, or does not answer.
+    /// If one reports a lapsed lease or a dead node, or does not answer.
     pub async fn check_no_lease_lapsed(&mut self) -> Result<()> {
         for node in 0..self.len() {
             let name = self.name(node);
@@ -94,10 +94,11 @@ impl Cluster {
         Ok(View { nodes, shards })
     }
 
-    /// The cluster as the manager sees it, who alone knows what is served; else as whoever answers.
+    /// The cluster as the manager sees it, since only the manager knows which shards are served; otherwise as the
+    /// first node that answers sees it.
     ///
     /// # Errors
-    /// If nobody answers.
+    /// If no node answers.
     pub async fn view(&mut self) -> Result<View> {
         let mut last = anyhow::anyhow!("no node runs");
         for node in 0..self.len() {
@@ -121,18 +122,18 @@ impl Cluster {
         Err(last)
     }
 
-    /// Looks until what is looked for is there.
+    /// Polls until the condition holds.
     ///
     /// # Errors
-    /// After [`TIMEOUT`], with what was seen last.
+    /// After [`TIMEOUT`], with the last view.
     pub async fn wait(&mut self, what: &str, found: impl FnMut(&View) -> bool) -> Result<View> {
         self.wait_for(TIMEOUT, what, found).await
     }
 
-    /// The same, for so long.
+    /// The same, with a timeout.
     ///
     /// # Errors
-    /// After `limit`, with what was seen last.
+    /// After `limit`, with the last view.
     pub async fn wait_for(
         &mut self,
         limit: Duration,
@@ -167,7 +168,7 @@ impl Cluster {
     /// The manager.
     ///
     /// # Errors
-    /// If there is none for long.
+    /// If there is none within the timeout.
     pub async fn manager(&mut self) -> Result<usize> {
         let view = self.wait("there is a manager", |view| view.manager().is_some()).await?;
         view.manager().and_then(|name| self.place(name)).context("no manager")
@@ -176,7 +177,7 @@ impl Cluster {
     /// Who owns a shard.
     ///
     /// # Errors
-    /// If nobody does for long.
+    /// If no node does within the timeout.
     pub async fn owner_of(&mut self, shard: u32) -> Result<usize> {
         let view = self.wait("the shard has an owner", |view| view.owner(shard).is_some()).await?;
         view.owner(shard).and_then(|name| self.place(name)).context("no owner")

@@ -67,13 +67,13 @@ impl View {
         self.owned().get(name).copied().unwrap_or(0)
     }
 
-    /// How many are being handed over.
+    /// The number of shards that are being handed over.
     #[must_use]
     pub fn moving(&self) -> usize {
         self.shards.iter().filter(|shard| shard.state() == ShardState::Moving).count()
     }
 
-    /// Whether there is a manager and every one of so many shards has a live owner that serves it, and none moves.
+    /// Whether there is a manager, every shard has a live owner that serves it, and none is moving.
     #[must_use]
     pub fn settled(&self, shards: u32) -> bool {
         let good = |shard: &ShardInfo| {
@@ -85,7 +85,7 @@ impl View {
             && self.shards.iter().all(good)
     }
 
-    /// Whether the hosts own as many each, give or take one.
+    /// Whether the shard counts of the hosts differ by at most one.
     #[must_use]
     pub fn balanced(&self) -> bool {
         let owned = self.hosts().into_iter().map(|host| self.owned_by(host));

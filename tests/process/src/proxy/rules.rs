@@ -1,4 +1,4 @@
-//! What befalls a packet: rules for pairs, and what they did.
+//! Rules for packets between pairs of nodes, and counts of their effects.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Who speaks or hears.
+/// A sender or receiver of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
-    /// A node, by its place.
+    /// A node, by its index.
     Node(usize),
-    /// Everybody who is no node.
+    /// All clients.
     Clients,
 }
 
-/// What befalls packets one way. The default: nothing.
+/// The rule for packets in one direction. By default all pass unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rule {
-    /// None passes.
+    /// Whether all are dropped.
     pub cut: bool,
     /// How many of a thousand are lost.
     pub loss: u32,
-    /// How many of a thousand come twice, each copy with a delay of its own.
+    /// How many of a thousand are duplicated, each copy with its own delay.
     pub double: u32,
-    /// How long each is held.
+    /// The delay of each packet.
     pub delay: Duration,
-    /// How much longer at most: what is sent later may come earlier.
+    /// The maximum additional random delay, which reorders packets.
     pub jitter: Duration,
 }
 
@@ -45,14 +45,14 @@ impl Rule {
         jitter: Duration::from_millis(15),
     };
 
-    /// Held this long, and up to so much longer.
+    /// Delayed by the first time, and at random by up to the second one more.
     #[must_use]
     pub fn late(delay: Duration, jitter: Duration) -> Self {
         Self { delay, jitter, ..Self::default() }
     }
 }
 
-/// Packets, by what befell them.
+/// Counts of packets, by what happened to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sent on, at once or later; copies are not counted here.
@@ -61,9 +61,9 @@ pub struct Counts {
     pub cut: u64,
     /// Dropped by loss.
     pub lost: u64,
-    /// Held for a while; they count as passed too.
+    /// Delayed; they count as passed too.
     pub delayed: u64,
-    /// Overtaken: a later one was to come before it.
+    /// Overtaken by a later packet.
     pub overtaken: u64,
     /// Copies.
     pub doubled: u64,

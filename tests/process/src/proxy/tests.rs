@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use super::{Endpoint, Network, Rule};
 
-/// Waits for what should come.
+/// Waits for a packet that must arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Waits for what should not.
+/// Waits for a packet that must not arrive.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// Two nodes and a client, with nothing behind them: what they hear is read here.
@@ -29,14 +29,14 @@ impl Three {
         Self { network: Network::start(&pairs, 7).expect("network"), nodes, client: socket() }
     }
 
-    /// Node 0 says something to node 1; from where that hears it.
+    /// Sends a packet from node 0 to node 1. Returns the source that node 1 sees.
     fn say_to_1(&self, text: &[u8]) -> Option<SocketAddr> {
         self.nodes[0].send_to(text, self.network.front(1)).expect("sent");
         heard(&self.nodes[1], text)
     }
 }
 
-/// Reads until the text comes.
+/// Reads until the text arrives.
 fn heard(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
     let mut buffer = [0; 64];
     loop {

@@ -15,7 +15,7 @@ use super::{Bench, ENTITIES, IN_FLIGHT, micros};
 /// Bytes of a counter's command on the wire with all that is in its envelope, rounded up.
 const MESSAGE: usize = 80;
 
-/// What the bare parts do, in the same run.
+/// The performance of the bare parts in the same run.
 pub(super) struct Baseline {
     pub(super) round_trip: Duration,
     pub(super) sync: Duration,
@@ -33,7 +33,7 @@ pub(super) async fn served(part: &str, dir: &Path) -> Option<Result<()>> {
     }
 }
 
-/// A part's process, ended with its value.
+/// A part's process, killed when it is dropped.
 struct Part {
     process: Child,
     address: SocketAddr,
@@ -107,7 +107,7 @@ pub(super) async fn measure(bench: &mut Bench, home: &NodeDir) -> Result<Baselin
     Ok(Baseline { round_trip, sync, joined, joined_hot })
 }
 
-/// What a process has used so far.
+/// The resources that a process has used so far.
 pub(super) struct Used {
     processor: Duration,
     sleeps: u64,
@@ -119,7 +119,7 @@ impl Used {
         Ok(Self { processor, sleeps })
     }
 
-    /// Prints what each turn of a loop took since a look before.
+    /// Prints the resources per turn of a loop since an earlier measurement.
     pub(super) fn since(
         &self,
         before: &Self,

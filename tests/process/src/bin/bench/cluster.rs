@@ -86,7 +86,7 @@ async fn hand_offs(bench: &mut Bench, entities: usize, aim: f64) -> Result<()> {
     end(cluster, clients).await
 }
 
-/// Waits until every entity has answered anew.
+/// Waits until every entity has answered again.
 async fn warm(pulse: &ProbeLoad, entities: usize) -> Result<()> {
     let (from, until) = (Instant::now(), Instant::now() + Duration::from_secs(60));
     while pulse.answered_since(from) < entities {
@@ -241,7 +241,7 @@ fn planning(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// p50, p99 and max; the aim is the p99's.
+/// p50, p99 and max; the target is for the p99.
 fn lines(bench: &mut Bench, what: &str, times: Vec<Duration>, aim: Option<f64>, settings: &str) {
     let settings = format!("{settings}; {} samples", times.len());
     let values = spread(times);

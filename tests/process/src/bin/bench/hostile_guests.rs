@@ -27,14 +27,14 @@ use super::{Bench, micros, named, sessions};
 /// Commands of the neighbours a second.
 const RATE: u32 = 200;
 const NEIGHBOURS: u64 = 50;
-/// Seconds after an attack when memory is looked at.
+/// Seconds between an attack and the measurement of memory.
 const SETTLE: u64 = 60;
-/// How many attack at the same time.
+/// Number of concurrent attackers.
 const ATTACKERS: usize = 4;
 /// How often the neighbours are measured during each attack. The median counts: single figures vary tenfold.
 const TIMES: usize = 3;
 
-/// Does one round of an attack. Whether it is refused is not asked here.
+/// Runs one round of an attack, whether or not it is refused.
 type Attack = Arc<dyn Fn(Arc<Client>, u64) -> Round + Send + Sync>;
 type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -160,7 +160,7 @@ impl Shells {
 impl Drop for Shells {
     fn drop(&mut self) {
         for shell in &mut self.0 {
-            // One that has ended needs no end.
+            // It may have ended already.
             let _ = shell.kill();
             let _ = shell.wait();
         }

@@ -1,4 +1,4 @@
-//! P5: what an entity takes of a node's memory, live and asleep.
+//! P5: the memory that an entity takes on a node, live and asleep.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{Bench, IN_FLIGHT, named, sessions};
 
 /// Entities that are live at once: fewer than `max-live-instances`, so that none is put to sleep.
 const LIVE: u64 = 5_000;
-/// Entities that have state and sleep; `ENTITIES=1000000` measures the aim itself, in some minutes.
+/// Entities with state and without an instance; `ENTITIES=1000000` measures the target itself, in some minutes.
 const ASLEEP: u64 = 50_000;
 
 /// Measures on a node of its own.
