@@ -35,7 +35,7 @@ fn build(target: &str, folder: &Path) {
     let output = cargo
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", folder)
-        // Flags of the build that runs this test are not the guest's.
+        // Build flags of this test must not apply to the guest.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")

@@ -1,4 +1,4 @@
-//! What callers and entities may rely on, through the dispatch that a component uses.
+//! What callers and entities may rely on, tested through the dispatch that a component uses.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -36,9 +36,9 @@ impl Box_ {
         self.starts.push(format!("{reason:?}"));
     }
 
-    /// Puts some in.
+    /// Adds items.
     ///
-    /// More than the summary.
+    /// A second line, which is not part of the summary.
     #[message]
     fn put(&mut self, name: String, count: u32, note: Option<Vec<String>>) -> u32 {
         let _ = note;

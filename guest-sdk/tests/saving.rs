@@ -68,7 +68,7 @@ impl Probe {
     }
 }
 
-/// The words of a turn that is refused; it leaves the store as it was, and the entity answers afterwards.
+/// Returns the error of a refused turn, which must leave the store unchanged and the entity able to answer.
 fn refused(method: &str, arguments: Value) -> String {
     let before = state::list_raw("", 10, None);
     let panic = catch_unwind(AssertUnwindSafe(|| call::<Probe>(method, arguments))).unwrap_err();

@@ -1,4 +1,4 @@
-//! Misuse is an error that says what to do.
+//! Each misuse of the macros is a compile error that says what to do.
 
 use proc_macro2::TokenStream;
 use quote::quote;

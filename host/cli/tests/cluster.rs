@@ -24,7 +24,7 @@ use ostraca_wire::{Limits, problem};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Three nodes: one serves, one drains, one is dead.
+/// Three nodes: one serves, one is draining, one is dead.
 struct Stage;
 
 impl Service for Stage {
@@ -125,7 +125,7 @@ fn shards() -> Vec<ShardInfo> {
         .collect()
 }
 
-/// A page of the third node's, which does not answer the one that was asked.
+/// A page with entities of the third node, which does not answer the queried node.
 fn unanswered() -> Entities {
     let node = "n3".to_owned();
     let entity = EntityInfo {
@@ -286,7 +286,7 @@ impl Theatre {
         (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
     }
 
-    /// The same for people and for programs, held against the golden texts of that name.
+    /// The same as text and as JSON, compared with the golden texts of that name.
     fn shows(&self, name: &str, exit: i32, args: &[&str]) {
         for (name, format) in [(format!("{name}.txt"), "table"), (format!("{name}.json"), "json")] {
             let (code, out, err) = self.ostraca(&[&["--output", format], args].concat());

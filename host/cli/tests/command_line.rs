@@ -22,7 +22,7 @@ fn run(mut command: Command) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
-/// The error that a command ends with, as JSON.
+/// The error of a command, as JSON.
 fn error(dir: &Path, exit: i32, args: &[&str]) -> Value {
     let (code, out, err) = run(ostraca(dir, &[args, &["--output", "json"]].concat()));
     assert_eq!((code, out.as_str()), (Some(exit), ""), "{args:?}: {err}");
@@ -88,7 +88,7 @@ fn usage_errors_are_json_when_json_is_requested() {
     let (code, out, err) = run(ostraca(dir.path(), &["sendd"]));
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert!(err.starts_with("error: "), "{err}");
-    // Help is a result, in whatever format.
+    // Help is a result, in every output format.
     let (code, out, _) = run(ostraca(dir.path(), &["--output", "json", "--help"]));
     assert_eq!((code, out.contains("Usage:")), (Some(0), true), "{out}");
 }
@@ -102,7 +102,7 @@ fn a_directory_argument_means_the_configuration_in_it() {
     for args in [&["config", "check", "n1"][..], &["config", "show", "n1"]] {
         assert_eq!(run(ostraca(dir, args)).0, Some(0), "{args:?}");
     }
-    // It is read: what is wrong comes after it.
+    // The file is read: the error is a later one.
     std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
     assert_eq!(error(dir, 7, &["run", "--config", "n1"])["code"], "store-missing");
     std::fs::create_dir(dir.join("empty")).expect("made");
@@ -156,7 +156,7 @@ fn a_dev_node_reuses_its_address_while_it_is_free() {
     assert_ne!(third.address, address);
     let warned = |line: &String| line.contains(&address) && line.contains("is in use");
     assert!(third.lines.iter().any(warned), "{:?}", third.lines);
-    // Clients in the folder find it all the same.
+    // Clients in the directory find the node nevertheless.
     assert_eq!(run(ostraca(dir, &["status"])).0, Some(0));
     drop(taken);
     third.stop();
@@ -186,10 +186,10 @@ fn the_environment_profile_wins_and_a_difference_is_noted() {
         "{err}"
     );
     assert!(err.contains(&here.join(".ostraca/profile.toml").display().to_string()), "{err}");
-    // Programs read standard error as one error, if there is one.
+    // Programs parse standard error as one error, if there is one.
     let (code, out, err) = with(&other_profile, &["status", "--output", "json"]);
     assert_eq!((code, err.as_str(), address(&out)), (Some(0), "", other.address.clone()));
-    // The option wins over both; the folder's own profile is no news.
+    // The option takes precedence over both, and the directory's own profile causes no warning.
     let own = here.join(".ostraca/profile.toml");
     let own_text = own.display().to_string();
     let (_, out, err) =

@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn ostraca(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));
     command.args(args).current_dir(dir).env_remove("RUST_LOG").env_remove("OSTRACA_PROFILE");
-    // A target directory of its own: another build must not replace what is read here.
+    // A separate target directory: another build must not replace the files that are read here.
     command.env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("journey"));
     command
 }
@@ -55,7 +55,7 @@ impl Node {
         let first = lines.next().expect("a line").expect("text");
         assert!(first.starts_with("ready: node "), "{first}");
         node.address = first.rsplit(' ').next().expect("its address").into();
-        // Read on, or the node would wait for a reader.
+        // Keep reading, or the node would block on its output.
         std::thread::spawn(move || lines.for_each(drop));
         node
     }
@@ -142,7 +142,7 @@ fn a_new_project_builds_deploys_and_answers() {
     assert!(ok(dir, &["deployments"]).starts_with("nothing is deployed"));
     assert!(ok(dir, &["deploy", "hello"]).starts_with("hello: deployed, revision 1"));
     assert!(ok(dir, &["deploy", "hello"]).starts_with("hello: unchanged, revision 1"));
-    // Another node of the same data is refused, and the one that runs is not disturbed.
+    // Another node with the same data directory is refused, and the running one is not disturbed.
     refused(dir, 7, "store-in-use", &["dev"]);
 
     assert_eq!(ok(dir, &["send", "hello/alice", "greet", "\"hello\""]), "1\n");
@@ -155,7 +155,7 @@ fn a_new_project_builds_deploys_and_answers() {
     let err = refused(dir, 5, "unknown-method", &["send", "hello/alice", "shout"]);
     assert!(err.contains("greet, slow, ponder, count_from, now, last"), "{err}");
 
-    // What the component does is what its tests do: nothing wraps in silence.
+    // The component behaves as in its tests: nothing wraps silently.
     let most = u64::MAX.to_string();
     let err = refused(dir, 5, "panicked", &["send", "hello/alice", "count_from", &most]);
     assert!(err.contains("overflow"), "{err}");
@@ -214,7 +214,7 @@ fn values_are_shown(dir: &Path) {
     assert!(ok(dir, &["inspect", "hello/alice", "--values"]).contains("{\"greetings\":[\"hello\""));
 }
 
-/// A component is deployed that cannot read what the entities wrote: that is seen, and undone by the former one.
+/// A deployed component that cannot read the entities' state is reported, and deploying the former one fixes it.
 fn schema_that_does_not_fit(dir: &Path, source: &Path) {
     let former = dir.join("hello/target/ostraca/hello.wasm");
     let kept = std::fs::read(&former).expect("the component");
@@ -274,7 +274,7 @@ fn until(dir: &Path, args: &[&str], wanted: impl Fn(Option<i32>, &serde_json::Va
     }
 }
 
-/// Events of many shards at once are one line, unless each is asked for.
+/// Events of many shards are grouped into one line, unless each is requested.
 fn many_shards_are_one_line(events: &str, each: &str) {
     let of_shards =
         |line: &&str| line.contains("shard-assigned") || line.contains("hand-off-started");
@@ -283,7 +283,7 @@ fn many_shards_are_one_line(events: &str, each: &str) {
     assert!(events.contains("16 shards assigned (n1 16)"), "{events}");
     let others = |text: &str| text.lines().filter(|line| line.contains("node-joined")).count();
     assert_eq!((others(events), others(each)), (2, 2), "{events}");
-    // Each has the time of a wall clock, as logs have it.
+    // Each event has wall-clock time, like log lines.
     assert!(events.lines().all(|line| line.contains("Z  ") && line.contains("T")), "{events}");
 }
 
@@ -315,7 +315,7 @@ fn a_second_node_joins_drains_dies_and_returns() {
     until(dir, &ask(&["shards"]), shares([8, 8]));
     refused(dir, 2, "unknown-node", &ask(&["drain", "n3"]));
 
-    // Killed: its shards go to the other one, and the cluster is not well until it is back.
+    // After a kill, its shards go to the other node, and the cluster is unhealthy until it is back.
     drop(second);
     until(dir, &ask(&["status"]), |code, status| {
         code == Some(8) && status["problems"][0]["code"] == "node-dead"
@@ -327,7 +327,7 @@ fn a_second_node_joins_drains_dies_and_returns() {
     until(dir, &ask(&["status"]), |code, status| code == Some(0) && status["healthy"] == true);
 
     assert_eq!(second.stop(), Some(0));
-    // Times are a wall clock's: the same whoever is asked, and whatever becomes of cluster time.
+    // Times are wall-clock times: the same from every node, whatever happens to cluster time.
     until(dir, &ask(&["nodes"]), |_, it| {
         let node = &it["nodes"][1];
         let since = node["registered_at"].as_str().is_some_and(|since| since.starts_with("20"));
@@ -367,7 +367,7 @@ fn a_node_made_by_init_runs_until_it_is_stopped() {
         &["ca", "issue", "client", "bob", "--ca", "n1/ca", "--out", "bob"],
     );
     refused(dir, 2, "directory-not-empty", &["init", "n1"]);
-    // The store gone: an empty directory never becomes one by itself (R5).
+    // The store is gone: an empty directory never becomes one by itself (R5).
     std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
     refused(dir, 7, "store-missing", &["run", "--config", "n1/ostraca.toml"]);
     std::fs::create_dir(dir.join("n1/store")).expect("made");

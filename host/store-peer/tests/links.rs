@@ -1,4 +1,4 @@
-//! What becomes of calls when links break, are slow, or are not there.
+//! What happens to calls when links break, are slow, or do not exist.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -27,7 +27,7 @@ fn memory() -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(1, CLUSTER, CLUSTER_NAME))
 }
 
-/// Until it is so.
+/// Waits until the condition holds.
 fn wait(what: &str, is: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !is() {
@@ -158,7 +158,7 @@ fn calls_take_effect_in_the_order_in_which_they_were_made() {
     }
 }
 
-/// A memory store that does not answer when it is told so.
+/// A memory store that does not answer while a test blocks it.
 struct Stubborn {
     store: Arc<MemoryStore>,
     silent: AtomicBool,

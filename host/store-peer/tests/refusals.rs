@@ -1,4 +1,4 @@
-//! What a serving node refuses, and what an asking node refuses to use.
+//! What a serving node refuses, and which stores a client refuses to use.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -61,7 +61,7 @@ fn bad_input_gets_an_error_and_has_no_effect() {
         for rubbish in [&b""[..], &[VERSION], &[VERSION, 3, 0xff, 0xff], &[0; 1000]] {
             assert!(matches!(ask(rubbish), ResponseBody::Refused(_)));
         }
-        // A call of a later release: the link goes on.
+        // A call of a later release: the link stays open.
         assert_eq!(ask(&[VERSION, 14, 1, 2, 3]), ResponseBody::Unsupported { call: 14 });
         refused(ask(&[VERSION + 1, 0]), "version 3");
         refused(ask(&vec![VERSION; 2 << 20]), "exceeds the limit of");
@@ -118,7 +118,7 @@ fn watches_beyond_their_limit_are_lost_until_others_end() {
     }
 }
 
-/// A node that reaches whatever store stands there now.
+/// A node that reaches whichever store is served at the moment.
 struct SwappableStore {
     store: Arc<Mutex<Arc<dyn EntityStore>>>,
     weather: Arc<LinkFaults>,
@@ -160,7 +160,7 @@ fn known(path: Option<PathBuf>) -> Arc<StoreVerifier> {
     StoreVerifier::open(CLUSTER, path).unwrap()
 }
 
-/// What the store says once it says something else than that there is no link.
+/// The store's first error other than that there is no link.
 fn says(store: &PeerEntityStore) -> Result<(), StoreError> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -239,7 +239,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     };
     refused(&old, "rolled back");
     {
-        // The copy goes further by another way.
+        // The copy continues with a different history.
         let forked = SledStore::open(&old, &options).unwrap();
         let claim = claim("a", 1);
         block_on(forked.claim(vec![claim.clone()]));

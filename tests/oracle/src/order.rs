@@ -41,7 +41,7 @@ pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Violation>) {
 struct Session<'a> {
     /// The one with the highest version.
     latest: Option<(u64, &'a Operation)>,
-    /// The same of those that were never given up.
+    /// The one with the highest version among those that were never given up.
     firm: Option<(u64, &'a Operation)>,
     given_up: Vec<(u64, &'a Operation)>,
 }
@@ -60,7 +60,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a query must not read less than. What was given up when it was sent holds nobody.
+    /// The version that a query must at least read. Commands that were given up before it was sent do not count.
     fn before(&self, query: &Operation) -> Option<(u64, &'a Operation)> {
         let held = |(_, it): &&(u64, &Operation)| it.given_up.is_none_or(|at| at < query.sent);
         let given_up = self.given_up.iter().filter(held).copied();
@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
 }
 
 /// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it made.
-/// That a later command ran before a query is no breach: an answer that was lost is read again.
+/// A later command may run before a query: a query whose answer was lost is read again.
 pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Violation>) {
     let mut sessions: BTreeMap<&str, Session<'_>> = BTreeMap::new();
     let mut ordered: Vec<&Operation> = operations.to_vec();

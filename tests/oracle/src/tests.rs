@@ -1,4 +1,4 @@
-//! Each test breaks one promise in a small history and sees the oracle say so.
+//! Each test breaks one promise in a small history, which the oracle must report.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn get(sent: u64, received: u64, version: u64, value: u64) -> Operation {
     operation
 }
 
-/// A command whose sender gave up.
+/// A command whose sender gave up on it.
 fn unknown(session: &str, sequence: u64, by: u64, sent: u64) -> Operation {
     let mut operation = add(sequence, by, sent, sent + 1, 0, 0);
     operation.session = session.into();
@@ -37,7 +37,7 @@ fn of(session: &str, mut operation: Operation) -> Operation {
     operation
 }
 
-/// What is broken, each kind once.
+/// The kinds of violations found, each once.
 fn broken(history: &[Operation], stored: u64) -> BTreeSet<ViolationKind> {
     let end = End { versions: [("counter/a".into(), stored)].into(), ..End::default() };
     let found = check(|_| Counter { value: 0, limit: 1_000 }, history, &end);
@@ -192,7 +192,7 @@ fn an_unknown_application_error_takes_only_a_version() {
 
 #[test]
 fn a_query_does_not_overtake_a_command_of_its_session() {
-    // Both were under way at once, so real time says nothing.
+    // Both were in flight at the same time, so real time does not order them.
     let mut query = get(0, 20, 0, 0);
     query.sequence = 2;
     assert_eq!(
@@ -246,7 +246,7 @@ fn too_many_choices_are_reported() {
     assert!(verdict.violations.is_empty());
 }
 
-/// At each hole at most [`values::MOST`] choices are followed, however many holes and unknown commands there are.
+/// At each hole, at most [`values::MOST`] choices are followed, however many holes and unknown commands there are.
 #[test]
 fn a_long_history_of_holes_is_checked_quickly() {
     let mut history: Vec<_> =
@@ -257,7 +257,7 @@ fn a_long_history_of_holes_is_checked_quickly() {
         check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
     assert_eq!(verdict.not_compared, ["counter/a"]);
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
-    // A version that nothing explains is a finding, not a choice too many.
+    // A version that nothing explains is a violation, not one choice too many.
     let history = [add(1, 2, 0, 10, 2, 7)];
     let verdict =
         check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
@@ -280,7 +280,7 @@ fn runs_that_keep_every_promise_pass() {
         for now in 1..80 {
             let session = format!("s{}", draw(4));
             let (sent, received) = (now * 10 - draw(30).min(now * 10 - 1), now * 10 + draw(30));
-            // Within a session one message is under way at a time.
+            // Within a session, one message is in flight at a time.
             let last = history.iter().filter(|it: &&Operation| it.session == session);
             let sent = last.map(|it| it.received.min(now * 10)).max().unwrap_or(0).max(sent);
             let mut operation = of(&session, add(now, 1 + draw(9), sent, received, 0, 0));

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::{Candidate, Model, Operation, Outcome, Versions, Violation, ViolationKind, name};
 
-/// How many choices are followed at once. Beyond it, commands may be used twice; beyond it again, nothing is compared.
+/// Maximum number of choices that are followed. Beyond it, commands may be used twice; if that exceeds it too,
+/// nothing is compared.
 const MOST: usize = 4_096;
 
 /// A state that the entity may have, and which candidates cannot run any more.
@@ -18,7 +19,7 @@ struct Run<'a, M> {
     candidates: &'a [Candidate<'a>],
     /// Each candidate may run only once: else the choices are too many.
     once: bool,
-    /// There are more choices than are followed.
+    /// There are too many choices to follow.
     too_many: bool,
 }
 
@@ -98,7 +99,7 @@ impl<M: Model> Run<'_, M> {
             return false;
         }
         if next.is_empty() {
-            // Without a choice at all it is said already that nobody may have made this version.
+            // Without any choice, it is already reported that no command can have made this version.
             if self.candidates.iter().any(|candidate| candidate.may_be(version)) {
                 found.push(ViolationKind::Unexplained.because(format!(
                     "no choice of unknown commands explains version {version} and the values before it"

@@ -28,7 +28,7 @@ pub enum ViolationKind {
 }
 
 impl ViolationKind {
-    /// A finding of this kind.
+    /// A violation of this kind.
     pub(crate) fn because(self, text: String) -> Violation {
         Violation { kind: self, text }
     }

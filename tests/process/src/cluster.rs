@@ -289,7 +289,7 @@ impl Cluster {
     }
 }
 
-/// A client that soon notices a dead node.
+/// A client that detects a dead node quickly.
 #[must_use]
 pub fn impatient() -> ConnectOptions {
     let (idle_timeout, keep_alive) = (Duration::from_millis(1_500), Duration::from_millis(300));

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const ENTITIES: usize = 48;
 
-/// A cluster of three with entities on each node.
+/// A cluster of three nodes, with entities on each.
 async fn populated(options: &Options) -> Result<Cluster> {
     let mut cluster = Cluster::start(options).await?;
     let client = cluster.client(0).await?;
@@ -24,7 +24,7 @@ async fn populated(options: &Options) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A command's exit code, its result and its error.
+/// A command's exit code, result and error.
 async fn asked(cluster: &Cluster, node: usize, words: &[&str]) -> Result<(i32, Value, Value)> {
     let output = cluster.command(node, &[words, &["--output", "json"]].concat()).await?;
     let read = |bytes: &[u8]| match bytes.is_empty() {
@@ -42,7 +42,7 @@ fn list(value: &Value) -> Result<&Vec<Value>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_shows_an_entity_from_its_owners_memory() {
-    // A lease that does not lapse while a node sleeps: it is its owner all the time.
+    // A lease that does not lapse while a node is paused, so that it stays the owner.
     let settings = "lease = \"1 min\"\nrenew-interval = \"1 s\"\n".to_owned();
     let options = Options { settings, ..Options::three("any-node") };
     let mut cluster = populated(&options).await.expect("cluster");
@@ -68,7 +68,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
         assert!(code == 0 && none["active"] == false && none["exists"] == false, "{none}");
     }
 
-    // One of them sleeps: it is named, and the rest is shown.
+    // One node is paused: it is named, and the rest is shown.
     cluster.pause(2).expect("paused");
     let (code, all, error) = asked(&cluster, 1, &["entities"]).await.expect("asked");
     assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
@@ -120,7 +120,7 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     assert_eq!((code, &error["error"]["code"]), (2, &"node-live".into()), "{error}");
     let first = incarnation(&mut cluster).await;
 
-    // It sleeps for as long as all of this takes, and knows nothing of it.
+    // It is paused during all of this, and does not notice it.
     cluster.pause(2).expect("paused");
     status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");
     let (code, done, error) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
@@ -133,7 +133,7 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     back.expect("it is back");
     assert!(incarnation(&mut cluster).await > first, "a new incarnation (R7)");
 
-    // The same for one that was killed.
+    // The same for a killed node.
     let second = incarnation(&mut cluster).await;
     cluster.kill_9(2).expect("killed");
     status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");

@@ -37,7 +37,7 @@ impl World {
         Self { home, node, client, session, neighbour }
     }
 
-    /// An entity that did nothing wrong answers, and its command is run.
+    /// Checks that a well-behaved entity answers, and that its command runs.
     async fn neighbour_answers(&self, after: &str) {
         let entity = Entity::new("counter", "neighbour");
         let answer = self.neighbour.command(&entity, "add", "1").await;
@@ -96,7 +96,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
         assert!(text.contains(says), "{entity} {method} does not say {says}: {text}");
         world.neighbour_answers(method).await;
     }
-    // Rubbish as a result is the caller's to judge; a log without end is cut, not an error.
+    // An arbitrary result is valid for the node; an endless log is truncated, which is no error.
     let answer = world.session.call(&rubbish, "bytes", "").await.expect("bytes");
     assert_eq!(answer.body.as_ref(), [0xff, 0xfe, 0x00, b'{', 0xc3]);
     let logged = world.node.log().len();
@@ -105,7 +105,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
     world.neighbour_answers("log").await;
     let more = world.node.log().len() - logged;
     assert!(more < 100 * 400, "{more} bytes were logged, of 400,000");
-    // The one that did all this still behaves when it is asked to, and kept nothing of what failed.
+    // The misbehaving entity still answers a good message, and kept nothing of the failed turns.
     let add = world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
     assert_eq!(add.body, "1");
     for key in ["panicked", "trapped", "fill/0"] {
@@ -119,7 +119,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
 async fn a_full_mailbox_refuses_without_affecting_neighbours() {
     let world = World::start("mailbox", "[limits]\nmailbox = 3\nturn-time = \"5 s\"").await;
     let odd = Entity::new("misbehaving", "odd");
-    // Long enough for all to come, on a machine however busy, and over while the first one runs.
+    // Long enough for all to arrive, even on a busy machine, and over while the first one runs.
     let short = CallOptions { timeout: Duration::from_secs(3), ..CallOptions::default() };
     let busy = world.session.call(&odd, "spin_for_ever", "");
     let calls: Vec<_> = (0..30)
@@ -211,7 +211,7 @@ async fn unauthenticated_clients_are_refused_with_a_reason() {
         dialer.close().await;
         world.neighbour_answers(who).await;
     }
-    // A client of this cluster does not take a stranger for its node either.
+    // A client of this cluster does not accept a foreign node either.
     let theirs = stranger.trust().expect("trust");
     let address = world.node.address;
     let dialer = Dialer::new(Some(&identity), &theirs, address, Limits::default()).expect("dialer");
@@ -226,7 +226,7 @@ fn credentials(world: &World) -> (TrustRoot, Identity) {
     (trust, Identity::from_pem(&profile.certificate, &profile.key).expect("identity"))
 }
 
-/// A connection without any of our protocol on it yet.
+/// A connection on which nothing of the protocol was sent yet.
 async fn bare(world: &World) -> quinn::Connection {
     let (trust, identity) = credentials(world);
     let limits = Limits::default();
@@ -241,7 +241,7 @@ async fn bare(world: &World) -> quinn::Connection {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_the_wire_ends_only_its_own_connection() {
     let world = World::start("garbage", "").await;
-    // Datagrams that are no QUIC, or only look like it.
+    // Datagrams that are not QUIC, or only look like it.
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
     for size in [0, 1, 20, 1_200, 9_000] {
         for first in [0x00, 0x40, 0xc0, 0xff] {
@@ -251,7 +251,7 @@ async fn garbage_on_the_wire_ends_only_its_own_connection() {
         }
     }
     world.neighbour_answers("garbage").await;
-    // What a connection's first stream may begin with is a hello, and nothing else.
+    // A connection's first stream must begin with a hello.
     for (what, bytes, codes) in [
         ("4 GiB announced", &[0xff, 0xff, 0xff, 0xff, 1, 2, 3][..], &["frame-too-large"][..]),
         ("half a frame", &[0, 0, 0, 9, 1, 2][..], &["truncated-frame", "invalid-hello"]),
@@ -268,7 +268,7 @@ async fn garbage_on_the_wire_ends_only_its_own_connection() {
         assert!(codes.contains(&error.code()), "{what}: {error:?}");
         world.neighbour_answers(what).await;
     }
-    // Streams opened and left, each with the beginning of something.
+    // Abandoned streams, each with the beginning of a frame.
     let connection = bare(&world).await;
     let mut left = Vec::new();
     for _ in 0..50 {
@@ -283,7 +283,7 @@ async fn garbage_on_the_wire_ends_only_its_own_connection() {
     world.client.close().await;
 }
 
-/// An envelope whose id is no UTF-8.
+/// An envelope whose id is not UTF-8.
 #[derive(Clone, PartialEq, prost::Message)]
 struct BadEnvelope {
     #[prost(bytes = "bytes", tag = "2")]

@@ -1,4 +1,4 @@
-//! A node that should not start does not, says why by a stable code, and leaves everything as it was.
+//! A node that must not start fails with a stable code, and leaves everything unchanged.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ async fn a_port_or_directory_in_use_is_named_and_stays_in_use() {
     other.set(&format!("listen = \"{}\"", node.address)).expect("set");
     refused(&other, "address-in-use", &node.address.port().to_string());
     adds(&node, &home, 1).await;
-    // The other one was left as it was: elsewhere it starts.
+    // The other node's directory is unchanged: it starts at another address.
     other.set("listen = \"127.0.0.1:0\"").expect("set");
     NodeProcess::start(&other).expect("start").stop().expect("stop");
 }
@@ -71,7 +71,7 @@ async fn a_missing_or_foreign_store_is_refused_by_name() {
     fs::write(home.store(), "a file").expect("write");
     refused(&home, "store", "store");
     fs::remove_file(home.store()).expect("remove");
-    // A place where nothing can be written, for root either.
+    // A directory in which not even root can write.
     std::os::unix::fs::symlink("/proc/self/task", home.store()).expect("link");
     refused(&home, "store", "store");
     fs::remove_file(home.store()).expect("remove");
@@ -127,7 +127,7 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
     second.set("lease = \"10 s\"").expect("set");
     let other = NodeProcess::start(&second).expect("it says the same");
 
-    // Changed for both, and each says in its row which settings it goes by.
+    // Changed for both; each node's row says which settings it uses.
     let profile = first.profile(node.address).expect("profile");
     let client = Client::connect(profile).await.expect("connect");
     let set = vec![ClusterSetting { name: "lease".into(), value: "2 s".into() }];
@@ -151,7 +151,7 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
         .await;
     assert_eq!(refused.expect_err("it is fixed").code(), "invalid-cluster-setting");
     client.close().await;
-    // What it goes by now is not what its file says.
+    // The settings that it uses now differ from its file.
     other.stop().expect("stop");
     let (_, said) = refused_start(&second.config()).expect("it ends");
     assert!(

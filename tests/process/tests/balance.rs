@@ -1,4 +1,4 @@
-//! Shards are spread evenly after each join and leave, and no more of them move than must.
+//! Shards are spread evenly after each join and leave, with no more moves than necessary.
 
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{ALL, NO_STORE, Options, View};
@@ -26,7 +26,7 @@ async fn a_join_or_leave_moves_no_more_shards_than_necessary() {
         assert!(moved <= most, "{moved} moved when the {}th node joined: {after}", nodes + 1);
         before = after;
     }
-    // One leaves in good order, one dies.
+    // One node leaves gracefully, one dies.
     for (node, dies) in [(4, false), (3, true)] {
         let name = cluster.name(node);
         let owned = before.owned_by(&name);
@@ -40,7 +40,7 @@ async fn a_join_or_leave_moves_no_more_shards_than_necessary() {
     cluster.stop().expect("stop");
 }
 
-/// The manager goes by its own strategy; a dry run by that of the node which is asked.
+/// The manager uses its own strategy; a dry run uses that of the queried node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dry_run_lists_the_moves_and_makes_none() {
     let options = Options {

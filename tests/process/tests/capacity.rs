@@ -1,4 +1,4 @@
-//! Many more entities than may live at once: all answer, and memory stays bounded.
+//! Many more entities than may have an instance at once: all answer, and memory stays bounded.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ async fn fifty_thousand_entities_share_a_thousand_instances() {
     }
     println!("resident after each {} entities: {resident:?} MiB", ENTITIES / parts);
     assert!(resident.iter().all(|mib| *mib < RESIDENT_MIB), "{resident:?} MiB");
-    // The first of them were asleep for long.
+    // The first of them have been asleep for long.
     for n in (0..ENTITIES).step_by(1_000) {
         let entity = Entity::new("counter", format!("{n}"));
         let answer = sessions[0].query(&entity, "get", "").await.expect("answer");

@@ -1,4 +1,4 @@
-//! Cuts of the network between nodes, both ways and one way, and their healing.
+//! Network cuts between nodes, in both directions or one, and recovery from them.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn hit(scene: &AttackRun, ways: &[(Endpoint, Endpoint)], before: &[u64]) -> Faul
     })
 }
 
-/// Cuts these ways, for as long as `last` takes.
+/// Cuts these directions while `last` runs.
 async fn cut(
     scene: &mut AttackRun,
     ways: &[(Endpoint, Endpoint)],
@@ -44,7 +44,7 @@ async fn cut(
     Ok(hit(scene, ways, &before))
 }
 
-/// Until the node is known to be dead: others own what it owned.
+/// Waits until the node is dead and others own its shards.
 async fn until_others_own(scene: &mut AttackRun, name: &str) -> Result<()> {
     scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
 }
@@ -73,10 +73,10 @@ async fn a_one_way_cut_from_the_store_acts_like_a_full_cut() {
     cuts.await.expect("rounds");
 }
 
-/// More than usually, since only what passes between these two is in doubt.
+/// More load than usual, since only messages between these two nodes are in doubt.
 const MUCH: LoadSize = LoadSize { sessions: 24, in_flight: 24, ..LoadSize::USUAL };
 
-/// Two nodes that both renew their leases, and do not hear each other: nobody is dead, messages wait.
+/// Two nodes that both renew their leases but cannot reach each other: neither is dead, and messages wait.
 async fn some_seconds(_: &mut AttackRun) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(())
@@ -138,7 +138,7 @@ async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
             until_others_own(scene, &name).await
         });
         let fell = fell.await?;
-        // What could not be sent was written: a new incarnation, through the store alone.
+        // What it could not send, it wrote to the store: a new incarnation.
         let other = |view: &View| view.is_alive(&name) && incarnation(view) != before;
         scene.cluster.wait("the host has a new incarnation", other).await?;
         scene.request_drain(&name, true).await?;
@@ -152,7 +152,7 @@ async fn a_manager_cut_off_from_all_hosts_is_replaced() {
     // Only the second and the third may manage; a drain of the fourth needs a manager that hears what it stopped.
     let roles = ["store,gateway", "manager,gateway", "manager,gateway", "host,gateway", "host"];
     let mut scene = AttackRun::set(&Options::new("cut-leader", &roles)).await.expect("cluster");
-    // Nobody needs the manager to send messages.
+    // Messages do not need the manager.
     scene.least = 0;
     let cuts = scene.rounds("the manager cut off from the hosts", async |scene| {
         let view = scene.cluster.wait_settled().await?;

@@ -18,9 +18,9 @@ const STORE: usize = 0;
 /// The nodes that take part.
 struct Parts {
     manager: usize,
-    /// Is drained.
+    /// The node that is drained.
     owner: usize,
-    /// Gets its shards.
+    /// The node that gets its shards.
     heir: usize,
 }
 
@@ -37,14 +37,14 @@ fn options(name: &str) -> Options {
     Options::new(name, &roles)
 }
 
-/// What makes a step last, and how it is known that it is being passed.
+/// How a step is prolonged, and how a test sees that it is in progress.
 struct Step {
     name: &'static str,
     /// Done before the drain.
     prepare: fn(&AttackRun, &Parts),
     /// Seen by the store's node: its view before and now, the owner and the heir.
     passed: fn(&View, &View, &str, &str) -> bool,
-    /// Waited for then: what the step needs that no row tells.
+    /// Waited for then: a condition of the step that no row shows.
     then: Duration,
 }
 
@@ -75,7 +75,7 @@ async fn killed_in(step: Step) {
         let still = (step.passed)(&view, &still, &name, &heir);
         scene.cluster.network().heal();
         if victim == parts.heir {
-            // The only one that the shards could go to.
+            // The only node that the shards could go to.
             scene.cluster.start_node(victim)?;
         }
         // It goes on without the dead: the drain is done, or the drained one is dead and owns nothing.
@@ -95,7 +95,7 @@ async fn killed_in(step: Step) {
     rounds.await.expect("rounds");
 }
 
-/// Looks at the store's node until it shows what is looked for, for some seconds.
+/// Polls the store's node for some seconds, until the condition holds.
 async fn seen(scene: &mut AttackRun, found: impl Fn(&View) -> bool) -> Result<bool> {
     for _ in 0..200 {
         if found(&scene.cluster.view_of(STORE).await?) {

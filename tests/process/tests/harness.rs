@@ -1,4 +1,4 @@
-//! The harness itself: its load goes through a kill, and its judgement sees what it should see.
+//! Tests the harness itself: its load survives a kill, and its checks detect violations.
 
 use ostraca_client::{Client, Entity};
 use ostraca_process_tests::attack::{Load, LoadSize, judge};

@@ -49,7 +49,7 @@ impl World {
     }
 }
 
-/// Processes that a process has started and that have not ended.
+/// The running child processes of a process.
 fn children(pid: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the node runs");
     let of = |task: std::io::Result<std::fs::DirEntry>| {
@@ -59,7 +59,7 @@ fn children(pid: u32) -> usize {
     tasks.filter_map(of).sum()
 }
 
-/// The most memory that a process has had at once, in KiB.
+/// The peak memory of a process in KiB.
 fn peak_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the node runs");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
@@ -96,7 +96,7 @@ async fn a_long_compilation_delays_nobody_and_ends_with_its_client() {
     world.neighbour_answers("a compilation began").await;
     deploy_guest(&world.client, "misbehaving", "").await.expect("another deploy goes on");
     assert!(!attack.is_finished(), "it is still compiled");
-    // The client goes: nobody waits for the compiler any more.
+    // The client disconnects: no one waits for the compiler any more.
     attack.abort();
     while children(world.node.pid()) > 0 {
         assert!(Instant::now() < until, "the compiler goes on for nobody");
@@ -189,11 +189,11 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
     let session = world.client.session();
     let short = CallOptions { timeout: Duration::from_secs(2), ..CallOptions::default() };
     for _ in 0..5 {
-        // Asks to be dropped before its first message.
+        // Calls `passivate` before its first message.
         let entity = Entity::new("misbehaving", "passivate-start");
         let add = session.send(&entity, "add", "{\"key\":\"k\",\"by\":1}", &short);
         world.neighbour_answers("a start that asks to be dropped").await;
-        // Whatever becomes of it, it ends.
+        // Whatever the outcome, it ends.
         let _ = add.await;
     }
     world.neighbour_answers("a start that asks to be dropped").await;

@@ -14,7 +14,7 @@ use time::{Duration, OffsetDateTime};
 
 const SHARDS: u32 = 24;
 
-/// A cluster of one, and the home of a second that has not started.
+/// A cluster of one node, and the directory of a second that has not started.
 async fn start(name: &str) -> Cluster {
     let roles = ["store,manager,host,gateway", "manager,host,gateway"];
     let options = Options { at_once: 1, shards: SHARDS, ..Options::new(name, &roles) };
@@ -23,7 +23,7 @@ async fn start(name: &str) -> Cluster {
     cluster
 }
 
-/// The second cannot start, and says these.
+/// Checks that the second node cannot start, and that its error has these texts.
 fn refused(cluster: &Cluster, says: &[&str]) {
     let (code, said) = refused_start(&cluster.home(1).config()).expect("it ends");
     assert_ne!(code, 0, "{said}");
@@ -39,7 +39,7 @@ async fn a_shard_count_mismatch_is_refused_with_both_values() {
     home.set("[cluster]\nshards = 77").expect("set");
     refused(&cluster, &["77", "24"]);
     cluster.home(1).set(&format!("[cluster]\nshards = {SHARDS}")).expect("set");
-    // What fits joins.
+    // A matching node joins.
     cluster.start_node(1).expect("start");
     let both = cluster.wait("both are there", |view| view.hosts().len() == 2).await;
     both.expect("joined");
@@ -67,7 +67,7 @@ async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     cluster.stop().expect("stop");
 }
 
-/// Says hello to a node as another node, and with which code and reason it was refused.
+/// Sends a hello to a node as another node, and returns the code and reason of the refusal.
 async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String, String) {
     let home = cluster.home(1);
     let identity = Identity::load(&home.dir().join("node.pem"), &home.dir().join("node.key"));

@@ -44,7 +44,7 @@ async fn sender(
     loop {
         while calls.len() < IN_FLIGHT && !end.load(Ordering::SeqCst) {
             let entity = Entity::new("counter", format!("{}", rng.random_range(0..ENTITIES)));
-            // Who reads does so in each session, and in sessions of its own.
+            // Queries are sent in each session, and in separate sessions.
             let reads = kind == MessageKind::Query || rng.random_ratio(3, 10);
             let (kind, method, arguments) = if reads {
                 (MessageKind::Query, "get", json!({}))
@@ -92,7 +92,7 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
     }
     let mut doubts = Vec::new();
     for round in 0..rounds {
-        // The load is back before the next kill: each round finds the node at work.
+        // The load has resumed before the next kill, so that each round hits a working node.
         let seen = under_way.done();
         for _ in 0..6_000 {
             if under_way.done() > seen + 200 {
@@ -115,7 +115,7 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
         sender.expect("sender");
     }
 
-    // A new session reads what there is.
+    // A new session reads the final values.
     let session = client.session();
     let mut acknowledged: BTreeMap<String, u64> = BTreeMap::new();
     let operations = recorder.operations();

@@ -1,4 +1,4 @@
-//! Leases have a thread and connections of their own: no load of guests or messages holds a renewal up (R8).
+//! Leases have a thread and connections of their own: no load of guests or messages delays a renewal (R8).
 #![allow(clippy::print_stdout, reason = "the test prints what its load was like")]
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn keep(
         while !load.end.load(Ordering::Relaxed) {
             let calls = (0..4).map(|_| session.send(&entity, method, body.clone(), &options));
             for answer in futures::future::join_all(calls).await {
-                // How each ends does not matter here: what they cost does.
+                // Their outcomes do not matter here, only their cost.
                 match answer {
                     Ok(answer) => {
                         let bytes = (body.len() + answer.body.len()) as u64;

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use ostraca_process_tests::attack::{AttackRun, FaultTiming};
 use ostraca_process_tests::cluster::Options;
 
-/// More than two leases.
+/// Longer than two leases.
 const AWAY: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn without_a_manager_messages_flow_between_all_nodes() {
     let roles = ["store,host,gateway", "manager", "host,gateway", "host,gateway"];
     let mut scene = AttackRun::set(&Options::new("manager-away", &roles)).await.expect("cluster");
-    // The manager's node takes no messages: none need be in doubt.
+    // The manager's node accepts no messages, so none need be in doubt.
     scene.least = 0;
     scene.size.pace = Duration::from_millis(4);
     let rounds = scene.rounds("the manager away", async |scene| {

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 const SHARDS: u32 = 200;
 const CHANGES: usize = 3;
 
-/// A row is a version byte and its value.
+/// A row is a format byte and its value.
 fn read<T: DeserializeOwned>(value: &[u8]) -> T {
     postcard::from_bytes(value.get(1..).expect("a version")).expect("a row")
 }

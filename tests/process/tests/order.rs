@@ -17,7 +17,7 @@ const MESSAGES: u64 = 10_000;
 const IN_FLIGHT: usize = 256;
 const BREAKS: u64 = 10;
 
-/// A client that soon notices a dead connection.
+/// A client that detects a dead connection quickly.
 fn impatient() -> ConnectOptions {
     let (idle_timeout, keep_alive) = (Duration::from_millis(800), Duration::from_millis(200));
     let limits = Limits {
@@ -46,7 +46,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
             }
             network.around(0, Rule::CUT);
             tokio::time::sleep(Duration::from_millis(1_000)).await;
-            // New ports: the old connection is dead, and nothing has told either side.
+            // New ports: the old connection is dead, and neither side knows it.
             network.forget(0);
             network.heal();
         }
@@ -79,7 +79,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
     let network = breaker.await.expect("breaker");
     assert!(network.total().cut >= BREAKS, "every darkness swallowed something");
     let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
-    // An answer that was lost may be gone when it is asked for again: a command has run since.
+    // A lost answer may no longer be kept when the query is repeated, since a command has run in between.
     assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     client.close().await;

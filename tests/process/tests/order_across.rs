@@ -91,7 +91,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
         false => MESSAGES.min((moved.load(Ordering::SeqCst) + 2) * PART),
     };
     for expected in 1..=MESSAGES {
-        // All that may be sent is answered, and a move is under way.
+        // Everything that may be sent is answered, and a move is in progress.
         while calls.is_empty() && sent >= allowed() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -118,7 +118,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
     assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     assert!(gateways.windows(2).all(|two| two[0] != two[1]), "{gateways:?}");
     let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
-    // An answer that was lost may be gone when it is asked for again: a command has run since.
+    // A lost answer may no longer be kept when the query is repeated, since a command has run in between.
     assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     drop((session, reader));

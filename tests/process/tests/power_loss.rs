@@ -26,7 +26,7 @@ const CUTS: usize = 200;
 const COMMANDS: u64 = 12_000;
 const ENTITIES: u64 = 50;
 const IN_FLIGHT: usize = 32;
-/// Few, so that a store is small and 200 of them are quickly written.
+/// Few, so that a store is small and 200 copies are written quickly.
 const SHARDS: u32 = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,7 +99,7 @@ fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
     acknowledged
 }
 
-/// The check itself, checked: on a disk that forgets its syncs under load, turns are missing.
+/// Tests the check itself: on a disk that ignores syncs under load, turns are missing.
 async fn forgetful_disks_are_caught(
     home: &NodeDir,
     disk: &SimulatedDisk<'_>,

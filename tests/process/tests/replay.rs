@@ -1,4 +1,4 @@
-//! The node decides nothing by itself: what it recorded, replayed through the core, gives the same actions.
+//! Only the core decides: replaying a node's recording through the core gives the same actions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

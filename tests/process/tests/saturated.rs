@@ -1,4 +1,4 @@
-//! A store on a slow disk that every kind of work keeps busy: no lease is lost, since rows go before commits.
+//! A store on a slow disk that is busy with every kind of work: no lease is lost, since rows go before commits.
 #![allow(clippy::print_stdout, reason = "the test prints what its load was like")]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const LEASE_MS: u64 = 3_000;
 /// Added to each sync of the store.
 const SLOW: Duration = Duration::from_millis(35);
 
-/// Messages that were answered, and those that were not.
+/// Counts of messages with and without an answer.
 #[derive(Default)]
 struct Load {
     end: AtomicBool,

@@ -11,7 +11,7 @@ use ostraca_process_tests::proxy::{Endpoint, Rule};
 
 const STORE: usize = 0;
 
-/// Three hosts; the manager is apart from them.
+/// Three hosts, and a separate manager.
 fn options(name: &str) -> Options {
     let host = "host,gateway";
     Options::new(name, &["store,gateway", "manager,gateway", host, host, host])
@@ -27,7 +27,7 @@ fn slow(scene: &AttackRun, node: usize) {
 async fn tells(scene: &mut AttackRun, node: usize, code: &str, within: Duration) -> Result<bool> {
     let until = Instant::now() + within;
     while Instant::now() < until {
-        // One that is late is asked again.
+        // A late answer is requested again.
         if let Ok(status) = scene.cluster.watcher(node).await?.status().await
             && status.problems.iter().any(|problem| problem.code == code)
         {
@@ -70,11 +70,11 @@ async fn a_node_drained_while_it_claims_ends_up_without_shards() {
         slow(scene, new);
         scene.inject(|cluster, _| cluster.kill_9(old)).await?;
         let given = |view: &View| view.owned_by(&to) > before.owned_by(&to);
-        // It may be on probation for what it gave up in an earlier round.
+        // It may be on probation for shards that it released in an earlier round.
         scene.cluster.wait_for(PROBATION, "it is given shards", given).await?;
         let began = Instant::now();
         ask(&scene.clients[STORE], &to, false).await?;
-        // No claim is quicker than the way there and back.
+        // No claim is faster than a round trip.
         let inside = began.elapsed() < Duration::from_millis(700);
         scene.cluster.start_node(old)?;
         scene.cluster.wait("it owns nothing", |view| view.owned_by(&to) == 0).await?;
@@ -124,7 +124,7 @@ async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
         let most = after.shards.iter().map(raised).max().unwrap_or(0);
         let bound = bound(struck.elapsed());
         ensure!(most <= bound, "an epoch was raised by {most}, and not {bound}:\n{after}");
-        // It has some that it had not, or had some and gave them up: those moved twice.
+        // It has some that it did not have before, or had some and released them: those moved twice.
         let keeps = after.owned_by(&to) > before.owned_by(&to);
         let gave_up = after.shards.iter().any(|it| raised(it) >= 2);
         Ok(if keeps || gave_up {

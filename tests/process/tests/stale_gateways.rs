@@ -1,4 +1,4 @@
-//! Gateways that are behind: one passes an old message on, one cannot reach its cluster (R17).
+//! Stale gateways: one forwards an old message, one cannot reach its cluster (R17).
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
     let short = say(Duration::from_millis(300));
     let lost = session.send(&entity, "add", "{\"by\":1}", &short).await.expect_err("nobody reads");
     let CallError::Unknown { id, .. } = lost else { panic!("{lost:?}") };
-    // It is sent again through the other gateway, and its session is forgotten.
+    // The message is resent through the other gateway, and its session is forgotten.
     let again = Say { resend: Some(id), ..say(Duration::from_secs(60)) };
     let other = near.session_with_id(id.session, id.sequence + 1);
     other.send(&entity, "add", "{\"by\":1}", &again).await.expect("it runs");

@@ -79,7 +79,7 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
     let status = client.status().await.expect("the node still answers");
     let codes: Vec<_> = status.problems.iter().map(|problem| problem.code.as_str()).collect();
     assert!(codes.contains(&"store-stopped"), "status says so: {:?}", status.problems);
-    // A disk that has come back does not bring the store back: what it holds is not known.
+    // The store stays stopped after the disk has recovered, since the disk's contents are unknown.
     preload.fail_syncs(false).expect("trigger");
     let ended = session.send(&entity, "add", "{\"by\":1}", &short).await;
     assert!(
@@ -101,7 +101,7 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
             assert_eq!(answer.body, expected.to_string());
         }
     }
-    // The one that was sent after the others.
+    // The command that was sent after the others.
     let held = session.query(&entity, "get", "").await.expect("query").body;
     let held: u64 = String::from_utf8_lossy(&held).parse().expect("number");
     assert!(held == expected || held == expected + 1, "{held} for {expected} acknowledged");

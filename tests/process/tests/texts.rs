@@ -35,7 +35,7 @@ async fn a_real_node_refuses_with_the_golden_texts() {
     assert!(node.stop().expect("stop").success());
 }
 
-/// What differs from run to run, and what stands for it.
+/// What differs from run to run, with its replacement.
 fn masked(text: &str) -> String {
     let masks = [
         (r"\d+-[0-9a-f]{16}", "INCARNATION"),
@@ -64,7 +64,7 @@ fn masked(text: &str) -> String {
     masks.iter().fold(text.to_owned(), mask)
 }
 
-/// A command, its exit code, and which of its lines count.
+/// A command, its exit code, and the lines to compare.
 struct Shown {
     name: &'static str,
     exit: i32,
@@ -77,7 +77,7 @@ fn shown(name: &'static str, exit: i32, words: &str) -> Shown {
     Shown { name, exit, words, lines: |_| true }
 }
 
-/// Holds what a node shows against the golden text of that name, with what differs masked.
+/// Compares a node's output with the golden text of that name, with variable parts masked.
 async fn hold(cluster: &Cluster, it: &Shown) {
     let words: Vec<&str> = it.words.iter().map(String::as_str).collect();
     let output = cluster.command(0, &words).await.expect("it runs");
@@ -131,7 +131,7 @@ async fn entity_of(cluster: &mut Cluster, node: &str) -> String {
 async fn a_real_cluster_is_shown_in_the_golden_texts() {
     let options = Options {
         proxied: false,
-        // Long enough for questions to a node that does not answer and lives.
+        // Long enough for requests to a live node that does not answer.
         settings: "lease = \"10 s\"".into(),
         ..Options::new("texts", &[ALL, "host,gateway", "host,gateway"])
     };

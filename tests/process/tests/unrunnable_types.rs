@@ -1,4 +1,4 @@
-//! A host that cannot compile what is deployed has no shards while another can (R24).
+//! A host that cannot compile a deployed type has no shards while another can (R24).
 
 use anyhow::Result;
 use ostraca_client::Entity;
@@ -6,7 +6,7 @@ use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::node_dir::deploy_example;
 
-/// Too little to compile anything in.
+/// Too little memory to compile anything.
 const NO_ROOM: &str = "[compiler]\nmax-memory = \"1 MiB\"";
 
 /// Whether a node's status names this problem.
@@ -22,7 +22,7 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
     cluster.home(2).set(NO_ROOM).expect("settings");
     cluster.start_node(2).expect("start");
     let name = cluster.name(2);
-    // It can run all that is deployed, which is nothing.
+    // It can run everything that is deployed, which is nothing.
     let shares = |view: &View| view.owned_by(&name) > 0 && view.settled(24);
     cluster.wait("it owns shards", shares).await.expect("its share");
 
@@ -39,7 +39,7 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
         session.command(&entity, "add", "1").await.expect("an answer of another host");
     }
 
-    // Once it can compile, it takes its share again.
+    // Once it can compile, it gets its share again.
     cluster.term(2).expect("term");
     cluster.home(2).set("[compiler]\nmax-memory = \"1 GiB\"").expect("settings");
     cluster.start_node(2).expect("start");

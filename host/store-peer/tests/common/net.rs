@@ -1,4 +1,4 @@
-//! Links within one process. They break at random places, from a seed, or where a test says so.
+//! Links within one process. They break at random points, chosen by a seed, or where a test says so.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,17 +14,17 @@ use tokio_util::sync::CancellationToken;
 /// The serving end of a link.
 pub(crate) type Serve = Box<dyn FnMut(&[u8]) -> BoxFuture<'static, Bytes> + Send>;
 
-/// What breaks, and how often.
+/// Which faults the links have, and how often.
 #[derive(Default)]
 pub(crate) struct LinkFaults {
-    /// One call in so many breaks its link; 0: none.
+    /// One in this many calls breaks its link; 0: none.
     pub(crate) breaks: AtomicU64,
     random: AtomicU64,
     pub(crate) links: AtomicUsize,
     pub(crate) broken: AtomicUsize,
-    /// There is no way to the store.
+    /// Whether the store is unreachable.
     pub(crate) cut: AtomicBool,
-    /// Calls are taken and lie on the wire.
+    /// Whether calls are held in transit.
     pub(crate) held: AtomicBool,
     /// The requests in transit, each with its link.
     wire: Mutex<Vec<(Arc<Mutex<Serve>>, Bytes)>>,
@@ -69,7 +69,7 @@ impl LinkFaults {
     }
 }
 
-/// Makes links to what `serve` makes.
+/// Makes links to the servers that `serve` makes.
 pub(crate) struct Net<F> {
     pub(crate) serve: F,
     pub(crate) weather: Arc<LinkFaults>,
@@ -116,13 +116,13 @@ impl Channel for InProcess {
         }
         let weather = &self.weather;
         let breaks = weather.breaks.load(Ordering::Relaxed);
-        // A link that is never made shows nothing.
+        // A link must be established before it can show anything.
         let hello = body.get(1) == Some(&0);
         if breaks > 0 && !hello && weather.below(breaks) == 0 {
             match weather.below(3) {
                 0 => return self.lost(),
                 1 => {
-                    // Later, from a link that was given up.
+                    // The call arrives later, from an abandoned link.
                     let (serve, late) = (self.serve.clone(), weather.below(20));
                     self.runtime.spawn(async move {
                         tokio::time::sleep(std::time::Duration::from_millis(late)).await;

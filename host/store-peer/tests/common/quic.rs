@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use super::net::LinkFaults;
 use super::remote::{Remote, quick, runtime};
 
-/// Clients find nothing here.
+/// Clients are not served here.
 struct NoClients;
 
 impl Service for NoClients {
@@ -65,7 +65,7 @@ impl PeerService for Streams {
     ) -> BoxFuture<'static, ()> {
         let stores = self.stores.clone();
         async move {
-            // How a stream ended is the other side's to tell.
+            // The other side sees how the stream ended.
             let _ = match (stores, kind) {
                 (Some((entity, _)), StreamKind::EntityStore) => {
                     serve_entity(&entity, reader, writer, &peer).await
@@ -160,7 +160,7 @@ pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: 
     let weathers = [weather.clone(), control];
     let remote = Remote::reach(entities, rows, quick(), runtime, weathers, backend.clone());
     if breaking {
-        // A first link that is not made is nobody's to make again.
+        // Nothing retries a first link that fails.
         remote.spawn(async move {
             // Long enough now and then for the largest call, on a machine however slow: the longest time of each round
             // is twice that of the one before.

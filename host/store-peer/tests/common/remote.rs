@@ -131,7 +131,7 @@ impl Remote {
 }
 
 impl Drop for Remote {
-    /// Nothing of the backend is in use after it.
+    /// Waits until nothing uses the backend any more.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! What a node does about links that break, as a store: so the suite, which expects every answer, runs over them.
+//! Retries as a node does when links break, so that the suite, which expects every answer, runs over them.
 //!
 //! An unknown commit is settled as the contract says (R3): the shard is claimed again under the next number, then the
 //! head says whether the turn took effect; if not, it never will, and may be asked for again. The suite's
@@ -24,11 +24,11 @@ use ostraca_store::{
 };
 
 const ROOM: u32 = 20;
-/// How long an answer may take, whatever breaks.
+/// Timeout of an answer, whatever breaks.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MARK: &[u8] = b"\0mark";
 
-/// How often each of the suite's claims was made again.
+/// How often each of the suite's claims was repeated.
 pub(crate) type Numbers = Arc<Mutex<HashMap<Claim, u64>>>;
 
 type Job<S> = Box<dyn FnOnce(&Worker<S>) + Send>;
@@ -50,7 +50,7 @@ impl<S: EntityStore + ClusterStore> RetryingStore<S> {
         Self::again(remote, Numbers::default())
     }
 
-    /// With the claim numbers of its former incarnation.
+    /// Continues with the claim numbers of an earlier store.
     pub(crate) fn again(remote: S, numbers: Numbers) -> Self {
         let remote = Arc::new(remote);
         let (jobs, queue) = mpsc::channel::<Job<S>>();
@@ -59,7 +59,7 @@ impl<S: EntityStore + ClusterStore> RetryingStore<S> {
         Self { remote, jobs: Some(jobs), thread: Some(thread) }
     }
 
-    /// What is behind it, after all that was asked is done.
+    /// The wrapped store, once all calls have completed.
     pub(crate) fn into_inner(self) -> S {
         let remote = self.remote.clone();
         drop(self);
@@ -85,7 +85,7 @@ impl<S> Drop for RetryingStore<S> {
     }
 }
 
-/// Until there is an answer.
+/// Repeats a call until there is an answer.
 fn again<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -181,7 +181,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
         let value =
             cas.value.map(|value| if value.len() > 100 { value } else { marked(mark, &value) });
         let cas = CompareAndSet { value, ..cas };
-        // Where the row was not as expected, a call in doubt has changed nothing: nobody else changes rows meanwhile.
+        // If the row was not as expected, a call in doubt has changed nothing: no one else changes rows meanwhile.
         let before = again(|| sure(block_on(self.remote.get(&cas.key))));
         let expected = before.is_ok_and(|row| row.map(|row| row.revision) == cas.expected);
         let mut in_doubt = false;
@@ -315,7 +315,7 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
                 match self.watch.next().await {
                     RowEvent::ResyncRequired if self.lost < 20 => {
                         self.lost += 1;
-                        // With a link: a loss for want of one says nothing.
+                        // With a link: a watch lost without one proves nothing.
                         let until = Instant::now() + TIMEOUT;
                         while sure(self.remote.get("any").await).is_none() {
                             assert!(Instant::now() < until, "no link for {TIMEOUT:?}");

@@ -1,4 +1,4 @@
-//! What a batch writes, looks up and leaves behind, one batch at a time.
+//! What a batch writes, reads and leaves behind, one batch at a time.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -22,7 +22,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// With a claim that stands.
+    /// With a current claim.
     fn new() -> Self {
         let db = sled::Config::new().temporary(true).flush_every_ms(None).open().unwrap();
         let mut bench = Self { judge: judge(&db, 0), db, from: 0 };
@@ -31,7 +31,7 @@ impl Bench {
         bench
     }
 
-    /// Judges a turn of the entity `a`, which must be written.
+    /// Evaluates a turn of the entity `a`, which must be written.
     fn turn(&mut self, writes: Vec<RecordWrite>, lanes: Vec<Lane>) {
         let mut next = turn(&claim(), "a", self.from);
         next.writes = writes;
@@ -46,7 +46,7 @@ impl Bench {
         self.db.apply_batch(judged.batch).unwrap();
     }
 
-    /// Forgets what only memory has.
+    /// Drops the state that is only in memory.
     fn restart(&mut self) {
         self.judge = judge(&self.db, self.judge.sequence);
     }
@@ -182,7 +182,7 @@ fn records_without_fragments_are_not_looked_up() {
     bench.turn(writes(), vec![]);
     assert!(bench.judge.record_fragments.is_empty(), "nor remembered for the rest of the batch");
     bench.end();
-    // They would have been found.
+    // They would have been detected.
     bench.restart();
     plant(&bench.db);
     let mut next = turn(&claim(), "a", bench.from);

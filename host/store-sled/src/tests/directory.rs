@@ -139,7 +139,7 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
     drop(open(&store_dir).expect("openings without the witness are no fork"));
     copy(&store_dir, &copied);
 
-    // The store goes on, and the witness sees it; the copy did not.
+    // The store continues, and the witness records it; the copy does not have that.
     let store = blind(&store_dir);
     drop(store);
     let store = open(&store_dir).unwrap();
@@ -148,7 +148,7 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
     drop(store);
     assert!(matches!(open(&copied), Err(OpenError::RolledBack { .. })));
 
-    // The copy goes further than the store, by another way.
+    // The copy continues further than the store, with a different history.
     let forked = blind(&copied);
     for from in 0..9 {
         assert_eq!(

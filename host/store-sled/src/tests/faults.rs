@@ -23,7 +23,7 @@ use crate::disk::{Disk, RealDisk};
 use crate::open::open_on;
 use crate::{Options, SledStore};
 
-/// Each sync says that it began, and waits to be told how to end.
+/// Each sync reports that it began, and waits for the result that a test chooses.
 #[derive(Debug)]
 struct Gated {
     began: Mutex<Sender<()>>,
@@ -138,7 +138,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
     ends.send(true).unwrap();
     let claim = claimed(&store);
     begins.recv().unwrap();
-    // While this one is under way the next batch gathers.
+    // While this sync runs, the next batch gathers.
     let first = store.commit(vec![turn(&claim, "a", 0)]);
     begins.recv().unwrap();
     let committing = store.commit(vec![turn(&claim, "a", 1)]);

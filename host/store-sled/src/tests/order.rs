@@ -23,7 +23,7 @@ fn renewal(number: u64) -> CompareAndSet {
     CompareAndSet { key: format!("lease-{number}"), expected: None, value: Some("renewed".into()) }
 }
 
-/// Lets batches be written until the call is answered; gives how many.
+/// Lets batches be written until the call is answered, and returns their number.
 fn batches<T>(
     call: StoreFuture<T>,
     begins: &std::sync::mpsc::Receiver<()>,
