@@ -1,6 +1,6 @@
-//! The commands about a cluster in states that a real one has for moments only, shown by a node that says what the test
-//! wants. `tests/process/tests/texts.rs` has what real nodes show and refuse. `BLESS=1 cargo test -p ostraca --test cluster`
-//! writes the texts anew, to be read before they are committed.
+//! The commands about a cluster in states that a real one has only for moments, shown by a node that answers as the test
+//! defines. `tests/process/tests/texts.rs` has what real nodes show and refuse. `BLESS=1 cargo test -p ostraca --test cluster`
+//! rewrites the texts; read them before you commit them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the command line promises whatever the cluster does, with nodes in processes of their own where one is needed.
+//! Guarantees of the command line whatever the cluster does, with nodes in separate processes where one is needed.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;

@@ -1,5 +1,5 @@
-//! What people read when an input file is wrong, held against texts in `golden/`: each `NAME.toml` has its `NAME.txt`.
-//! `BLESS=1 cargo test -p ostraca --test golden` writes them anew, to be read before they are committed.
+//! The errors for invalid input files, compared with texts in `golden/`: each `NAME.toml` has its `NAME.txt`.
+//! `BLESS=1 cargo test -p ostraca --test golden` rewrites them; read them before you commit them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! What a newcomer does: a project made, built, deployed to a development node, and answering; then everything that
-//! can come of a message. One test, since the first build takes about a minute.
+//! What a newcomer does: creates a project, builds it, deploys it to a development node and sends messages; then every
+//! possible outcome of a message. One test, since the first build takes about a minute.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -79,8 +79,8 @@ impl Acknowledged {
     }
 }
 
-/// Every hole needs a candidate of its own. To give each, in order, to the candidate that ends first is as good as any
-/// other way, and keeps each session's order.
+/// Every hole needs a candidate of its own. Assigning each hole, in order, to the candidate whose range ends first is
+/// optimal, and keeps each session's order.
 pub(crate) fn explain(holes: &[u64], candidates: &[Candidate<'_>], found: &mut Vec<Violation>) {
     let mut by_start: Vec<&Candidate<'_>> = candidates.iter().collect();
     by_start.sort_by_key(|candidate| candidate.first);

@@ -1,14 +1,14 @@
 //! Attacks: faults under load, each one injected within the step that it is meant for.
 //!
-//! A round runs a load of its own (fresh sessions and entities, through every gateway), lets the attack
-//! look for its step and strike there, heals everything, waits until every shard is served again, ends the
-//! load, and judges: every command has a final outcome, the oracle finds no breach in the history, every
-//! entity holds what was acknowledged. A round counts only if the fault fell inside its step while enough commands
-//! were in doubt: sent before the strike, and without an answer after it. One that does not count is
-//! repeated, a bounded number of times; it is judged all the same.
+//! A round runs its own load (new sessions and entities, through every gateway), lets the attack wait for its
+//! step and inject the fault there, heals everything, waits until every shard is served again, ends the load,
+//! and checks it: every command has a final outcome, the oracle finds no violation in the history, and every
+//! entity holds every acknowledged command. A round counts only if the fault was injected within its step while enough
+//! commands were in doubt: sent before the fault, and without an answer after it. A round that does not count is
+//! repeated, a bounded number of times; it is checked nevertheless.
 //!
-//! `SEED=n` replays the dice, `ROUNDS=n` changes how many rounds count. `SOAK=folder` adds up over runs: a line for each
-//! round that counted is kept there, and only what is missing of `ROUNDS` is run.
+//! `SEED=n` replays the random choices, `ROUNDS=n` changes how many rounds must count. `SOAK=folder` accumulates over
+//! runs: it keeps a line for each round that counted, and a run does only the missing rounds.
 #![allow(clippy::print_stdout, reason = "tests print what their rounds were like")]
 
 mod load;

@@ -1,8 +1,8 @@
 //! The bare parts joined: a QUIC stream, the counter's sandbox, a group commit with sync, the reply.
 //!
-//! Nothing of the platform between them: no routing, no ownership, no duplicate detection, no limits but the sandbox's, no
-//! state that is read again. What the platform adds is measured against this. A request is as long as the echo's and
-//! begins with the number of its entity; so is the answer.
+//! Nothing of the platform is between them: no routing, no ownership, no duplicate detection, no limits but the
+//! sandbox's, and no state that is read again. The platform's own cost is measured against this. A request is as long as
+//! the echo's and begins with the number of its entity, and so does the answer.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,11 +1,11 @@
 //! A cluster of real processes, each behind its proxy: starts, breaks, observes and removes it.
 //!
-//! Nodes are made as a person makes them, by `ostraca init`, `ostraca init --join` and `ostraca run`. Node
+//! Nodes are created as an operator creates them, by `ostraca init`, `ostraca init --join` and `ostraca run`. Node
 //! `n1` carries the store and comes first. Each listens on an address of 127.0.0.0/8 of its own, outside of the ports
 //! that the system gives out, so it finds its address free when it starts again.
 //!
 //! What is confusing: clients and nodes go through the proxies ([`Cluster::network`]), but what the tests
-//! ask ([`Cluster::view`]) goes to the nodes directly, so a node that is cut off can still be looked at.
+//! ask ([`Cluster::view`]) goes to the nodes directly, so a node that is cut off can still be observed.
 
 mod faults;
 mod observe;

@@ -108,7 +108,7 @@ pub fn until_answered(kind: MessageKind) -> CallOptions {
 }
 
 /// Whether a query has no answer because the answer to an earlier copy was lost, and a command of its session has run
-/// since: what it read then is gone.
+/// since: the state that it read no longer exists.
 #[must_use]
 pub fn is_superseded(error: &CallError) -> bool {
     match error {

@@ -75,7 +75,7 @@ impl ProbeLoad {
         self.each(|beats| beats.iter().filter(within).map(took).max())
     }
 
-    /// How long after this moment each entity answered first.
+    /// The time from this moment to each entity's first answer.
     #[must_use]
     pub fn first_after(&self, moment: Instant) -> Vec<Option<Duration>> {
         self.each(|beats| {

@@ -1,13 +1,13 @@
-//! A bad network: a UDP proxy before each node, with a rule for every pair of who speaks and who hears.
+//! A bad network: a UDP proxy in front of each node, with a rule for every pair of sender and receiver.
 //!
-//! A node *advertises* its proxy's address, so everybody reaches it through the proxy; and it speaks from
-//! the very address that it listens on, so a proxy knows by a packet's source which node sent it.
+//! A node *advertises* its proxy's address, so everybody reaches it through the proxy; and it sends from
+//! the address that it listens on, so a proxy knows by a packet's source which node sent it.
 //! Any other source is a client.
 //!
 //! What is confusing: a packet from X to Y passes Y's proxy if X made the connection, and X's own proxy
-//! if Y made it. All proxies judge by one table, so a rule for (X, Y) holds on both ways, and a one-way cut
-//! cuts one way of every connection. A proxy speaks to its node from a port of its own for each source;
-//! behind a forgotten port a source is a stranger, so its old connections are dead, as behind a NAT.
+//! if Y made it. All proxies share one table of rules, so a rule for (X, Y) holds on both paths, and a
+//! one-way cut cuts one direction of every connection. A proxy sends to its node from a separate port for each
+//! source. When a port is replaced, its source's old connections are dead, as behind a NAT.
 
 mod rules;
 #[cfg(test)]
@@ -30,9 +30,9 @@ pub use self::rules::{Counts, Endpoint, Rule};
 
 /// Larger than any datagram.
 const DATAGRAM: usize = 65_536;
-/// What waits unread at a socket of ours; the kernel may give less.
+/// Receive buffer of a proxy's socket in bytes; the kernel may allow less.
 const BUFFER: usize = 4 << 20;
-/// Delayed packets at most; what comes beyond them is lost, and counted as that.
+/// Maximum number of delayed packets; any more are dropped and counted as lost.
 const MAX_DELAYED: usize = 20_000;
 
 /// The proxies of a cluster. They pass packets on until it is dropped.

@@ -1,5 +1,5 @@
-//! Operators may ask any node: what another one has in memory is asked of it, a node that does not say is named, and
-//! one that is gone for good is forgotten.
+//! Operators may ask any node: it queries other nodes for what they have in memory, names a node that does not answer,
+//! and forgets one that is permanently lost.
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::Entity;

@@ -1,7 +1,7 @@
 //! Hand-offs, killed at each of their steps.
 //!
-//! A step that takes a millisecond is made to last by a cut of the one way that its end needs, so the kill
-//! falls inside it and no timing is guessed. Node `n1` has the store, `n2` or `n5` manages, `n3` and `n4` have
+//! A step that takes a millisecond is prolonged by cutting the one direction that its end needs, so the kill
+//! happens within it and no timing is guessed. Node `n1` has the store, `n2` or `n5` manages, `n3` and `n4` have
 //! the shards; one of these is drained. Round by round another part dies: the manager, the old owner, the new
 //! owner.
 

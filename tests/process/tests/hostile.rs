@@ -1,5 +1,5 @@
-//! Components and guests that mean harm, at a real node: it survives each, answers its neighbours meanwhile, and the refusal
-//! names the limit.
+//! Malicious components and guests on a real node: it survives each of them, other entities still answer, and the
+//! refusal names the limit.
 
 #[path = "../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;

@@ -1,4 +1,4 @@
-//! What the managers leave in the store, read when all nodes are gone: one term in every row of assignments,
+//! The managers' rows in the store, read after all nodes have stopped: one term in every row of assignments,
 //! the last manager's (R10), and no epoch gone back (R5).
 
 use std::collections::BTreeMap;

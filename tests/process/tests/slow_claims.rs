@@ -1,5 +1,5 @@
-//! A node whose claims take long, since its way to the store is slow: it is drained meanwhile; or it is left alone,
-//! and whether it keeps its shards or gives them up (R9), none is thrown back and forth.
+//! A node whose claims take long, since its path to the store is slow. It is drained meanwhile; or it is left alone,
+//! and whether it keeps its shards or releases them (R9), no shard moves back and forth.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What real nodes show and refuse, held against `golden/` with what differs from run to run masked.
+//! What real nodes show and refuse, compared with `golden/`. Parts that differ from run to run are masked.
 
 use std::path::Path;
 
@@ -125,8 +125,8 @@ async fn entity_of(cluster: &mut Cluster, node: &str) -> String {
     unreachable!("some entity is there")
 }
 
-/// The texts are to be read before they are committed: `BLESS=1 cargo test -p ostraca-process-tests --test texts`
-/// writes them anew.
+/// Read the texts before you commit them: `BLESS=1 cargo test -p ostraca-process-tests --test texts`
+/// rewrites them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_cluster_is_shown_in_the_golden_texts() {
     let options = Options {

@@ -1,7 +1,7 @@
 //! P6 to P9: what moving shards, a lost node and another node's entities cost.
 //!
 //! Three nodes on one machine, without proxies, with their default settings. A pause is the longest that a
-//! command of an entity took while its shard moved, with one command to each entity always under way.
+//! command of an entity took while its shard moved, with one command to each entity always in flight.
 
 use std::time::{Duration, Instant};
 

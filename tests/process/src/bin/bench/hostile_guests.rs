@@ -1,9 +1,9 @@
-//! What neighbours notice of guests that mean harm: `ONLY=ZOO`, and of one attack: `ONLY=ZOO ATTACK=huge`. Each attack goes
-//! on for as long as the neighbours are measured, who send at a steady rate. The aims: the neighbours' p99 at most three
-//! times that of an idle node, and the node's memory a minute later within a fifth of what it was.
+//! How malicious guests affect their neighbours: `ONLY=ZOO`, or one attack: `ONLY=ZOO ATTACK=huge`. Each attack lasts as
+//! long as the neighbours are measured, who send at a steady rate. The targets: the neighbours' p99 is at most three
+//! times that of an idle node, and the node's memory a minute later is within a fifth of what it was.
 //!
-//! The control tells how much of a miss is the machine's: shells that loop and have nothing to do with the node. Where the
-//! control misses the aim, an attack that keeps the processors busy misses it too, whatever the node does.
+//! The control shows how much of a miss is due to the machine: shells that loop and have nothing to do with the node. If
+//! the control misses the target, an attack that keeps the processors busy misses it too, whatever the node does.
 
 #[path = "../../../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;
