@@ -28,7 +28,7 @@ impl AdminService {
             let requests = hosts.iter().map(|host| gateway.inspect_type(host, name));
             let responses = join_all(requests).await;
             let mut waiting = Vec::new();
-            let mut unanswered = Vec::new();
+            let mut pending = Vec::new();
             for (host, answer) in hosts.into_iter().zip(responses) {
                 let node = host.node.to_string();
                 match answer.map(|at| progress(&at, revision)) {
@@ -42,14 +42,14 @@ impl AdminService {
                             "compilation did not finish within {:?}",
                             self.deploy_wait_timeout
                         );
-                        unanswered.push(NodeIssue { node, reason: why });
+                        pending.push(NodeIssue { node, reason: why });
                     }
-                    Err(why) => unanswered.push(why),
+                    Err(why) => pending.push(why),
                 }
                 waiting.push(host);
             }
             if waiting.is_empty() || Instant::now() >= until {
-                deployed.pending_hosts = unanswered;
+                deployed.pending_hosts = pending;
                 return deployed;
             }
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -48,7 +48,7 @@ fn configure(home: &Path, more: &str) {
 }
 
 /// The result of a deploy; `None` if it lost to another one, which must be reported as `revision-mismatch`.
-fn won(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
+fn accepted(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     match done {
         Ok(done) => Some(done),
         Err(error) => {
@@ -58,8 +58,8 @@ fn won(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     }
 }
 
-/// Waits until a node shows that revision.
-async fn shows(client: &Client, revision: u64) {
+/// Waits until a node wait_for_revision that revision.
+async fn wait_for_revision(client: &Client, revision: u64) {
     let shown = async {
         let found = async || {
             let deployments = client.deployments().await.expect("deployments");
@@ -87,20 +87,20 @@ async fn each_revision_has_one_winner_among_concurrent_deploys() {
             tokio::join!(one.deploy(&a, counter(), None), two.deploy(&b, counter(), None));
         let winners: Vec<_> = [(by_one, a), (by_two, b)]
             .into_iter()
-            .filter_map(|(done, text)| Some((won(done)?, text)))
+            .filter_map(|(done, text)| Some((accepted(done)?, text)))
             .collect();
         assert!(!winners.is_empty(), "one of two wins");
         for (done, text) in winners {
             assert!(!done.unchanged, "{text}");
             let before = revisions.insert(done.revision, text);
-            assert_eq!(before, None, "revision {} was won twice", done.revision);
+            assert_eq!(before, None, "revision {} was accepted twice", done.revision);
         }
     }
     let count = u64::try_from(revisions.len()).expect("a few");
     assert!(revisions.keys().copied().eq(1..=count), "{revisions:?}");
     let (last, text) = revisions.pop_last().expect("the last one");
-    shows(&one, last).await;
-    shows(&two, last).await;
+    wait_for_revision(&one, last).await;
+    wait_for_revision(&two, last).await;
     for node in [&one, &two] {
         let again = node.deploy(&text, counter(), None).await.expect("deployed");
         assert_eq!((again.revision, again.unchanged), (last, true));
@@ -119,7 +119,7 @@ async fn each_revision_has_one_winner_among_concurrent_deploys() {
     let expected = Some(last + 1);
     let (by_one, by_two) =
         tokio::join!(one.deploy(&a, counter(), expected), two.deploy(&b, counter(), expected));
-    let winners: Vec<_> = [by_one, by_two].into_iter().filter_map(won).collect();
+    let winners: Vec<_> = [by_one, by_two].into_iter().filter_map(accepted).collect();
     assert!(winners.len() == 1 && winners[0].revision == last + 2, "{winners:?}");
 
     one.close().await;
@@ -158,8 +158,8 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
             tokio::join!(one.deploy(&a, counter(), None), two.deploy(&b, counter(), None), added);
         assert_eq!(version.expect("one of them is deployed"), 1);
         let done = [by_one, by_two];
-        let won = done.iter().filter(|done| done.is_ok()).count();
-        assert_eq!(won, 1, "{done:?}");
+        let accepted = done.iter().filter(|done| done.is_ok()).count();
+        assert_eq!(accepted, 1, "{done:?}");
         for (text, done) in [(a, &done[0]), (b, &done[1])] {
             // The deploy that lost stays refused, through either node.
             for node in [&one, &two] {
@@ -228,7 +228,7 @@ async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
     );
     let first = start(&home).await;
     let admin = client(&first, &cluster).await;
-    // A host that compiles nothing in time.
+    // A host whose compiler does not finish in time.
     let home = joined(dir.path(), &first, &cluster);
     let compiler = dir.path().join("compiler");
     std::fs::write(&compiler, "#!/bin/sh\nexec sleep 60\n").expect("written");
@@ -237,7 +237,7 @@ async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
     let other = start(&home).await;
 
     let next = async {
-        shows(&admin, 1).await;
+        wait_for_revision(&admin, 1).await;
         admin.deploy(&manifest(2), counter(), None).await
     };
     let wanted = manifest(1);

@@ -1,8 +1,8 @@
 //! The oracle: does a history keep Ostraca's promises?
 //!
 //! Every reply carries the entity's version, so a history is checked in O(n log n) without searching for an
-//! order. It judges simulated runs and the recorded histories of real processes alike. It knows nothing of
-//! how the platform works: only what was asked, when, and what was answered.
+//! order. It checks simulated runs and the recorded histories of real processes alike. It knows nothing of
+//! how the platform works: only which messages were sent, when, and how they were answered.
 //!
 //! A version without an answered command is a *hole*. Only a command whose sender never learned its outcome may
 //! fill it, each such command one hole, and only where the session's order and real time allow it (`holes.rs`).
@@ -77,7 +77,7 @@ pub enum Outcome {
 pub struct End {
     /// Versions of the stored heads; an entity that is not named is not checked.
     pub versions: BTreeMap<String, u64>,
-    /// Versions that start and stop turns took.
+    /// Versions made by start and stop turns.
     pub own_turns: BTreeMap<String, BTreeSet<u64>>,
 }
 
@@ -106,24 +106,24 @@ pub fn check_with_report<M: Model>(
     end: &End,
 ) -> CheckReport {
     let mut verdict = CheckReport::default();
-    let history = one_record_an_id(history, &mut verdict.violations);
+    let history = merge_copies(history, &mut verdict.violations);
     let mut entities: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     for operation in &history {
         entities.entry(&operation.entity).or_default().push(operation);
     }
     for (entity, operations) in entities {
-        let mut found = Vec::new();
-        order::real_time(&operations, &mut found);
-        order::sessions(&operations, &mut found);
-        let versions = Versions::of(entity, &operations, end, &mut found);
+        let mut violations = Vec::new();
+        order::real_time(&operations, &mut violations);
+        order::sessions(&operations, &mut violations);
+        let versions = Versions::of(entity, &operations, end, &mut violations);
         let holes: Vec<u64> =
             (1..=versions.last).filter(|version| versions.is_hole(*version)).collect();
         let candidates = holes::candidates(&operations);
-        holes::explain(&holes, &candidates, &mut found);
-        if !values::compare(new(entity), &versions, &candidates, &mut found) {
+        holes::explain(&holes, &candidates, &mut violations);
+        if !values::compare(new(entity), &versions, &candidates, &mut violations) {
             verdict.not_compared.push(entity.to_owned());
         }
-        verdict.violations.extend(found.into_iter().map(|finding| finding.about(entity)));
+        verdict.violations.extend(violations.into_iter().map(|finding| finding.about(entity)));
     }
     verdict
 }
@@ -144,12 +144,12 @@ fn version_of(operation: &Operation) -> Option<u64> {
 
 /// Merges all records of one command id into one: sent and answered at their earliest times, with the most
 /// informative outcome. Every final outcome of one id must be the same.
-fn one_record_an_id(history: &[Operation], found: &mut Vec<Violation>) -> Vec<Operation> {
-    let mut places: BTreeMap<(&str, u64), usize> = BTreeMap::new();
+fn merge_copies(history: &[Operation], violations: &mut Vec<Violation>) -> Vec<Operation> {
+    let mut indexes: BTreeMap<(&str, u64), usize> = BTreeMap::new();
     let mut records: Vec<Operation> = Vec::new();
     for operation in history {
         let first = operation.command.then(|| {
-            *places.entry((&operation.session, operation.sequence)).or_insert(records.len())
+            *indexes.entry((&operation.session, operation.sequence)).or_insert(records.len())
         });
         let Some(record) = first.and_then(|place| records.get_mut(place)) else {
             records.push(operation.clone());
@@ -161,7 +161,7 @@ fn one_record_an_id(history: &[Operation], found: &mut Vec<Violation>) -> Vec<Op
                 record.received = record.received.min(operation.received);
                 if record.outcome != operation.outcome {
                     let (name, one, two) = (name(operation), &record.outcome, &operation.outcome);
-                    found.push(ViolationKind::ConflictingOutcomes.because(format!(
+                    violations.push(ViolationKind::ConflictingOutcomes.because(format!(
                         "{}: {name} was answered {one:?} and {two:?}",
                         operation.entity
                     )));
@@ -192,7 +192,7 @@ impl<'a> Versions<'a> {
         entity: &str,
         operations: &[&'a Operation],
         end: &End,
-        found: &mut Vec<Violation>,
+        violations: &mut Vec<Violation>,
     ) -> Self {
         let own = end.own_turns.get(entity).cloned().unwrap_or_default();
         let mut commands: BTreeMap<u64, &Operation> = BTreeMap::new();
@@ -203,7 +203,7 @@ impl<'a> Versions<'a> {
                 queries.entry(version).or_default().push(operation);
             } else if let Some(other) = commands.insert(version, operation) {
                 let (one, two) = (name(other), name(operation));
-                found.push(
+                violations.push(
                     ViolationKind::DuplicateVersion
                         .because(format!("{one} and {two} share version {version}")),
                 );
@@ -212,7 +212,7 @@ impl<'a> Versions<'a> {
         let highest = commands.keys().chain(queries.keys()).max().copied().unwrap_or(0);
         let stored = end.versions.get(entity).copied();
         if let Some(stored) = stored.filter(|stored| *stored < highest) {
-            found.push(ViolationKind::LostCommit.because(format!(
+            violations.push(ViolationKind::LostCommit.because(format!(
                 "version {highest} was acknowledged, and the store has {stored}"
             )));
         }

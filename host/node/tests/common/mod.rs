@@ -70,7 +70,7 @@ pub(crate) fn config(home: &Path) -> Config {
 }
 
 /// An operator's connection to a node of this cluster.
-pub(crate) async fn client(node: &Node, made: &InitializedCluster) -> Client {
-    let profile = Profile::new(vec![node.address().to_string()], &made.ca_pem, &made.admin);
+pub(crate) async fn client(node: &Node, cluster: &InitializedCluster) -> Client {
+    let profile = Profile::new(vec![node.address().to_string()], &cluster.ca_pem, &cluster.admin);
     Client::connect(profile).await.expect("a connection")
 }
