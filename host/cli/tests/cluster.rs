@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use assert_cmd::Command;
+use ostraca_ca::Ca;
 use ostraca_client::{
     ClusterStatus, EntityDetail, EntityInfo, Event, Events, NodeInfo, NodeIssue, NodeState,
     NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove,
@@ -14,7 +15,6 @@ use ostraca_client::{
 };
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::hello::NodeDescriptor;
-use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::Entities;
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, AdminUpdate, ClientInfo, IncomingMessage, Server, Service,

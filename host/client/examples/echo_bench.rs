@@ -7,11 +7,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ostraca_ca::Ca;
 use ostraca_client::{Client, Entity, Problem, Profile};
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeDescriptor;
-use ostraca_wire::identity::Ca;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
 use ostraca_wire::server::{

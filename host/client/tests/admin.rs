@@ -18,7 +18,7 @@ type Sender = mpsc::Sender<Result<AdminUpdate, Problem>>;
 
 /// A node that hands out what it was asked to send, so that the test sends it.
 struct Stage {
-    ca: ostraca_wire::identity::Ca,
+    ca: ostraca_ca::Ca,
     running: Running,
     sender: Arc<Mutex<Option<Sender>>>,
 }

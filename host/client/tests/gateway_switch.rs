@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{Node, Running, authority, in_time, result};
+use ostraca_ca::Ca;
 use ostraca_client::{CallOptions, Client, ConnectOptions, Entity, Profile};
-use ostraca_wire::identity::Ca;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
 use ostraca_wire::server::{IncomingMessage, Ticket};

@@ -11,11 +11,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ostraca_ca::Ca;
 use ostraca_catalog::bootstrap;
 use ostraca_config::config::{ClusterSettings, Role};
 use ostraca_core::ids::ClusterId;
 use ostraca_store_sled::{Options, SledStore};
-use ostraca_wire::identity::{Ca, Identity};
+use ostraca_wire::identity::Identity;
 
 use crate::error::NodeError;
 pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};

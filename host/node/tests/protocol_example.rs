@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use common::{COUNTER, client, counter, make};
+use ostraca_ca::Ca;
 use ostraca_wire::Limits;
 use ostraca_wire::dial::Dialer;
 use ostraca_wire::frame::put_frame;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::{Envelope, MessageKind, Open, SessionOpen, open};
 use prost::Message;
 

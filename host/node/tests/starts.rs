@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_ca::Ca;
 use ostraca_client::{
     AdminError, CallError, CallOptions, Client, MessageKind, NodeStatus, Profile, StatusProblem,
 };
@@ -14,7 +15,7 @@ use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{Config, InitOptions, InitializedCluster, JoinOptions, Node, init, join};
 use ostraca_store::{ClusterStore, CompareAndSet};
 use ostraca_store_sled::SledStore;
-use ostraca_wire::identity::{self, Ca};
+use ostraca_wire::identity;
 use time::OffsetDateTime;
 
 const GRACE: Duration = Duration::from_secs(20);

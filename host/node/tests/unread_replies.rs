@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::{COUNTER, client, config, counter, guest, make};
+use ostraca_ca::Ca;
 use ostraca_client::{Client, Session};
 use ostraca_core::ids::Entity;
 use ostraca_node::config::Role;
@@ -17,7 +18,6 @@ use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
 use ostraca_wire::Limits;
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::framed::{FrameReader, FrameWriter};
-use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 use prost::Message;
 

@@ -1,28 +1,19 @@
-//! Identities: the cluster's own authority, and the certificates that it issues.
+//! Identities: the certificates that the cluster's own authority issues, and what they name.
 //!
 //! A certificate names its holder by one URI: `ostraca://<cluster>/node/<name>` or
 //! `ostraca://<cluster>/client/<name>`. Host names are never checked: a node belongs to its cluster at any
-//! address. The *authority* (CA) signs; an [`Identity`] is a certificate with its key; a [`Principal`] is what
-//! a certificate names.
+//! address. The *authority* (CA) signs, in the crate `ostraca-ca`; an [`Identity`] is a certificate with its key;
+//! a [`Principal`] is what a certificate names.
 
 use std::fmt;
 use std::path::Path;
 
 use ostraca_core::ids::ClusterId;
-use rcgen::string::Ia5String;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
-};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use time::{Duration, OffsetDateTime};
 
-pub(crate) mod files;
+pub mod files;
 mod validity;
-
-/// How long certificates issued by [`Ca`] are valid: 10 years.
-pub const VALIDITY: Duration = Duration::days(3_650);
 
 /// Why an identity cannot be created, read or used.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +53,7 @@ pub enum IdentityError {
     Name(String),
     /// The certificate could not be created.
     #[error("cannot create certificate: {0}")]
-    Make(#[from] rcgen::Error),
+    Make(String),
 }
 
 /// The kinds of certificate holders.
@@ -101,6 +92,16 @@ impl fmt::Display for Principal {
 }
 
 impl Principal {
+    /// A principal with a name that is allowed in a certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`].
+    pub fn new(cluster: ClusterId, kind: PrincipalKind, name: &str) -> Result<Self, IdentityError> {
+        check_name(name)?;
+        Ok(Self { cluster, kind, name: name.into() })
+    }
+
     /// Reads it from a certificate, without checking its signature.
     ///
     /// # Errors
@@ -121,151 +122,13 @@ impl Principal {
             "client" => PrincipalKind::Client,
             _ => return None,
         };
-        check_name(name).ok()?;
-        Some(Self { cluster, kind: role, name: name.into() })
+        Self::new(cluster, role, name).ok()
     }
 
-    fn uri(&self) -> String {
+    /// The URI by which a certificate names it.
+    #[must_use]
+    pub fn uri(&self) -> String {
         format!("ostraca://{}/{self}", self.cluster)
-    }
-}
-
-/// The cluster's own authority, which signs the certificates of nodes and clients.
-pub struct Ca {
-    cluster: ClusterId,
-    certificate: String,
-    key: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Ca {
-    /// Creates an authority for a cluster.
-    ///
-    /// # Errors
-    ///
-    /// [`IdentityError::Make`] if the system provides no randomness.
-    pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
-        let key = KeyPair::generate()?;
-        let now = OffsetDateTime::now_utc();
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, format!("ostraca cluster {cluster}"));
-        params.subject_alt_names =
-            vec![SanType::URI(Ia5String::try_from(format!("ostraca://{cluster}/ca"))?)];
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.not_before = now - Duration::hours(1);
-        params.not_after = now + VALIDITY + VALIDITY;
-        let certificate = params.self_signed(&key)?;
-        Self::from_pem(&certificate.pem(), &key.serialize_pem())
-    }
-
-    /// Reads an authority from its two PEM texts.
-    ///
-    /// # Errors
-    ///
-    /// [`IdentityError`] if either is unreadable or does not belong to an authority.
-    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
-        let cluster = TrustRoot::from_pem(certificate)?.cluster;
-        let pair = KeyPair::from_pem(key).map_err(|e| IdentityError::Key(e.to_string()))?;
-        let issuer = Issuer::from_ca_cert_pem(certificate, pair)?;
-        Ok(Self { cluster, certificate: certificate.into(), key: key.into(), issuer })
-    }
-
-    /// Reads `ca.pem` and `ca.key` from a directory.
-    ///
-    /// # Errors
-    ///
-    /// As [`Ca::from_pem`], and if a file cannot be read.
-    pub fn load(directory: &Path) -> Result<Self, IdentityError> {
-        let certificate = files::read(&directory.join("ca.pem"))?;
-        let key = files::read(&directory.join("ca.key"))?;
-        Self::from_pem(&certificate, &key)
-    }
-
-    /// Writes `ca.pem` and `ca.key` into a directory, readable by their owner only.
-    ///
-    /// # Errors
-    ///
-    /// [`IdentityError::File`].
-    pub fn save(&self, directory: &Path) -> Result<(), IdentityError> {
-        files::write(&directory.join("ca.pem"), &self.certificate)?;
-        files::write(&directory.join("ca.key"), &self.key)
-    }
-
-    /// The cluster of this authority.
-    #[must_use]
-    pub fn cluster(&self) -> ClusterId {
-        self.cluster
-    }
-
-    /// The certificate, which everyone who trusts the cluster needs.
-    #[must_use]
-    pub fn certificate_pem(&self) -> &str {
-        &self.certificate
-    }
-
-    /// The trust root of this cluster.
-    ///
-    /// # Errors
-    ///
-    /// None that [`Ca::from_pem`] would not have reported.
-    pub fn trust(&self) -> Result<TrustRoot, IdentityError> {
-        TrustRoot::from_pem(&self.certificate)
-    }
-
-    /// Issues a node's identity. `addresses` (host names or IP addresses) are for tools that inspect
-    /// certificates; Ostraca does not check them.
-    ///
-    /// # Errors
-    ///
-    /// [`IdentityError::Name`], [`IdentityError::Make`].
-    pub fn issue_node(&self, name: &str, addresses: &[String]) -> Result<Identity, IdentityError> {
-        let now = OffsetDateTime::now_utc();
-        self.issue(PrincipalKind::Node, name, addresses, now - Duration::hours(1), now + VALIDITY)
-    }
-
-    /// Issues a client's identity.
-    ///
-    /// # Errors
-    ///
-    /// [`IdentityError::Name`], [`IdentityError::Make`].
-    pub fn issue_client(&self, name: &str) -> Result<Identity, IdentityError> {
-        let now = OffsetDateTime::now_utc();
-        self.issue(PrincipalKind::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
-    }
-
-    /// Issues an identity that is valid between two moments.
-    ///
-    /// # Errors
-    ///
-    /// [`IdentityError::Name`], [`IdentityError::Make`].
-    pub fn issue(
-        &self,
-        role: PrincipalKind,
-        name: &str,
-        addresses: &[String],
-        not_before: OffsetDateTime,
-        not_after: OffsetDateTime,
-    ) -> Result<Identity, IdentityError> {
-        check_name(name)?;
-        let principal = Principal { cluster: self.cluster, kind: role, name: name.into() };
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(addresses.to_vec())?;
-        params.distinguished_name.push(DnType::CommonName, principal.to_string());
-        params.subject_alt_names.push(SanType::URI(Ia5String::try_from(principal.uri())?));
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = match role {
-            // A node is a server, and a client of other nodes.
-            PrincipalKind::Node => {
-                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
-            }
-            PrincipalKind::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
-        };
-        params.use_authority_key_identifier_extension = true;
-        params.not_before = not_before;
-        params.not_after = not_after;
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        Identity::from_pem(&certificate.pem(), &key.serialize_pem())
     }
 }
 

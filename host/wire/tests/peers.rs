@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::peers::{PeerNode, pair, peer_descriptor, small, until};
 use common::{authority, frame, in_time};
+use ostraca_ca::Ca;
 use ostraca_core::ids::Incarnation;
 use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::hello;
-use ostraca_wire::identity::{Ca, PrincipalKind};
+use ostraca_wire::identity::PrincipalKind;
 use ostraca_wire::peer::{Alpn, PeerDescriptor, StreamKind};
 use ostraca_wire::proto::{Hello, PeerOpen, peer_open};
 use ostraca_wire::{ALPN_CONTROL, ALPN_PEER, Error, Limits};

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use ostraca_ca::Ca;
 use ostraca_core::ids::ClusterId;
-use ostraca_wire::identity::{Ca, Identity, TrustRoot};
+use ostraca_wire::identity::{Identity, TrustRoot};
 use ostraca_wire::{ALPN_CLIENT, Limits, endpoint, tls};
 use tokio::task::JoinSet;
 

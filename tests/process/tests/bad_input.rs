@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_ca::Ca;
 use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, MessageKind, Session};
 use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
 use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 use ostraca_wire::dial::Dialer;
-use ostraca_wire::identity::{Ca, Identity, TrustRoot};
+use ostraca_wire::identity::{Identity, TrustRoot};
 use ostraca_wire::proto::Reply;
 use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, tls};
 use prost::Message as _;

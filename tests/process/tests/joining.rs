@@ -1,12 +1,13 @@
 //! Who may not join: another cluster, shard count, hash, protocol; an expired or foreign certificate. Each
 //! is refused, with both values named where there are two, and the cluster goes on.
 
+use ostraca_ca::Ca;
 use ostraca_core::ids::ClusterId;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::node::refused_start;
 use ostraca_process_tests::{Cluster, NodeDir};
 use ostraca_wire::frame::FrameBuffer;
-use ostraca_wire::identity::{Ca, Identity, PrincipalKind, TrustRoot};
+use ostraca_wire::identity::{Identity, PrincipalKind, TrustRoot};
 use ostraca_wire::proto::{Hello, Incarnation, PeerOpen, peer_open};
 use ostraca_wire::{ALPN_PEER, Limits, endpoint, hello, tls};
 use prost::Message as _;

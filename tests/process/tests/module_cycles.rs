@@ -206,7 +206,7 @@ fn no_modules_of_a_crate_import_each_other_in_a_cycle() {
         let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
         let mut all = BTreeMap::new();
         modules(&path.join("src"), &[], &patterns, &mut all);
-        assert!(all.len() > 2, "{name}: {all:?}");
+        assert!(!all.is_empty(), "{name} has no sources");
         for (parent, graph) in imports(&all, &patterns) {
             for cycle in cycles(&graph) {
                 found.insert((name.to_owned(), parent.join("::"), cycle));

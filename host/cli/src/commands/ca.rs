@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use ostraca_ca::Ca;
 use ostraca_client::Profile;
-use ostraca_wire::identity::{Ca, IdentityError};
+use ostraca_wire::identity::IdentityError;
 use serde_json::json;
 
 use crate::args::{self, CaCommand, CertificateKind, Global, Issue, OutputFormat};

@@ -4,10 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ostraca_ca::Ca;
 use ostraca_client::{Client, Profile};
 use ostraca_node::config::ClusterSettings;
 use ostraca_node::{Config, InitOptions, Node, NodeError};
-use ostraca_wire::identity::{Ca, IdentityError};
+use ostraca_wire::identity::IdentityError;
 
 use super::{deploy, run};
 use crate::args::{Dev, Global, OutputFormat};

@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ostraca_ca::Ca;
 use ostraca_client::{Client, Problem, Profile};
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeDescriptor;
-use ostraca_wire::identity::Ca;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Server, Service, SessionInfo,

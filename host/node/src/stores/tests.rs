@@ -3,6 +3,7 @@ use std::path::Path;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use ostraca_ca::Ca;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
 use ostraca_store::{CompareAndSet, EntityStore, MemoryStore};
@@ -10,7 +11,6 @@ use ostraca_store_peer::{ChannelError, ClusterServer, EntityServer, ServerOption
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::hello::NodeDescriptor;
-use ostraca_wire::identity::Ca;
 use ostraca_wire::peer::rpc_server::serve_rpc;
 use ostraca_wire::peer::{PeerDescriptor, PeerInfo, PeerService, StreamKind};
 use ostraca_wire::proto::Problem;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use ostraca_ca::Ca;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::Roles;
 use ostraca_store::conformance::CLUSTER;
@@ -18,7 +19,6 @@ use ostraca_store_peer::{
 use ostraca_wire::Limits;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::hello::NodeDescriptor;
-use ostraca_wire::identity::Ca;
 use ostraca_wire::peer::{
     Alpn, PeerDescriptor, PeerDialer, PeerInfo, PeerLink, PeerService, StreamKind,
 };

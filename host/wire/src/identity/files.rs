@@ -10,7 +10,12 @@ use crate::private_file;
 /// Larger than any chain of certificates: stops reading at a wrong path (a device, a database).
 const LARGEST: u64 = 1 << 20;
 
-pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
+/// Reads a certificate or key.
+///
+/// # Errors
+///
+/// [`IdentityError::File`], also if the file is larger than any chain of certificates.
+pub fn read(path: &Path) -> Result<String, IdentityError> {
     let failed =
         |source| IdentityError::File { action: "read", path: path.display().to_string(), source };
     let mut text = String::new();
@@ -22,7 +27,12 @@ pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
     Ok(text)
 }
 
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
+/// Writes a certificate or key, readable by its owner only.
+///
+/// # Errors
+///
+/// [`IdentityError::File`].
+pub fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
     private_file::write(path, text).map_err(|source| IdentityError::File {
         action: "write",
         path: path.display().to_string(),

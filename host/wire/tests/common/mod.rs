@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use ostraca_ca::Ca;
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::frame::put_frame;
 use ostraca_wire::framed::FrameReader;
 use ostraca_wire::hello::{self, NodeDescriptor};
-use ostraca_wire::identity::{Ca, Identity};
+use ostraca_wire::identity::Identity;
 use ostraca_wire::proto::{
     DeployResult, Deployment, Envelope, MessageKind, Open, Outcome, Problem, Reply, SessionOpen,
     Status, open,

@@ -9,11 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use ostraca_ca::Ca;
 use ostraca_core::ids::{Incarnation, NodeId};
 use ostraca_core::rows::Roles;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::hello::NodeDescriptor;
-use ostraca_wire::identity::{Ca, Identity};
+use ostraca_wire::identity::Identity;
 use ostraca_wire::peer::forwarding::{
     self, Forward, ForwardedMessageHandler, ReplyHandler, UnansweredMessages,
 };

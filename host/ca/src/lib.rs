@@ -1,0 +1,163 @@
+//! The cluster's own authority: creates it, and issues certificates to nodes and clients.
+//!
+//! A crate of its own, since only the command `ostraca` and a node's creation issue certificates. An application
+//! that embeds the client checks them, with `ostraca_wire::identity`, and builds nothing of this.
+
+use std::path::Path;
+
+use ostraca_core::ids::ClusterId;
+use ostraca_wire::identity::{Identity, IdentityError, Principal, PrincipalKind, TrustRoot, files};
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use time::{Duration, OffsetDateTime};
+
+/// How long certificates issued by [`Ca`] are valid: 10 years.
+pub const VALIDITY: Duration = Duration::days(3_650);
+
+/// The cluster's own authority, which signs the certificates of nodes and clients.
+pub struct Ca {
+    cluster: ClusterId,
+    certificate: String,
+    key: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Ca {
+    /// Creates an authority for a cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Make`] if the system provides no randomness.
+    pub fn create(cluster: ClusterId) -> Result<Self, IdentityError> {
+        let key = KeyPair::generate().map_err(make)?;
+        let now = OffsetDateTime::now_utc();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("ostraca cluster {cluster}"));
+        params.subject_alt_names = vec![uri(format!("ostraca://{cluster}/ca"))?];
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.not_before = now - Duration::hours(1);
+        params.not_after = now + VALIDITY + VALIDITY;
+        let certificate = params.self_signed(&key).map_err(make)?;
+        Self::from_pem(&certificate.pem(), &key.serialize_pem())
+    }
+
+    /// Reads an authority from its two PEM texts.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`] if either is unreadable or does not belong to an authority.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
+        let cluster = TrustRoot::from_pem(certificate)?.cluster;
+        let pair = KeyPair::from_pem(key).map_err(|e| IdentityError::Key(e.to_string()))?;
+        let issuer = Issuer::from_ca_cert_pem(certificate, pair).map_err(make)?;
+        Ok(Self { cluster, certificate: certificate.into(), key: key.into(), issuer })
+    }
+
+    /// Reads `ca.pem` and `ca.key` from a directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ca::from_pem`], and if a file cannot be read.
+    pub fn load(directory: &Path) -> Result<Self, IdentityError> {
+        let certificate = files::read(&directory.join("ca.pem"))?;
+        let key = files::read(&directory.join("ca.key"))?;
+        Self::from_pem(&certificate, &key)
+    }
+
+    /// Writes `ca.pem` and `ca.key` into a directory, readable by their owner only.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::File`].
+    pub fn save(&self, directory: &Path) -> Result<(), IdentityError> {
+        files::write(&directory.join("ca.pem"), &self.certificate)?;
+        files::write(&directory.join("ca.key"), &self.key)
+    }
+
+    /// The cluster of this authority.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// The certificate, which everyone who trusts the cluster needs.
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate
+    }
+
+    /// The trust root of this cluster.
+    ///
+    /// # Errors
+    ///
+    /// None that [`Ca::from_pem`] would not have reported.
+    pub fn trust(&self) -> Result<TrustRoot, IdentityError> {
+        TrustRoot::from_pem(&self.certificate)
+    }
+
+    /// Issues a node's identity. `addresses` (host names or IP addresses) are for tools that inspect
+    /// certificates; Ostraca does not check them.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`], [`IdentityError::Make`].
+    pub fn issue_node(&self, name: &str, addresses: &[String]) -> Result<Identity, IdentityError> {
+        let now = OffsetDateTime::now_utc();
+        self.issue(PrincipalKind::Node, name, addresses, now - Duration::hours(1), now + VALIDITY)
+    }
+
+    /// Issues a client's identity.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`], [`IdentityError::Make`].
+    pub fn issue_client(&self, name: &str) -> Result<Identity, IdentityError> {
+        let now = OffsetDateTime::now_utc();
+        self.issue(PrincipalKind::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
+    }
+
+    /// Issues an identity that is valid between two moments.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::Name`], [`IdentityError::Make`].
+    pub fn issue(
+        &self,
+        role: PrincipalKind,
+        name: &str,
+        addresses: &[String],
+        not_before: OffsetDateTime,
+        not_after: OffsetDateTime,
+    ) -> Result<Identity, IdentityError> {
+        let principal = Principal::new(self.cluster, role, name)?;
+        let key = KeyPair::generate().map_err(make)?;
+        let mut params = CertificateParams::new(addresses.to_vec()).map_err(make)?;
+        params.distinguished_name.push(DnType::CommonName, principal.to_string());
+        params.subject_alt_names.push(uri(principal.uri())?);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match role {
+            // A node is a server, and a client of other nodes.
+            PrincipalKind::Node => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+            PrincipalKind::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        params.use_authority_key_identifier_extension = true;
+        params.not_before = not_before;
+        params.not_after = not_after;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
+        Identity::from_pem(&certificate.pem(), &key.serialize_pem())
+    }
+}
+
+fn uri(text: String) -> Result<SanType, IdentityError> {
+    Ia5String::try_from(text).map(SanType::URI).map_err(make)
+}
+
+fn make(error: rcgen::Error) -> IdentityError {
+    IdentityError::Make(error.to_string())
+}
