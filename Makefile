@@ -55,6 +55,8 @@ lint: setup
 	@$(CARGO) fmt --all --check
 	@echo 'lint: clippy (the first time about 5 minutes on two processors)'
 	@$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@echo 'lint: the client as an application builds it, without the server half of the protocol'
+	@$(CARGO) clippy --package ostraca-client -- -D warnings
 	@echo 'lint: documentation'
 	@RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --quiet
 	@echo 'lint: bans, licences and sources of the dependencies (deny.toml)'

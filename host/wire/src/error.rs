@@ -6,6 +6,7 @@ use crate::close_code::CloseCode;
 use crate::frame::TooLarge;
 use crate::identity::IdentityError;
 use crate::proto::Problem;
+#[cfg(feature = "server")]
 use prost::Message;
 
 /// Why an endpoint, a connection or a stream failed.
@@ -134,6 +135,7 @@ impl Error {
     }
 
     /// The code with which a stream that ended with this error is reset.
+    #[cfg(feature = "server")]
     pub(crate) fn close_code(&self) -> CloseCode {
         match self {
             Self::Violation { code, .. } => *code,
@@ -218,6 +220,7 @@ pub fn decode_error_message(error: &prost::DecodeError) -> String {
 }
 
 /// Cuts the problem to `most` bytes: if it is larger, drops help and details, and truncates its message.
+#[cfg(feature = "server")]
 pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
     if problem.encoded_len() <= most {
         return problem;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::close_code::CloseCode;
 use crate::error::Error;
@@ -14,9 +14,11 @@ use crate::frame::{FrameBuffer, put_frame};
 const MAX_IO_SLICES: usize = 32;
 
 /// Bytes that go into one write, approximately.
+#[cfg(feature = "server")]
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
 /// How long to wait for the last frames of a stream to arrive.
+#[cfg(feature = "server")]
 pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
 /// The receiving half of a stream, in frames.
@@ -67,6 +69,7 @@ impl FrameReader {
 
     /// Length of the incomplete frame, if its header has arrived. It is within the limit once
     /// [`FrameReader::next_buffered`] has been called.
+    #[cfg(feature = "server")]
     pub(crate) fn unfinished(&self) -> Option<u32> {
         self.buffer.unfinished()
     }
@@ -174,9 +177,10 @@ impl FrameWriter {
     }
 
     /// Hands over everything; fails if the peer reads nothing of it for `deadline`.
+    #[cfg(feature = "server")]
     pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
         while !self.is_flushed() {
-            timeout(deadline, self.write_some()).await.map_err(|_| {
+            tokio::time::timeout(deadline, self.write_some()).await.map_err(|_| {
                 let text = format!("peer read no reply for {deadline:?} (`network.reply-timeout`)");
                 Error::violation(CloseCode::ReplyTimeout, text)
             })??;

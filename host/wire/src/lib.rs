@@ -10,14 +10,19 @@
 //! - [`endpoint`]: sockets and their limits
 //! - [`dial`]: client side of a connection; [`server`]: node side; [`peer`]: connections between nodes
 //!
+//! An embedded client needs the half without [`budget`], [`envelope`], [`outcome`], [`peer`], [`server`] and
+//! [`validate`]: these exist with the feature `server` only, which the crates of a node switch on.
+//!
 //! Do not confuse connection and session. A *connection* is one QUIC connection. A *session* is a sender's
 //! series of numbered messages, which outlives connections (R17). On a connection, each session has a stream.
 
+#[cfg(feature = "server")]
 pub mod budget;
 pub mod clock;
 pub mod close_code;
 pub mod dial;
 pub mod endpoint;
+#[cfg(feature = "server")]
 pub mod envelope;
 mod error;
 pub mod frame;
@@ -28,13 +33,18 @@ pub mod hello;
 pub mod identity;
 pub mod limits;
 mod member;
+#[cfg(feature = "server")]
 mod message_stream;
+#[cfg(feature = "server")]
 pub mod outcome;
+#[cfg(feature = "server")]
 pub mod peer;
 pub mod private_file;
 pub mod reconnect;
+#[cfg(feature = "server")]
 pub mod server;
 pub mod tls;
+#[cfg(feature = "server")]
 pub mod validate;
 
 pub use error::{Error, decode_error_message, problem};

@@ -1,4 +1,4 @@
-//! The bans, licences and sources of `deny.toml`, checked with cargo alone.
+//! The bans, licences and sources of `deny.toml`, and what an embedded client builds, checked with cargo alone.
 
 use std::process::Command;
 
@@ -89,6 +89,24 @@ fn every_dependency_has_an_allowed_licence_and_source() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Features unify over a whole workspace, so only the tree of the client alone shows what an application builds.
+#[test]
+fn an_embedded_client_builds_no_server_and_no_authority() {
+    let output = Command::new(env!("CARGO"))
+        .current_dir(artifacts::root())
+        .args(["tree", "--locked", "-p", "ostraca-client", "-e", "normal,features"])
+        .args(["--prefix", "none", "--no-dedupe"])
+        .output()
+        .expect("cargo tree");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).expect("text");
+    let has = |line: &str| tree.lines().any(|other| other.starts_with(line));
+    assert!(has("ostraca-wire feature \"default\""), "{tree}");
+    for line in ["ostraca-ca ", "rcgen ", "ostraca-wire feature \"server\"", "wasmtime "] {
+        assert!(!has(line), "ostraca-client depends on {line}");
+    }
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! A node's side: its configuration, and what it learns of the peer.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+
+use super::{named, provider, roots};
+use crate::identity::{Identity, IdentityError, Principal, TrustRoot};
+
+/// A node's side: presents `identity`, offers the application protocols `alpns`, and accepts every peer that
+/// the trusted authority has certified.
+///
+/// # Errors
+///
+/// [`IdentityError`] if key and certificate do not match.
+pub fn server(
+    identity: &Identity,
+    trust: &TrustRoot,
+    alpns: &[&[u8]],
+) -> Result<rustls::ServerConfig, IdentityError> {
+    let provider = provider();
+    let inner =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(trust)?), provider.clone())
+            .build()
+            .map_err(|e| IdentityError::Certificate(e.to_string()))?;
+    let verifier = Arc::new(ClientVerifier { inner, trust: trust.clone() });
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| IdentityError::Certificate(e.to_string()))?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain.clone(), identity.key_der.clone_key())
+        .map_err(|e| IdentityError::Key(e.to_string()))?;
+    config.alpn_protocols = alpns.iter().map(|alpn| alpn.to_vec()).collect();
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// The principal at the other end of an established connection.
+pub(crate) fn peer(connection: &quinn::Connection) -> Result<Principal, IdentityError> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
+    match chain.as_deref().and_then(|chain| chain.first()) {
+        Some(certificate) => Principal::of(certificate),
+        None => Err(IdentityError::Certificate("the peer sent none".into())),
+    }
+}
+
+/// The application protocol of an established connection.
+pub(crate) fn alpn(connection: &quinn::Connection) -> Vec<u8> {
+    connection
+        .handshake_data()
+        .and_then(|any| any.downcast::<quinn::crypto::rustls::HandshakeData>().ok())
+        .and_then(|data| data.protocol)
+        .unwrap_or_default()
+}
+
+#[derive(Debug)]
+struct ClientVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    trust: TrustRoot,
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        named(end_entity, &self.trust)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
