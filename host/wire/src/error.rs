@@ -6,8 +6,12 @@ use crate::close_code::CloseCode;
 use crate::frame::TooLarge;
 use crate::identity::IdentityError;
 use crate::proto::Problem;
+use crate::tls::{self, Rejection};
 #[cfg(feature = "server")]
 use prost::Message;
+
+/// QUIC's own error code of a server that accepts no further connection.
+const CONNECTION_REFUSED: u64 = 0x2;
 
 /// Why an endpoint, a connection or a stream failed.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +158,13 @@ impl From<TooLarge> for Error {
     }
 }
 
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Self {
+        let Rejection { code, message, help } = rejection;
+        Self::CertificateRejected { code, message, help: help.into() }
+    }
+}
+
 impl From<quinn::ConnectionError> for Error {
     fn from(error: quinn::ConnectionError) -> Self {
         use quinn::ConnectionError as E;
@@ -168,14 +179,24 @@ impl From<quinn::ConnectionError> for Error {
                     )),
                 }
             }
+            E::ConnectionClosed(close) if u64::from(close.error_code) == CONNECTION_REFUSED => {
+                Self::Closed {
+                    code: CloseCode::TooManyConnections,
+                    reason: "connection limit reached (`network.max-connections`)".into(),
+                }
+            }
             E::ConnectionClosed(close) => {
                 let reason = String::from_utf8_lossy(&close.reason).into_owned();
-                crate::tls::refused_by_peer(u64::from(close.error_code))
-                    .unwrap_or(Self::ConnectionLost(format!("{}: {reason}", close.error_code)))
+                match tls::refused_by_peer(u64::from(close.error_code)) {
+                    Some(rejection) => rejection.into(),
+                    None => Self::ConnectionLost(format!("{}: {reason}", close.error_code)),
+                }
             }
             E::TransportError(error) => {
-                crate::tls::refused_by_us(u64::from(error.code), &error.reason)
-                    .unwrap_or(Self::ConnectionLost(error.to_string()))
+                match tls::refused_by_us(u64::from(error.code), &error.reason) {
+                    Some(rejection) => rejection.into(),
+                    None => Self::ConnectionLost(error.to_string()),
+                }
             }
             E::TimedOut => Self::ConnectionLost("timed out".into()),
             other => Self::ConnectionLost(other.to_string()),

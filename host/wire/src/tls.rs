@@ -11,7 +11,6 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_sig
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 
-use crate::error::Error;
 use crate::identity::{Identity, IdentityError, Principal, PrincipalKind, TrustRoot};
 
 #[cfg(feature = "server")]
@@ -165,16 +164,20 @@ const fn alert(number: u64) -> u64 {
     0x100 + number
 }
 
-/// The error if the peer ended the handshake with a TLS alert.
-pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
+/// Why one side rejected the other because of its certificate.
+pub(crate) struct Rejection {
+    /// Stable code.
+    pub(crate) code: &'static str,
+    /// What happened.
+    pub(crate) message: String,
+    /// How to fix it.
+    pub(crate) help: &'static str,
+}
+
+/// The reason if the peer ended the handshake with a TLS alert.
+pub(crate) fn refused_by_peer(number: u64) -> Option<Rejection> {
     const ISSUE: &str = "get one of this cluster with `ostraca ca issue`";
     let (code, text, help) = match number {
-        0x2 => {
-            return Some(Error::Closed {
-                code: crate::close_code::CloseCode::TooManyConnections,
-                reason: "connection limit reached (`network.max-connections`)".into(),
-            });
-        }
         n if n == alert(116) => ("no-certificate", "the node requires a certificate", ISSUE),
         n if n == alert(48) || n == alert(51) => {
             ("unknown-ca", "certificate signed by an unknown CA", ISSUE)
@@ -192,11 +195,11 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Error> {
         ),
         _ => return None,
     };
-    Some(Error::CertificateRejected { code, message: text.into(), help: help.into() })
+    Some(Rejection { code, message: text.into(), help })
 }
 
-/// The error if this side ended the handshake because of the peer's certificate.
-pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
+/// The reason if this side ended the handshake because of the peer's certificate.
+pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Rejection> {
     let (code, help) = match number {
         n if n == alert(48) || n == alert(51) => (
             "unknown-ca",
@@ -212,7 +215,7 @@ pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Error> {
         _ => return None,
     };
     let text = format!("the node's certificate was rejected ({})", plain(reason));
-    Some(Error::CertificateRejected { code, message: text, help: help.into() })
+    Some(Rejection { code, message: text, help })
 }
 
 #[cfg(test)]

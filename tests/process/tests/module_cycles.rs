@@ -37,9 +37,6 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("wasm", "", &["error", "turn"]),
-    ("wire", "", &["error", "tls"]),
-    ("wire", "budget", &["account", "principals"]),
-    ("wire", "server", &["connection", "peers"]),
 ];
 
 type Module = Vec<String>;

@@ -1,15 +1,13 @@
 //! The levels of the budgets, and the charges against them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use prost::Message as _;
 use tokio::sync::Notify;
 
 use super::OVERHEAD;
-use super::principals::{Budgets, PrincipalUsage};
 use crate::error::problem;
-use crate::limits::Limits;
 use crate::proto::{MessageKind, Outcome, Problem, Reply};
 
 /// Budget for the replies that wait on one link between nodes, shared by all principals.
@@ -162,6 +160,16 @@ impl std::fmt::Display for BudgetExceeded {
     }
 }
 
+/// What one principal uses on this node. It lives as long as anything is held for the principal.
+#[derive(Debug)]
+pub(super) struct PrincipalUsage {
+    pub(super) name: Arc<str>,
+    pub(super) bytes: Budget,
+    pub(super) connections: AtomicUsize,
+    pub(super) streams: AtomicUsize,
+    pub(super) uploads: AtomicUsize,
+}
+
 /// The budgets that the traffic of a connection is charged to.
 #[derive(Debug)]
 pub struct Account {
@@ -230,7 +238,7 @@ impl Account {
     /// The principal that is charged.
     #[must_use]
     pub fn principal(&self) -> &Arc<str> {
-        self.principal.name()
+        &self.principal.name
     }
 }
 
@@ -243,12 +251,6 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// A charge against no budget, for messages that no client has sent. It always finds room.
-    #[must_use]
-    pub fn unmetered() -> Arc<Self> {
-        Budgets::new(&Limits::default()).forwarded_account("").charge(0)
-    }
-
     /// The budget that has no room for a further reply, if any. Check it before a turn starts.
     #[must_use]
     pub fn exceeded_reply_budget(&self) -> Option<BudgetExceeded> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::account::Account;
-use super::principals::{Budgets, PrincipalUsage};
+use super::account::{Account, PrincipalUsage};
+use super::principals::Budgets;
 use super::send_window;
 
 /// `reserved_connections` is at most this part (a quarter) of `max_connections`.

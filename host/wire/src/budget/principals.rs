@@ -4,27 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::account::{Account, Budget, ReplyBudget};
+use super::account::{Account, Budget, Charge, PrincipalUsage, ReplyBudget};
 use crate::limits::Limits;
 
 /// Names that are kept before unused ones are first purged.
 const PURGE_THRESHOLD: usize = 64;
-
-/// What one principal uses on this node. It lives as long as anything is held for the principal.
-#[derive(Debug)]
-pub(super) struct PrincipalUsage {
-    name: Arc<str>,
-    pub(super) bytes: Budget,
-    pub(super) connections: AtomicUsize,
-    pub(super) streams: AtomicUsize,
-    pub(super) uploads: AtomicUsize,
-}
-
-impl PrincipalUsage {
-    pub(super) fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-}
 
 #[derive(Debug)]
 struct PrincipalTable {
@@ -120,5 +104,13 @@ impl Budgets {
     #[must_use]
     pub fn charged_bytes(&self) -> u64 {
         self.node.charged_bytes()
+    }
+}
+
+impl Charge {
+    /// A charge against no budget, for messages that no client has sent. It always finds room.
+    #[must_use]
+    pub fn unmetered() -> Arc<Self> {
+        Budgets::new(&Limits::default()).forwarded_account("").charge(0)
     }
 }

@@ -1,7 +1,6 @@
 //! Connections and their streams: the end of the handshake, the hello, and a task per stream.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use ostraca_core::ids::ScopedSessionId;
@@ -10,7 +9,8 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
-use super::{ClientInfo, Inner, Service, SessionInfo, admin, peers, session};
+use super::connection_guard::ConnectionGuard;
+use super::{ClientInfo, Inner, Service, SessionInfo, admin, give_up, peers, session, stopping};
 use crate::budget::{Account, LimitReached};
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message};
@@ -26,23 +26,6 @@ const HANDSHAKES: usize = 256;
 
 /// The smallest frame limit that a client may announce, in bytes: a complete refusal must fit.
 const MIN_CLIENT_MAX_FRAME: u32 = 4 << 10;
-
-/// Counts one connection until it is dropped.
-pub(super) struct ConnectionGuard(Arc<AtomicUsize>);
-
-impl ConnectionGuard {
-    /// Returns `None` if there are already `most`.
-    fn one_more(of: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        let counted = Self(Arc::clone(of));
-        (of.fetch_add(1, Ordering::Relaxed) < most).then_some(counted)
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 impl<S: Service> Inner<S> {
     /// Maximum number of connections of all kinds. Which of them belong to nodes, and to which principals, is
@@ -271,15 +254,4 @@ impl<S: Service> Inner<S> {
             None => Err(Error::violation(CloseCode::InvalidFrame, "unknown stream type")),
         }
     }
-}
-
-pub(super) fn stopping() -> Error {
-    Error::violation(CloseCode::ShuttingDown, "the node is shutting down")
-}
-
-/// Resets a stream with the error's code.
-pub(super) fn give_up(error: &Error, reader: &mut FrameReader, writer: &mut FrameWriter) {
-    debug!(%error, "stream closed with an error");
-    reader.stop(error.close_code());
-    writer.reset(error.close_code());
 }

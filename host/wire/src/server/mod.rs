@@ -7,6 +7,7 @@
 
 mod admin;
 mod connection;
+mod connection_guard;
 mod log_throttle;
 mod peers;
 mod session;
@@ -28,12 +29,12 @@ pub use admin::{AdminOperation, AdminOutput, AdminUpdate, Upload, UploadPermit, 
 pub use crate::budget::{Account, BudgetExceeded, Charge};
 pub use crate::message_stream::{IncomingMessage, Ticket};
 
-use connection::stopping;
 use log_throttle::LogThrottle;
 
 use crate::budget::Budgets;
 use crate::close_code::CloseCode;
 use crate::error::Error;
+use crate::framed::{FrameReader, FrameWriter};
 use crate::hello::NodeDescriptor;
 use crate::identity::{Identity, Principal, TrustRoot};
 use crate::limits::Limits;
@@ -275,4 +276,15 @@ impl<S: Service> Server<S> {
         })
         .await;
     }
+}
+
+fn stopping() -> Error {
+    Error::violation(CloseCode::ShuttingDown, "the node is shutting down")
+}
+
+/// Resets a stream with the error's code.
+fn give_up(error: &Error, reader: &mut FrameReader, writer: &mut FrameWriter) {
+    debug!(%error, "stream closed with an error");
+    reader.stop(error.close_code());
+    writer.reset(error.close_code());
 }

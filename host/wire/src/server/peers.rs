@@ -6,8 +6,8 @@ use prost::Message;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::connection::{ConnectionGuard, give_up};
-use super::{Inner, Service};
+use super::connection_guard::ConnectionGuard;
+use super::{Inner, Service, give_up};
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
