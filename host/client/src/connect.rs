@@ -16,6 +16,7 @@ use tracing::{debug, info};
 
 use crate::call::SessionId;
 use crate::cluster_clock::ClusterClock;
+use crate::connection_state::ConnectionState;
 use crate::driver;
 use crate::gateway_switch::SharedSwitchTimer;
 use crate::profile::{Profile, ProfileError};
@@ -93,14 +94,6 @@ impl Default for ConnectOptions {
             limits,
         }
     }
-}
-
-/// The current connection, if any.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConnectionState {
-    pub(crate) connection: Option<ClientConnection>,
-    /// Why there is none.
-    pub(crate) last: Option<Arc<str>>,
 }
 
 /// A client of one cluster: a connection that is re-established whenever it breaks, and sessions on it.

@@ -17,7 +17,7 @@ use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::connect::ConnectionState;
+use crate::connection_state::ConnectionState;
 use crate::gateway_switch::SharedSwitchTimer;
 use crate::ledger::{Ledger, SessionLimits};
 use crate::session::{Shared, Waiter};

@@ -98,6 +98,7 @@ mod admin;
 mod call;
 mod cluster_clock;
 mod connect;
+mod connection_state;
 mod driver;
 mod gateway_switch;
 pub mod ledger;

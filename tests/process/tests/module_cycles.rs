@@ -13,7 +13,6 @@ use regex::Regex;
 
 /// Cycles that are still there: crate, parent module, modules. One that is gone is taken out here.
 const KNOWN: &[(&str, &str, &[&str])] = &[
-    ("client", "", &["connect", "driver"]),
     ("core", "", &["codec", "extensions"]),
     ("guest-sdk", "", &["bindings", "context", "host", "log", "raw", "state"]),
     ("store-sled", "", &["read_queue", "write_queue"]),

@@ -1,0 +1,13 @@
+//! What the task that keeps the connection tells the sessions' tasks.
+
+use std::sync::Arc;
+
+use ostraca_wire::dial::ClientConnection;
+
+/// The current connection, if any.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConnectionState {
+    pub(crate) connection: Option<ClientConnection>,
+    /// Why there is none.
+    pub(crate) last: Option<Arc<str>>,
+}
