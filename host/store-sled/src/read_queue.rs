@@ -11,8 +11,6 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, LoadedEntity};
 use ostraca_store::{Page, Scan, StoreError, StoredRow};
 
-use crate::write_queue::ReadDependency;
-
 pub(crate) type RowList = (Vec<StoredRow>, u64);
 
 /// One read, with the channel for its result.
@@ -45,6 +43,12 @@ impl ReadOp {
             Self::Panic(_) => with(ReadDependency::Rows),
         }
     }
+}
+
+/// The writes that a read must wait for.
+pub(crate) enum ReadDependency<'a, 'b> {
+    Rows,
+    Shards(&'a mut dyn Iterator<Item = &'b ShardPath>),
 }
 
 /// A read that waits for writes.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ostraca_core::ids::ShardPath;
 
 use crate::Options;
-use crate::read_queue::{ParkedRead, ReadOp};
+use crate::read_queue::{ParkedRead, ReadDependency, ReadOp};
 use crate::write_op::{Size, WriteOp};
 
 /// The credit, in sled records, that a shard's flow gains when it is its turn.
@@ -72,12 +72,6 @@ enum FlowStop {
     DoesNotFit,
     /// The batch has no room for any call.
     Full,
-}
-
-/// The writes that a read must wait for.
-pub(crate) enum ReadDependency<'a, 'b> {
-    Rows,
-    Shards(&'a mut dyn Iterator<Item = &'b ShardPath>),
 }
 
 impl WriteQueue {

@@ -15,7 +15,6 @@ use regex::Regex;
 const KNOWN: &[(&str, &str, &[&str])] = &[
     ("core", "", &["codec", "extensions"]),
     ("guest-sdk", "", &["bindings", "context", "host", "log", "raw", "state"]),
-    ("store-sled", "", &["read_queue", "write_queue"]),
     (
         "wasm",
         "",
