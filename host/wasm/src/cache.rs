@@ -15,8 +15,9 @@ use std::time::SystemTime;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use crate::Error;
 use crate::codegen::compatibility;
-use crate::{ComponentDigest, Error};
+use crate::digest::ComponentDigest;
 
 pub(crate) struct Cache {
     dir: PathBuf,

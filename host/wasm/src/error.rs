@@ -240,8 +240,3 @@ impl Error {
         }
     }
 }
-
-/// Why an entity's state could not be loaded.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("cannot load the entity's state: {0}")]
-pub struct StateError(pub String);

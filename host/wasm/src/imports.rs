@@ -10,10 +10,10 @@ use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentType, Linker, Lower, WasmList, WasmStr};
 
 use crate::MessageKind;
-use crate::host_trap::{HostTrap, Panic};
 use crate::instance_data::{EntityState, InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
+use crate::trap::{HostTrap, Panic};
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;

@@ -4,43 +4,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use wasmtime::Store;
-use wasmtime::component::{ComponentNamedList, ComponentType, Func, Lift, Lower, TypedFunc};
+use wasmtime::component::{ComponentNamedList, Func, Lift, Lower, TypedFunc};
 
 use crate::host_trap::{Stage, explain, guest, host, limit};
 use crate::instance_data::{InstanceData, Phase};
+use crate::message_export::{GuestError, MessageResult};
 use crate::meter::{Meter, metered};
-use crate::runtime::InstancePermit;
+use crate::program::Program;
+use crate::shared::InstancePermit;
 use crate::text::is_control;
 use crate::{
-    Failure, GuestTurnOutput, MessageContext, Program, StartReason, StopReason, TurnResult,
+    Error, Failure, GuestTurnOutput, InstanceSpec, MessageContext, StartReason, StopReason,
+    TurnResult,
 };
 
 /// The most bytes of an application error's code.
 const CODE_LIMIT: usize = 128;
-
-/// Why a guest's `message` refuses a message: the WIT's `message-error`.
-#[derive(ComponentType, Lift)]
-#[component(variant)]
-pub(crate) enum GuestError {
-    #[component(name = "application")]
-    Application(ApplicationError),
-    #[component(name = "invalid-arguments")]
-    InvalidArguments(String),
-    #[component(name = "unknown-method")]
-    UnknownMethod,
-}
-
-#[derive(ComponentType, Lift)]
-#[component(record)]
-pub(crate) struct ApplicationError {
-    code: String,
-    message: String,
-}
-
-/// The result of the export `message`.
-type MessageResult = Result<Vec<u8>, GuestError>;
-/// The type of the export `message`.
-pub(crate) type MessageFunc<'a> = TypedFunc<(&'a str, &'a [u8]), (MessageResult,)>;
 
 /// A sandbox with a store and a memory of its own, for one entity. After a [`TurnResult::Failed`], or if the future
 /// of a turn was dropped before its end, every further call into the guest fails with `instance-dropped`: drop the
@@ -68,18 +47,32 @@ impl InterruptHandle {
     }
 }
 
-impl Instance {
-    pub(crate) fn new(
-        store: Store<InstanceData>,
-        start: Func,
-        message: Func,
-        stop: Option<Func>,
-        program: Arc<Program>,
-        place: InstancePermit,
-    ) -> Instance {
-        Instance { store, start, message, stop, poisoned: false, program, permit: place }
+impl Program {
+    /// Creates an entity's sandbox, with a store and a memory of its own. On [`Error::InstanceLimit`], drop another
+    /// instance and try again. The state is not loaded yet.
+    pub async fn instantiate(self: &Arc<Self>, spec: InstanceSpec) -> Result<Instance, Error> {
+        let permit = self.shared.acquire_permit()?;
+        let (mut store, instance) = self
+            .compiled
+            .instantiate(&self.shared, &self.limits, spec.identity, spec.state)
+            .await?;
+        let exports = &self.compiled.exports;
+        let func = |store: &mut Store<InstanceData>, index| {
+            instance.get_func(store, index).ok_or_else(lost_export)
+        };
+        let start = func(&mut store, exports.start)?;
+        let message = func(&mut store, exports.message)?;
+        let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
+        let program = self.clone();
+        Ok(Instance { store, start, message, stop, poisoned: false, program, permit })
     }
+}
 
+fn lost_export() -> Error {
+    Error::WrongSignature("an export is not a function".into())
+}
+
+impl Instance {
     /// Returns the handle that interrupts this instance, from any thread.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         InterruptHandle(self.store.data().meter.clone())

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use wasmtime::ResourceLimiter;
+use wasmtime_wasi::{WasiCtxView, WasiView};
 
-use crate::host_trap::{HostTrap, Panic};
 use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
+use crate::trap::{HostTrap, Panic};
 use crate::wasi::Wasi;
 use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
@@ -90,6 +91,12 @@ impl InstanceData {
             Phase::Message(message) if message.kind == MessageKind::Command => Ok(()),
             _ => Err(HostTrap::WriteInQuery(what)),
         }
+    }
+}
+
+impl WasiView for InstanceData {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        self.wasi.get_or_insert_with(|| Wasi::new(&self.log)).view()
     }
 }
 

@@ -15,6 +15,7 @@ mod cache;
 mod cancel;
 mod codegen;
 mod compiler;
+mod digest;
 mod encode;
 mod engine;
 mod error;
@@ -25,30 +26,34 @@ mod imports;
 mod instance;
 mod instance_data;
 mod log;
+mod message_export;
 mod meter;
 mod program;
 mod runtime;
 mod settings;
+mod shared;
 mod state;
 mod survey;
 pub mod text;
 mod ticker;
+mod trap;
 mod turn;
 mod wasi;
 mod world;
 
 pub use compiler::compiler_main;
+pub use digest::ComponentDigest;
 pub use encode::encode;
 pub use engine::RuntimeStatus;
-pub use error::{ComponentResource, Error, StateError};
+pub use error::{ComponentResource, Error};
 pub use instance::{Instance, InterruptHandle};
 pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
-pub use runtime::{ComponentDigest, WasmRuntime};
+pub use runtime::WasmRuntime;
 pub use settings::{
     Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits, RuntimeSettings,
 };
 pub use turn::{
     EntityIdentity, Failure, FailureKind, GuestTurnOutput, InstanceSpec, MessageContext,
-    MessageKind, Method, NoState, StartReason, StateSource, StopReason, TurnResult,
+    MessageKind, Method, NoState, StartReason, StateError, StateSource, StopReason, TurnResult,
 };

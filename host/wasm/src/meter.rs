@@ -10,14 +10,13 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
 
-use crate::host_trap::HostTrap;
-use crate::ticker::Sleepers;
+use crate::trap::HostTrap;
 
 const GUEST: u8 = 0;
 const YIELDED: u8 = 1;
@@ -92,7 +91,7 @@ impl Meter {
         self.waker.wake();
     }
 
-    pub(crate) fn wake(&self) {
+    fn wake(&self) {
         self.waker.wake();
     }
 
@@ -110,6 +109,35 @@ impl Meter {
             return Err(HostTrap::TimeLimitExceeded);
         }
         Ok(())
+    }
+}
+
+/// When a sleeping guest will have used up its time.
+type Alarm = (Instant, Weak<Meter>);
+
+/// Guests that wait for a WASI clock.
+#[derive(Clone, Default)]
+pub(crate) struct Sleepers(Arc<Mutex<Vec<Alarm>>>);
+
+impl Sleepers {
+    pub(crate) fn wake_after(&self, after: Duration, meter: &Arc<Meter>) {
+        let due = Instant::now() + after;
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A guest may sleep many times in a turn; only its latest wait counts.
+        all.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(meter)));
+        all.push((due, Arc::downgrade(meter)));
+    }
+
+    pub(crate) fn wake_due(&self, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(due, meter)| match meter.upgrade() {
+            Some(meter) if *due <= now => {
+                meter.wake();
+                false
+            }
+            Some(_) => true,
+            None => false,
+        });
     }
 }
 

@@ -7,45 +7,43 @@ use wasmtime::component::{Component, InstancePre, TypedFunc};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
 use crate::cancel::{CancelToken, cancelled};
+use crate::digest::ComponentDigest;
 use crate::engine::EngineContext;
 use crate::host_trap::{Stage, explain};
-use crate::instance::{Instance, MessageFunc};
 use crate::instance_data::InstanceData;
 use crate::log::GuestLog;
+use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
-use crate::runtime::Inner;
+use crate::shared::Shared;
 use crate::text::{is_control, sanitized};
-use crate::world::Exports;
+use crate::world::{Exports, METHODS_BYTES};
 use crate::{
-    ComponentDigest, EntityIdentity, Error, Failure, InstanceLimits, InstanceSpec, Method, NoState,
-    StartReason, StateSource, StopReason,
+    EntityIdentity, Error, Failure, InstanceLimits, Method, NoState, StartReason, StateSource,
+    StopReason,
 };
 
 /// The most methods that a component may have.
 const METHODS: usize = 1_000;
 /// The most bytes of a method's name.
 const METHOD_NAME: usize = 128;
-/// The most bytes that `methods` may return, as the host holds them.
-pub(crate) const METHODS_BYTES: usize = 4 << 20;
-
 /// The part that does not depend on a deployment's limits. All programs of one component share it.
 pub(crate) struct CompiledComponent {
     pre: InstancePre<InstanceData>,
-    exports: Exports,
+    pub(crate) exports: Exports,
     methods: Vec<Method>,
     digest: ComponentDigest,
 }
 
 /// A component with the limits of one deployment. Instances keep it alive.
 pub struct Program {
-    inner: Arc<Inner>,
-    compiled: Arc<CompiledComponent>,
-    limits: Arc<InstanceLimits>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) compiled: Arc<CompiledComponent>,
+    pub(crate) limits: Arc<InstanceLimits>,
 }
 
 impl CompiledComponent {
     pub(crate) fn new(
-        inner: &Arc<Inner>,
+        shared: &Shared,
         context: &EngineContext,
         component: &Component,
         exports: Exports,
@@ -57,9 +55,9 @@ impl CompiledComponent {
         let pre = linker.instantiate_pre(component).map_err(wrong_signature)?;
         let mut compiled = CompiledComponent { pre, exports, methods: Vec::new(), digest };
         let reading = async {
-            let permit = inner.readers().acquire().await;
+            let permit = shared.readers.acquire().await;
             let _permit = permit.map_err(|error| Error::ThreadFailed(error.to_string()))?;
-            compiled.read_methods(inner, limits).await
+            compiled.read_methods(shared, limits).await
         };
         compiled.methods = cancel.block_on(reading).ok_or_else(cancelled)??;
         Ok(compiled)
@@ -69,7 +67,7 @@ impl CompiledComponent {
     /// the exports.
     async fn read_methods(
         &self,
-        inner: &Arc<Inner>,
+        shared: &Shared,
         limits: &Arc<InstanceLimits>,
     ) -> Result<Vec<Method>, Error> {
         let nobody = EntityIdentity {
@@ -80,7 +78,7 @@ impl CompiledComponent {
         };
         let bad = |failure: Failure| Error::InvalidMethods(failure.message);
         let (mut store, instance) = self
-            .instantiate(inner, limits, nobody, Box::new(NoState))
+            .instantiate(shared, limits, nobody, Box::new(NoState))
             .await
             .map_err(|error| match error {
                 Error::Activation(failure) => bad(failure),
@@ -100,7 +98,7 @@ impl CompiledComponent {
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
         let called =
-            metered(&meter, &inner.ticker.sleepers, methods.call_async(&mut store, ())).await;
+            metered(&meter, &shared.ticker.sleepers, methods.call_async(&mut store, ())).await;
         match called {
             Ok(Ok((methods,))) => check_methods(methods),
             Ok(Err(error)) => Err(bad(explain(&error, Stage::Methods, store.data_mut()))),
@@ -108,14 +106,14 @@ impl CompiledComponent {
         }
     }
 
-    async fn instantiate(
+    pub(crate) async fn instantiate(
         &self,
-        inner: &Arc<Inner>,
+        shared: &Shared,
         limits: &Arc<InstanceLimits>,
         identity: EntityIdentity,
         state: Box<dyn StateSource>,
     ) -> Result<(Store<InstanceData>, wasmtime::component::Instance), Error> {
-        let meter = Meter::new(inner.tick());
+        let meter = Meter::new(shared.tick);
         meter.begin(limits.activation_time);
         let log = Arc::new(GuestLog::new(identity, limits));
         let mut store = Store::new(
@@ -130,11 +128,11 @@ impl CompiledComponent {
         });
         store.set_hostcall_fuel(limits.hostcall_fuel());
         let made =
-            metered(&meter, &inner.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
+            metered(&meter, &shared.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
         match made {
             Ok(Ok(instance)) => Ok((store, instance)),
             Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => {
-                Err(Error::InstanceLimit { limit: inner.max_live() })
+                Err(Error::InstanceLimit { limit: shared.max_live })
             }
             Ok(Err(error)) => {
                 Err(Error::Activation(explain(&error, Stage::Instantiate, store.data_mut())))
@@ -146,11 +144,11 @@ impl CompiledComponent {
 
 impl Program {
     pub(crate) fn new(
-        inner: Arc<Inner>,
+        shared: Arc<Shared>,
         compiled: Arc<CompiledComponent>,
         limits: Arc<InstanceLimits>,
     ) -> Program {
-        Program { inner, compiled, limits }
+        Program { shared, compiled, limits }
     }
 
     /// The methods that the component lists.
@@ -172,26 +170,6 @@ impl Program {
     pub fn limits(&self) -> &InstanceLimits {
         &self.limits
     }
-
-    /// Creates an entity's sandbox, with a store and a memory of its own. On [`Error::InstanceLimit`], drop another
-    /// instance and try again. The state is not loaded yet.
-    pub async fn instantiate(self: &Arc<Self>, spec: InstanceSpec) -> Result<Instance, Error> {
-        let place = self.inner.acquire_permit()?;
-        let (mut store, instance) =
-            self.compiled.instantiate(&self.inner, &self.limits, spec.identity, spec.state).await?;
-        let exports = &self.compiled.exports;
-        let func = |store: &mut Store<InstanceData>, index| {
-            instance.get_func(store, index).ok_or_else(lost_export)
-        };
-        let start = func(&mut store, exports.start)?;
-        let message = func(&mut store, exports.message)?;
-        let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
-        Ok(Instance::new(store, start, message, stop, self.clone(), place))
-    }
-}
-
-fn lost_export() -> Error {
-    Error::WrongSignature("an export is not a function".into())
 }
 
 fn wrong_signature(error: wasmtime::Error) -> Error {

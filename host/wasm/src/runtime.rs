@@ -1,62 +1,29 @@
 //! The runtime: engines, linkers, the ticker thread, and every component compiled once.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use tokio::sync::Semaphore;
 use wasmtime::component::Component;
 
 use crate::cache::Cache;
 use crate::cancel::CancelToken;
 use crate::compiler::Compiler;
+use crate::digest::ComponentDigest;
 use crate::engine::{self, EngineContext, RuntimeStatus};
 use crate::program::{CompiledComponent, Program};
+use crate::shared::Shared;
 use crate::survey::survey;
 use crate::ticker::Ticker;
 use crate::{Error, InstanceLimits, RuntimeSettings, encode, world};
 
-/// How many components may have their methods read at the same time. This runs their code, each on a thread of its
-/// own.
-const READERS: usize = 4;
-
-/// A component's content hash (BLAKE3).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ComponentDigest([u8; 32]);
-
-impl ComponentDigest {
-    /// Computes the digest of a component.
-    pub fn of(component: &[u8]) -> ComponentDigest {
-        ComponentDigest(*blake3::hash(component).as_bytes())
-    }
-
-    /// Returns the 32 bytes of the digest.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Display for ComponentDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&blake3::Hash::from_bytes(self.0).to_hex())
-    }
-}
-
-impl fmt::Debug for ComponentDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// Compiles components and starts instances. Clones share everything; the ticker thread ends with the last clone,
 /// program and instance.
 #[derive(Clone)]
-pub struct WasmRuntime(pub(crate) Arc<Inner>);
+pub struct WasmRuntime(Arc<Inner>);
 
-pub(crate) struct Inner {
-    pub(crate) ticker: Ticker,
-    pub(crate) settings: RuntimeSettings,
+struct Inner {
+    shared: Arc<Shared>,
+    settings: RuntimeSettings,
     shape: RuntimeStatus,
     main: EngineContext,
     large: OnceLock<EngineContext>,
@@ -65,8 +32,6 @@ pub(crate) struct Inner {
     cache: Option<Cache>,
     compiled: Mutex<HashMap<(ComponentDigest, bool), Weak<CompiledComponent>>>,
     compiler: Compiler,
-    readers: Semaphore,
-    live: AtomicU32,
 }
 
 impl WasmRuntime {
@@ -81,8 +46,9 @@ impl WasmRuntime {
         let (main, shape) = engine::main_engine(settings)?;
         let ticker = Ticker::start(settings.tick_interval)?;
         ticker.add(&main.engine);
+        let shared = Shared::new(ticker, settings.tick_interval, shape.max_live_instances);
         Ok(WasmRuntime(Arc::new(Inner {
-            ticker,
+            shared: Arc::new(shared),
             settings: settings.clone(),
             shape,
             main,
@@ -91,8 +57,6 @@ impl WasmRuntime {
             making_large: Mutex::default(),
             compiled: Mutex::default(),
             compiler: Compiler::new(&settings.compiler),
-            readers: Semaphore::new(READERS),
-            live: AtomicU32::new(0),
         })))
     }
 
@@ -128,7 +92,7 @@ impl WasmRuntime {
 
     /// What the runtime chose at start, and how many instances are live now.
     pub fn status(&self) -> RuntimeStatus {
-        let live = self.0.live.load(Relaxed);
+        let live = self.0.shared.live();
         RuntimeStatus {
             live_instances: live,
             large: self.0.large.get().is_some(),
@@ -139,7 +103,7 @@ impl WasmRuntime {
 
 impl Inner {
     fn prepare(
-        self: &Arc<Self>,
+        &self,
         component: &[u8],
         limits: InstanceLimits,
         cancel: &CancelToken,
@@ -163,12 +127,18 @@ impl Inner {
                 let native = self.component(context, component, digest, cancel)?;
                 let exports = world::exports(&native, wasi)?;
                 let compiled = CompiledComponent::new(
-                    self, context, &native, exports, digest, &limits, cancel,
+                    &self.shared,
+                    context,
+                    &native,
+                    exports,
+                    digest,
+                    &limits,
+                    cancel,
                 )?;
                 self.remember(digest, large, Arc::new(compiled))
             }
         };
-        Ok(Arc::new(Program::new(self.clone(), compiled, limits)))
+        Ok(Arc::new(Program::new(self.shared.clone(), compiled, limits)))
     }
 
     fn cached(&self, digest: ComponentDigest, large: bool) -> Option<Arc<CompiledComponent>> {
@@ -193,11 +163,6 @@ impl Inner {
         }
         all.insert((digest, large), Arc::downgrade(&compiled));
         compiled
-    }
-
-    /// Permits for reading methods.
-    pub(crate) fn readers(&self) -> &Semaphore {
-        &self.readers
     }
 
     fn component(
@@ -235,35 +200,9 @@ impl Inner {
         let _making = self.making_large.lock().unwrap_or_else(PoisonError::into_inner);
         if self.large.get().is_none() {
             let context = engine::large_engine(&self.shape, &self.settings)?;
-            self.ticker.add(&context.engine);
+            self.shared.ticker.add(&context.engine);
             return Ok(self.large.get_or_init(|| context));
         }
         self.large.get().ok_or_else(|| Error::EngineFailed("the second engine disappeared".into()))
-    }
-
-    /// Takes a permit for one more live instance.
-    pub(crate) fn acquire_permit(self: &Arc<Self>) -> Result<InstancePermit, Error> {
-        let limit = self.shape.max_live_instances;
-        let taken =
-            self.live.fetch_update(Relaxed, Relaxed, |live| (live < limit).then_some(live + 1));
-        taken.map_err(|_| Error::InstanceLimit { limit })?;
-        Ok(InstancePermit(self.clone()))
-    }
-
-    pub(crate) fn max_live(&self) -> u32 {
-        self.shape.max_live_instances
-    }
-
-    pub(crate) fn tick(&self) -> std::time::Duration {
-        self.settings.tick_interval
-    }
-}
-
-/// One of the `max_live_instances` permits; returned when dropped.
-pub(crate) struct InstancePermit(pub(crate) Arc<Inner>);
-
-impl Drop for InstancePermit {
-    fn drop(&mut self) {
-        self.0.live.fetch_sub(1, Relaxed);
     }
 }

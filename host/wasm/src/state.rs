@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::InstanceLimits;
-use crate::host_trap::HostTrap;
+use crate::trap::HostTrap;
 
 /// The longest key in bytes.
 pub(crate) const KEY_LIMIT: usize = 512;

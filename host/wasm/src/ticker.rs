@@ -3,43 +3,14 @@
 //! It is an OS thread of its own, since looping guests may occupy every worker of an async runtime at once.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wasmtime::Engine;
 
 use crate::Error;
-use crate::meter::Meter;
-
-/// When a sleeping guest will have used up its time.
-type Alarm = (Instant, Weak<Meter>);
-
-/// Guests that wait for a WASI clock.
-#[derive(Clone, Default)]
-pub(crate) struct Sleepers(Arc<Mutex<Vec<Alarm>>>);
-
-impl Sleepers {
-    pub(crate) fn wake_after(&self, after: Duration, meter: &Arc<Meter>) {
-        let due = Instant::now() + after;
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A guest may sleep many times in a turn; only its latest wait counts.
-        all.retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(meter)));
-        all.push((due, Arc::downgrade(meter)));
-    }
-
-    fn wake_due(&self, now: Instant) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(due, meter)| match meter.upgrade() {
-            Some(meter) if *due <= now => {
-                meter.wake();
-                false
-            }
-            Some(_) => true,
-            None => false,
-        });
-    }
-}
+use crate::meter::Sleepers;
 
 /// The running thread, which ends when this is dropped.
 pub(crate) struct Ticker {

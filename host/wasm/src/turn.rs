@@ -8,8 +8,6 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use crate::StateError;
-
 /// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityIdentity {
@@ -110,6 +108,11 @@ pub struct MessageContext {
     /// The entity's version before this turn.
     pub version: u64,
 }
+
+/// Why an entity's state could not be loaded.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("cannot load the entity's state: {0}")]
+pub struct StateError(pub String);
 
 /// Where an instance loads its entity's state from.
 pub trait StateSource: Send {

@@ -13,9 +13,8 @@ use tokio::io::AsyncWrite;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
-use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi::{WasiCtx, WasiCtxView};
 
-use crate::instance_data::InstanceData;
 use crate::log::{GuestLog, Level};
 
 /// The most WASI resources (streams, pollables) that an instance may hold.
@@ -40,7 +39,7 @@ pub(crate) struct Wasi {
 }
 
 impl Wasi {
-    fn new(log: &Arc<GuestLog>) -> Box<Wasi> {
+    pub(crate) fn new(log: &Arc<GuestLog>) -> Box<Wasi> {
         let out = LogStream::new(log, Level::Info);
         let err = LogStream::new(log, Level::Warn);
         let context = WasiCtx::builder()
@@ -55,17 +54,15 @@ impl Wasi {
         Box::new(Wasi { context, table, out, err })
     }
 
+    /// What wasmtime's implementation works on.
+    pub(crate) fn view(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.context, table: &mut self.table }
+    }
+
     /// Logs the lines that have no line break yet. Called after each turn.
     pub(crate) fn flush(&self) {
         self.out.flush_rest();
         self.err.flush_rest();
-    }
-}
-
-impl WasiView for InstanceData {
-    fn ctx(&mut self) -> WasiCtxView<'_> {
-        let wasi = self.wasi.get_or_insert_with(|| Wasi::new(&self.log));
-        WasiCtxView { ctx: &mut wasi.context, table: &mut wasi.table }
     }
 }
 

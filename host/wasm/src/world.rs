@@ -11,6 +11,9 @@ const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
 const IMPORTS: [&str; 5] = ["types", "context", "state", "lifecycle", "log"];
 
+/// The most bytes that `methods` may return, as the host holds them.
+pub(crate) const METHODS_BYTES: usize = 4 << 20;
+
 /// Indices of the exported functions.
 pub(crate) struct Exports {
     pub(crate) methods: ComponentExportIndex,

@@ -15,26 +15,6 @@ use regex::Regex;
 const KNOWN: &[(&str, &str, &[&str])] = &[
     ("core", "", &["codec", "extensions"]),
     ("guest-sdk", "", &["bindings", "context", "host", "log", "raw", "state"]),
-    (
-        "wasm",
-        "",
-        &[
-            "cache",
-            "engine",
-            "host_trap",
-            "imports",
-            "instance",
-            "instance_data",
-            "meter",
-            "program",
-            "runtime",
-            "state",
-            "ticker",
-            "wasi",
-            "world",
-        ],
-    ),
-    ("wasm", "", &["error", "turn"]),
 ];
 
 type Module = Vec<String>;
