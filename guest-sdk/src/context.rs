@@ -1,49 +1,6 @@
 //! Who the entity is, and which message it is handling.
 
-/// Whether a message may change state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MessageKind {
-    /// May change state. Runs once, and its outcome is recorded.
-    Command,
-    /// Must not change state, and records nothing. A write to [`state`](crate::state) traps.
-    Query,
-}
-
-/// The identity of the entity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The namespace.
-    pub namespace: String,
-    /// The entity type.
-    pub entity_type: String,
-    /// The entity id.
-    pub id: String,
-    /// The revision of the deployment that this instance runs.
-    pub revision: u64,
-}
-
-/// The message that a turn handles.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MessageContext {
-    /// The sender's session, as 32 hexadecimal digits.
-    pub session: String,
-    /// The message's number in its session, from 1.
-    pub sequence: u64,
-    /// Whether the message is a command or a query.
-    pub kind: MessageKind,
-    /// The principal that the sender's certificate names, such as `client/alice`.
-    pub principal: String,
-    /// The content type of the body, as the sender set it.
-    pub content_type: String,
-    /// W3C trace context (`traceparent`); empty if there is none.
-    pub traceparent: String,
-    /// W3C trace context (`tracestate`); empty if there is none.
-    pub tracestate: String,
-    /// Milliseconds from the start of the turn to the sender's deadline; `None` without a deadline.
-    pub remaining_ms: Option<u64>,
-    /// The entity's version before this turn.
-    pub version: u64,
-}
+pub use crate::types::{Identity, MessageContext, MessageKind};
 
 /// Returns the identity of this entity.
 pub fn identity() -> Identity {

@@ -89,6 +89,9 @@
 // Generated code refers to this crate by name, in this crate as in an entity's crate.
 extern crate self as ostraca_sdk;
 
+#[cfg(target_family = "wasm")]
+#[doc(hidden)]
+pub mod adapter;
 mod arguments;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]
@@ -96,6 +99,7 @@ pub mod bindings;
 pub mod context;
 pub mod entity;
 mod error;
+mod export_macros;
 mod finite;
 mod host;
 pub mod lifecycle;
@@ -105,6 +109,7 @@ mod reply;
 pub mod state;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
+mod types;
 
 pub use error::{ApplicationError, Error};
 pub use ostraca_sdk_macros::{ApplicationError, entity};

@@ -3,20 +3,7 @@
 //! `log::info!("added {by}")` and its siblings format and log one line. The node limits the rate: it counts and drops
 //! lines beyond the limit.
 
-/// The severity of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Single steps, for tracking down a bug.
-    Trace,
-    /// Details.
-    Debug,
-    /// What an operator may want to know.
-    Info,
-    /// Something that an operator should look at.
-    Warn,
-    /// Something went wrong.
-    Error,
-}
+pub use crate::types::Level;
 
 /// Logs one line.
 pub fn log(level: Level, message: &str) {

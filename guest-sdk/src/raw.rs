@@ -4,7 +4,7 @@
 //! exports with [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop). `#[entity]` does the
 //! same.
 
-use crate::context::MessageKind;
+use crate::types::MessageKind;
 
 /// One method, as the entity describes it to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,30 +80,4 @@ pub trait Handler {
 
     /// The last call to an instance, if it was exported with `export_with_stop!`. What it writes is committed.
     fn stop(_reason: StopReason) {}
-}
-
-/// Exports a type that implements [`raw::Handler`](crate::raw::Handler) as the component. Has no effect on targets
-/// other than wasm.
-#[macro_export]
-macro_rules! export {
-    ($handler:ty) => {
-        #[cfg(target_family = "wasm")]
-        const _: () = {
-            type Exports = $crate::bindings::Adapter<$handler>;
-            $crate::bindings::entity::export_entity!(Exports with_types_in $crate::bindings::entity);
-        };
-    };
-}
-
-/// Like [`export!`](crate::export), and also exports the stop hook.
-#[macro_export]
-macro_rules! export_with_stop {
-    ($handler:ty) => {
-        #[cfg(target_family = "wasm")]
-        const _: () = {
-            type Exports = $crate::bindings::Adapter<$handler>;
-            $crate::bindings::entity::export_entity!(Exports with_types_in $crate::bindings::entity);
-            $crate::bindings::stop::export_stop!(Exports with_types_in $crate::bindings::stop);
-        };
-    };
 }

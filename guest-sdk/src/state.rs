@@ -9,17 +9,10 @@ use std::marker::PhantomData;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use crate::types::Page;
+
 /// Entries that [`list`] fetches from the host at a time.
 const PAGE: u32 = 100;
-
-/// One page of a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
-    /// Keys and values, in bytewise order of the keys.
-    pub entries: Vec<(String, Vec<u8>)>,
-    /// The cursor of the next page; `None` on the last page.
-    pub next: Option<String>,
-}
 
 /// Returns the value of a key; `None` if the key does not exist.
 ///

@@ -9,9 +9,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-use crate::context::{Identity, MessageContext, MessageKind};
-use crate::log::Level;
-use crate::state::Page;
+use crate::types::{Identity, Level, MessageContext, MessageKind, Page};
 
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,

@@ -1,9 +1,7 @@
 //! Calls the host through the component's imports.
 
 use crate::bindings::entity::ostraca::entity as wit;
-use crate::context::{Identity, MessageContext, MessageKind};
-use crate::log::Level;
-use crate::state::Page;
+use crate::types::{Identity, Level, MessageContext, MessageKind, Page};
 
 pub(crate) fn get(key: &str) -> Option<Vec<u8>> {
     wit::state::get(key)

@@ -1,0 +1,27 @@
+//! The macros that turn a type into the component's exports. They are at the root of the crate.
+
+/// Exports a type that implements [`raw::Handler`](crate::raw::Handler) as the component. Has no effect on targets
+/// other than wasm.
+#[macro_export]
+macro_rules! export {
+    ($handler:ty) => {
+        #[cfg(target_family = "wasm")]
+        const _: () = {
+            type Exports = $crate::adapter::Adapter<$handler>;
+            $crate::bindings::entity::export_entity!(Exports with_types_in $crate::bindings::entity);
+        };
+    };
+}
+
+/// Like [`export!`](crate::export), and also exports the stop hook.
+#[macro_export]
+macro_rules! export_with_stop {
+    ($handler:ty) => {
+        #[cfg(target_family = "wasm")]
+        const _: () = {
+            type Exports = $crate::adapter::Adapter<$handler>;
+            $crate::bindings::entity::export_entity!(Exports with_types_in $crate::bindings::entity);
+            $crate::bindings::stop::export_stop!(Exports with_types_in $crate::bindings::stop);
+        };
+    };
+}

@@ -1,0 +1,70 @@
+//! The types of the host's functions. Public in the modules whose functions use them.
+
+/// Whether a message may change state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageKind {
+    /// May change state. Runs once, and its outcome is recorded.
+    Command,
+    /// Must not change state, and records nothing. A write to [`state`](crate::state) traps.
+    Query,
+}
+
+/// The identity of the entity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The namespace.
+    pub namespace: String,
+    /// The entity type.
+    pub entity_type: String,
+    /// The entity id.
+    pub id: String,
+    /// The revision of the deployment that this instance runs.
+    pub revision: u64,
+}
+
+/// The message that a turn handles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageContext {
+    /// The sender's session, as 32 hexadecimal digits.
+    pub session: String,
+    /// The message's number in its session, from 1.
+    pub sequence: u64,
+    /// Whether the message is a command or a query.
+    pub kind: MessageKind,
+    /// The principal that the sender's certificate names, such as `client/alice`.
+    pub principal: String,
+    /// The content type of the body, as the sender set it.
+    pub content_type: String,
+    /// W3C trace context (`traceparent`); empty if there is none.
+    pub traceparent: String,
+    /// W3C trace context (`tracestate`); empty if there is none.
+    pub tracestate: String,
+    /// Milliseconds from the start of the turn to the sender's deadline; `None` without a deadline.
+    pub remaining_ms: Option<u64>,
+    /// The entity's version before this turn.
+    pub version: u64,
+}
+
+/// The severity of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Single steps, for tracking down a bug.
+    Trace,
+    /// Details.
+    Debug,
+    /// What an operator may want to know.
+    Info,
+    /// Something that an operator should look at.
+    Warn,
+    /// Something went wrong.
+    Error,
+}
+
+/// One page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Keys and values, in bytewise order of the keys.
+    pub entries: Vec<(String, Vec<u8>)>,
+    /// The cursor of the next page; `None` on the last page.
+    pub next: Option<String>,
+}
