@@ -5,9 +5,13 @@ use ostraca_catalog::format;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
 use ostraca_config::user_file::units::format_duration;
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
-use ostraca_wire::proto::{ClusterConfig, ClusterConfigRequest, ClusterSetting, NodeConfigStatus};
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::{
+    ClusterConfig, ClusterConfigRequest, ClusterSetting, NodeConfigStatus, Problem,
+};
+use ostraca_wire::server::AdminOutput;
 
-use super::*;
+use super::{AdminService, store_failed};
 
 impl AdminService {
     pub(super) async fn cluster(

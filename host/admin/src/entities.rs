@@ -8,16 +8,19 @@ use futures::future::join_all;
 use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::types::unknown_type;
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::Entity;
+use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::rows::Member;
+use ostraca_gateway::Gateway;
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::envelope::{TypeInfo, access_denied};
+use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, LastFailure, NodeIssue,
-    StateKey,
+    Problem, StateKey,
 };
+use ostraca_wire::server::AdminOutput;
 
-use super::*;
+use super::{AdminService, store_failed};
 
 /// Maximum number and bytes of heads read from the store at a time.
 const PAGE: (usize, usize) = (512, 1 << 20);

@@ -5,9 +5,9 @@ use ostraca_control::view::EventRecord;
 use ostraca_core::node::Notice;
 use ostraca_core::rows::Member;
 use ostraca_wire::proto::{Event, EventsRequest};
-use ostraca_wire::server::{AdminUpdate, update_channel};
+use ostraca_wire::server::{AdminOutput, AdminUpdate, update_channel};
 
-use super::*;
+use super::AdminService;
 
 /// Maximum events in a frame.
 const PAGE: usize = 256;

@@ -5,15 +5,19 @@
 //! already have other owners. If its process is still running, it finds that its incarnation has ended and
 //! registers a new one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_catalog::rows;
+use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
 use ostraca_store::{CompareAndSet, CompareAndSetError};
-use ostraca_wire::proto::ForgetResult;
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::{ForgetResult, Problem};
+use ostraca_wire::server::AdminOutput;
 
-use super::*;
+use super::{AdminService, store_failed, unknown_node};
 
 /// Maximum attempts when the row changes concurrently.
 const ATTEMPTS: usize = 8;

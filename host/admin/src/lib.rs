@@ -27,7 +27,7 @@ use ostraca_config::manifest::Ceilings;
 use ostraca_config::user_file::closest_name;
 use ostraca_control as control;
 use ostraca_control::view::{ClusterView, EventLog};
-use ostraca_core::ids::{NodeId, ShardId};
+use ostraca_core::ids::NodeId;
 use ostraca_gateway::Gateway;
 use ostraca_stats::{Stats, WorkerGauges};
 use ostraca_store::{ClusterStore, EntityStore, StoreError};
@@ -36,7 +36,7 @@ use ostraca_wasm::WasmRuntime;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{AdminOperation, AdminOutput};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use deploy::Deployer;
 use status::StatusReporter;

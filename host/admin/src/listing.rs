@@ -3,11 +3,13 @@
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::NAMESPACE;
 use ostraca_catalog::types::{DeployedType, TypeTable};
+use ostraca_core::ids::ShardId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
+use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
 
-use super::*;
+use super::AdminService;
 
 impl AdminService {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {

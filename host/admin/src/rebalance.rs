@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use ostraca_control as control;
+use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, Notice};
 use ostraca_core::rows::NodeStatus;
-use ostraca_wire::proto::{DrainProgress, RebalancePlan, RebalanceProgress, ShardMove};
-use ostraca_wire::server::{AdminUpdate, update_channel};
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::{DrainProgress, Problem, RebalancePlan, RebalanceProgress, ShardMove};
+use ostraca_wire::server::{AdminOutput, AdminUpdate, update_channel};
+use tokio::sync::oneshot;
 
-use super::*;
+use super::{AdminService, unknown_node};
 
 /// Interval between progress checks.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);

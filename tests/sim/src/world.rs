@@ -11,29 +11,22 @@ mod storage;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ostraca_client::ledger;
-use ostraca_core::ids::{
-    ClusterId, Entity, Epoch, Incarnation, MessageId, NodeId, ShardId, ShardPath, TurnId,
-};
-use ostraca_core::message::{Message, MessageKind, Now, Outcome, ReplyToken};
-use ostraca_core::records::{Claim, Commit, CommitOutcome, CommitRefusal};
-use ostraca_core::shard::{
-    Action, ActivationOutcome, Event, InstanceSlots, Machine, Mutation, Ownership, Settings,
-    StopReason, TurnOutput, TurnResult, TypeSettings,
-};
+use ostraca_core::ids::{Entity, Incarnation, MessageId, TurnId};
+use ostraca_core::message::{Message, Outcome};
+use ostraca_core::shard::{Event, Machine, Mutation};
 use ostraca_oracle::Operation;
 
-use self::clients::{Client, MessageCopy};
-use self::event::{Fault, SimEvent};
-use crate::guest::Instance;
+use self::clients::Client;
+use self::event::SimEvent;
 use crate::history_check::HistoryCheck;
 use crate::node::{Node, ReplyTo};
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
-use crate::store::{self, Request, Response, Store, StoreMutation};
+use crate::store::{Store, StoreMutation};
 use crate::tally::Tally;
 use crate::violation::{Violation, ViolationKind};
 

@@ -4,12 +4,16 @@
 //! The row is written before the type's, by compare-and-set, and never changes. So all revisions agree on every
 //! entity's shard, however deploys race and whenever a first entity is activated.
 
+use ostraca_catalog as catalog;
 use ostraca_catalog::pool::HASH;
-use ostraca_catalog::rows::BindingRow;
+use ostraca_catalog::rows::{self, BindingRow};
+use ostraca_config::manifest::Manifest;
 use ostraca_core::extensions::Extensions;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
+use ostraca_wire::outcome::permanent_problem as problem;
+use ostraca_wire::proto::Problem;
 
-use super::*;
+use super::{Deployer, to_problem};
 
 fn wanted(manifest: &Manifest) -> BindingRow {
     BindingRow {

@@ -4,14 +4,21 @@
 //! went out on. A client that misses an answer for long takes its connection for broken, as over a silent network. Then
 //! all that was in flight is in doubt, and only of such messages do other copies arrive, whose answers nobody gets.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use ostraca_client::CallError;
 use ostraca_client::ledger::ClusterTime;
-use ostraca_core::message::MessageMetadata;
-use ostraca_wire::outcome;
-use ostraca_wire::problem;
-use ostraca_wire::proto::{self, Envelope};
+use ostraca_core::ids::{Entity, Epoch};
+use ostraca_core::message::{MessageKind, MessageMetadata, Outcome, ReplyToken};
+use ostraca_core::shard::Event;
+use ostraca_wire::proto::Envelope;
+use ostraca_wire::{outcome, problem, proto};
 
-use super::*;
+use super::World;
+use super::event::SimEvent;
+use crate::node::ReplyTo;
 use crate::session::{PATIENT, PendingCall, SimSession, overtaken};
 
 /// Who all clients are.

@@ -1,6 +1,14 @@
 //! What can happen in this world, one thing at a time.
 
-use super::*;
+use std::sync::Arc;
+
+use ostraca_core::ids::{Epoch, Incarnation};
+use ostraca_core::message::{Message, Outcome};
+use ostraca_core::shard::Event;
+
+use super::clients::MessageCopy;
+use crate::node::ReplyTo;
+use crate::store::{Request, Response};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {

@@ -1,6 +1,11 @@
 //! Faults.
 
-use super::*;
+use ostraca_core::shard::{Event, StopReason};
+
+use super::event::{Fault, SimEvent};
+use super::{LEASE, World};
+use crate::store;
+use crate::store::Request;
 
 impl World {
     pub(super) fn inject_fault(&mut self, fault: Fault) {

@@ -1,6 +1,10 @@
 //! Leases: renewed, lapsed by the node's own clock, good again (R8, R9).
 
-use super::*;
+use ostraca_core::ids::Incarnation;
+use ostraca_core::shard::Event;
+
+use super::event::SimEvent;
+use super::{LEASE, RENEW, World};
 
 impl World {
     pub(super) fn renew(&mut self, node: usize) {

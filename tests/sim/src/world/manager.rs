@@ -1,8 +1,12 @@
 //! Stands in for the manager: marks owners dead, assigns shards, deploys. Also replays recorded machines.
 
+use ostraca_core::ids::{ClusterId, Epoch, Incarnation, NodeId, ShardId, ShardPath};
 use ostraca_core::rows::Member;
+use ostraca_core::shard::{Event, InstanceSlots, Machine, Ownership, Settings, TypeSettings};
 
-use super::*;
+use super::event::SimEvent;
+use super::{LEASE, World};
+use crate::violation::ViolationKind;
 
 impl World {
     /// Stands in for the manager: assigns the shard to another node once its owner is known to be dead.

@@ -1,6 +1,17 @@
 //! Nodes: they carry a machine's actions out, and tell it what came of them.
 
-use super::*;
+use std::sync::Arc;
+
+use ostraca_core::ids::{Entity, Epoch, Incarnation, TurnId};
+use ostraca_core::message::{Message, MessageKind, Now, Outcome, ReplyToken};
+use ostraca_core::records::Commit;
+use ostraca_core::shard::{Action, Event, Machine, StopReason, TurnOutput, TurnResult};
+
+use super::event::SimEvent;
+use super::{World, load_key};
+use crate::node::ReplyTo;
+use crate::store::Request;
+use crate::violation::ViolationKind;
 
 impl World {
     pub(super) fn when_awake(&mut self, node: usize, incarnation: Incarnation, event: Event) {

@@ -1,6 +1,13 @@
 //! How a run begins: its processes, its clients, and the faults that will strike.
 
-use super::*;
+use std::collections::{BTreeMap, HashMap};
+
+use ostraca_core::ids::Incarnation;
+use ostraca_core::shard::InstanceSlots;
+
+use super::event::{Fault, SimEvent};
+use super::{LEASE, World};
+use crate::node::Node;
 
 impl World {
     pub(super) fn start(&mut self) {

@@ -1,6 +1,16 @@
 //! The way to the store and back: delays, second deliveries, connections that are given up.
 
-use super::*;
+use std::sync::Arc;
+
+use ostraca_core::ids::{Entity, Incarnation};
+use ostraca_core::records::{Claim, CommitOutcome, CommitRefusal};
+use ostraca_core::shard::{ActivationOutcome, Event};
+
+use super::event::SimEvent;
+use super::{World, load_key};
+use crate::guest::Instance;
+use crate::store;
+use crate::store::{Request, Response, StoreMutation};
 
 /// What an entity's keys have more after they moved.
 const MOVED: &str = "~";
