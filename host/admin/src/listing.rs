@@ -26,8 +26,8 @@ impl AdminService {
             let answering = own.as_ref() == Some(node);
             NodeState {
                 name: node.to_string(),
-                incarnation: format!("{}-{:016x}", row.incarnation.counter, row.incarnation.nonce),
-                roles: names(row),
+                incarnation: row.incarnation.to_string(),
+                roles: row.roles.names().map(str::to_owned).collect(),
                 addresses: row.addresses.clone(),
                 status: node_status(row).into(),
                 version: version(row.version),
@@ -75,20 +75,6 @@ impl AdminService {
         });
         shards.collect()
     }
-}
-
-fn names(row: &NodeRow) -> Vec<String> {
-    let roles = row.roles;
-    [
-        ("store", roles.store),
-        ("manager", roles.manager),
-        ("host", roles.host),
-        ("gateway", roles.gateway),
-    ]
-    .into_iter()
-    .filter(|(_, has)| *has)
-    .map(|(name, _)| name.to_owned())
-    .collect()
 }
 
 fn node_status(row: &NodeRow) -> proto::NodeStatus {

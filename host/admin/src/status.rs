@@ -194,7 +194,7 @@ impl StatusReporter {
         proto::Status {
             cluster_id: identity.cluster.to_string(),
             node: self.node.to_string(),
-            incarnation: format!("{}-{:016x}", incarnation.counter, incarnation.nonce),
+            incarnation: incarnation.to_string(),
             uptime_ms: self.clock.uptime(),
             store: match &self.local_store {
                 Some(store) => format!("sled at {}", store.dir().display()),

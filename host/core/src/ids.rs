@@ -67,6 +67,12 @@ pub struct Incarnation {
     pub nonce: u64,
 }
 
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:016x}", self.counter, self.nonce)
+    }
+}
+
 /// Which shard of which pool of which namespace. Every key of the `EntityStore` starts with it (R23).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardPath {

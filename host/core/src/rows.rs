@@ -45,6 +45,25 @@ pub struct Roles {
 impl Roles {
     /// Every role.
     pub const ALL: Self = Self { store: true, manager: true, host: true, gateway: true };
+
+    /// Their names between nodes and for people, in a fixed order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Self { store, manager, host, gateway } = self;
+        let all = [(store, "store"), (manager, "manager"), (host, "host"), (gateway, "gateway")];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name)
+    }
+
+    /// The roles with these names; other names are ignored.
+    #[must_use]
+    pub fn from_names(names: &[String]) -> Self {
+        let has = |role: &str| names.iter().any(|name| name == role);
+        Self {
+            store: has("store"),
+            manager: has("manager"),
+            host: has("host"),
+            gateway: has("gateway"),
+        }
+    }
 }
 
 /// The status of a node's incarnation.

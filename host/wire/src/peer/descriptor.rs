@@ -52,7 +52,7 @@ impl PeerDescriptor {
     pub fn hello(&self, limits: &Limits) -> Hello {
         Hello {
             limits: Some(limits.announced_to_peers()),
-            roles: names(self.roles).map(str::to_owned).collect(),
+            roles: self.roles.names().map(str::to_owned).collect(),
             shards: self.shards,
             hash: self.hash.clone(),
             addresses: self.addresses.clone(),
@@ -108,7 +108,7 @@ impl PeerDescriptor {
         let incarnation = theirs.incarnation.unwrap_or_default().into();
         Ok(PeerInfo {
             member: Member { node: name, incarnation },
-            roles: roles(&theirs.roles),
+            roles: Roles::from_names(&theirs.roles),
             addresses: theirs.addresses,
             remote,
             store_id: store,
@@ -134,22 +134,6 @@ pub(crate) fn node_id_of(certificate: &Principal) -> Result<NodeId, (CloseCode, 
         PrincipalKind::Client => {
             Err((CloseCode::NodesOnly, format!("{certificate} is not a node")))
         }
-    }
-}
-
-fn names(roles: Roles) -> impl Iterator<Item = &'static str> {
-    let Roles { store, manager, host, gateway } = roles;
-    let all = [(store, "store"), (manager, "manager"), (host, "host"), (gateway, "gateway")];
-    all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name)
-}
-
-fn roles(names: &[String]) -> Roles {
-    let has = |role: &str| names.iter().any(|name| name == role);
-    Roles {
-        store: has("store"),
-        manager: has("manager"),
-        host: has("host"),
-        gateway: has("gateway"),
     }
 }
 
