@@ -10,13 +10,13 @@ use ostraca_catalog::types::unknown_type;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::rows::Member;
-use ostraca_gateway::Gateway;
+use ostraca_gateway::{Gateway, failure_to_wire};
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
-    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, LastFailure, NodeIssue,
-    Problem, StateKey,
+    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, NodeIssue, Problem,
+    StateKey,
 };
 use ostraca_wire::server::AdminOutput;
 
@@ -213,12 +213,7 @@ impl AdminService {
                     detail.active = seen.map(|seen| seen.active);
                     detail.mailbox_length = seen.map(|seen| seen.mailbox_length as u64);
                     let failure = seen.and_then(|seen| seen.last_failure.clone());
-                    detail.last_failure = failure.map(|it| LastFailure {
-                        code: it.code,
-                        message: it.message,
-                        unix_ms: it.wall_ms,
-                        consecutive_failures: it.consecutive_failures,
-                    });
+                    detail.last_failure = failure.map(failure_to_wire);
                 }
                 Err(why) => detail.unresponsive_owner = Some(why),
             }

@@ -34,8 +34,8 @@ use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-pub use links::InspectTargets;
 use links::MessageLinks;
+pub use links::{InspectTargets, failure_to_wire};
 use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 

@@ -108,12 +108,7 @@ impl Gateway {
                 .map(|it| InspectedEntity {
                     active: it.active,
                     mailbox_length: it.mailbox_length as u64,
-                    last_failure: it.last_failure.map(|it| proto::LastFailure {
-                        code: it.code,
-                        message: it.message,
-                        unix_ms: it.wall_ms,
-                        consecutive_failures: it.consecutive_failures,
-                    }),
+                    last_failure: it.last_failure.map(failure_to_wire),
                 })
                 .collect(),
         });
@@ -166,6 +161,13 @@ impl MessageLinks {
         let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.local_node))?;
         inspect::request(&peer, request).await.map_err(|error| error.to_string())
     }
+}
+
+/// Converts an entity's last failure to its form on the wire, between nodes and to operators.
+#[must_use]
+pub fn failure_to_wire(failure: LastFailure) -> proto::LastFailure {
+    let LastFailure { code, message, wall_ms: unix_ms, consecutive_failures } = failure;
+    proto::LastFailure { code, message, unix_ms, consecutive_failures }
 }
 
 fn inspected(shard: InspectedShard) -> ShardInspection {
