@@ -25,6 +25,7 @@ use ostraca_catalog::rows::{self, MethodEntry, TypeRow};
 use ostraca_catalog::types::{TypeRegistry, TypeUnavailable};
 use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
+use ostraca_workers::guest_types;
 
 /// How long a deploy that changes nothing waits until this node has loaded the current revision.
 const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,8 +114,7 @@ impl Deployer {
         expected(&upload, &manifest, revision)?;
         self.check_binding(&manifest).await?;
         let methods = program.methods().iter().map(|method| {
-            let query = matches!(method.kind, ostraca_wasm::MessageKind::Query);
-            MethodEntry::new(&method.name, query, &method.summary)
+            MethodEntry::new(&method.name, guest_types::core_kind(method.kind), &method.summary)
         });
         let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
         let size = upload.component.len() as u64;

@@ -11,6 +11,7 @@ use ostraca_config::config::ClusterSettings;
 use ostraca_core::codec;
 use ostraca_core::extensions::{Extensible, Extensions};
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::message::MessageKind;
 use ostraca_core::rows::{Row, RowKey};
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, StoredRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -177,14 +178,20 @@ impl MethodEntry {
     ///
     /// # Errors
     /// [`Error::InvalidRow`] if the summary cannot be encoded.
-    pub fn new(name: &str, query: bool, summary: &str) -> Result<Self, Error> {
+    pub fn new(name: &str, kind: MessageKind, summary: &str) -> Result<Self, Error> {
         let mut extensions = Extensions::default();
         if !summary.is_empty() {
             let summary = &summary[..summary.floor_char_boundary(MAX_SUMMARY)];
             let failed = |error| Error::InvalidRow(format!("a method's summary: {error}"));
             extensions.set(SUMMARY, &summary).map_err(failed)?;
         }
+        let query = kind == MessageKind::Query;
         Ok(Self { name: name.into(), query, extensions })
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> MessageKind {
+        if self.query { MessageKind::Query } else { MessageKind::Command }
     }
 
     /// One line for display; empty if the component has none.

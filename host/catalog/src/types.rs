@@ -58,13 +58,8 @@ impl DeployedType {
         component: [u8; 32],
         component_size: u64,
     ) -> Self {
-        let order: Vec<(Arc<str>, MessageKind)> = methods
-            .iter()
-            .map(|method| {
-                let kind = if method.query { MessageKind::Query } else { MessageKind::Command };
-                (method.name.as_str().into(), kind)
-            })
-            .collect();
+        let order: Vec<(Arc<str>, MessageKind)> =
+            methods.iter().map(|method| (method.name.as_str().into(), method.kind())).collect();
         let summaries = methods.iter().map(MethodEntry::summary).collect();
         let methods =
             order.iter().map(|(name, kind)| ((&**name).into(), (name.clone(), *kind))).collect();

@@ -62,6 +62,8 @@ pub(crate) fn message_context(message: &Message, version: u64, now: u64) -> Mess
         principal: message.context.principal.clone(),
         content_type: message.context.content_type.clone(),
         traceparent: message.context.traceparent.clone(),
+        tracestate: message.context.tracestate.clone(),
+        origin: message.context.origin.clone(),
         remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
         version,
     }

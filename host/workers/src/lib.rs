@@ -11,6 +11,7 @@
 //! under the router's tag; a message that another node forwarded is answered at once on its ticket.
 
 mod error;
+pub mod guest_types;
 pub mod recording;
 mod worker;
 

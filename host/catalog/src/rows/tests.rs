@@ -107,15 +107,18 @@ fn the_other_rows_have_golden_bytes() {
 
 #[test]
 fn extension_fields_have_golden_bytes() {
-    let method = MethodEntry::new("get", true, "sum").expect("a method");
+    let method = MethodEntry::new("get", MessageKind::Query, "sum").expect("a method");
     assert_eq!(
         codec::encode(&method).expect("encodes"),
         [3, b'g', b'e', b't', 1, 1, 4, 4, 3, b's', b'u', b'm']
     );
     assert_eq!(method.summary(), "sum");
-    let long = MethodEntry::new("get", false, &"é".repeat(1_000)).expect("a method");
+    let long = MethodEntry::new("get", MessageKind::Command, &"é".repeat(1_000)).expect("a method");
     assert_eq!(long.summary(), "é".repeat(256));
-    assert_eq!(MethodEntry::new("get", true, "").expect("a method").extensions, Default::default());
+    assert_eq!(
+        MethodEntry::new("get", MessageKind::Query, "").expect("a method").extensions,
+        Default::default()
+    );
 }
 
 #[test]

@@ -11,7 +11,6 @@ use ostraca_catalog::pool::HASH;
 use ostraca_catalog::rows::{self, MethodEntry, PoolRow, TypeRow};
 use ostraca_catalog::types::{DeployedType, TypeRegistry};
 use ostraca_core::extensions::Extensions;
-use ostraca_core::message::MessageKind;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
 
 use super::database::Database;
@@ -116,9 +115,7 @@ pub(super) fn picture(
 
 fn type_row(entry: &DeployedType) -> Result<TypeRow, catalog::Error> {
     let methods = entry.methods().iter().zip(entry.summaries());
-    let methods = methods.map(|((name, kind), summary)| {
-        MethodEntry::new(name, *kind == MessageKind::Query, summary)
-    });
+    let methods = methods.map(|((name, kind), summary)| MethodEntry::new(name, *kind, summary));
     Ok(TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.effective_toml(),

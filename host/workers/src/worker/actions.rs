@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -14,16 +13,14 @@ use ostraca_core::shard::{Action, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
-use ostraca_wasm::{
-    EntityIdentity, Instance, InstanceSpec, MessageContext, StateError, StateSource,
-};
+use ostraca_wasm::{Instance, InstanceSpec, StateError, StateSource};
 
 use super::completions::{Completion, Ran, StartOutcome};
 use super::machines::{InstanceState, MachineId};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
-use crate::WorkerReport;
+use crate::{WorkerReport, guest_types};
 
 /// Maximum records and bytes of state that are read at once.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
@@ -168,16 +165,8 @@ impl Worker {
             shard: shard.clone(),
             entity: entity.clone(),
         };
-        let identity = EntityIdentity {
-            namespace: shard.namespace,
-            entity_type: entity.entity_type.clone(),
-            id: entity.id.clone(),
-            revision,
-        };
-        let reason = match reason {
-            StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
-            StartReason::Message => ostraca_wasm::StartReason::Message,
-        };
+        let identity = guest_types::identity(shard, &entity, revision);
+        let reason = guest_types::start_reason(reason);
         let starting = contained(&self.deps.stats, async move {
             let spec = InstanceSpec { identity, state: Box::new(source) };
             match program.instantiate(spec).await {
@@ -242,21 +231,7 @@ impl Worker {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
         let now = self.deps.clock.now().mono;
-        let context = MessageContext {
-            session: u128::from_be_bytes(message.id.session.0),
-            sequence: message.id.sequence,
-            kind: match message.kind {
-                MessageKind::Command => ostraca_wasm::MessageKind::Command,
-                MessageKind::Query => ostraca_wasm::MessageKind::Query,
-            },
-            principal: message.context.principal.clone(),
-            content_type: message.context.content_type.clone(),
-            traceparent: message.context.traceparent.clone(),
-            tracestate: message.context.tracestate.clone(),
-            origin: message.context.origin.clone(),
-            remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
-            version,
-        };
+        let context = guest_types::message_context(&message, version, now);
         let charge =
             self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.deps.stats, async move {
@@ -289,13 +264,7 @@ impl Worker {
         let Some(mut instance) = self.take(id, &entity, generation) else {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
-        let reason = match reason {
-            StopReason::Idle => ostraca_wasm::StopReason::Idle,
-            StopReason::Evicted => ostraca_wasm::StopReason::Evicted,
-            StopReason::Passivated => ostraca_wasm::StopReason::Passivated,
-            StopReason::HandedOff => ostraca_wasm::StopReason::HandedOff,
-            StopReason::Redeployed => ostraca_wasm::StopReason::Redeployed,
-        };
+        let reason = guest_types::stop_reason(reason);
         let stopping = contained(&self.deps.stats, async move {
             let result = instance.stop(reason).await;
             (instance, Ran::Turn(result))

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use ostraca_catalog::clock::wall_millis;
 use ostraca_core::ids::{Entity, TurnId};
-use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
+use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 use ostraca_stats::Stats;
 use ostraca_store::StoreError;
@@ -16,6 +15,7 @@ use ostraca_wire::server::BudgetExceeded;
 use super::Worker;
 use super::machines::{InstanceState, MachineEntry, MachineId};
 use super::panics::Panicked;
+use crate::guest_types;
 
 /// The result of one of the worker's futures.
 pub(super) enum Completion {
@@ -207,34 +207,21 @@ impl Worker {
         entity: &Entity,
         turn: ostraca_wasm::GuestTurnOutput,
     ) -> TurnOutput {
-        let result = match turn.result {
-            ostraca_wasm::TurnResult::Ok(body) => TurnResult::Replied(GuestReply::Result(body)),
-            ostraca_wasm::TurnResult::Application { code, message } => {
-                TurnResult::Replied(GuestReply::Error { code, message })
+        if let ostraca_wasm::TurnResult::Failed(failure) = &turn.result {
+            Stats::count(&self.deps.stats.failed_turns);
+            // The sandbox has logged it, with its backtrace.
+            let name = printable(&entity.to_string()).into_owned();
+            tracing::debug!(
+                entity = name,
+                code = failure.code,
+                "a turn failed: {}",
+                failure.message
+            );
+            if !failure.is_retryable() {
+                self.failed(id, entity, failure.code, &failure.message);
             }
-            ostraca_wasm::TurnResult::Failed(failure) => {
-                Stats::count(&self.deps.stats.failed_turns);
-                // The sandbox has logged it, with its backtrace.
-                let name = printable(&entity.to_string()).into_owned();
-                tracing::debug!(
-                    entity = name,
-                    code = failure.code,
-                    "a turn failed: {}",
-                    failure.message
-                );
-                if !failure.is_retryable() {
-                    self.failed(id, entity, failure.code, &failure.message);
-                }
-                let retry_after = failure.is_retryable().then_some(20);
-                TurnResult::Failed {
-                    code: failure.code.into(),
-                    message: failure.message,
-                    retry_after,
-                }
-            }
-        };
-        let writes: Vec<(Bytes, Option<Bytes>)> = turn.writes;
-        TurnOutput { result, writes, state_bytes: turn.state_bytes, passivate: turn.passivate }
+        }
+        guest_types::turn_output(turn)
     }
 }
 
