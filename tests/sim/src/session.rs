@@ -10,12 +10,20 @@ use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
 use ostraca_core::message::{MessageKind, codes};
 use ostraca_oracle::{Operation, Outcome as Seen};
 use ostraca_wire::outcome::wire_kind;
-use ostraca_wire::proto::Envelope;
+use ostraca_wire::proto::{self, Envelope};
 
 use crate::violation::{Violation, ViolationKind};
 
 /// The deadline of whoever waits until it is answered.
 pub(crate) const PATIENT: u64 = 600_000;
+
+/// The kind that an envelope names, where no deployed type is asked for it.
+pub(crate) fn named_kind(envelope: &Envelope) -> MessageKind {
+    match envelope.kind() {
+        proto::MessageKind::Query => MessageKind::Query,
+        _ => MessageKind::Command,
+    }
+}
 
 /// A message without an outcome, and its copies so far.
 #[derive(Clone, Debug)]

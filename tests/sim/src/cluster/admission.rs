@@ -24,6 +24,7 @@ use super::plan::{FROM, TO};
 use super::process::Pid;
 use super::{SimEvent, World};
 use crate::rng::Rng;
+use crate::session::named_kind;
 use crate::violation::ViolationKind;
 
 /// Who all clients are, to budgets and types.
@@ -288,10 +289,7 @@ impl World {
         let resolved = match resolved {
             Ok(resolved) => resolved,
             Err(problem) if self.has_mutation(Mutation::DontCheck) => {
-                let kind = match envelope.kind() {
-                    proto::MessageKind::Query => MessageKind::Query,
-                    _ => MessageKind::Command,
-                };
+                let kind = named_kind(envelope);
                 drop(problem);
                 (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind)
             }

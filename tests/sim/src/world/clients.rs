@@ -19,7 +19,7 @@ use ostraca_wire::{outcome, problem, proto};
 use super::World;
 use super::event::SimEvent;
 use crate::node::ReplyTo;
-use crate::session::{PATIENT, PendingCall, SimSession, overtaken};
+use crate::session::{PATIENT, PendingCall, SimSession, named_kind, overtaken};
 
 /// Who all clients are.
 const PRINCIPAL: &str = "client/any";
@@ -316,10 +316,7 @@ impl World {
         }
         self.tokens += 1;
         let MessageCopy { client, line, probe, envelope } = *copy;
-        let kind = match envelope.kind() {
-            proto::MessageKind::Query => MessageKind::Query,
-            _ => MessageKind::Command,
-        };
+        let kind = named_kind(&envelope);
         let resolved = (envelope.r#type.as_str().into(), envelope.method.as_str().into(), kind);
         let (token, session) = (ReplyToken(self.tokens), self.clients[client].session.key);
         let arrived = it.mono(self.now);
