@@ -1,0 +1,192 @@
+//! A component, its manifest or an admin request is refused.
+
+section! {
+    class: Deploying,
+    outcome: NoMessage,
+    codes: {
+        INVALID_MANIFEST = "invalid-manifest" {
+            retry: No,
+            exit: 2,
+            happened: "The manifest has an unknown key, a wrong type, a missing key, or a value out of range. The line is marked, and the nearest key suggested.",
+            help: "Fix the line.",
+        }
+        NOT_SUPPORTED_YET = "not-supported-yet" {
+            retry: No,
+            exit: 2,
+            happened: "The manifest or the configuration uses a feature that this release does not support: `remember-entities = true`, grants, another namespace.",
+            help: "Leave it out.",
+        }
+        NOT_WASM = "not-wasm" {
+            retry: No,
+            exit: 2,
+            happened: "The file is not WebAssembly.",
+            help: "Deploy a component.",
+        }
+        CORE_MODULE = "core-module" {
+            retry: No,
+            exit: 2,
+            happened: "It is a core module, not a component.",
+            help: "`ostraca build` converts it into one.",
+        }
+        INVALID_COMPONENT = "invalid-component" {
+            retry: No,
+            exit: 2,
+            happened: "It does not validate, or does not compile.",
+            help: "Build it again; the text says what is wrong.",
+        }
+        TOO_MANY_CORE_INSTANCES = "too-many-core-instances" {
+            retry: No,
+            exit: 2,
+            happened: "One instance of it creates more core instances than `components.core-instances`; nested components count each time they are instantiated. Nothing was compiled.",
+            help: "Link its modules into fewer ones, compose fewer components, or raise the setting on every node: an instance of more than 64 runs outside the pool.",
+        }
+        TOO_MANY_COMPONENT_INSTANCES = "too-many-component-instances" {
+            retry: No,
+            exit: 2,
+            happened: "The same for component instances, `components.component-instances`.",
+            help: "Compose fewer components, or raise the setting on every node.",
+        }
+        TOO_MANY_MEMORIES = "too-many-memories" {
+            retry: No,
+            exit: 2,
+            happened: "The same for memories, `components.memories`.",
+            help: "Compose components that share one, or raise the setting on every node.",
+        }
+        TOO_MANY_TABLES = "too-many-tables" {
+            retry: No,
+            exit: 2,
+            happened: "The same for tables, `components.tables`.",
+            help: "Compose fewer components, or raise the setting on every node.",
+        }
+        TOO_MANY_FUNCTIONS = "too-many-functions" {
+            retry: No,
+            exit: 2,
+            happened: "The same for core functions, `components.functions`.",
+            help: "Leave out what is not needed, or raise the setting on every node.",
+        }
+        TOO_MANY_TYPES = "too-many-types" {
+            retry: No,
+            exit: 2,
+            happened: "The same for types, `components.types`.",
+            help: "Compose fewer components, or raise the setting on every node.",
+        }
+        TOO_MANY_DEFINITIONS = "too-many-definitions" {
+            retry: No,
+            exit: 2,
+            happened: "The same for imports, exports, aliases, arguments and canonical functions, `components.definitions`.",
+            help: "Compose fewer components, or raise the setting on every node.",
+        }
+        UNSIZED_INSTANTIATION = "unsized-instantiation" {
+            retry: No,
+            exit: 2,
+            happened: "It instantiates a core module or component that is imported, or exported by another instance, so its size cannot be determined.",
+            help: "Compose it so that each part is nested where it is instantiated.",
+        }
+        COMPILE_TIME_LIMIT = "compile-time-limit" {
+            retry: No,
+            exit: 2,
+            happened: "The compiler took longer than `compiler.timeout` and was killed. The node is not affected.",
+            help: "Split its largest functions, leave out what is not needed, or raise the setting on every node.",
+        }
+        COMPILE_MEMORY_LIMIT = "compile-memory-limit" {
+            retry: No,
+            exit: 2,
+            happened: "The compiler needed more memory than `compiler.max-memory`. The node is not affected.",
+            help: "The same.",
+        }
+        COMPILER_CRASHED = "compiler-crashed" {
+            retry: No,
+            happened: "The compiler's process was killed by a signal or failed; the text has the end of its output. The node is not affected.",
+            help: "If other components compile, report it as a bug, with this component. If it was killed because memory ran out, try again.",
+        }
+        COMPILER_UNAVAILABLE = "compiler-unavailable" {
+            retry: No,
+            happened: "The compiler's process could not be started, or belongs to another release.",
+            help: "Fix `compiler.program`; a program that embeds a node calls `ostraca_node::compiler_main()` first in `main`.",
+        }
+        MEMORY_CEILING = "memory-ceiling" {
+            retry: No,
+            exit: 2,
+            happened: "The manifest's `limits.memory` is beyond the node's `guests.memory-ceiling`.",
+            help: "Lower it, or raise the ceiling on every node.",
+        }
+        TURN_TIME_CEILING = "turn-time-ceiling" {
+            retry: No,
+            exit: 2,
+            happened: "The manifest's `limits.turn-time` is beyond the node's `guests.turn-time-ceiling`.",
+            help: "Lower it, or raise the ceiling on every node.",
+        }
+        COMPONENT_TOO_LARGE = "component-too-large" {
+            retry: No,
+            exit: 2,
+            happened: "It is larger than `guests.component-limit`.",
+            help: "Strip it, or raise the setting.",
+        }
+        MISSING_EXPORT = "missing-export" {
+            retry: No,
+            exit: 2,
+            happened: "It does not export `ostraca:entity/methods` or `handler`.",
+            help: "Use the SDK, or implement the world in `wit/`.",
+        }
+        IMPORT_NOT_GRANTED = "import-not-granted" {
+            retry: No,
+            exit: 2,
+            happened: "It imports something that entities do not have.",
+            help: "Remove the import: no files, sockets, environment or other hosts' interfaces.",
+        }
+        WRONG_SIGNATURE = "wrong-signature" {
+            retry: No,
+            exit: 2,
+            happened: "An export has the right name but a wrong type.",
+            help: "Build against the `wit/` of this release.",
+        }
+        INVALID_METHODS = "invalid-methods" {
+            retry: No,
+            exit: 2,
+            happened: "`methods` failed, or its list cannot be used: an empty or duplicate name, a name with a control character, or too many methods.",
+            help: "Fix the guest.",
+        }
+        ENCODE_FAILED = "encode-failed" {
+            retry: No,
+            happened: "The core module could not be converted into a component.",
+            help: "Build it with the SDK; check that it exports what the SDK exports.",
+        }
+        UNKNOWN_POOL = "unknown-pool" {
+            retry: No,
+            exit: 2,
+            happened: "This release has only the pool `default`.",
+            help: "Leave `pool` out.",
+        }
+        REVISION_MISMATCH = "revision-mismatch" {
+            retry: No,
+            happened: "`--expect-revision` is not the current revision, or another client deployed the type concurrently.",
+            help: "Check `ostraca deployments`, then decide.",
+        }
+        DEPLOYMENT_TOO_LARGE = "deployment-too-large" {
+            retry: No,
+            happened: "The manifest and the method names take more than 64 KiB together.",
+            help: "Shorten the manifest.",
+        }
+        BINDING_IMMUTABLE = "binding-immutable" {
+            retry: No,
+            happened: "`pool` and `shard-key` of a type are fixed from its first deployment.",
+            help: "Keep them, or deploy under another type name.",
+        }
+        INVALID_DIGEST = "invalid-digest" {
+            retry: No,
+            happened: "The component does not match the announced BLAKE3 digest, or the digest is not 32 bytes.",
+            help: "Send it again.",
+        }
+        UNKNOWN_REQUEST = "unknown-request" {
+            retry: No,
+            happened: "The node does not support this request.",
+            help: "Use compatible versions of client and node.",
+        }
+        INVALID_REQUEST = "invalid-request" {
+            retry: No,
+            exit: 2,
+            happened: "A field of the request is invalid, such as a name that is empty or too long. The text names it.",
+            help: "Fix it.",
+        }
+    }
+}

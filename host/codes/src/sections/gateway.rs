@@ -1,0 +1,53 @@
+//! Refused by a node before the message reaches an entity.
+
+section! {
+    class: Gateway,
+    outcome: NotRun,
+    codes: {
+        INVALID_MESSAGE = "invalid-message" {
+            retry: No,
+            happened: "The envelope cannot be decoded, or its fields are inconsistent: a session other than its stream's, `after` or `settled` beyond the sequence, an unknown kind, a type or method that is empty or longer than 255 bytes, text that is not UTF-8, fields nested too deep.",
+            help: "Fix the client; the text names the field.",
+        }
+        INVALID_ENTITY_ID = "invalid-entity-id" {
+            retry: No,
+            happened: "The entity id is empty or longer than 512 bytes.",
+            help: "Use another id.",
+        }
+        MESSAGE_TOO_LARGE = "message-too-large" {
+            retry: No,
+            happened: "The body is larger than the node's `network.max-message`, or than `limits.message` in the type's manifest. Clients check the node's limits before they send.",
+            help: "Send a smaller message, or raise the limit that the text names.",
+        }
+        UNKNOWN_NAMESPACE = "unknown-namespace" {
+            retry: No,
+            happened: "This release has only the namespace `default`.",
+            help: "Leave the namespace empty.",
+        }
+        UNKNOWN_TYPE = "unknown-type" {
+            retry: No,
+            happened: "No type of that name is deployed. The help has the nearest name.",
+            help: "`ostraca deployments` lists the deployed types; fix the name, or deploy it.",
+        }
+        NO_GATEWAY = "no-gateway" {
+            retry: No,
+            happened: "The node does not accept client messages: it lacks the role `gateway`. It still responds to operators.",
+            help: "Send to a node that has the role: `ostraca nodes` lists the roles.",
+        }
+        ACCESS_DENIED = "access-denied" {
+            retry: No,
+            happened: "The type's manifest does not let this principal send to it.",
+            help: "Change `[access] send`, or use another identity.",
+        }
+        UNKNOWN_METHOD = "unknown-method" {
+            retry: No,
+            happened: "The type has no such method. The help lists its methods.",
+            help: "Fix the name (`ostraca methods TYPE`).",
+        }
+        WRONG_KIND = "wrong-kind" {
+            retry: No,
+            happened: "A command was sent as a query, or vice versa.",
+            help: "Send it as its declared kind, or omit the kind.",
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The guest failed, or the host failed while it ran.
+
+section! {
+    class: Guest,
+    outcome: NotRun,
+    codes: {
+        PANICKED = "panicked" {
+            retry: No,
+            happened: "The guest panicked. The message, file and line are in the text.",
+            help: "Fix the guest.",
+        }
+        STATE_DOES_NOT_DECODE = "state-does-not-decode" {
+            retry: No,
+            happened: "The stored state does not fit the entity's type: the schema changed, and this entity was written before. `ostraca status` counts such entities, `ostraca inspect` shows what does not fit.",
+            help: "Deploy the previous component again: no stored state was changed. Then give new fields `#[serde(default)]`, keep old names with `#[serde(alias = \"…\")]`, and deploy that.",
+        }
+        STATE_DOES_NOT_ENCODE = "state-does-not-encode" {
+            retry: No,
+            happened: "The new state could not be decoded again: it has a number that is NaN or infinite, or a field that is skipped when it is written and required when it is read. Nothing was changed.",
+            help: "Fix the guest.",
+        }
+        TRAP = "trap" {
+            retry: No,
+            happened: "The guest trapped (unreachable, out of bounds, division by zero), or called exit.",
+            help: "Fix the guest.",
+        }
+        TURN_TIME_LIMIT = "turn-time-limit" {
+            retry: No,
+            happened: "A message or the stop hook took longer than `limits.turn-time` in the guest. Time in the host does not count; sleeping through WASI does.",
+            help: "Do less in a turn, or raise the limit.",
+        }
+        ACTIVATION_TIME_LIMIT = "activation-time-limit" {
+            retry: No,
+            happened: "Instantiation and start together took longer than `limits.activation-time`.",
+            help: "Do less in `start`, or raise the limit.",
+        }
+        MEMORY_LIMIT = "memory-limit" {
+            retry: No,
+            exit: 2,
+            happened: "The guest aborted after it was denied memory beyond `limits.memory`. At a deployment: its initial memories are larger.",
+            help: "Use less memory, or raise the limit.",
+        }
+        TABLE_LIMIT = "table-limit" {
+            retry: No,
+            exit: 2,
+            happened: "Its tables needed more elements than `limits.table-elements`.",
+            help: "Raise the limit.",
+        }
+        STACK_OVERFLOW = "stack-overflow" {
+            retry: No,
+            happened: "Its calls exceeded `guests.wasm-stack`.",
+            help: "Limit the recursion, or raise the setting.",
+        }
+        STATE_TOO_LARGE = "state-too-large" {
+            retry: No,
+            happened: "The entity's keys and values, 100 bytes for each key included, would exceed `limits.state`. A state that already exceeds it may shrink.",
+            help: "Store less, split the entity, or raise the limit.",
+        }
+        TOO_MANY_KEYS = "too-many-keys" {
+            retry: No,
+            happened: "The entity would have more keys than `limits.keys`.",
+            help: "Store more under each key, split the entity, or raise the limit.",
+        }
+        TURN_TOO_LARGE = "turn-too-large" {
+            retry: No,
+            happened: "One turn would write or delete more keys than `limits.turn-keys`, or write more bytes than `limits.turn-bytes`. Or the store refused the turn, since it is too large for any store of the cluster: a key with its entity's id beyond 960 bytes, a record beyond 16 MiB, a turn beyond 18 MiB.",
+            help: "Write in several turns; raise the limit.",
+        }
+        REPLY_TOO_LARGE = "reply-too-large" {
+            outcome: NotRunOrUnknown,
+            retry: No,
+            happened: "The result, or an error's text, is larger than `limits.reply`. If it only exceeds the client's limit: outcome `unknown`; a command has been committed.",
+            help: "Return less, in pages; raise the limit; in the second case raise the client's `max_frame`.",
+        }
+        VALUE_TOO_LARGE = "value-too-large" {
+            retry: No,
+            happened: "In one call the guest passed to the host, or returned, more bytes than 64 KiB plus the largest of `limits.state`, `limits.turn-bytes` and `limits.reply`. They were not copied.",
+            help: "Pass less in one call, or raise the limit concerned.",
+        }
+        WRITE_IN_QUERY = "write-in-query" {
+            retry: No,
+            happened: "A query set or deleted a key.",
+            help: "Make the method a command (`&mut self`).",
+        }
+        INVALID_HOST_CALL = "invalid-host-call" {
+            retry: No,
+            happened: "A host function was called with an invalid argument: a key that is empty or longer than 512 bytes, or a page limit that is not 1 to 1,000.",
+            help: "Fix the guest.",
+        }
+        INVALID_GUEST_VALUE = "invalid-guest-value" {
+            retry: No,
+            happened: "The guest passed or returned a value that does not fit its type: a pointer outside its memory, text that is not UTF-8.",
+            help: "Fix the guest or its bindings.",
+        }
+        HANDLE_LIMIT = "handle-limit" {
+            retry: No,
+            happened: "The guest holds more than 1,000 WASI handles: streams, pollables.",
+            help: "Drop handles, or hold fewer at once.",
+        }
+        INVALID_ERROR_CODE = "invalid-error-code" {
+            retry: No,
+            happened: "An application error's code was empty, longer than 128 bytes, or has a control character.",
+            help: "Fix the guest.",
+        }
+        START_FAILED = "start-failed" {
+            retry: No,
+            happened: "The start hook returned an error, which is in the text.",
+            help: "Fix the guest, or the state that it refuses.",
+        }
+        INTERRUPTED = "interrupted" {
+            retry: Yes,
+            happened: "The owner interrupted the running instance: its shard's stop deadline passed.",
+            help: "Nothing: it is resent.",
+        }
+        STATE_UNAVAILABLE = "state-unavailable" {
+            retry: Yes,
+            happened: "The entity's state could not be read from the store.",
+            help: "As `store-unavailable`.",
+        }
+        HOST_PANICKED = "host-panicked" {
+            outcome: NotRunOrUnknown,
+            retry: Yes,
+            happened: "The node's own code panicked during the turn or a store call. The turn had no effect, or its outcome is unknown; other entities are not affected. If a shard's machine panicked, its commands end as unknown and the shard is assigned again.",
+            help: "Report it as a bug, with the node's log.",
+        }
+        CALLER_GONE = "caller-gone" {
+            retry: Yes,
+            happened: "The connection from which a query came was closed before the query ran.",
+            help: "Nothing: no caller waits for it.",
+        }
+        INSTANCE_DROPPED = "instance-dropped" {
+            retry: Yes,
+            happened: "The instance was dropped before the turn could run on it.",
+            help: "Nothing: it is resent.",
+        }
+        INSTANCE_LIMIT = "instance-limit" {
+            retry: Yes,
+            happened: "The limit on live instances was reached.",
+            help: "As `overloaded`.",
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Refused by a shard's owner, or by a router on the way to it.
+
+section! {
+    class: Shard,
+    outcome: NotRun,
+    codes: {
+        MAILBOX_FULL = "mailbox-full" {
+            retry: Yes,
+            happened: "The entity's mailbox has reached `limits.mailbox`.",
+            help: "Send more slowly; spread the load over more entities; raise the limit.",
+        }
+        OUT_OF_ORDER = "out-of-order" {
+            retry: Yes,
+            happened: "The message that must run before this one in its session did not arrive within `entities.order-timeout`, or was refused.",
+            help: "Nothing: the client resends both, in order.",
+        }
+        SUPERSEDED = "superseded" {
+            retry: No,
+            happened: "A later message of the session has run, and no reply to this one is recorded: it was settled, or it is a query whose reply was lost. This copy did not run.",
+            help: "A query: send it again with a new id. A command: if this was its only copy, it did not run. Otherwise the client reports `unknown`, and only the entity's state shows whether it ran.",
+        }
+        ID_REUSED = "id-reused" {
+            retry: No,
+            happened: "The id was used before with another target, method or body.",
+            help: "Give each message its own id. Never use one session in two processes.",
+        }
+        TOO_OLD = "too-old" {
+            outcome: NotRunOrUnknown,
+            retry: No,
+            happened: "The entity no longer remembers the message's session (`entities.max-lanes`, `entities.lane-ttl`), and by its creation time it may be a copy of a message that ran before.",
+            help: "The client restamps it by itself if no copy of it is in doubt. Otherwise it can no longer be determined whether it ran: read the entity's state.",
+        }
+        CREATED_IN_FUTURE = "created-in-future" {
+            retry: Yes,
+            happened: "The message's creation time is further ahead of the cluster's time than `entities.max-clock-skew` allows.",
+            help: "Wait, or use a new session, which is stamped with the current time. Sessions that were open before a cluster was restored from a backup get this error.",
+        }
+        REPLY_DROPPED = "reply-dropped" {
+            outcome: Final,
+            retry: No,
+            happened: "Final, exit code 1: the message ran, but its reply is no longer kept. The entity keeps `entities.unsettled-bytes` of replies and drops the oldest first.",
+            help: "Read the entity's state if the result matters. No copy will run.",
+        }
+        TOO_MANY_COPIES = "too-many-copies" {
+            retry: Yes,
+            happened: "The copies of this message that wait for its outcome have reached `entities.max-copies`.",
+            help: "Wait for one of them.",
+        }
+        QUERY_UNANSWERED = "query-unanswered" {
+            retry: No,
+            happened: "A query got no reply within its deadline; `cause` in the details has the last error. Nothing is in doubt: a query has no effect. Exit code 5.",
+            help: "Send it again, with a longer timeout.",
+        }
+        DEADLINE_EXCEEDED = "deadline-exceeded" {
+            outcome: NotRunOrUnknown,
+            retry: No,
+            happened: "The sender's deadline (`gateway.default-timeout` if it set none, at most `gateway.max-timeout`) passed before the turn could start. From the client: no reply arrived in time; the outcome is `unknown` if a copy was sent.",
+            help: "Use a longer timeout, or find out why the entity is slow (`ostraca status`).",
+        }
+        NOT_OWNER = "not-owner" {
+            retry: Yes,
+            happened: "The shard belongs to another node, or this node has just lost it and claims it again.",
+            help: "Nothing: it is resent.",
+        }
+        NO_OWNER = "no-owner" {
+            outcome: NotRunOrUnknown,
+            retry: Yes,
+            happened: "The shard had no live owner for `gateway.buffer-timeout`, or its owner could not be reached or did not accept the message. If an earlier copy may have run, the outcome is `unknown` and the exit code 6.",
+            help: "If this persists, check `ostraca status`: no node can own the shard, or none reaches the store.",
+        }
+        REBALANCING = "rebalancing" {
+            retry: Yes,
+            happened: "The shard is being released because the node is stopping, or it was moving to another node for `gateway.buffer-timeout`.",
+            help: "Nothing: it is resent when a node serves the shard.",
+        }
+        STORE_UNAVAILABLE = "store-unavailable" {
+            retry: Yes,
+            happened: "The store did not respond, the shard's claim or the entity could not be read, or the node's lease was not renewed in time for a query.",
+            help: "If this persists, check `ostraca status` and the disk.",
+        }
+        STORE_FULL = "store-full" {
+            retry: Yes,
+            happened: "The store refused the turn: its queue is full (`store.queue-…`), free disk space is low (`store.low-water-bytes`), or it has stopped. The text says which.",
+            help: "Free disk space; see [`store-stopped`](#what-ostraca-status-reports).",
+        }
+        COMMIT_REFUSED = "commit-refused" {
+            retry: Yes,
+            happened: "An earlier turn, on which this one had built or which a query had read, was not committed. This one has no effect.",
+            help: "Nothing: it runs again on the stored state.",
+        }
+        REVISION_TOO_LOW = "revision-too-low" {
+            retry: Yes,
+            happened: "The entity was last written by a higher revision than this node runs.",
+            help: "Deploy a higher revision. To go back, deploy the old component again: it gets a new revision.",
+        }
+        OVERLOADED = "overloaded" {
+            outcome: NotRunOrUnknown,
+            retry: Yes,
+            happened: "A limit on load was reached; the text names it. Live instances: no slot became free within `entities.instance-slot-timeout`. Messages buffered for their shards: `gateway.buffered-messages`, `gateway.buffered-bytes`. Messages in flight to one node: `gateway.link-messages`, `gateway.link-bytes`. Bytes of messages without a reply and of unread replies: `network.connection-bytes`, `network.principal-bytes`, `network.node-bytes`, or the principal's share of `peers.in-flight-message-bytes` on a link between nodes; then the turn did not start, or a reply was dropped (for a command as `unknown`: its next copy gets the reply). Deployments being received: `network.max-uploads`, `network.principal-uploads`. Requests or messages in flight between nodes: the setting in the text.",
+            help: "Read replies as they come, keep fewer messages in flight, send to fewer entities at once, or raise the setting that the text names, or `guests.max-live-instances`.",
+        }
+        UNKNOWN = "unknown" {
+            outcome: Unknown,
+            retry: Yes,
+            happened: "(Outcome `unknown`, exit code 6.) The sync failed, or the store's response was lost. Whether the turn was committed shows when the shard is claimed again.",
+            help: "Resend it with the same id.",
+        }
+        ABANDONED = "abandoned" {
+            outcome: Unknown,
+            retry: Yes,
+            happened: "(Outcome `unknown`, exit code 6.) The node dropped the message, for example when it was killed.",
+            help: "Resend it with the same id.",
+        }
+    }
+}

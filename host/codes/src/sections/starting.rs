@@ -1,0 +1,193 @@
+//! A node, a store or a setting of the cluster cannot be used.
+
+section! {
+    class: Starting,
+    outcome: NoMessage,
+    codes: {
+        INVALID_CONFIG = "invalid-config" {
+            retry: No,
+            happened: "The configuration has an unknown key, a wrong type, or a value out of range. The line is marked.",
+            help: "Fix the line; `ostraca config default` explains every setting.",
+        }
+        INVALID_VALUE = "invalid-value" {
+            retry: No,
+            happened: "A name, a count or an address is invalid.",
+            help: "Fix it.",
+        }
+        DIRECTORY_NOT_EMPTY = "directory-not-empty" {
+            retry: No,
+            happened: "The directory for a new node or store is not empty. Existing files are never overwritten.",
+            help: "Choose another directory.",
+        }
+        FILE_ERROR = "file-error" {
+            retry: No,
+            happened: "A file could not be read or written.",
+            help: "Check the path and its permissions.",
+        }
+        INVALID_IDENTITY = "invalid-identity" {
+            retry: No,
+            happened: "A certificate or key cannot be used.",
+            help: "Check `[identity]`; `ostraca ca issue node NAME`.",
+        }
+        IDENTITY_MISMATCH = "identity-mismatch" {
+            retry: No,
+            happened: "The certificate belongs to another node or a client or, on the node with the store, to another cluster.",
+            help: "Check `node` and `[identity]`; `ostraca ca issue node NAME` creates a new one.",
+        }
+        ADDRESS_IN_USE = "address-in-use" {
+            retry: No,
+            happened: "The UDP port is in use. The text names the setting.",
+            help: "Stop the other process, or choose another port.",
+        }
+        CANNOT_LISTEN = "cannot-listen" {
+            retry: No,
+            happened: "The socket could not be created.",
+            help: "Check the address.",
+        }
+        INVALID_SETTING = "invalid-setting" {
+            retry: No,
+            happened: "A setting does not fit this machine or another setting: `allocator = \"pooling\"` without room for the pool, `max-live-instances` beyond what `vm.max_map_count` allows.",
+            help: "Change the setting that the text names, or the machine's limit.",
+        }
+        ENGINE_FAILED = "engine-failed" {
+            retry: No,
+            happened: "The engine for guests could not be created.",
+            help: "Report it as a bug, with the text.",
+        }
+        COMPONENT_CACHE = "component-cache" {
+            retry: No,
+            happened: "The directory of compiled components cannot be used.",
+            help: "Make it writable for this user only, or remove it: it is only a cache.",
+        }
+        THREAD_FAILED = "thread-failed" {
+            retry: Yes,
+            happened: "A thread could not be started, or ended early.",
+            help: "Check `ulimit -u` and free memory.",
+        }
+        ROW_CONFLICT = "row-conflict" {
+            retry: Yes,
+            happened: "Another process changed a row of the cluster while this node was writing it.",
+            help: "Start the node again.",
+        }
+        INVALID_ROW = "invalid-row" {
+            retry: No,
+            happened: "A row of the cluster is missing, cannot be decoded, or was written by a newer release; or a deployed component is missing or does not compile.",
+            help: "Use the release that wrote it, or restore the store.",
+        }
+        STORE_UNREACHABLE = "store-unreachable" {
+            retry: Yes,
+            happened: "No node under `join` responded, or none that has the store.",
+            help: "Check the addresses under `join`, and that the node with the role `store` is running.",
+        }
+        NAME_IN_USE = "name-in-use" {
+            retry: No,
+            happened: "Another process uses this node's name and renews its lease, so this one could not register for three leases.",
+            help: "Stop the other process. A copied data directory needs a name and an identity of its own: `ostraca init`.",
+        }
+        NO_STORE_NODE = "no-store-node" {
+            retry: Yes,
+            happened: "The nodes under `join` responded, but none of them has the store or knows where it is.",
+            help: "Name the node with the role `store` under `join`, or start the node again later.",
+        }
+        STORE_REFUSED = "store-refused" {
+            retry: No,
+            happened: "The store is not the one that this node used before, or belongs to another cluster (R5); the text says which.",
+            help: "Restore the former store, or remove the witness that the text names to accept this one. If the store was replaced while the node ran, `ostraca status` shows this error.",
+        }
+        STORE_FAILED = "store-failed" {
+            retry: YesIf("if the text says `store unavailable`"),
+            happened: "The store failed while the node started.",
+            help: "Read the reason, fix it, and restart.",
+        }
+        NODE_FAILED = "node-failed" {
+            retry: Yes,
+            happened: "A part of the node ended unexpectedly.",
+            help: "Restart the node, and report it as a bug.",
+        }
+        STORE_MISSING = "store-missing" {
+            retry: No,
+            happened: "There is no store at that path.",
+            help: "`ostraca init`, or mount the disk.",
+        }
+        STORE_EMPTY = "store-empty" {
+            retry: No,
+            happened: "The directory is empty, but a store is expected. One is never created implicitly.",
+            help: "`ostraca init`, or mount the disk.",
+        }
+        NOT_A_STORE = "not-a-store" {
+            retry: No,
+            happened: "The directory is not empty, but holds no complete store.",
+            help: "If its creation was interrupted, remove it and create it again.",
+        }
+        STORE_IN_USE = "store-in-use" {
+            retry: No,
+            happened: "Another process has the store open; the text names it.",
+            help: "Stop that process.",
+        }
+        STORE_UNWRITABLE = "store-unwritable" {
+            retry: No,
+            happened: "The directory is not writable.",
+            help: "Make it writable for this user.",
+        }
+        FORMAT_NOT_SUPPORTED = "format-not-supported" {
+            retry: No,
+            happened: "A live node cannot read the format that the cluster should be raised to.",
+            help: "Update that node first.",
+        }
+        INVALID_CLUSTER_SETTING = "invalid-cluster-setting" {
+            retry: No,
+            happened: "The cluster has no such setting, or its value is invalid or cannot change.",
+            help: "`ostraca cluster` shows them.",
+        }
+        SETTING_MISMATCH = "setting-mismatch" {
+            retry: No,
+            happened: "A node's configuration sets a setting of the cluster to another value.",
+            help: "Remove it from the node's file, or change the cluster's with `ostraca cluster --set`.",
+        }
+        STORE_NEWER_FORMAT = "store-newer-format" {
+            retry: No,
+            happened: "A newer release wrote the store.",
+            help: "Use that release.",
+        }
+        STORE_OLDER_FORMAT = "store-older-format" {
+            retry: No,
+            happened: "A program from before the first release wrote the store.",
+            help: "Recreate the cluster with `ostraca init`.",
+        }
+        STORE_CLUSTER_MISMATCH = "store-cluster-mismatch" {
+            retry: No,
+            happened: "The store belongs to another cluster; the text names it.",
+            help: "Check `data` in the configuration.",
+        }
+        STORE_MISMATCH = "store-mismatch" {
+            retry: No,
+            happened: "The store is not the one that this node used before.",
+            help: "Restore the former one, or remove the witness to accept this one.",
+        }
+        STORE_FORKED = "store-forked" {
+            retry: No,
+            happened: "The store is a copy, and the original was opened since.",
+            help: "Use the original, or remove the witness to accept that the copy may lack acknowledged turns.",
+        }
+        STORE_ROLLED_BACK = "store-rolled-back" {
+            retry: No,
+            happened: "The store was rolled back: acknowledged turns are missing.",
+            help: "Restore the newer copy, or remove the witness to accept their loss.",
+        }
+        INVALID_WITNESS = "invalid-witness" {
+            retry: No,
+            happened: "The witness cannot be read.",
+            help: "Restore it, or remove it to continue without the check.",
+        }
+        STORE_CORRUPT = "store-corrupt" {
+            retry: No,
+            happened: "The store's data cannot be read.",
+            help: "Restore it from a copy.",
+        }
+        STORE_IO = "store-io" {
+            retry: No,
+            happened: "A file operation failed.",
+            help: "Read the system's error in the text.",
+        }
+    }
+}
