@@ -13,6 +13,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo::rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["proto"])?;
-    prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(descriptors)?;
+    prost_build::Config::new()
+        .bytes(["."])
+        .btree_map(["."])
+        // Every `Result` with a `Problem` would be as large as its rarest field.
+        .boxed(".ostraca.v1.Problem.hint.owner")
+        .compile_fds(descriptors)?;
     Ok(())
 }

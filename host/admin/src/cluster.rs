@@ -3,6 +3,7 @@
 use ostraca_catalog as catalog;
 use ostraca_catalog::format;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
+use ostraca_codes::codes;
 use ostraca_config::user_file::units::format_duration;
 use ostraca_core::rows::{NodeStatus, Row, RowKey};
 use ostraca_wire::outcome::permanent_problem as problem;
@@ -32,8 +33,9 @@ impl AdminService {
         let (row, revision) = self.settings().await?;
         let before = row.settings();
         let mut settings = before;
-        let bad =
-            |why: String| problem("invalid-cluster-setting", why, "`ostraca cluster` shows them");
+        let bad = |why: String| {
+            problem(codes::INVALID_CLUSTER_SETTING, why, "`ostraca cluster` shows them")
+        };
         for ClusterSetting { name, value } in changes {
             settings.set(name, value).map_err(bad)?;
         }

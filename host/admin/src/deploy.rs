@@ -10,6 +10,7 @@ mod binding;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_codes::{Code, codes};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
@@ -65,14 +66,14 @@ impl Deployer {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
             let text = format!("manifest is {bytes} bytes, limit is {MAX_MANIFEST_BYTES}");
-            return Err(problem("deployment-too-large", text, "shorten the manifest"));
+            return Err(problem(codes::DEPLOYMENT_TOO_LARGE, text, "shorten the manifest"));
         }
         let manifest = Manifest::parse(&upload.manifest, "entity.toml").map_err(|error| {
             problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
         })?;
         if manifest.pool != POOL {
             return Err(problem(
-                "unknown-pool",
+                codes::UNKNOWN_POOL,
                 format!("unknown pool `{}`; this cluster has `{POOL}`", manifest.pool),
                 "leave `pool` out of the manifest",
             ));
@@ -125,7 +126,7 @@ impl Deployer {
                 "manifest, names and summaries of methods take {} bytes, limit is {MAX_ROW_VALUE_BYTES}",
                 value.len()
             );
-            return Err(problem("deployment-too-large", text, "shorten the manifest"));
+            return Err(problem(codes::DEPLOYMENT_TOO_LARGE, text, "shorten the manifest"));
         }
         // Stored before the row is written: whoever reads the row must find the component.
         let digest =
@@ -134,7 +135,7 @@ impl Deployer {
         drop(upload.permit);
         if digest != upload.digest {
             let text = "the store stored the component under another digest";
-            return Err(problem("store-failed", text, "report this as a bug"));
+            return Err(problem(codes::STORE_FAILED, text, "report this as a bug"));
         }
         // Also written before the row: entities may be activated as soon as the row exists.
         self.bind(&manifest).await?;
@@ -170,7 +171,7 @@ impl Deployer {
                 units::format_size(ceilings.memory)
             );
             let help = "lower it in the manifest, or raise the ceiling on every node";
-            return Err(problem("memory-ceiling", text, help));
+            return Err(problem(codes::MEMORY_CEILING, text, help));
         }
         if limits.turn_time > ceilings.turn_time {
             let text = format!(
@@ -179,7 +180,7 @@ impl Deployer {
                 units::format_duration(ceilings.turn_time)
             );
             let help = "lower it in the manifest, or raise the ceiling on every node";
-            return Err(problem("turn-time-ceiling", text, help));
+            return Err(problem(codes::TURN_TIME_CEILING, text, help));
         }
         Ok(())
     }
@@ -277,35 +278,37 @@ fn expected(upload: &Upload, manifest: &Manifest, revision: u64) -> Result<(), P
 }
 
 /// Help text for a refused component; empty where the error text already says what to do.
-fn help(code: &str) -> &'static str {
+fn help(code: Code) -> &'static str {
     match code {
-        "not-wasm" => "deploy the component that `ostraca build` produces",
-        "missing-export" | "wrong-signature" => {
+        codes::NOT_WASM => "deploy the component that `ostraca build` produces",
+        codes::MISSING_EXPORT | codes::WRONG_SIGNATURE => {
             "build it with the SDK of this release, or implement the world in `wit/`"
         }
-        "import-not-granted" => "remove the import: entities have no files, sockets or environment",
-        "too-many-core-instances" => {
+        codes::IMPORT_NOT_GRANTED => {
+            "remove the import: entities have no files, sockets or environment"
+        }
+        codes::TOO_MANY_CORE_INSTANCES => {
             "link its modules into fewer ones, or compose fewer components; or raise `core-instances` in `[components]` on every node: instances beyond 64 run outside the pool"
         }
-        "too-many-component-instances"
-        | "too-many-memories"
-        | "too-many-tables"
-        | "too-many-functions"
-        | "too-many-types"
-        | "too-many-definitions" => {
+        codes::TOO_MANY_COMPONENT_INSTANCES
+        | codes::TOO_MANY_MEMORIES
+        | codes::TOO_MANY_TABLES
+        | codes::TOO_MANY_FUNCTIONS
+        | codes::TOO_MANY_TYPES
+        | codes::TOO_MANY_DEFINITIONS => {
             "compose fewer or smaller components, or raise the setting on every node"
         }
-        "memory-limit" | "table-limit" => "raise the limit in the manifest",
-        "unsized-instantiation" => {
+        codes::MEMORY_LIMIT | codes::TABLE_LIMIT => "raise the limit in the manifest",
+        codes::UNSIZED_INSTANTIATION => {
             "compose it so that each part is nested where it is instantiated"
         }
-        "compile-time-limit" | "compile-memory-limit" => {
+        codes::COMPILE_TIME_LIMIT | codes::COMPILE_MEMORY_LIMIT => {
             "split its largest functions or leave out what it does not need; or raise the setting on every node"
         }
-        "compiler-crashed" => {
+        codes::COMPILER_CRASHED => {
             "the node is unaffected; if other components compile, report this as a bug, with the component"
         }
-        "compiler-unavailable" => "check the node's log and `[compiler]` in its configuration",
+        codes::COMPILER_UNAVAILABLE => "check the node's log and `[compiler]` in its configuration",
         _ => "",
     }
 }
@@ -322,7 +325,7 @@ fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> Dep
 
 fn changed(kind: &str, revision: u64, expected: u64) -> Problem {
     problem(
-        "revision-mismatch",
+        codes::REVISION_MISMATCH,
         format!("the current revision of `{kind}` is {revision}, expected {expected}"),
         "check `ostraca deployments`, then deploy again",
     )

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::join_all;
 use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::types::unknown_type;
+use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::rows::Member;
@@ -63,7 +64,7 @@ impl AdminService {
                 "shard {} does not exist; the pool has {} shards",
                 request.shard, self.shard_count
             );
-            return Err(problem("unknown-shard", text, "shards are counted from 1"));
+            return Err(problem(codes::UNKNOWN_SHARD, text, "shards are counted from 1"));
         }
         let (first, mut after) = match request.shard {
             0 => (1, None),
@@ -77,7 +78,7 @@ impl AdminService {
             else {
                 let help = "pass the cursor of an earlier page, or leave it out";
                 return Err(problem(
-                    "invalid-cursor",
+                    codes::INVALID_CURSOR,
                     "the cursor is not from an earlier page",
                     help,
                 ));
@@ -194,7 +195,7 @@ impl AdminService {
         let loaded = match response {
             Some(Ok(loaded)) => loaded,
             Some(Err(error)) => return Err(store_failed(&error)),
-            None => return Err(problem("store-unavailable", "the store did not respond", "")),
+            None => return Err(problem(codes::STORE_UNAVAILABLE, "the store did not respond", "")),
         };
         let view = self.current_view();
         let (epoch, owner) = (view.epoch(shard), view.owner(shard));

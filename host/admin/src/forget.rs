@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_catalog::rows;
+use ostraca_codes::codes;
 use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus, Row, RowKey};
@@ -74,7 +75,7 @@ impl AdminService {
             return answer(false);
         }
         let text = format!("the row of node `{node}` keeps changing");
-        Err(Problem { retryable: true, ..problem("row-conflict", text, "try again") })
+        Err(Problem { retryable: true, ..problem(codes::ROW_CONFLICT, text, "try again") })
     }
 }
 
@@ -82,5 +83,5 @@ fn node_live_problem(node: &str) -> Problem {
     let text = format!("node `{node}` is live: only a dead node can be forgotten");
     let help =
         "stop it gracefully first, with SIGTERM; the manager marks a dead node within seconds";
-    problem("node-live", text, help)
+    problem(codes::NODE_LIVE, text, help)
 }

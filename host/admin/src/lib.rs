@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use ostraca_catalog::Loader;
 use ostraca_catalog::types::unknown_type;
+use ostraca_codes::codes;
 use ostraca_config::manifest::Ceilings;
 use ostraca_config::user_file::closest_name;
 use ostraca_control as control;
@@ -189,12 +190,12 @@ fn unknown_node(view: &ClusterView, node: &str) -> Problem {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`ostraca nodes` lists them".into(),
     };
-    problem("unknown-node", format!("the cluster has no node `{node}`"), &help)
+    problem(codes::UNKNOWN_NODE, format!("the cluster has no node `{node}`"), &help)
 }
 
 fn store_failed(error: &StoreError) -> Problem {
     let mut failed = problem(
-        "store-unavailable",
+        codes::STORE_UNAVAILABLE,
         error.to_string(),
         "`ostraca status` shows where the store is, and what to do",
     );

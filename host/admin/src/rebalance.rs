@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_control as control;
 use ostraca_control::view::ClusterView;
 use ostraca_core::ids::NodeId;
@@ -29,7 +30,7 @@ impl AdminService {
         if row.status != NodeStatus::Live {
             let text = format!("node `{node}` is not live: it owns no shards");
             return Err(problem(
-                "node-not-live",
+                codes::NODE_NOT_LIVE,
                 text,
                 "`ostraca nodes` shows the status of nodes",
             ));
@@ -44,7 +45,7 @@ impl AdminService {
         if !undo && !others {
             let text = format!("no other node can take the shards of `{node}`");
             let help = "start another node with the role `host`, or undo another drain";
-            return Err(problem("no-other-host", text, help));
+            return Err(problem(codes::NO_OTHER_HOST, text, help));
         }
         self.send_event(Event::Drain { node: name.clone(), draining: !undo });
         let (updates, answer) = update_channel();

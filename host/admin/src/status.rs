@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostraca_catalog::clock::ClusterClock;
+use ostraca_codes::codes;
 use ostraca_control::view::ClusterView;
 use ostraca_core::rows::NodeStatus;
 use ostraca_gateway::Gateway;
@@ -134,7 +135,7 @@ impl StatusReporter {
         problems.extend(diagnosis.unrunnable_type_problems());
         problems.extend(gateway.types.broken().iter().map(|(name, why)| {
             problems::status_problem(
-                "type-broken",
+                codes::TYPE_BROKEN,
                 format!("`{name}` cannot be run on this node: {why}"),
                 "deploy it again: `ostraca deploy` shows what is wrong",
             )
@@ -143,7 +144,7 @@ impl StatusReporter {
             + self.local_store.as_ref().map_or(0, |store| store.read_panics());
         if panics > 0 {
             problems.push(problems::status_problem(
-                "panics",
+                codes::PANICS,
                 format!("the node has contained {panics} panics of its own code since it started"),
                 "report them with the node's log; restart the node if messages keep failing",
             ));
@@ -182,7 +183,7 @@ impl StatusReporter {
             info.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fallback_reason {
                 problems.push(problems::status_problem(
-                    "allocator-fallback",
+                    codes::ALLOCATOR_FALLBACK,
                     format!(
                         "pooling allocator unavailable; instances are allocated on demand: {why}"
                     ),

@@ -1,5 +1,6 @@
 //! What may be wrong with a row.
 
+use ostraca_codes::{Code, codes};
 use ostraca_store::StoreError;
 
 /// Why a row of the cluster was not read or written.
@@ -23,12 +24,12 @@ pub enum Error {
 impl Error {
     /// The stable code; `docs/errors.md` has them all.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::Store(_) => "store-failed",
-            Self::FormatNotSupported(_) => "format-not-supported",
-            Self::InvalidRow(_) => "invalid-row",
-            Self::RowConflict(_) => "row-conflict",
+            Self::Store(_) => codes::STORE_FAILED,
+            Self::FormatNotSupported(_) => codes::FORMAT_NOT_SUPPORTED,
+            Self::InvalidRow(_) => codes::INVALID_ROW,
+            Self::RowConflict(_) => codes::ROW_CONFLICT,
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use ostraca_client::{Client, Profile};
+use ostraca_codes::codes;
 use tokio::time::Instant;
 
 use crate::args::{Global, OutputFormat};
@@ -28,7 +29,7 @@ pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Cl
         Ok(connected) => Ok(connected?),
         Err(_) => {
             let text = format!("no node at {addresses} responded within {:?}", deadline.whole);
-            Err(Failure::new(Exit::Unreachable, "no-node-reachable", text)
+            Err(Failure::new(Exit::Unreachable, codes::NO_NODE_REACHABLE, text)
                 .help("nothing was sent: increase --timeout, or fix the addresses in the profile"))
         }
     }

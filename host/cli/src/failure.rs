@@ -1,12 +1,12 @@
 //! How a command fails: a stable code, what happened, how to fix it, and the exit code.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
 use ostraca_client::{AdminError, CallError, ConnectError, MessageId, Problem, ProfileError};
+use ostraca_codes::{Code, codes};
 use ostraca_node::NodeError;
 use ostraca_node::config::ConfigError;
 use ostraca_wasm::text::{printable, printable_lines};
@@ -43,7 +43,7 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
-    code: Cow<'static, str>,
+    code: String,
     message: String,
     help: Option<String>,
     details: Map<String, Value>,
@@ -51,33 +51,30 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn new(
-        exit: Exit,
-        code: impl Into<Cow<'static, str>>,
-        text: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn new(exit: Exit, code: Code, text: impl Into<String>) -> Self {
+        Self::received(exit, code, text)
+    }
+
+    /// An error with a code that a node sent: it may be an application's, or one of another release.
+    fn received(exit: Exit, code: impl Into<String>, text: impl Into<String>) -> Self {
         // Escape control characters that a guest may have put into them, for the sake of the terminal.
-        let (code, text): (Cow<'static, str>, String) = (code.into(), text.into());
-        let code = match printable(&code) {
-            Cow::Borrowed(_) => code,
-            Cow::Owned(escaped) => escaped.into(),
-        };
-        let text = printable_lines(&text).into_owned();
+        let code = printable(&code.into()).into_owned();
+        let text = printable_lines(&text.into()).into_owned();
         Self { exit, code, message: text, help: None, details: Map::new(), place: None }
     }
 
-    pub(crate) fn usage(code: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn usage(code: Code, text: impl Into<String>) -> Self {
         Self::new(Exit::Usage, code, text)
     }
 
-    pub(crate) fn unexpected(code: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn unexpected(code: Code, text: impl Into<String>) -> Self {
         Self::new(Exit::Unexpected, code, text)
     }
 
     /// A file that could not be read or written.
     pub(crate) fn file(action: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
         let text = format!("cannot {action} {}: {error}", path.display());
-        Self::new(Exit::Usage, "file-error", text).help("check the path and its permissions")
+        Self::new(Exit::Usage, codes::FILE_ERROR, text).help("check the path and its permissions")
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
@@ -99,7 +96,7 @@ impl Failure {
             "" => format!("send it again, or increase --timeout; {STATUS}"),
             help => help.into(),
         };
-        Self::new(Exit::NotRun, "query-unanswered", text)
+        Self::new(Exit::NotRun, codes::QUERY_UNANSWERED, text)
             .help(help)
             .detail("id", id.to_string())
             .detail("cause", why)
@@ -186,18 +183,18 @@ impl From<ProfileError> for Failure {
     fn from(error: ProfileError) -> Self {
         let (code, help) = match &error {
             ProfileError::NotFound { .. } => (
-                "no-profile",
+                codes::NO_PROFILE,
                 "name one with --profile FILE or OSTRACA_PROFILE=FILE: `ostraca init` and `ostraca ca issue client` create profiles",
             ),
             ProfileError::File { .. } => (
-                "invalid-profile",
+                codes::INVALID_PROFILE,
                 "check --profile and OSTRACA_PROFILE; `ostraca ca issue client NAME` creates a new profile",
             ),
             ProfileError::Invalid { .. } => {
-                ("invalid-profile", "`ostraca ca issue client NAME` creates a new profile")
+                (codes::INVALID_PROFILE, "`ostraca ca issue client NAME` creates a new profile")
             }
             // Their texts say how to fix it.
-            _ => ("invalid-profile", ""),
+            _ => (codes::INVALID_PROFILE, ""),
         };
         let exit = match &error {
             // No cluster was named, and no file is wrong.
@@ -219,46 +216,12 @@ impl From<ConnectError> for Failure {
 
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
-        const INPUT: [&str; 31] = [
-            "too-many-core-instances",
-            "too-many-component-instances",
-            "too-many-memories",
-            "too-many-tables",
-            "too-many-functions",
-            "too-many-types",
-            "too-many-definitions",
-            "memory-limit",
-            "table-limit",
-            "unsized-instantiation",
-            "compile-time-limit",
-            "compile-memory-limit",
-            "memory-ceiling",
-            "turn-time-ceiling",
-            "invalid-manifest",
-            "not-supported-yet",
-            "not-wasm",
-            "core-module",
-            "invalid-component",
-            "component-too-large",
-            "missing-export",
-            "import-not-granted",
-            "wrong-signature",
-            "invalid-methods",
-            "unknown-pool",
-            "invalid-request",
-            "unknown-node",
-            "node-not-live",
-            "node-live",
-            "unknown-shard",
-            "invalid-cursor",
-        ];
-        let exit = match problem.code.as_str() {
-            // It went as far as it could; an operator must act.
-            "no-other-host" => Exit::Unexpected,
-            code if INPUT.contains(&code) => Exit::Usage,
+        let exit = match Code::named(&problem.code).and_then(|code| code.row().exit) {
+            Some(1) => Exit::Unexpected,
+            Some(2) => Exit::Usage,
             _ => Exit::NotRun,
         };
-        Self::new(exit, problem.code, printable(&problem.message))
+        Self::received(exit, problem.code, printable(&problem.message))
             .help(problem.help)
             .details(problem.details)
     }
@@ -268,8 +231,10 @@ impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Self {
         match error {
             AdminError::Refused(problem) => (*problem).into(),
-            AdminError::Connection(text) => Self::new(Exit::Unreachable, "connection-lost", text)
-                .help("repeat the command: this is safe"),
+            AdminError::Connection(text) => {
+                Self::new(Exit::Unreachable, codes::CONNECTION_LOST, text)
+                    .help("repeat the command: this is safe")
+            }
         }
     }
 }
@@ -280,10 +245,10 @@ impl From<CallError> for Failure {
         match error {
             CallError::Application { code, message, version, .. } => {
                 let text = format!("the entity refused: {}", printable(&message));
-                Self::new(Exit::Application, String::from(code), text).detail("version", version)
+                Self::received(Exit::Application, code, text).detail("version", version)
             }
             CallError::ReplyDropped { code, message, version, .. } => {
-                Self::new(Exit::Unexpected, String::from(code), message)
+                Self::received(Exit::Unexpected, code, message)
                     .help("read the entity's state if the result matters")
                     .detail("version", version)
             }
@@ -303,27 +268,20 @@ impl From<CallError> for Failure {
                     (true, None) => advice(&code).into(),
                     _ => help.into(),
                 };
-                Self::new(
-                    Exit::NotRun,
-                    String::from(code),
-                    format!("not run: {}", printable(&message)),
-                )
-                .help(help)
-                .details(details)
+                Self::received(Exit::NotRun, code, format!("not run: {}", printable(&message)))
+                    .help(help)
+                    .details(details)
             }
             CallError::Unanswered { id, cause: why, message } => {
                 Self::unanswered(id, &why, &message)
             }
             CallError::Unknown { id, code, .. } => {
-                let help = match &*code {
-                    "too-old" => {
-                        "the entity no longer remembers the session: read its state to see whether the message ran"
-                    }
-                    _ => "",
+                let help = if code == codes::TOO_OLD {
+                    "the entity no longer remembers the session: read its state to see whether the message ran"
+                } else {
+                    ""
                 };
-                Self::new(Exit::Unknown, String::from(code), text)
-                    .help(help)
-                    .detail("id", id.to_string())
+                Self::received(Exit::Unknown, code, text).help(help).detail("id", id.to_string())
             }
         }
     }
@@ -331,48 +289,51 @@ impl From<CallError> for Failure {
 
 /// How to fix it, where the node reports only what happened: it does not know who reads it.
 fn advice(code: &str) -> &'static str {
+    let Some(code) = Code::named(code) else { return "" };
     match code {
-        "state-does-not-decode" => {
+        codes::STATE_DOES_NOT_DECODE => {
             "deploy the previous component again to make the entities respond (no stored state was changed); then deploy one that can read their state"
         }
-        "state-does-not-encode" => {
+        codes::STATE_DOES_NOT_ENCODE => {
             "fix the entity and deploy it again: it may store only values that decode to themselves"
         }
-        "panicked" | "trap" => {
+        codes::PANICKED | codes::TRAP => {
             "fix the entity and deploy it again; the backtrace is in the node's log"
         }
-        "deadline-exceeded" => {
+        codes::DEADLINE_EXCEEDED => {
             "increase --timeout; `ostraca status` shows whether the cluster is healthy"
         }
-        "turn-time-limit" => {
+        codes::TURN_TIME_LIMIT => {
             "do less in one message, or raise `turn-time` in [limits] of entity.toml and deploy it again"
         }
-        "activation-time-limit" => {
+        codes::ACTIVATION_TIME_LIMIT => {
             "do less in the start hook, or raise `activation-time` in [limits] of entity.toml and deploy it again"
         }
-        "memory-limit" => {
+        codes::MEMORY_LIMIT => {
             "use less memory, or raise `memory` in [limits] of entity.toml and deploy it again"
         }
-        "table-limit" => "raise `table-elements` in [limits] of entity.toml and deploy it again",
-        "stack-overflow" => {
+        codes::TABLE_LIMIT => {
+            "raise `table-elements` in [limits] of entity.toml and deploy it again"
+        }
+        codes::STACK_OVERFLOW => {
             "limit the recursion, or raise `wasm-stack` in [guests] of every node's configuration"
         }
-        "state-too-large" => {
+        codes::STATE_TOO_LARGE => {
             "store less, or raise `state` in [limits] of entity.toml and deploy it again"
         }
-        "too-many-keys" => {
+        codes::TOO_MANY_KEYS => {
             "store more under each key, or raise `keys` in [limits] of entity.toml and deploy it again"
         }
-        "turn-too-large" => {
+        codes::TURN_TOO_LARGE => {
             "write less in one message, or raise `turn-keys` or `turn-bytes` in [limits] of entity.toml and deploy it again"
         }
-        "reply-too-large" => {
+        codes::REPLY_TOO_LARGE => {
             "return less, or raise `reply` in [limits] of entity.toml and deploy it again"
         }
-        "value-too-large" => {
+        codes::VALUE_TOO_LARGE => {
             "pass less in one call, or raise `state`, `turn-bytes` or `reply` in [limits] of entity.toml and deploy it again"
         }
-        "message-too-large" => {
+        codes::MESSAGE_TOO_LARGE => {
             "send a smaller message, or raise `max-message` in [network] of every node's configuration and `message` in [limits] of entity.toml"
         }
         _ => "",

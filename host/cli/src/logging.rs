@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use ostraca_codes::codes;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Args, Command};
@@ -19,8 +20,11 @@ pub(crate) fn start(args: &Args) -> Result<(), Failure> {
     };
     let filter = match args.global.log.as_deref().filter(|filter| !filter.is_empty()) {
         Some(filter) => EnvFilter::try_new(filter).map_err(|error| {
-            Failure::usage("invalid-log-filter", format!("invalid log filter {filter:?}: {error}"))
-                .help("use a level or per-module levels, such as `info,ostraca_gateway=debug`")
+            Failure::usage(
+                codes::INVALID_LOG_FILTER,
+                format!("invalid log filter {filter:?}: {error}"),
+            )
+            .help("use a level or per-module levels, such as `info,ostraca_gateway=debug`")
         })?,
         None => EnvFilter::new(default),
     };

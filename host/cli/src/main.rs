@@ -17,6 +17,7 @@ mod usage;
 use std::process::ExitCode;
 
 use clap::Parser;
+use ostraca_codes::codes;
 
 use crate::args::{Args, Command};
 use crate::failure::{Exit, Failure};
@@ -42,7 +43,7 @@ fn run(args: Args) -> Result<Exit, Failure> {
     logging::start(&args)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
-            Failure::unexpected("thread-failed", format!("cannot start threads: {error}"))
+            Failure::unexpected(codes::THREAD_FAILED, format!("cannot start threads: {error}"))
         })?;
     let exit = runtime.block_on(dispatch(args));
     // A read of standard input or a compilation may still block a thread; do not wait for it.
@@ -51,7 +52,7 @@ fn run(args: Args) -> Result<Exit, Failure> {
         (Ok(_), Some(error)) => {
             let text =
                 format!("the command succeeded, but its result could not be written: {error}");
-            Err(Failure::unexpected("output-write-failed", text)
+            Err(Failure::unexpected(codes::OUTPUT_WRITE_FAILED, text)
                 .help("check the destination of standard output"))
         }
         (exit, _) => exit,

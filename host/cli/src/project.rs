@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ostraca_codes::codes;
 use ostraca_node::Manifest;
 use ostraca_node::manifest::MAX_MANIFEST_BYTES;
 
@@ -31,13 +32,13 @@ impl Project {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let text = format!("no manifest at {}", file.display());
                 let help = "name a directory with an entity.toml; `ostraca new NAME` creates one";
-                return Err(Failure::usage("no-manifest", text).help(help));
+                return Err(Failure::usage(codes::NO_MANIFEST, text).help(help));
             }
             Err(error) => return Err(Failure::file("read", &file, &error)),
         };
         if size > MAX_MANIFEST_BYTES as u64 {
             let text = format!("{} is {size} bytes, limit is {MAX_MANIFEST_BYTES}", file.display());
-            return Err(Failure::usage("invalid-manifest", text));
+            return Err(Failure::usage(codes::INVALID_MANIFEST, text));
         }
         let text =
             std::fs::read_to_string(&file).map_err(|error| Failure::file("read", &file, &error))?;

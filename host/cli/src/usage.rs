@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use ostraca_codes::codes;
+
 use crate::args::OutputFormat;
 use crate::failure::{Exit, Failure};
 
@@ -38,7 +40,7 @@ fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
 fn failure(text: &str) -> Failure {
     let text = text.strip_prefix("error: ").unwrap_or(text).trim();
     let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));
-    Failure::usage("usage", message).help(rest.trim())
+    Failure::usage(codes::USAGE, message).help(rest.trim())
 }
 
 #[cfg(test)]

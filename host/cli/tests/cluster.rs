@@ -13,6 +13,7 @@ use ostraca_client::{
     NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove,
     ShardState, StateKey, Status, StatusProblem,
 };
+use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::hello::NodeDescriptor;
 use ostraca_wire::proto::Entities;
@@ -67,7 +68,7 @@ impl Service for Stage {
             AdminOperation::Events(request) => {
                 vec![Ok(AdminUpdate::Events(events(request.from_sequence)))]
             }
-            _ => return Err(problem("unknown-request", "not on this stage")),
+            _ => return Err(problem(codes::UNKNOWN_REQUEST, "not on this stage")),
         };
         let (sender, answer) = update_channel();
         tokio::spawn(async move {

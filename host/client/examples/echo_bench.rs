@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_ca::Ca;
 use ostraca_client::{Client, Entity, Problem, Profile};
+use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeDescriptor;
@@ -34,7 +35,7 @@ impl Service for Echo {
         _: &Arc<ClientInfo>,
         _: AdminOperation,
     ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send {
-        std::future::ready(Err(problem("unknown-request", "this node only echoes")))
+        std::future::ready(Err(problem(codes::UNKNOWN_REQUEST, "this node only echoes")))
     }
 }
 

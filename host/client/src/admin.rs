@@ -7,6 +7,7 @@ mod updates;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use ostraca_wire::Error;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
@@ -47,7 +48,7 @@ impl AdminError {
     pub fn code(&self) -> &str {
         match self {
             Self::Refused(problem) => &problem.code,
-            Self::Connection(_) => "connection-lost",
+            Self::Connection(_) => codes::CONNECTION_LOST.as_str(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_wire::proto::{MessageKind, Problem};
 
 /// The 16 bytes that a client chose for a session; written as 32 hexadecimal digits.
@@ -175,7 +176,7 @@ impl CallError {
             | Self::ReplyDropped { code, .. }
             | Self::NotRun { code, .. }
             | Self::Unknown { code, .. } => code,
-            Self::Unanswered { .. } => "query-unanswered",
+            Self::Unanswered { .. } => codes::QUERY_UNANSWERED.as_str(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_codes::{Code, codes};
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::identity::{Identity, TrustRoot};
 use ostraca_wire::reconnect::{BackoffPolicy, Reconnect, keep_up};
@@ -55,11 +56,11 @@ pub enum ConnectError {
 impl ConnectError {
     /// The stable code.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::Profile(_) => "invalid-profile",
+            Self::Profile(_) => codes::INVALID_PROFILE,
             Self::Refused { error, .. } => error.code(),
-            Self::NoNodeReachable { .. } => "no-node-reachable",
+            Self::NoNodeReachable { .. } => codes::NO_NODE_REACHABLE,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ostraca_codes::codes;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::{self, Outcome, Problem};
 use ostraca_wire::reconnect::{Backoff, BackoffPolicy};
@@ -91,7 +92,7 @@ pub(crate) async fn drive(
     }
     shared.inbox().admission.close();
     take_calls(&shared, &mut ledger);
-    ledger.complete_all(&problem("client-closed", "the client was closed"), Instant::now());
+    ledger.complete_all(&problem(codes::CLIENT_CLOSED, "the client was closed"), Instant::now());
     hand_out(&shared, &mut ledger);
     if let Some(mut stream) = stream {
         stream.writer.finish();
@@ -127,7 +128,7 @@ fn hand_out(shared: &Shared, ledger: &mut Ledger<Waiter>) {
 
 fn not_connected(links: &watch::Receiver<ConnectionState>) -> Problem {
     let last = links.borrow().last.clone();
-    let mut absent = problem("not-connected", last.as_deref().unwrap_or("not connected"));
+    let mut absent = problem(codes::NOT_CONNECTED, last.as_deref().unwrap_or("not connected"));
     absent.retryable = true;
     absent
 }

@@ -22,6 +22,7 @@ mod time;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
@@ -204,7 +205,7 @@ impl<W> Ledger<W> {
         if self.calls.contains_key(&sequence) {
             let text = "a message with this id is already in flight";
             let id = self.id(sequence);
-            let error = CallError::not_run(id, problem("already-in-flight", text));
+            let error = CallError::not_run(id, problem(codes::ALREADY_IN_FLIGHT, text));
             self.completed.push((waiter, Err(error)));
             return;
         }
@@ -238,8 +239,10 @@ impl<W> Ledger<W> {
         for (sequence, call) in &mut self.calls {
             if call.state == State::InFlight {
                 call.in_doubt |= doubt;
-                call.last_problem =
-                    Some(problem("connection-lost", "the connection was lost before the reply"));
+                call.last_problem = Some(problem(
+                    codes::CONNECTION_LOST,
+                    "the connection was lost before the reply",
+                ));
             }
             call.state = State::Ready;
             self.ready.insert(*sequence);
@@ -257,9 +260,9 @@ impl<W> Ledger<W> {
         while let Some(sequence) = pop_due(&mut self.deadlines, now) {
             let last_problem =
                 self.calls.get_mut(&sequence).and_then(|call| call.last_problem.take());
-            let why = last_problem
-                .or_else(|| self.not_connected.clone())
-                .unwrap_or_else(|| problem("deadline-exceeded", "no reply within the deadline"));
+            let why = last_problem.or_else(|| self.not_connected.clone()).unwrap_or_else(|| {
+                problem(codes::DEADLINE_EXCEEDED, "no reply within the deadline")
+            });
             self.complete_without_reply(sequence, why, now);
         }
         let next = self.next;

@@ -77,8 +77,8 @@
 //!
 //! # Errors
 //!
-//! A call ends in one of these ways (R16). All of them carry the message's id, the errors also a stable code;
-//! `docs/errors.md` in the repository has a row for each.
+//! A call ends in one of these ways (R16). All of them carry the message's id, the errors also a stable code:
+//! one of [`codes`], or the application's own. `docs/errors.md` in the repository has a row for each.
 //!
 //! | Outcome | What happened | What the caller may do |
 //! |---|---|---|
@@ -108,6 +108,7 @@ mod session;
 pub use admin::{AdminError, Update, Updates};
 pub use call::{CallError, MessageId, Reply, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
+pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_wire::proto::{
     ClusterStatus, DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest,

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind};
@@ -186,9 +187,10 @@ impl Future for Call {
         Pin::new(&mut self.outcome).poll(context).map(|outcome| match outcome {
             Ok(outcome) => outcome,
             // The session's task is gone, with the runtime that it was on.
-            Err(_) => {
-                Err(CallError::unknown(self.id, problem("client-closed", "the client was dropped")))
-            }
+            Err(_) => Err(CallError::unknown(
+                self.id,
+                problem(codes::CLIENT_CLOSED, "the client was dropped"),
+            )),
         })
     }
 }

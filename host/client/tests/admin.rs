@@ -9,6 +9,7 @@ use common::{Node, Running, authority, in_time};
 use ostraca_client::{
     DrainProgress, EntitiesRequest, Event, Events, RebalancePlan, ShardInfo, ShardMove,
 };
+use ostraca_codes::codes;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Entities, Problem};
 use ostraca_wire::server::{AdminOperation, AdminOutput, AdminUpdate, update_channel};
@@ -49,7 +50,7 @@ impl Stage {
                     next_cursor: request.limit.to_string().into(),
                     ..Entities::default()
                 })),
-                _ => Err(problem("unknown-request", "not in this test")),
+                _ => Err(problem(codes::UNKNOWN_REQUEST, "not in this test")),
             },
         );
         let running = Running::start(&ca, &node, "127.0.0.1:0");
@@ -101,7 +102,7 @@ async fn a_problem_ends_a_streamed_response() {
         let client = stage.client().await;
         let mut updates = client.drain("n2", false).await.expect("asked");
         let sender = stage.sender().await;
-        sender.send(Err(problem("no-other-host", "none"))).await.expect("heard");
+        sender.send(Err(problem(codes::NO_OTHER_HOST, "none"))).await.expect("heard");
         let error = updates.next().await.expect_err("a problem");
         assert_eq!(error.code(), "no-other-host");
         assert_eq!(updates.next().await.expect("the end"), None);

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use ostraca_client::ledger::{CallAdmission, ClusterTime};
 use ostraca_client::{MessageId, SessionId};
-use ostraca_wire::problem;
 use ostraca_wire::proto::problem::Hint;
-use ostraca_wire::proto::{Outcome, Reply};
+use ostraca_wire::proto::{Outcome, Problem, Reply};
 
 const SESSION: SessionId = SessionId([1; 16]);
 /// Messages, and bytes, that a session holds.
@@ -66,8 +65,8 @@ fn r17_creation_times_never_decrease_within_a_session() {
 }
 
 fn refused(code: &str, time: u64) -> Reply {
-    let mut problem = problem(code, "");
-    problem.hint = Some(Hint::CreatedMs(time));
+    let hint = Some(Hint::CreatedMs(time));
+    let problem = Problem { code: code.into(), hint, ..Problem::default() };
     Reply { outcome: Outcome::NotRun.into(), problem: Some(problem), ..Reply::default() }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::{Node, Running, authority, in_time, result};
 use ostraca_ca::Ca;
 use ostraca_client::{CallOptions, Client, ConnectOptions, Entity, Profile};
+use ostraca_codes::codes;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Outcome, Reply};
 use ostraca_wire::server::{IncomingMessage, Ticket};
@@ -21,7 +22,7 @@ async fn impatient(ca: &Ca, addresses: &[&Running], leave_after: Duration) -> Cl
 }
 
 fn bounce(request: IncomingMessage) {
-    let mut cut_off = problem("no-owner", "the shard has no live owner");
+    let mut cut_off = problem(codes::NO_OWNER, "the shard has no live owner");
     cut_off.retryable = true;
     cut_off.retry_after_ms = 10;
     request.ticket.reply(Reply {

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits, Stall};
 use ostraca_client::{CallError, Entity, SessionId};
-use ostraca_wire::problem;
 use ostraca_wire::proto::problem::Hint;
-use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Reply};
+use ostraca_wire::proto::{Envelope, MessageKind, Outcome, Problem, Reply};
 use proptest::prelude::*;
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -20,8 +19,7 @@ fn message(entity: &str, now: Instant) -> OutgoingMessage {
 }
 
 fn reply(sequence: u64, outcome: Outcome, code: &str, retryable: bool) -> Reply {
-    let mut details = problem(code, "");
-    details.retryable = retryable;
+    let details = Problem { code: code.into(), retryable, ..Problem::default() };
     let problem = (outcome != Outcome::Result).then_some(details);
     Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{DOUBT_TIME, Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, SessionId};
+use ostraca_codes::codes;
 use ostraca_wire::problem;
 use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
@@ -20,7 +21,7 @@ fn message(body: usize, now: Instant) -> OutgoingMessage {
 }
 
 fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u64) -> Reply {
-    let mut refusal = problem("overloaded", "");
+    let mut refusal = problem(codes::OVERLOADED, "");
     (refusal.retryable, refusal.retry_after_ms) = (retryable, retry_after_ms);
     let problem = (outcome != Outcome::Result).then_some(refusal);
     Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
@@ -136,7 +137,7 @@ fn a_message_that_exactly_fills_a_frame_is_sent() {
 /// A refusal of a creation time, with one that would pass.
 fn too_old(sequence: u64, stamp: u64) -> Reply {
     let mut refused = reply(sequence, Outcome::NotRun, false, 0);
-    let mut problem = problem("too-old", "");
+    let mut problem = problem(codes::TOO_OLD, "");
     problem.hint = Some(Hint::CreatedMs(stamp));
     refused.problem = Some(problem);
     refused
@@ -188,7 +189,7 @@ fn closing_the_client_ends_all_pending_calls() {
     let mut ledger = out(1, now);
     ledger.push(2, message(10, now), 2);
     assert!(!ledger.is_empty());
-    ledger.complete_all(&problem("closed", "the client closes"), now);
+    ledger.complete_all(&problem(codes::CLIENT_CLOSED, "the client closes"), now);
     assert_eq!(ended(&mut ledger), [1, 2]);
     assert!(ledger.is_empty());
 }
@@ -198,7 +199,7 @@ fn an_unsent_message_ends_with_the_connection_problem() {
     let now = Instant::now();
     let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
     ledger.push(1, message(10, now), 1_u64);
-    ledger.set_not_connected(Some(problem("no-gateway", "nobody answers")));
+    ledger.set_not_connected(Some(problem(codes::NO_GATEWAY, "nobody answers")));
     ledger.tick(now + DEADLINE);
     let (_, outcome) = ledger.take_completed().next().expect("its deadline passed");
     assert!(

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use common::{Node, Running, authority, client, in_time, result};
 use ostraca_client::{CallError, CallOptions, Entity, MessageKind};
+use ostraca_codes::codes;
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Outcome, Reply};
+use ostraca_wire::proto::{Outcome, Problem, Reply};
 
 fn options(deadline: Duration) -> CallOptions {
     CallOptions { timeout: deadline, ..CallOptions::default() }
@@ -87,7 +88,11 @@ async fn an_application_error_is_final_and_not_sent_again() {
         let node = Node::new(|_, request| {
             request.ticket.reply(Reply {
                 outcome: Outcome::ApplicationError.into(),
-                problem: Some(problem("insufficient-funds", "only 3 left")),
+                problem: Some(Problem {
+                    code: "insufficient-funds".into(),
+                    message: "only 3 left".into(),
+                    ..Problem::default()
+                }),
                 entity_version: 9,
                 ..Reply::default()
             });
@@ -115,9 +120,9 @@ async fn only_a_retryable_refusal_is_resent_under_the_same_id() {
         let tries = AtomicU64::new(0);
         let node = Node::new(move |_, request| {
             if request.envelope.method == "bad" {
-                request.ticket.not_run(problem("unknown-method", "no such method"));
+                request.ticket.not_run(problem(codes::UNKNOWN_METHOD, "no such method"));
             } else if tries.fetch_add(1, Ordering::Relaxed) < 3 {
-                let mut full = problem("mailbox-full", "full");
+                let mut full = problem(codes::MAILBOX_FULL, "full");
                 full.retryable = true;
                 request.ticket.not_run(full);
             } else {
@@ -200,7 +205,7 @@ async fn broken_connections_lose_repeat_and_reorder_nothing() {
                 None => {
                     let lane = records.order.entry(envelope.id.clone()).or_default();
                     if envelope.after > lane.last().copied().unwrap_or(0) {
-                        let mut early = problem("out-of-order", "another one comes first");
+                        let mut early = problem(codes::OUT_OF_ORDER, "another one comes first");
                         early.retryable = true;
                         return request.ticket.not_run(early);
                     }

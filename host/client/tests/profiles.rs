@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::{Node, Running, authority, in_time, result};
 use ostraca_client::{Client, ConnectError, ConnectOptions, Entity, Profile, ProfileError};
+use ostraca_codes::codes;
 use ostraca_wire::proto::{DeployResult, Status};
 use ostraca_wire::server::{AdminOperation, AdminOutput};
 
@@ -117,12 +118,13 @@ async fn admin_requests_get_a_response_or_the_nodes_problem() {
                     ..Status::default()
                 }))),
                 AdminOperation::Methods(kind) => {
-                    let mut unknown = ostraca_wire::problem("unknown-type", format!("no {kind}"));
+                    let mut unknown =
+                        ostraca_wire::problem(codes::UNKNOWN_TYPE, format!("no {kind}"));
                     unknown.help = "did you mean counter?".into();
                     Err(unknown)
                 }
                 AdminOperation::Node => Ok(AdminOutput::Node(Default::default())),
-                _ => Err(ostraca_wire::problem("unknown-request", "not in this test")),
+                _ => Err(ostraca_wire::problem(codes::UNKNOWN_REQUEST, "not in this test")),
             },
         );
         let running = Running::start(&ca, &node, "127.0.0.1:0");

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_core::assign::AllocationStrategy;
 use ostraca_core::rows::Roles;
 use ostraca_wire::identity::{self, Identity, IdentityError, TrustRoot};
@@ -86,7 +87,7 @@ impl Config {
     /// As [`Config::load`].
     pub fn load_with_join(path: &Path, join: &[String]) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let unreadable = |error| ConfigError::unreadable("invalid-config", &name, &error);
+        let unreadable = |error| ConfigError::unreadable(codes::INVALID_CONFIG, &name, &error);
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
         if length > MAX_CONFIG_BYTES {
             let why = format!("{length} bytes exceed the limit of {MAX_CONFIG_BYTES}");
@@ -106,7 +107,8 @@ impl Config {
     }
 
     fn read(text: &str, name: &str, join: &[String]) -> Result<Self, ConfigError> {
-        let input = SourceText { code: "invalid-config", name, text, renamed: renamed::RENAMED };
+        let input =
+            SourceText { code: codes::INVALID_CONFIG, name, text, renamed: renamed::RENAMED };
         let mut file: ConfigFile = input.parse()?;
         if !join.is_empty() {
             file.join = join.to_vec();

@@ -1,5 +1,6 @@
 //! What may be wrong with a configuration although its text is valid.
 
+use ostraca_codes::{Code, codes};
 use ostraca_wire::identity::IdentityError;
 
 /// Why a node cannot run with a valid configuration. Deterministic: retrying does not help.
@@ -32,12 +33,12 @@ pub enum Error {
 impl Error {
     /// The stable code; `docs/errors.md` has them all.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::Identity(IdentityError::Expired { .. }) => "certificate-expired",
-            Self::Identity(_) => "invalid-identity",
-            Self::IdentityMismatch { .. } => "identity-mismatch",
-            Self::SettingMismatch { .. } => "setting-mismatch",
+            Self::Identity(IdentityError::Expired { .. }) => codes::CERTIFICATE_EXPIRED,
+            Self::Identity(_) => codes::INVALID_IDENTITY,
+            Self::IdentityMismatch { .. } => codes::IDENTITY_MISMATCH,
+            Self::SettingMismatch { .. } => codes::SETTING_MISMATCH,
         }
     }
 

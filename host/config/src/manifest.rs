@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use ostraca_codes::{Code, codes};
 use ostraca_core::hash::ShardKeyRule;
 
 use crate::user_file::SourceText;
@@ -139,7 +140,7 @@ impl Manifest {
     /// # Errors
     /// [`ManifestError`] with `invalid-manifest` or `not-supported-yet`, and the line marked.
     pub fn parse(text: &str, name: &str) -> Result<Self, ManifestError> {
-        let input = SourceText { code: "invalid-manifest", name, text, renamed: RENAMED };
+        let input = SourceText { code: codes::INVALID_MANIFEST, name, text, renamed: RENAMED };
         if text.len() > MAX_MANIFEST_BYTES {
             let why = format!("{} bytes exceed the limit of {MAX_MANIFEST_BYTES}", text.len());
             return Err(input.at(&[], why, None));
@@ -151,7 +152,7 @@ impl Manifest {
     /// the errors of [`Manifest::parse`]. `text` and `name` are the arguments of that call.
     #[must_use]
     pub fn component_error(
-        code: &'static str,
+        code: Code,
         text: &str,
         name: &str,
         why: String,

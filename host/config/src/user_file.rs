@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
+use ostraca_codes::Code;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
@@ -19,7 +20,7 @@ pub struct UserFileError(Box<Inner>);
 
 #[derive(Clone, Debug)]
 struct Inner {
-    code: &'static str,
+    code: Code,
     text: String,
     help: Option<String>,
     source: NamedSource<String>,
@@ -29,7 +30,7 @@ struct Inner {
 impl UserFileError {
     /// The stable code: `invalid-config`, `invalid-manifest` or `not-supported-yet`.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         self.0.code
     }
 
@@ -47,7 +48,7 @@ impl UserFileError {
     }
 
     /// The error for a file that cannot be read at all.
-    pub(crate) fn unreadable(code: &'static str, name: &str, error: &std::io::Error) -> Self {
+    pub(crate) fn unreadable(code: Code, name: &str, error: &std::io::Error) -> Self {
         let help = match error.kind() {
             std::io::ErrorKind::NotFound => Some("check the path".to_owned()),
             _ => None,
@@ -92,7 +93,7 @@ impl Diagnostic for UserFileError {
 /// The text of a file, with the name that its errors show.
 #[derive(Clone, Copy)]
 pub(crate) struct SourceText<'a> {
-    pub(crate) code: &'static str,
+    pub(crate) code: Code,
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
     /// Former names of keys and sections, each with its current one, as `section.key`.
@@ -130,7 +131,7 @@ impl SourceText<'_> {
     /// The same, with a code of its own.
     pub(crate) fn at_with(
         &self,
-        code: &'static str,
+        code: Code,
         path: &[&str],
         text: String,
         help: Option<String>,
@@ -140,7 +141,7 @@ impl SourceText<'_> {
 
     fn error(
         &self,
-        code: &'static str,
+        code: Code,
         span: Option<Range<usize>>,
         text: String,
         help: Option<String>,

@@ -1,5 +1,7 @@
 //! What ends a node from its control thread.
 
+use ostraca_codes::{Code, codes};
+
 /// Why the control thread was not started, or why the node cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -18,11 +20,11 @@ pub enum Error {
 impl Error {
     /// The stable code; `docs/errors.md` has them all.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::Thread(_) => "thread-failed",
+            Self::Thread(_) => codes::THREAD_FAILED,
             Self::Row(error) => error.code(),
-            Self::WorkerPanicked(_) => "node-failed",
+            Self::WorkerPanicked(_) => codes::NODE_FAILED,
         }
     }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_codes::Code;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Entity, Epoch, MessageDigest, MessageId};
@@ -111,9 +112,10 @@ pub enum Outcome {
 
 impl Outcome {
     /// A refusal that will not pass by itself.
-    pub fn not_run(code: &'static str, message: impl Into<String>) -> Self {
+    pub fn not_run(code: Code, message: impl Into<String>) -> Self {
+        debug_assert!(code.refuses(false), "{code}");
         Self::NotRun {
-            code: Cow::Borrowed(code),
+            code: code.into(),
             message: message.into(),
             retry_after: None,
             owner_hint: None,
@@ -122,9 +124,10 @@ impl Outcome {
     }
 
     /// A refusal that may pass after `millis`.
-    pub fn not_run_retryable(code: &'static str, message: impl Into<String>, millis: u32) -> Self {
+    pub fn not_run_retryable(code: Code, message: impl Into<String>, millis: u32) -> Self {
+        debug_assert!(code.refuses(true), "{code}");
         Self::NotRun {
-            code: Cow::Borrowed(code),
+            code: code.into(),
             message: message.into(),
             retry_after: Some(millis),
             owner_hint: None,
@@ -169,47 +172,3 @@ impl From<&Claim> for OwnerHint {
 
 /// A stable error code.
 pub type ErrorCode = Cow<'static, str>;
-
-/// The codes of the core's own refusals; `docs/errors.md` has a paragraph on each.
-pub mod codes {
-    /// The entity's mailbox is at its limit.
-    pub const MAILBOX_FULL: &str = "mailbox-full";
-    /// The message it must follow has not come, or was refused.
-    pub const OUT_OF_ORDER: &str = "out-of-order";
-    /// Older than what its lane remembers; it did not run unless it was answered before.
-    pub const SUPERSEDED: &str = "superseded";
-    /// The same id came with another target, method or body.
-    pub const ID_REUSED: &str = "id-reused";
-    /// Its session is not remembered, and it may be a copy of what ran before it was forgotten.
-    pub const TOO_OLD: &str = "too-old";
-    /// Created further ahead of cluster time than `max-clock-skew` allows.
-    pub const CREATED_IN_FUTURE: &str = "created-in-future";
-    /// It ran, and its reply is no longer kept.
-    pub const REPLY_DROPPED: &str = "reply-dropped";
-    /// As many copies of this message wait as may.
-    pub const TOO_MANY_COPIES: &str = "too-many-copies";
-    /// The sender's deadline passed before the turn could start.
-    pub const DEADLINE_EXCEEDED: &str = "deadline-exceeded";
-    /// The shard belongs to another node.
-    pub const NOT_OWNER: &str = "not-owner";
-    /// The shard had no live owner for as long as a message may wait, or none that took it.
-    pub const NO_OWNER: &str = "no-owner";
-    /// The shard is on its way, or its node stops.
-    pub const REBALANCING: &str = "rebalancing";
-    /// The store does not answer.
-    pub const STORE_UNAVAILABLE: &str = "store-unavailable";
-    /// The turn writes more than any store of the cluster takes.
-    pub const TURN_TOO_LARGE: &str = "turn-too-large";
-    /// The store is at a limit.
-    pub const STORE_FULL: &str = "store-full";
-    /// A turn before this one was not made durable, and this one built on it.
-    pub const COMMIT_REFUSED: &str = "commit-refused";
-    /// The entity was last written by a newer revision than this node runs.
-    pub const REVISION_TOO_LOW: &str = "revision-too-low";
-    /// Nobody waits for the query's answer any more: it was not run.
-    pub const CALLER_GONE: &str = "caller-gone";
-    /// No room for another live instance came in time.
-    pub const OVERLOADED: &str = "overloaded";
-    /// The type is not deployed here.
-    pub const UNKNOWN_TYPE: &str = "unknown-type";
-}

@@ -29,8 +29,10 @@ mod time;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use ostraca_codes::codes;
+
 use crate::ids::{Epoch, NodeId, ShardId};
-use crate::message::{OwnerHint, codes};
+use crate::message::OwnerHint;
 use crate::rows::Member;
 
 pub use action::{Action, AttemptResult, Refusal, RouterStats};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ostraca_catalog::types::TypeTable;
+use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
-use ostraca_core::message::codes;
 use ostraca_wire::outcome::{not_owner, permanent_problem as problem, retryable_problem};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::IncomingMessage;
@@ -61,8 +61,11 @@ impl Gateway {
         self.resolver.timeout_limits.apply(&mut request.envelope);
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {
-            let missing =
-                problem("invalid-message", "a forwarded message needs a session of 16 bytes", "");
+            let missing = problem(
+                codes::INVALID_MESSAGE,
+                "a forwarded message needs a session of 16 bytes",
+                "",
+            );
             request.ticket.not_run(missing);
             return None;
         };

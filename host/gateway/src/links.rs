@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::Member;
 use ostraca_wire::outcome::permanent_problem as problem;
@@ -92,8 +93,10 @@ impl MessageLinks {
                 break;
             }
             let help = "send a smaller message, or raise the limit on every node";
-            refused
-                .push((batch.remove(0).tag, problem("message-too-large", error.to_string(), help)));
+            refused.push((
+                batch.remove(0).tag,
+                problem(codes::MESSAGE_TOO_LARGE, error.to_string(), help),
+            ));
         }
         refused
     }

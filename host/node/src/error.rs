@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use ostraca_codes::{Code, codes};
 use ostraca_store::StoreError;
 use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::OpenError;
@@ -102,31 +103,31 @@ pub enum NodeError {
 impl NodeError {
     /// The stable code; `docs/errors.md` has them all.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
             Self::Config(error) => error.code(),
-            Self::DirectoryNotEmpty(_) => "directory-not-empty",
-            Self::InvalidValue(_) => "invalid-value",
-            Self::File { .. } => "file-error",
+            Self::DirectoryNotEmpty(_) => codes::DIRECTORY_NOT_EMPTY,
+            Self::InvalidValue(_) => codes::INVALID_VALUE,
+            Self::File { .. } => codes::FILE_ERROR,
             Self::Settings(error) => error.code(),
             Self::OpenStore(error) => open_code(error),
             Self::Catalog(error) => error.code(),
             Self::StoreUnreachable(_) | Self::StoreConnect(ConnectError::Unreachable(_)) => {
-                "store-unreachable"
+                codes::STORE_UNREACHABLE
             }
-            Self::NoStoreNode(_) => "no-store-node",
+            Self::NoStoreNode(_) => codes::NO_STORE_NODE,
             Self::Join { source, .. } => source.code(),
-            Self::StoreConnect(ConnectError::Refused(_)) => "store-refused",
-            Self::StoreConnect(ConnectError::InvalidWitness(_)) => "invalid-witness",
-            Self::StoreConnect(ConnectError::Io { .. }) => "store-io",
-            Self::PoolMismatch { property: "hash", .. } => "hash-mismatch",
-            Self::PoolMismatch { .. } => "shard-count-mismatch",
+            Self::StoreConnect(ConnectError::Refused(_)) => codes::STORE_REFUSED,
+            Self::StoreConnect(ConnectError::InvalidWitness(_)) => codes::INVALID_WITNESS,
+            Self::StoreConnect(ConnectError::Io { .. }) => codes::STORE_IO,
+            Self::PoolMismatch { property: "hash", .. } => codes::HASH_MISMATCH,
+            Self::PoolMismatch { .. } => codes::SHARD_COUNT_MISMATCH,
             Self::Wasm(error) => error.code(),
             Self::Workers(error) => error.code(),
             Self::Wire(error) => error.code(),
             Self::Control(error) => error.code(),
-            Self::NameInUse { .. } => "name-in-use",
-            Self::UnexpectedExit(_) => "node-failed",
+            Self::NameInUse { .. } => codes::NAME_IN_USE,
+            Self::UnexpectedExit(_) => codes::NODE_FAILED,
         }
     }
 
@@ -145,17 +146,17 @@ impl NodeError {
                 "check [identity] in the configuration; `ostraca ca issue node NAME` creates a new one"
             }
             Self::Join { source, .. } => match source.code() {
-                "nodes-only" => {
+                codes::NODES_ONLY => {
                     "give the node a certificate of its own: `ostraca ca issue node NAME`, and [identity] in the configuration"
                 }
-                "node-mismatch" => {
+                codes::NODE_MISMATCH => {
                     "check `node` and [identity] in the configuration: the certificate belongs to another node"
                 }
-                "shard-count-mismatch" | "hash-mismatch" => {
+                codes::SHARD_COUNT_MISMATCH | codes::HASH_MISMATCH => {
                     "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"
                 }
-                "cluster-mismatch" => "check `join` and [identity] in the configuration",
-                "unsupported-protocol" | "unknown-feature" => {
+                codes::CLUSTER_MISMATCH => "check `join` and [identity] in the configuration",
+                codes::UNSUPPORTED_PROTOCOL | codes::UNKNOWN_FEATURE => {
                     "run the release that the cluster runs"
                 }
                 _ => return None,
@@ -227,22 +228,22 @@ impl From<IdentityError> for NodeError {
     }
 }
 
-fn open_code(error: &OpenError) -> &'static str {
+fn open_code(error: &OpenError) -> Code {
     match error {
-        OpenError::Missing(_) => "store-missing",
-        OpenError::Empty(_) => "store-empty",
-        OpenError::NotAStore(_) => "not-a-store",
-        OpenError::NotEmpty(_) => "directory-not-empty",
-        OpenError::InUse { .. } => "store-in-use",
-        OpenError::Unwritable { .. } => "store-unwritable",
-        OpenError::NewerFormat { .. } => "store-newer-format",
-        OpenError::OlderFormat { .. } => "store-older-format",
-        OpenError::OtherCluster { .. } => "store-cluster-mismatch",
-        OpenError::OtherStore { .. } => "store-mismatch",
-        OpenError::Forked { .. } => "store-forked",
-        OpenError::RolledBack { .. } => "store-rolled-back",
-        OpenError::InvalidWitness(_) => "invalid-witness",
-        OpenError::Corrupt { .. } => "store-corrupt",
-        OpenError::Io { .. } => "store-io",
+        OpenError::Missing(_) => codes::STORE_MISSING,
+        OpenError::Empty(_) => codes::STORE_EMPTY,
+        OpenError::NotAStore(_) => codes::NOT_A_STORE,
+        OpenError::NotEmpty(_) => codes::DIRECTORY_NOT_EMPTY,
+        OpenError::InUse { .. } => codes::STORE_IN_USE,
+        OpenError::Unwritable { .. } => codes::STORE_UNWRITABLE,
+        OpenError::NewerFormat { .. } => codes::STORE_NEWER_FORMAT,
+        OpenError::OlderFormat { .. } => codes::STORE_OLDER_FORMAT,
+        OpenError::OtherCluster { .. } => codes::STORE_CLUSTER_MISMATCH,
+        OpenError::OtherStore { .. } => codes::STORE_MISMATCH,
+        OpenError::Forked { .. } => codes::STORE_FORKED,
+        OpenError::RolledBack { .. } => codes::STORE_ROLLED_BACK,
+        OpenError::InvalidWitness(_) => codes::INVALID_WITNESS,
+        OpenError::Corrupt { .. } => codes::STORE_CORRUPT,
+        OpenError::Io { .. } => codes::STORE_IO,
     }
 }

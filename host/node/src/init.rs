@@ -252,6 +252,7 @@ fn file(action: &'static str, path: &Path, source: std::io::Error) -> NodeError 
 
 #[cfg(test)]
 mod tests {
+    use ostraca_codes::codes;
     use ostraca_config::Config;
 
     use super::*;
@@ -341,7 +342,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("mine"), "x").expect("written");
         let error = init(dir.path(), &options()).expect_err("refused");
-        assert_eq!((error.code(), error.exit_code()), ("directory-not-empty", 2));
+        assert_eq!((error.code(), error.exit_code()), (codes::DIRECTORY_NOT_EMPTY, 2));
         assert_eq!(fs::read_dir(dir.path()).expect("read").count(), 1);
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
 use ostraca_wire::proto::Problem;
 use ostraca_wire::server::{
@@ -51,7 +52,7 @@ impl Service for ClientService {
         if !takes_messages {
             for request in batch.drain(..) {
                 request.ticket.not_run(problem(
-                    "no-gateway",
+                    codes::NO_GATEWAY,
                     "this node does not accept client messages: it lacks the `gateway` role",
                     "send to a node that has it: `ostraca nodes` lists the roles",
                 ));

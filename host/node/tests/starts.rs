@@ -10,6 +10,7 @@ use ostraca_ca::Ca;
 use ostraca_client::{
     AdminError, CallError, CallOptions, Client, MessageKind, NodeStatus, Profile, StatusProblem,
 };
+use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{Config, InitOptions, InitializedCluster, JoinOptions, Node, init, join};
@@ -255,7 +256,7 @@ async fn a_node_does_not_start_with_a_certificate_not_valid_now() {
             ca.issue(identity::PrincipalKind::Node, "n1", &[], from, until).expect("issued");
         identity.save(&home, "node").expect("saved");
         let error = Node::start(config(&home)).await.err().expect("refused");
-        assert_eq!((error.code(), error.exit_code()), ("certificate-expired", 7));
+        assert_eq!((error.code(), error.exit_code()), (codes::CERTIFICATE_EXPIRED, 7));
         let (text, help) = (error.to_string(), error.help_text().expect("help"));
         assert!(text.contains("node/n1"), "{text}");
         assert!(help.contains("ostraca ca issue node"), "{help}");

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ostraca_codes::{Code, codes};
 use ostraca_core::ids::{Entity, ShardId};
 
 /// Maximum number of remembered entities: enough to show what is wrong.
@@ -17,13 +18,11 @@ const TEXT: usize = 1_024;
 /// Consecutive failures before an entity counts as a problem of the cluster: one bad message is its sender's
 /// fault.
 const IN_A_ROW: u64 = 3;
-/// The code of a failure that recurs in every turn of the entity.
-const DOES_NOT_DECODE: &str = "state-does-not-decode";
 
 /// An entity's last failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastFailure {
-    /// The stable code.
+    /// The stable code; text, since another node may have reported it.
     pub code: String,
     /// Its text, cut to 1,024 bytes.
     pub message: String,
@@ -62,7 +61,7 @@ impl FailingEntities {
         &self,
         shard: ShardId,
         entity: &Entity,
-        code: &str,
+        code: Code,
         message: &str,
         wall_ms: u64,
     ) {
@@ -130,7 +129,9 @@ impl FailingEntities {
         let known = self.known();
         let mut types: BTreeMap<&str, (FailingType, bool)> = BTreeMap::new();
         for (entity, last) in known.values().flatten() {
-            let stuck = last.code == DOES_NOT_DECODE || last.consecutive_failures >= IN_A_ROW;
+            // State that does not decode fails every turn of the entity.
+            let stuck =
+                last.code == codes::STATE_DOES_NOT_DECODE || last.consecutive_failures >= IN_A_ROW;
             let (of_type, shown) = types.entry(&entity.entity_type).or_insert_with(|| {
                 let kind = entity.entity_type.to_string();
                 let (codes, example) = (BTreeMap::new(), String::new());
@@ -166,9 +167,15 @@ mod tests {
         let shard = ShardId(7);
         failing.record_success(shard, &entity("a"));
         for _ in 0..2 {
-            failing.record_failure(shard, &entity("a"), "panicked", "oh no", 5);
+            failing.record_failure(shard, &entity("a"), codes::PANICKED, "oh no", 5);
         }
-        failing.record_failure(shard, &entity("b"), DOES_NOT_DECODE, &"é".repeat(TEXT), 6);
+        failing.record_failure(
+            shard,
+            &entity("b"),
+            codes::STATE_DOES_NOT_DECODE,
+            &"é".repeat(TEXT),
+            6,
+        );
         let of_type = failing.by_type().pop().expect("a type");
         assert_eq!((of_type.entities, of_type.stuck), (2, 1));
         assert_eq!(of_type.example, entity("b").to_string());
@@ -179,7 +186,7 @@ mod tests {
         assert!(
             failing.last_failure(shard, &entity("b")).expect("it failed").message.len() <= TEXT
         );
-        failing.record_failure(shard, &entity("a"), "panicked", "oh no", 7);
+        failing.record_failure(shard, &entity("a"), codes::PANICKED, "oh no", 7);
         assert_eq!(failing.by_type()[0].stuck, 2);
         failing.record_success(shard, &entity("a"));
         assert_eq!(
@@ -192,8 +199,8 @@ mod tests {
     fn failures_are_cleared_with_their_shard_or_by_a_deploy() {
         let failing = FailingEntities::default();
         for shard in 1..=2 {
-            failing.record_failure(ShardId(shard), &entity("a"), "trap", "", 1);
-            failing.record_failure(ShardId(shard), &Entity::new("other", "a"), "trap", "", 1);
+            failing.record_failure(ShardId(shard), &entity("a"), codes::TRAP, "", 1);
+            failing.record_failure(ShardId(shard), &Entity::new("other", "a"), codes::TRAP, "", 1);
         }
         failing.remove_shard(ShardId(1));
         assert_eq!(failing.count(), (2, false));
@@ -206,10 +213,10 @@ mod tests {
     fn the_number_of_remembered_failures_is_bounded() {
         let failing = FailingEntities::default();
         for number in 0..KEPT + 10 {
-            failing.record_failure(ShardId(1), &entity(&number.to_string()), "trap", "", 1);
+            failing.record_failure(ShardId(1), &entity(&number.to_string()), codes::TRAP, "", 1);
         }
         assert_eq!(failing.count(), (KEPT as u64, true));
-        failing.record_failure(ShardId(1), &entity("0"), "trap", "", 1);
+        failing.record_failure(ShardId(1), &entity("0"), codes::TRAP, "", 1);
         assert_eq!(
             failing.last_failure(ShardId(1), &entity("0")).expect("known").consecutive_failures,
             2

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ostraca_codes::{Code, Retry, codes};
+
 /// Why the runtime, a program or an instance could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -148,17 +150,17 @@ pub enum ComponentResource {
 }
 
 impl ComponentResource {
-    fn code(self) -> &'static str {
+    fn code(self) -> Code {
         match self {
-            ComponentResource::CoreInstances => "too-many-core-instances",
-            ComponentResource::ComponentInstances => "too-many-component-instances",
-            ComponentResource::Memories => "too-many-memories",
-            ComponentResource::Tables => "too-many-tables",
-            ComponentResource::Functions => "too-many-functions",
-            ComponentResource::Types => "too-many-types",
-            ComponentResource::Definitions => "too-many-definitions",
-            ComponentResource::Memory => "memory-limit",
-            ComponentResource::TableElements => "table-limit",
+            ComponentResource::CoreInstances => codes::TOO_MANY_CORE_INSTANCES,
+            ComponentResource::ComponentInstances => codes::TOO_MANY_COMPONENT_INSTANCES,
+            ComponentResource::Memories => codes::TOO_MANY_MEMORIES,
+            ComponentResource::Tables => codes::TOO_MANY_TABLES,
+            ComponentResource::Functions => codes::TOO_MANY_FUNCTIONS,
+            ComponentResource::Types => codes::TOO_MANY_TYPES,
+            ComponentResource::Definitions => codes::TOO_MANY_DEFINITIONS,
+            ComponentResource::Memory => codes::MEMORY_LIMIT,
+            ComponentResource::TableElements => codes::TABLE_LIMIT,
         }
     }
 
@@ -194,29 +196,29 @@ impl ComponentResource {
 
 impl Error {
     /// The stable code, for programs and for `docs/errors.md`.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Error::Setting { .. } => "invalid-setting",
-            Error::EngineFailed(_) => "engine-failed",
-            Error::Cache { .. } => "component-cache",
-            Error::NotWasm { .. } => "not-wasm",
-            Error::CoreModule => "core-module",
-            Error::InvalidComponent(_) => "invalid-component",
-            Error::TooLarge { .. } => "component-too-large",
+            Error::Setting { .. } => codes::INVALID_SETTING,
+            Error::EngineFailed(_) => codes::ENGINE_FAILED,
+            Error::Cache { .. } => codes::COMPONENT_CACHE,
+            Error::NotWasm { .. } => codes::NOT_WASM,
+            Error::CoreModule => codes::CORE_MODULE,
+            Error::InvalidComponent(_) => codes::INVALID_COMPONENT,
+            Error::TooLarge { .. } => codes::COMPONENT_TOO_LARGE,
             Error::ComponentLimit { part, .. } => part.code(),
-            Error::UnsizedInstantiation { .. } => "unsized-instantiation",
-            Error::CompilerUnavailable(_) => "compiler-unavailable",
-            Error::CompilerCrashed { .. } => "compiler-crashed",
-            Error::CompileTime { .. } => "compile-time-limit",
-            Error::CompileMemory { .. } => "compile-memory-limit",
-            Error::MissingExport { .. } => "missing-export",
-            Error::ImportNotGranted { .. } => "import-not-granted",
-            Error::WrongSignature(_) => "wrong-signature",
-            Error::InvalidMethods(_) => "invalid-methods",
-            Error::InstanceLimit { .. } => "instance-limit",
+            Error::UnsizedInstantiation { .. } => codes::UNSIZED_INSTANTIATION,
+            Error::CompilerUnavailable(_) => codes::COMPILER_UNAVAILABLE,
+            Error::CompilerCrashed { .. } => codes::COMPILER_CRASHED,
+            Error::CompileTime { .. } => codes::COMPILE_TIME_LIMIT,
+            Error::CompileMemory { .. } => codes::COMPILE_MEMORY_LIMIT,
+            Error::MissingExport { .. } => codes::MISSING_EXPORT,
+            Error::ImportNotGranted { .. } => codes::IMPORT_NOT_GRANTED,
+            Error::WrongSignature(_) => codes::WRONG_SIGNATURE,
+            Error::InvalidMethods(_) => codes::INVALID_METHODS,
+            Error::InstanceLimit { .. } => codes::INSTANCE_LIMIT,
             Error::Activation(failure) => failure.code,
-            Error::EncodeFailed(_) => "encode-failed",
-            Error::ThreadFailed(_) => "thread-failed",
+            Error::EncodeFailed(_) => codes::ENCODE_FAILED,
+            Error::ThreadFailed(_) => codes::THREAD_FAILED,
         }
     }
 
@@ -233,10 +235,6 @@ impl Error {
 
     /// Whether the same call may succeed later if nobody changes anything.
     pub fn is_retryable(&self) -> bool {
-        match self {
-            Error::InstanceLimit { .. } | Error::ThreadFailed(_) => true,
-            Error::Activation(failure) => failure.is_retryable(),
-            _ => false,
-        }
+        self.code().row().retry == Retry::Yes
     }
 }

@@ -1,5 +1,6 @@
 //! Converts errors from wasmtime into a [`Failure`] with a stable code.
 
+use ostraca_codes::{Code, codes};
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
 
@@ -13,29 +14,28 @@ use crate::{Failure, FailureKind, InstanceLimits};
 impl Panic {
     /// A panic has a code of its own if the SDK put that code at the start of its message. Such a panic is not a
     /// mistake of the program in this turn: the entity's state and its code do not fit each other.
-    fn code(&self) -> &'static str {
-        match self.message.split_once(": ") {
-            Some(("state-does-not-decode", _)) => "state-does-not-decode",
-            Some(("state-does-not-encode", _)) => "state-does-not-encode",
-            _ => "panicked",
-        }
+    fn code(&self) -> Code {
+        let named = self.message.split_once(": ").map(|(code, _)| code);
+        let of_the_sdk = [codes::STATE_DOES_NOT_DECODE, codes::STATE_DOES_NOT_ENCODE];
+        of_the_sdk.into_iter().find(|code| named == Some(code)).unwrap_or(codes::PANICKED)
     }
 }
 
 /// Creates every failure, since its text may come from a guest, and goes to the log and to the caller.
-fn failure(code: &'static str, kind: FailureKind, message: String) -> Failure {
+fn failure(code: Code, kind: FailureKind, message: String) -> Failure {
+    debug_assert!(code.refuses(kind == FailureKind::Host), "{code}");
     Failure { code, message: sanitized(message), kind }
 }
 
-pub(crate) fn limit(code: &'static str, message: String) -> Failure {
+pub(crate) fn limit(code: Code, message: String) -> Failure {
     failure(code, FailureKind::Limit, message)
 }
 
-pub(crate) fn guest(code: &'static str, message: String) -> Failure {
+pub(crate) fn guest(code: Code, message: String) -> Failure {
     failure(code, FailureKind::Guest, message)
 }
 
-pub(crate) fn host(code: &'static str, message: String) -> Failure {
+pub(crate) fn host(code: Code, message: String) -> Failure {
     failure(code, FailureKind::Host, message)
 }
 
@@ -65,18 +65,18 @@ impl HostTrap {
     pub(crate) fn to_failure(&self, stage: Stage, limits: &InstanceLimits) -> Failure {
         let message = format!("{self} (in {})", stage.name());
         match self {
-            HostTrap::Interrupted => host("interrupted", message),
-            HostTrap::StateUnavailable(_) => host("state-unavailable", message),
-            HostTrap::WriteInQuery(_) => guest("write-in-query", message),
-            HostTrap::InvalidHostCall(_) => guest("invalid-host-call", message),
-            HostTrap::StateTooLarge { .. } => limit("state-too-large", message),
-            HostTrap::TooManyKeys { .. } => limit("too-many-keys", message),
-            HostTrap::TurnTooLarge { .. } => limit("turn-too-large", message),
+            HostTrap::Interrupted => host(codes::INTERRUPTED, message),
+            HostTrap::StateUnavailable(_) => host(codes::STATE_UNAVAILABLE, message),
+            HostTrap::WriteInQuery(_) => guest(codes::WRITE_IN_QUERY, message),
+            HostTrap::InvalidHostCall(_) => guest(codes::INVALID_HOST_CALL, message),
+            HostTrap::StateTooLarge { .. } => limit(codes::STATE_TOO_LARGE, message),
+            HostTrap::TooManyKeys { .. } => limit(codes::TOO_MANY_KEYS, message),
+            HostTrap::TurnTooLarge { .. } => limit(codes::TURN_TOO_LARGE, message),
             HostTrap::TimeLimitExceeded => match stage {
                 Stage::Message | Stage::Stop => {
                     let most = limits.turn_time.as_millis();
                     limit(
-                        "turn-time-limit",
+                        codes::TURN_TIME_LIMIT,
                         format!(
                             "{} spent more than limits.turn-time ({most} ms) in the guest",
                             stage.name()
@@ -86,7 +86,7 @@ impl HostTrap {
                 _ => {
                     let most = limits.activation_time.as_millis();
                     limit(
-                        "activation-time-limit",
+                        codes::ACTIVATION_TIME_LIMIT,
                         format!(
                             "{} spent more than limits.activation-time ({most} ms) in the guest",
                             stage.name()
@@ -144,12 +144,12 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
         )
     } else if entity.memory_denied && aborted(error, stage) {
         limit(
-            "memory-limit",
+            codes::MEMORY_LIMIT,
             format!("{} needed more than limits.memory ({} bytes)", stage.name(), limits.memory),
         )
     } else if entity.table_denied && aborted(error, stage) {
         limit(
-            "table-limit",
+            codes::TABLE_LIMIT,
             format!(
                 "{} needed more than limits.table-elements ({})",
                 stage.name(),
@@ -157,16 +157,19 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
             ),
         )
     } else if let Some(ResourceTableError::Full) = error.downcast_ref::<ResourceTableError>() {
-        limit("handle-limit", format!("{} holds more than {RESOURCES} WASI handles", stage.name()))
+        limit(
+            codes::HANDLE_LIMIT,
+            format!("{} holds more than {RESOURCES} WASI handles", stage.name()),
+        )
     } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
-        guest("trap", format!("{} called exit with {}", stage.name(), exit.0))
+        guest(codes::TRAP, format!("{} called exit with {}", stage.name(), exit.0))
     } else {
         match error.downcast_ref::<Trap>() {
             Some(Trap::StackOverflow) => {
-                limit("stack-overflow", format!("{} overflowed the stack", stage.name()))
+                limit(codes::STACK_OVERFLOW, format!("{} overflowed the stack", stage.name()))
             }
             Some(trap) => {
-                guest("trap", format!("{} trapped: {trap}{}", stage.name(), denied(entity)))
+                guest(codes::TRAP, format!("{} trapped: {trap}{}", stage.name(), denied(entity)))
             }
             None if copies_too_much(error) => {
                 let (most, of) = match stage {
@@ -177,10 +180,10 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
                 let text = format!(
                     "{stage} passed more than {most} bytes in one call, the limit for {of}"
                 );
-                limit("value-too-large", text)
+                limit(codes::VALUE_TOO_LARGE, text)
             }
             None => guest(
-                "invalid-guest-value",
+                codes::INVALID_GUEST_VALUE,
                 format!(
                     "{} passed a value that does not fit its type: {}",
                     stage.name(),

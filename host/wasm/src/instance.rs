@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, Func, Lift, Lower, TypedFunc};
 
@@ -90,9 +91,8 @@ impl Instance {
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {
             Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
-            Ok((Err(why),)) => {
-                self.fail_and_log(guest("start-failed", format!("the start hook failed: {why}")))
-            }
+            Ok((Err(why),)) => self
+                .fail_and_log(guest(codes::START_FAILED, format!("the start hook failed: {why}"))),
             Err(failure) => self.fail(failure),
         };
         self.finish(result)
@@ -151,7 +151,7 @@ impl Instance {
         if self.poisoned {
             // Not logged again: the failure that poisoned the instance has been logged.
             return Err(host(
-                "instance-dropped",
+                codes::INSTANCE_DROPPED,
                 "the instance failed earlier and must be dropped".into(),
             ));
         }
@@ -187,15 +187,15 @@ impl Instance {
             Ok(reply) if reply.len() as u64 <= most => return TurnResult::Ok(reply.into()),
             Ok(reply) => return self.too_large(reply.len(), most),
             Err(GuestError::Application(error)) => (error.code, error.message),
-            Err(GuestError::InvalidArguments(why)) => ("invalid-arguments".into(), why),
+            Err(GuestError::InvalidArguments(why)) => (codes::INVALID_ARGUMENTS.into(), why),
             Err(GuestError::UnknownMethod) => {
-                ("unknown-method".into(), format!("no method {method:?}"))
+                (codes::UNKNOWN_METHOD.into(), format!("no method {method:?}"))
             }
         };
         if code.is_empty() || code.len() > CODE_LIMIT {
             let length = code.len();
             return self.fail_and_log(guest(
-                "invalid-error-code",
+                codes::INVALID_ERROR_CODE,
                 format!(
                     "message returned an error code of {length} bytes, must be 1 to {CODE_LIMIT}"
                 ),
@@ -205,7 +205,7 @@ impl Instance {
             let text = format!(
                 "message returned the error code {code:?}, which contains a control character"
             );
-            return self.fail(guest("invalid-error-code", text));
+            return self.fail(guest(codes::INVALID_ERROR_CODE, text));
         }
         if message.len() as u64 > most {
             return self.too_large(message.len(), most);
@@ -215,7 +215,7 @@ impl Instance {
 
     fn too_large(&mut self, bytes: usize, most: u64) -> TurnResult {
         self.fail_and_log(limit(
-            "reply-too-large",
+            codes::REPLY_TOO_LARGE,
             format!("message returned {bytes} bytes, the limit on replies is {most}"),
         ))
     }

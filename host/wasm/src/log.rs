@@ -100,7 +100,7 @@ impl GuestLog {
         // The client chose it.
         let traceparent =
             printable(&traceparent[..traceparent.floor_char_boundary(MAX_TRACEPARENT_BYTES)]);
-        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code, principal, origin, %traceparent, %backtrace, "{text}");
+        tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code.as_str(), principal, origin, %traceparent, %backtrace, "{text}");
     }
 
     fn admit(&self) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
 /// The identity of an instance's entity.
@@ -190,7 +191,7 @@ pub enum FailureKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// A stable code: see `docs/errors.md`.
-    pub code: &'static str,
+    pub code: Code,
     /// A message for the caller, without a backtrace.
     pub message: String,
     /// What caused it.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{ADD, ask, failed, host, misbehaving, ok, prepare, refused, rubbish, send, started};
+use ostraca_codes::codes;
 use ostraca_wasm::{
     Failure, FailureKind, Instance, InstanceLimits, InstanceSpec, NoState, Program, StartReason,
     StopReason, WasmRuntime,
@@ -35,7 +36,7 @@ fn program(host: &WasmRuntime) -> Arc<Program> {
 #[tokio::test]
 async fn a_panic_reaches_the_caller_with_message_file_and_line() {
     let failure = attack(&program(&host()), "panic", "\"oh no\"").await;
-    assert_eq!((failure.code, failure.kind), ("panicked", FailureKind::Guest));
+    assert_eq!((failure.code, failure.kind), (codes::PANICKED, FailureKind::Guest));
     assert!(failure.message.contains("oh no") && failure.message.contains("lib.rs:"), "{failure}");
 }
 
@@ -45,7 +46,7 @@ async fn state_that_does_not_fit_has_codes_of_its_own() {
     // The SDK's own words: a text is under that key, and a number is asked for.
     let body = r#"{"key": "start-reason", "by": 1}"#;
     let failure = attack(&program, "add", body).await;
-    assert_eq!((failure.code, failure.kind), ("state-does-not-decode", FailureKind::Guest));
+    assert_eq!((failure.code, failure.kind), (codes::STATE_DOES_NOT_DECODE, FailureKind::Guest));
     assert!(failure.message.contains("start-reason"), "{failure}");
     for (message, code) in [
         ("state-does-not-encode: it is NaN", "state-does-not-encode"),
@@ -60,7 +61,7 @@ async fn state_that_does_not_fit_has_codes_of_its_own() {
 #[tokio::test]
 async fn a_trap_message_names_its_export() {
     let failure = attack(&program(&host()), "trap", "").await;
-    assert_eq!((failure.code, failure.kind), ("trap", FailureKind::Guest));
+    assert_eq!((failure.code, failure.kind), (codes::TRAP, FailureKind::Guest));
     assert!(failure.message.starts_with("message "), "{failure}");
 }
 
@@ -70,7 +71,7 @@ async fn a_loop_ends_at_the_turn_limit() {
     let program = program(&host);
     for method in ["spin_for_ever", "spin_for_ever_in_a_query"] {
         let failure = attack(&program, method, "").await;
-        assert_eq!((failure.code, failure.kind), ("turn-time-limit", FailureKind::Limit));
+        assert_eq!((failure.code, failure.kind), (codes::TURN_TIME_LIMIT, FailureKind::Limit));
         assert!(failure.message.contains("turn-time (100 ms)"), "{failure}");
     }
 }
@@ -115,7 +116,7 @@ async fn memory_ends_at_its_limit() {
     let host = host();
     let limits = InstanceLimits { turn_time: Duration::from_secs(30), ..InstanceLimits::default() };
     let failure = attack(&prepare(&host, misbehaving(), limits), "allocate", "").await;
-    assert_eq!((failure.code, failure.kind), ("memory-limit", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::MEMORY_LIMIT, FailureKind::Limit));
     assert!(failure.message.contains("16777216"), "{failure}");
 }
 
@@ -137,7 +138,7 @@ async fn a_type_with_more_memory_than_the_pool_runs_outside_it() {
 #[tokio::test]
 async fn recursion_ends_at_the_stack_limit() {
     let failure = attack(&program(&host()), "recurse", "").await;
-    assert_eq!((failure.code, failure.kind), ("stack-overflow", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::STACK_OVERFLOW, FailureKind::Limit));
 }
 
 #[tokio::test]
@@ -145,7 +146,7 @@ async fn a_query_that_writes_fails() {
     let host = host();
     for method in ["query_that_sets", "query_that_deletes"] {
         let failure = attack(&program(&host), method, "").await;
-        assert_eq!((failure.code, failure.kind), ("write-in-query", FailureKind::Guest));
+        assert_eq!((failure.code, failure.kind), (codes::WRITE_IN_QUERY, FailureKind::Guest));
     }
 }
 
@@ -154,7 +155,7 @@ async fn state_ends_at_its_limit() {
     let host = host();
     for body in [r#"{"keys":200,"bytes":8192}"#, r#"{"keys":1,"bytes":2000000}"#] {
         let failure = attack(&program(&host), "fill", body).await;
-        assert_eq!((failure.code, failure.kind), ("state-too-large", FailureKind::Limit));
+        assert_eq!((failure.code, failure.kind), (codes::STATE_TOO_LARGE, FailureKind::Limit));
         assert!(failure.message.contains("1048576"), "{failure}");
     }
 }
@@ -163,23 +164,23 @@ async fn state_ends_at_its_limit() {
 async fn keys_per_entity_and_per_turn_are_limited() {
     let host = host();
     let failure = attack(&program(&host), "many_keys", r#"{"from":0,"keys":60000}"#).await;
-    assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::TURN_TOO_LARGE, FailureKind::Limit));
     assert!(failure.message.contains("`turn-keys` (1000)"), "{failure}");
     let limits = InstanceLimits { keys: 5, ..InstanceLimits::default() };
     let few = prepare(&host, misbehaving(), limits);
     let failure = attack(&few, "many_keys", r#"{"from":0,"keys":6}"#).await;
-    assert_eq!((failure.code, failure.kind), ("too-many-keys", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::TOO_MANY_KEYS, FailureKind::Limit));
     let limits = InstanceLimits { turn_bytes: 10_000, ..InstanceLimits::default() };
     let failure =
         attack(&prepare(&host, misbehaving(), limits), "fill", r#"{"keys":2,"bytes":8192}"#).await;
-    assert_eq!((failure.code, failure.kind), ("turn-too-large", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::TURN_TOO_LARGE, FailureKind::Limit));
     assert!(failure.message.contains("`turn-bytes` (10000)"), "{failure}");
 }
 
 #[tokio::test]
 async fn a_reply_ends_at_its_limit() {
     let failure = attack(&program(&host()), "reply", "2000000").await;
-    assert_eq!((failure.code, failure.kind), ("reply-too-large", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::REPLY_TOO_LARGE, FailureKind::Limit));
 }
 
 #[tokio::test]
@@ -189,7 +190,7 @@ async fn keys_and_pages_out_of_bounds_fail_with_a_reason() {
         [("set_key_of", "0"), ("set_key_of", "513"), ("list", "0"), ("list", "1001")]
     {
         let failure = attack(&program(&host), method, body).await;
-        assert_eq!((failure.code, failure.kind), ("invalid-host-call", FailureKind::Guest));
+        assert_eq!((failure.code, failure.kind), (codes::INVALID_HOST_CALL, FailureKind::Guest));
         assert!(failure.message.contains("must be 1 to"), "{failure}");
     }
     let mut entity = started(&program(&host), "e").await;
@@ -292,7 +293,7 @@ async fn the_text_of_a_failure_is_cut_at_4_kib() {
     assert!(failure.message.contains("ööö") && failure.message.ends_with(" bytes more)"));
     // 8 MiB are not even copied.
     let failure = failed_start(&program, "huge-start").await;
-    assert_eq!((failure.code, failure.kind), ("value-too-large", FailureKind::Limit));
+    assert_eq!((failure.code, failure.kind), (codes::VALUE_TOO_LARGE, FailureKind::Limit));
     assert!(failure.message.contains("4259840 bytes"), "{failure}");
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::handmade::guest;
 use common::{failed, host, identity, misbehaving, ok, prepare, send, started};
+use ostraca_codes::codes;
 use ostraca_wasm::{FailureKind, InstanceLimits, InstanceSpec, LOG_TARGET, NoState, StartReason};
 
 #[tokio::test]
@@ -23,7 +24,7 @@ async fn an_endless_start_ends_at_the_activation_limit() {
     let turn = program.instantiate(spec).await.unwrap().start(StartReason::FirstMessage).await;
     assert_eq!(
         (failed(&turn).code, failed(&turn).kind),
-        ("activation-time-limit", FailureKind::Limit)
+        (codes::ACTIVATION_TIME_LIMIT, FailureKind::Limit)
     );
     assert!(failed(&turn).message.contains("activation-time (20 ms)"), "{turn:?}");
 }
@@ -46,7 +47,7 @@ async fn tables_end_at_their_limit() {
         (if (i32.eq (table.grow $table (ref.null func) (i32.const 15000)) (i32.const -1)) (then unreachable)))";
     let program = prepare(&host, &guest("", "", parts), InstanceLimits::default());
     let turn = send(&mut started(&program, "e").await, "grow", "").await;
-    assert_eq!((failed(&turn).code, failed(&turn).kind), ("table-limit", FailureKind::Limit));
+    assert_eq!((failed(&turn).code, failed(&turn).kind), (codes::TABLE_LIMIT, FailureKind::Limit));
 }
 
 #[tokio::test]
@@ -59,7 +60,7 @@ async fn a_reply_with_an_invalid_pointer_fails() {
     let turn = send(&mut started(&program, "e").await, "any", "").await;
     assert_eq!(
         (failed(&turn).code, failed(&turn).kind),
-        ("invalid-guest-value", FailureKind::Guest)
+        (codes::INVALID_GUEST_VALUE, FailureKind::Guest)
     );
 }
 
@@ -212,7 +213,7 @@ async fn wasi_handles_end_at_their_limit() {
     let limits = InstanceLimits { turn_time: Duration::from_secs(60), ..InstanceLimits::default() };
     let program = prepare(&host, &component, limits);
     let turn = send(&mut started(&program, "e").await, "hold", "").await;
-    assert_eq!((failed(&turn).code, failed(&turn).kind), ("handle-limit", FailureKind::Limit));
+    assert_eq!((failed(&turn).code, failed(&turn).kind), (codes::HANDLE_LIMIT, FailureKind::Limit));
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! QUIC carries a number and, for a connection, a reason as text. Numbers are never reused.
 
+use ostraca_codes::{Code, codes};
 use quinn::VarInt;
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $code:ident;)*) => {
         /// Why a connection was closed or a stream reset.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
@@ -17,11 +18,11 @@ macro_rules! codes {
             /// All codes, in ascending order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The code's stable name.
+            /// Its row in the table of error codes, which has its stable name.
             #[must_use]
-            pub fn name(self) -> &'static str {
+            pub fn code(self) -> Code {
                 match self {
-                    $(Self::$name => $text,)*
+                    $(Self::$name => codes::$code,)*
                 }
             }
         }
@@ -30,47 +31,47 @@ macro_rules! codes {
 
 codes! {
     /// The sender no longer needs it.
-    Done = 0x00, "done";
+    Done = 0x00, DONE;
     /// The node stops or drains: connect to another one, or to this one again later.
-    ShuttingDown = 0x01, "shutting-down";
+    ShuttingDown = 0x01, SHUTTING_DOWN;
     /// The first stream of the connection did not begin with a hello.
-    InvalidHello = 0x02, "invalid-hello";
+    InvalidHello = 0x02, INVALID_HELLO;
     /// No hello arrived in time.
-    HelloTimeout = 0x03, "hello-timeout";
+    HelloTimeout = 0x03, HELLO_TIMEOUT;
     /// The two sides support no common protocol version.
-    UnsupportedProtocol = 0x04, "unsupported-protocol";
+    UnsupportedProtocol = 0x04, UNSUPPORTED_PROTOCOL;
     /// The peer requires a feature that this side does not know; the reason names it.
-    UnknownFeature = 0x05, "unknown-feature";
+    UnknownFeature = 0x05, UNKNOWN_FEATURE;
     /// The peer belongs to another cluster.
-    ClusterMismatch = 0x06, "cluster-mismatch";
+    ClusterMismatch = 0x06, CLUSTER_MISMATCH;
     /// The limit on connections is reached.
-    TooManyConnections = 0x07, "too-many-connections";
+    TooManyConnections = 0x07, TOO_MANY_CONNECTIONS;
     /// This protocol is for nodes, and the certificate is a client's; the reason names it.
-    NodesOnly = 0x08, "nodes-only";
+    NodesOnly = 0x08, NODES_ONLY;
     /// The peer is not the node that it claims to be, or not the one that was expected; the reason names both.
-    NodeMismatch = 0x09, "node-mismatch";
+    NodeMismatch = 0x09, NODE_MISMATCH;
     /// The other node has another number of shards; the reason has both numbers.
-    ShardCountMismatch = 0x0a, "shard-count-mismatch";
+    ShardCountMismatch = 0x0a, SHARD_COUNT_MISMATCH;
     /// The other node maps entities to shards by another hash; the reason names both.
-    HashMismatch = 0x0b, "hash-mismatch";
+    HashMismatch = 0x0b, HASH_MISMATCH;
     /// The announced length of a frame exceeds the limit.
-    FrameTooLarge = 0x10, "frame-too-large";
+    FrameTooLarge = 0x10, FRAME_TOO_LARGE;
     /// A frame does not decode as the expected message.
-    InvalidFrame = 0x11, "invalid-frame";
+    InvalidFrame = 0x11, INVALID_FRAME;
     /// A frame was not complete in time.
-    FrameTimeout = 0x12, "frame-timeout";
+    FrameTimeout = 0x12, FRAME_TIMEOUT;
     /// The first frame of a stream did not arrive in time.
-    OpenTimeout = 0x13, "open-timeout";
+    OpenTimeout = 0x13, OPEN_TIMEOUT;
     /// A frame that does not belong there: a second hello, or a session id that is not 16 bytes.
-    UnexpectedFrame = 0x14, "unexpected-frame";
+    UnexpectedFrame = 0x14, UNEXPECTED_FRAME;
     /// The stream ended in the middle of a frame.
-    TruncatedFrame = 0x15, "truncated-frame";
+    TruncatedFrame = 0x15, TRUNCATED_FRAME;
     /// The peer did not read any waiting reply in time.
-    ReplyTimeout = 0x16, "reply-timeout";
+    ReplyTimeout = 0x16, REPLY_TIMEOUT;
     /// The principal has reached its limit on open streams.
-    TooManyStreams = 0x17, "too-many-streams";
+    TooManyStreams = 0x17, TOO_MANY_STREAMS;
     /// A fragment of a component, or the last one, did not arrive in time.
-    UploadTimeout = 0x18, "upload-timeout";
+    UploadTimeout = 0x18, UPLOAD_TIMEOUT;
 }
 
 impl CloseCode {
@@ -89,7 +90,7 @@ impl From<CloseCode> for VarInt {
 
 impl std::fmt::Display for CloseCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
+        f.write_str(&self.code())
     }
 }
 

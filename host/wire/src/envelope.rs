@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{Message, MessageKind, MessageMetadata, ReplyToken};
 
@@ -59,7 +60,10 @@ pub fn check_namespace(envelope: &Envelope) -> Result<(), Problem> {
     }
     let text =
         format!("unknown namespace `{}`; this cluster has `{NAMESPACE}`", envelope.namespace);
-    Err(Problem { help: "leave the namespace empty".into(), ..problem("unknown-namespace", text) })
+    Err(Problem {
+        help: "leave the namespace empty".into(),
+        ..problem(codes::UNKNOWN_NAMESPACE, text)
+    })
 }
 
 /// The method that an envelope names, if the type has it and its sender may use it.
@@ -84,7 +88,7 @@ pub fn resolve_method<T: TypeInfo>(
     if asked != proto::MessageKind::Unspecified && asked != wire_kind(*kind) {
         return Err(Problem {
             help: "send it as its declared kind, or omit the kind".into(),
-            ..problem("wrong-kind", format!("`{name}.{method}` is a {}", kind_name(*kind)))
+            ..problem(codes::WRONG_KIND, format!("`{name}.{method}` is a {}", kind_name(*kind)))
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
@@ -92,7 +96,7 @@ pub fn resolve_method<T: TypeInfo>(
         let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit}");
         return Err(Problem {
             help: "send a smaller message, or raise `limits.message` in the type's manifest".into(),
-            ..problem("message-too-large", text)
+            ..problem(codes::MESSAGE_TOO_LARGE, text)
         });
     }
     Ok((method.clone(), *kind))
@@ -103,7 +107,7 @@ pub fn resolve_method<T: TypeInfo>(
 pub fn access_denied(name: &str, principal: &str) -> Problem {
     Problem {
         help: "the type's manifest lists the allowed senders under `[access] send`".into(),
-        ..problem("access-denied", format!("`{principal}` may not send to `{name}`"))
+        ..problem(codes::ACCESS_DENIED, format!("`{principal}` may not send to `{name}`"))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::close_code::CloseCode;
 use crate::frame::TooLarge;
 use crate::identity::IdentityError;
 use crate::proto::Problem;
+use ostraca_codes::{Code, codes};
 use crate::tls::{self, Rejection};
 #[cfg(feature = "server")]
 use prost::Message;
@@ -45,7 +46,7 @@ pub enum Error {
     #[error("{message}: {help}")]
     CertificateRejected {
         /// Stable code: `no-certificate`, `unknown-ca`, `certificate-expired`, `not-a-node`, …
-        code: &'static str,
+        code: Code,
         /// What happened.
         message: String,
         /// How to fix it.
@@ -122,19 +123,19 @@ impl Error {
 
     /// The stable code of the error.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::AddressInUse { .. } => "address-in-use",
-            Self::Bind { .. } => "cannot-listen",
-            Self::Identity(_) => "invalid-identity",
-            Self::CertificateRejected { code, .. } => code,
+            Self::AddressInUse { .. } => codes::ADDRESS_IN_USE,
+            Self::Bind { .. } => codes::CANNOT_LISTEN,
+            Self::Identity(_) => codes::INVALID_IDENTITY,
+            Self::CertificateRejected { code, .. } => *code,
             Self::Closed { code, .. } | Self::Reset(code) | Self::Violation { code, .. } => {
-                code.name()
+                code.code()
             }
-            Self::ConnectionLost(_) => "connection-lost",
-            Self::NotSent(_) => "not-sent",
-            Self::Overloaded { .. } => "overloaded",
-            Self::TooLarge { .. } => "frame-too-large",
+            Self::ConnectionLost(_) => codes::CONNECTION_LOST,
+            Self::NotSent(_) => codes::NOT_SENT,
+            Self::Overloaded { .. } => codes::OVERLOADED,
+            Self::TooLarge { .. } => codes::FRAME_TOO_LARGE,
         }
     }
 
@@ -260,17 +261,31 @@ pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
 
 /// A problem that is not retryable, without help and details. The fields are public: set what is known.
 #[must_use]
-pub fn problem(code: &str, message: impl Into<String>) -> Problem {
+pub fn problem(code: Code, message: impl Into<String>) -> Problem {
     Problem { code: code.into(), message: message.into(), ..Problem::default() }
 }
 
 #[cfg(test)]
 mod tests {
+    use ostraca_codes::{Class, Retry, SECTIONS};
+
     use super::*;
 
     #[test]
+    fn closes_are_retried_as_the_table_says() {
+        for code in CloseCode::ALL.iter().copied() {
+            let retry = code.code().row().retry == Retry::Yes;
+            let closed = Error::Closed { code, reason: String::new() };
+            assert_eq!(closed.is_retryable(), retry, "{code}");
+        }
+        let rows = SECTIONS.iter().find(|section| section.class == Class::Closing);
+        let names: Vec<_> = CloseCode::ALL.iter().map(|code| code.code()).collect();
+        assert_eq!(rows.map(|section| section.codes), Some(&names[..]));
+    }
+
+    #[test]
     fn a_problem_is_cut_to_the_size_limit() {
-        let mut long = problem("overloaded", "\u{e9}".repeat(1_000));
+        let mut long = problem(codes::OVERLOADED, "\u{e9}".repeat(1_000));
         long.retryable = true;
         long.details.insert("setting".into(), "x".into());
         assert_eq!(within(long.clone(), 10_000), long);

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
@@ -114,7 +115,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.answered {
-            let mut lost = problem("abandoned", "the node dropped the message");
+            let mut lost = problem(codes::ABANDONED, "the node dropped the message");
             lost.retryable = true;
             self.send(Reply {
                 outcome: Outcome::Unknown.into(),
@@ -457,7 +458,7 @@ fn fit_reply(reply: Reply, bound: &StreamLimits) -> Reply {
     Reply {
         sequence: reply.sequence,
         outcome: Outcome::Unknown.into(),
-        problem: Some(problem("reply-too-large", text)),
+        problem: Some(problem(codes::REPLY_TOO_LARGE, text)),
         epoch: reply.epoch,
         entity_version: reply.entity_version,
         kind: reply.kind,

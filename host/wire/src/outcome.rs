@@ -2,8 +2,9 @@
 //!
 //! Gateways and owners use it, and so do the simulator's nodes, which have no sockets.
 
+use ostraca_codes::{Code, codes};
 use ostraca_core::ids::Epoch;
-use ostraca_core::message::{MessageKind, Outcome, OwnerHint, codes};
+use ostraca_core::message::{MessageKind, Outcome, OwnerHint};
 use ostraca_core::records::GuestReply;
 use ostraca_core::route::{AttemptResult, Refusal};
 
@@ -52,7 +53,7 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
                 retryable: retry_after.is_some(),
                 retry_after_ms: retry_after.unwrap_or(0).into(),
                 hint: owner_hint
-                    .map(|hint| Hint::Owner((&*hint).into()))
+                    .map(|hint| Hint::Owner(Box::new((&*hint).into())))
                     .or(suggested_created_ms.map(Hint::CreatedMs)),
                 ..Problem::default()
             }),
@@ -63,7 +64,7 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
             problem: Some(Problem {
                 help: "send it again with the same id".into(),
                 retryable: true,
-                ..problem("unknown", message)
+                ..problem(codes::UNKNOWN, message)
             }),
             ..base
         },
@@ -127,23 +128,23 @@ pub fn attempt_result_for_reply(reply: &Reply) -> AttemptResult {
     if reply.outcome() != proto::Outcome::NotRun {
         return AttemptResult::Answered;
     }
-    match problem.code.as_str() {
-        codes::NOT_OWNER => {
-            let Some(Hint::Owner(hint)) = &problem.hint else {
-                return AttemptResult::NotOwner { epoch: Epoch(reply.epoch), owner: None };
-            };
-            let OwnerHint { epoch, owner } = hint.into();
-            AttemptResult::NotOwner { epoch, owner }
-        }
-        codes::REBALANCING => AttemptResult::Rebalancing,
-        _ => AttemptResult::Answered,
+    if problem.code == codes::REBALANCING {
+        return AttemptResult::Rebalancing;
     }
+    if problem.code != codes::NOT_OWNER {
+        return AttemptResult::Answered;
+    }
+    let Some(Hint::Owner(hint)) = &problem.hint else {
+        return AttemptResult::NotOwner { epoch: Epoch(reply.epoch), owner: None };
+    };
+    let OwnerHint { epoch, owner } = hint.as_ref().into();
+    AttemptResult::NotOwner { epoch, owner }
 }
 
 /// The refusal of a message whose shard is not on this node, with the newer route if it is known.
 #[must_use]
 pub fn not_owner(message: &str, hint: Option<&OwnerHint>) -> Problem {
-    let hint = hint.map(|hint| Hint::Owner(hint.into()));
+    let hint = hint.map(|hint| Hint::Owner(Box::new(hint.into())));
     Problem { hint, ..retryable_problem(codes::NOT_OWNER, message) }
 }
 
@@ -156,12 +157,13 @@ pub fn node_starting() -> Problem {
 
 /// A problem that is not retryable, with what to do; `help` may be empty.
 #[must_use]
-pub fn permanent_problem(code: &str, message: impl Into<String>, help: &str) -> Problem {
+pub fn permanent_problem(code: Code, message: impl Into<String>, help: &str) -> Problem {
     Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }
 }
 
 /// A retryable refusal, on which the sender's node acts.
 #[must_use]
-pub fn retryable_problem(code: &str, message: &str) -> Problem {
+pub fn retryable_problem(code: Code, message: &str) -> Problem {
+    debug_assert!(code.refuses(true), "{code}");
     Problem { retryable: true, retry_after_ms: 100, ..problem(code, message) }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ostraca_codes::{Code, codes};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -167,7 +168,7 @@ const fn alert(number: u64) -> u64 {
 /// Why one side rejected the other because of its certificate.
 pub(crate) struct Rejection {
     /// Stable code.
-    pub(crate) code: &'static str,
+    pub(crate) code: Code,
     /// What happened.
     pub(crate) message: String,
     /// How to fix it.
@@ -178,18 +179,18 @@ pub(crate) struct Rejection {
 pub(crate) fn refused_by_peer(number: u64) -> Option<Rejection> {
     const ISSUE: &str = "get one of this cluster with `ostraca ca issue`";
     let (code, text, help) = match number {
-        n if n == alert(116) => ("no-certificate", "the node requires a certificate", ISSUE),
+        n if n == alert(116) => (codes::NO_CERTIFICATE, "the node requires a certificate", ISSUE),
         n if n == alert(48) || n == alert(51) => {
-            ("unknown-ca", "certificate signed by an unknown CA", ISSUE)
+            (codes::UNKNOWN_CA, "certificate signed by an unknown CA", ISSUE)
         }
         n if n == alert(45) => {
-            ("certificate-expired", "certificate has expired or is not yet valid", ISSUE)
+            (codes::CERTIFICATE_EXPIRED, "certificate has expired or is not yet valid", ISSUE)
         }
         n if (alert(42)..=alert(49)).contains(&n) => {
-            ("certificate-refused", "certificate rejected by the node", ISSUE)
+            (codes::CERTIFICATE_REFUSED, "certificate rejected by the node", ISSUE)
         }
         n if n == alert(120) => (
-            "unknown-protocol",
+            codes::UNKNOWN_PROTOCOL,
             "the node does not support this protocol",
             "check that the address accepts clients, and that both sides have compatible versions",
         ),
@@ -202,15 +203,15 @@ pub(crate) fn refused_by_peer(number: u64) -> Option<Rejection> {
 pub(crate) fn refused_by_us(number: u64, reason: &str) -> Option<Rejection> {
     let (code, help) = match number {
         n if n == alert(48) || n == alert(51) => (
-            "unknown-ca",
+            codes::UNKNOWN_CA,
             "the address belongs to a different cluster than the profile, or the profile is outdated: get a new profile from this cluster",
         ),
         n if n == alert(45) => (
-            "certificate-expired",
+            codes::CERTIFICATE_EXPIRED,
             "check this machine's clock, or issue the node a new certificate with `ostraca ca issue`",
         ),
         n if (alert(42)..=alert(49)).contains(&n) => {
-            ("not-a-node", "check the address: the server there is not a node of this cluster")
+            (codes::NOT_A_NODE, "check the address: the server there is not a node of this cluster")
         }
         _ => return None,
     };

@@ -1,6 +1,7 @@
 //! Validates a message before it reaches an entity.
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use prost::Message;
 
@@ -70,7 +71,7 @@ pub fn decode_client_message(
             if sequence == 0 {
                 return Err(InvalidFrame::Stream);
             }
-            return alone(sequence, problem("invalid-message", decode_error_message(&error)));
+            return alone(sequence, problem(codes::INVALID_MESSAGE, decode_error_message(&error)));
         }
     };
     if envelope.sequence == 0 {
@@ -78,7 +79,7 @@ pub fn decode_client_message(
     }
     if !envelope.session.is_empty() && envelope.session[..] != session[..] {
         let text = "message session differs from the stream's";
-        return alone(envelope.sequence, problem("invalid-message", text));
+        return alone(envelope.sequence, problem(codes::INVALID_MESSAGE, text));
     }
     if let Some(problem) = validate_envelope(&envelope, limits.max_message) {
         return alone(envelope.sequence, problem);
@@ -98,7 +99,7 @@ pub fn decode_forwarded_message(
     max_message: u32,
 ) -> Result<(u64, Envelope), InvalidFrame> {
     let alone = |tag, sequence, problem| Err(refused(tag, sequence, problem));
-    let bad = |text: String| problem("invalid-message", text);
+    let bad = |text: String| problem(codes::INVALID_MESSAGE, text);
     let forward = match ForwardedMessage::decode(frame.clone()) {
         Ok(forward) => forward,
         Err(error) => {
@@ -144,7 +145,7 @@ fn refused(tag: u64, sequence: u64, problem: Problem) -> InvalidFrame {
 }
 
 fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
-    let bad = |text: String| Some(problem("invalid-message", text));
+    let bad = |text: String| Some(problem(codes::INVALID_MESSAGE, text));
     if envelope.after >= envelope.sequence || envelope.settled > envelope.sequence {
         return bad(format!(
             "after {} and settled {} are inconsistent with sequence {}",
@@ -169,13 +170,13 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
     }
     if envelope.id.is_empty() || envelope.id.len() > ID {
         let text = format!("entity id is {} bytes, must be 1 to {ID}", envelope.id.len());
-        return Some(problem("invalid-entity-id", text));
+        return Some(problem(codes::INVALID_ENTITY_ID, text));
     }
     let size = envelope.body.len();
     if size > limit as usize {
         let text =
             format!("body of {size} bytes exceeds the limit of {limit} (`network.max-message`)");
-        let mut problem = problem("message-too-large", text);
+        let mut problem = problem(codes::MESSAGE_TOO_LARGE, text);
         problem.details.insert("setting".into(), "network.max-message".into());
         problem.details.insert("limit".into(), limit.to_string());
         return Some(problem);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::peers::{PeerNode, pair, peer_descriptor, small, until};
 use common::{authority, frame, in_time};
 use ostraca_ca::Ca;
+use ostraca_codes::codes;
 use ostraca_core::ids::Incarnation;
 use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::hello;
@@ -147,7 +148,7 @@ async fn a_shard_count_or_hash_mismatch_is_refused_at_both_ends() {
                 PeerNode::start_as(&one.ca, &identity, small(), other.clone(), Handle::current());
             for error in [one.to(&three, Alpn::Bulk).await, three.to(&one, Alpn::Bulk).await] {
                 let error = error.expect_err("refused");
-                assert_eq!(error.code(), code.name());
+                assert_eq!(error.code(), code.code());
                 let text = error.to_string();
                 assert!(values.iter().all(|value| text.contains(value)), "{text}");
             }
@@ -366,7 +367,7 @@ async fn an_idle_link_is_kept_alive_and_a_dead_one_is_closed() {
         let error = held.await.expect_err("lost");
         assert!(matches!(error, Error::ConnectionLost(_)), "{error:?}");
         assert!(matches!(link.closed().await, Error::ConnectionLost(_)));
-        until(|| *two.streams.ended.lock().expect("ended") == [Some("connection-lost")]).await;
+        until(|| *two.streams.ended.lock().expect("ended") == [Some(codes::CONNECTION_LOST)]).await;
         one.stop().await;
         two.stop().await;
     })

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ostraca_codes::{Code, codes};
+
 /// Why a worker was not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,10 +29,10 @@ pub enum Error {
 impl Error {
     /// The stable code; `docs/errors.md` has them all.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Self::Thread { .. } => "thread-failed",
-            Self::Recording { .. } => "file-error",
+            Self::Thread { .. } => codes::THREAD_FAILED,
+            Self::Recording { .. } => codes::FILE_ERROR,
         }
     }
 

@@ -12,14 +12,21 @@ use std::time::{Duration, Instant};
 use libfuzzer_sys::fuzz_target;
 use ostraca_client::ledger::{Ledger, OutgoingMessage, SessionLimits};
 use ostraca_client::{CallError, Entity, SessionId};
+use ostraca_codes::{Code, codes};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 
 /// The same in every run, so that an input gives the same run again.
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-const CODES: [&str; 6] =
-    ["rebalancing", "deadline-exceeded", "superseded", "id-reused", "reply-too-large", "mailbox-full"];
+const CODES: [Code; 6] = [
+    codes::REBALANCING,
+    codes::DEADLINE_EXCEEDED,
+    codes::SUPERSEDED,
+    codes::ID_REUSED,
+    codes::REPLY_TOO_LARGE,
+    codes::MAILBOX_FULL,
+];
 
 #[derive(Default)]
 struct Model {
@@ -78,7 +85,7 @@ fuzz_target!(|data: &[u8]| {
                 };
                 let mut said = problem(CODES[usize::from(with / 8) % CODES.len()], "");
                 said.retryable = kind == 3;
-                let lost = said.code == "reply-too-large";
+                let lost = said.code == codes::REPLY_TOO_LARGE;
                 let problem = (outcome != Outcome::Result).then_some(said);
                 let reply =
                     Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() };
@@ -103,7 +110,7 @@ fuzz_target!(|data: &[u8]| {
         ended(&mut ledger, &mut model);
         assert_eq!(ledger.is_empty(), model.open.is_empty());
     }
-    ledger.complete_all(&problem("closed", ""), now);
+    ledger.complete_all(&problem(codes::CLIENT_CLOSED, ""), now);
     ended(&mut ledger, &mut model);
     assert!(model.open.is_empty(), "without an outcome: {:?}", model.open);
 });

@@ -112,7 +112,7 @@ async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String,
             let code =
                 ostraca_wire::close_code::CloseCode::from_number(closed.error_code.into_inner());
             let reason = String::from_utf8_lossy(&closed.reason).into_owned();
-            (code.map_or(String::new(), |code| code.name().into()), reason)
+            (code.map_or(String::new(), |code| code.code().into()), reason)
         }
         other => panic!("{other}"),
     }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{CallAdmission, Ledger, Mutation, OutgoingMessage};
 use ostraca_client::{CallError, MessageId, Reply, SessionId};
+use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, ScopedSessionId as SessionKey};
-use ostraca_core::message::{MessageKind, codes};
+use ostraca_core::message::MessageKind;
 use ostraca_oracle::{Operation, Outcome as Seen};
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::{self, Envelope};

@@ -7,6 +7,7 @@
 use ostraca_catalog as catalog;
 use ostraca_catalog::pool::HASH;
 use ostraca_catalog::rows::{self, BindingRow};
+use ostraca_codes::codes;
 use ostraca_config::manifest::Manifest;
 use ostraca_core::extensions::Extensions;
 use ostraca_store::{CompareAndSet, CompareAndSetError};
@@ -64,7 +65,7 @@ fn check_binding_matches(fixed: &BindingRow, manifest: &Manifest) -> Result<(), 
     };
     let kind = &manifest.entity_type;
     Err(problem(
-        "binding-immutable",
+        codes::BINDING_IMMUTABLE,
         format!(
             "`{what}` of `{kind}` was fixed as {fixed:?} by its first deployment and cannot become {wanted:?}"
         ),

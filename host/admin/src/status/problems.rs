@@ -1,5 +1,6 @@
 //! A cluster's problems as one node sees them, each with where it is and which command to type.
 
+use ostraca_codes::{Code, codes};
 use ostraca_core::ids::NodeId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_wire::proto::{ClusterStatus, StatusProblem};
@@ -30,7 +31,7 @@ impl Diagnosis<'_> {
                 self.local_node,
                 self.since_renewal_ms / 1_000
             );
-            return Some(status_problem("lease-lapsed", text, &self.see_to_store()));
+            return Some(status_problem(codes::LEASE_LAPSED, text, &self.see_to_store()));
         }
         if self.since_renewal_ms >= self.lease_ms {
             let text = format!(
@@ -38,11 +39,11 @@ impl Diagnosis<'_> {
                 self.local_node,
                 self.since_renewal_ms / 1_000
             );
-            return Some(status_problem("lease-lapsed", text, &self.see_to_store()));
+            return Some(status_problem(codes::LEASE_LAPSED, text, &self.see_to_store()));
         }
         let text = "the node's lease had lapsed: its shards are suspended until their claims have been read back";
         let help = format!("wait a few seconds; if this persists: {}", self.see_to_store());
-        self.view.suspended.then(|| status_problem("suspended", text.into(), &help))
+        self.view.suspended.then(|| status_problem(codes::SUSPENDED, text.into(), &help))
     }
 
     /// Problems of the shards' assignment.
@@ -50,14 +51,14 @@ impl Diagnosis<'_> {
         let mut problems = Vec::new();
         if serving < here {
             problems.push(status_problem(
-                "shards-not-serving",
+                codes::SHARDS_NOT_SERVING,
                 format!("{} of {here} shards on this node are not serving yet", here - serving),
                 &format!("wait a few seconds; if this persists: {}", self.see_to_store()),
             ));
         }
         if self.cluster.manager.is_empty() {
             problems.push(status_problem(
-                "no-manager",
+                codes::NO_MANAGER,
                 "no live node is the manager: messages flow, but no shard gets a new owner".into(),
                 "a dead manager is replaced within seconds; if not, start a node with the role `manager`",
             ));
@@ -74,7 +75,7 @@ impl Diagnosis<'_> {
             let text = format!(
                 "{without} of {all} shards have no live owner: messages to them are buffered"
             );
-            problems.push(status_problem("shards-unassigned", text, help));
+            problems.push(status_problem(codes::SHARDS_UNASSIGNED, text, help));
         }
         problems
     }
@@ -84,7 +85,7 @@ impl Diagnosis<'_> {
         self.view.hosts_with_unrunnable_types.iter().map(|(node, types)| {
             let types = types.join("`, `");
             status_problem(
-                "unrunnable-type",
+                codes::UNRUNNABLE_TYPE,
                 format!("node {node} cannot run `{types}`: its shards go to hosts that can"),
                 &format!(
                     "`ostraca status` on {node} shows why; deploy a component that it can run"
@@ -100,12 +101,12 @@ impl Diagnosis<'_> {
             let at = row.addresses.join(", ");
             match row.status {
                 NodeStatus::Dead => problems.push(status_problem(
-                    "node-dead",
+                    codes::NODE_DEAD,
                     format!("node {node} ({at}) is dead: it did not renew its lease"),
                     &format!("start it again; if it is gone for good: `ostraca forget {node}`"),
                 )),
                 NodeStatus::Live if out_of_reach.contains(node) => problems.push(status_problem(
-                    "node-unreachable",
+                    codes::NODE_UNREACHABLE,
                     format!(
                         "{} has no connection to node {node} ({at}), which is live or died moments ago: messages from here to its shards are buffered",
                         self.local_node
@@ -113,7 +114,7 @@ impl Diagnosis<'_> {
                     &format!("if this persists: check the network between {} and {node}", self.local_node),
                 )),
                 NodeStatus::Live if !row.store_available => problems.push(status_problem(
-                    "store-unresponsive",
+                    codes::STORE_UNRESPONSIVE,
                     format!("node {node} gets no response from the store and is releasing its shards"),
                     &format!("check the network between {node} and {}", self.store()),
                 )),
@@ -148,7 +149,7 @@ impl Diagnosis<'_> {
 
 pub(super) fn store_stopped(why: &str) -> StatusProblem {
     status_problem(
-        "store-stopped",
+        codes::STORE_STOPPED,
         format!("a write to the store failed, so the store has stopped: {why}"),
         "fix the disk, then restart the node: nothing acknowledged is lost",
     )
@@ -156,7 +157,7 @@ pub(super) fn store_stopped(why: &str) -> StatusProblem {
 
 pub(super) fn store_low(why: &str) -> StatusProblem {
     status_problem(
-        "store-disk-low",
+        codes::STORE_DISK_LOW,
         format!("writes are refused: low disk space ({why})"),
         "free disk space, or lower `store.low-water-bytes`; writes resume by themselves",
     )
@@ -166,7 +167,7 @@ pub(super) fn store_low(why: &str) -> StatusProblem {
 pub(super) fn store_refused(why: &str) -> StatusProblem {
     let (what, help) = why.split_once("; ").unwrap_or((why, ""));
     let text = format!("{what}: this node does not use the store, and its shards do not respond");
-    status_problem("store-refused", text, help)
+    status_problem(codes::STORE_REFUSED, text, help)
 }
 
 /// A type's failing entities on a node, in one line.
@@ -191,9 +192,9 @@ pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
         "`ostraca inspect {}` shows the error; if it came with a new component, deploy the previous one again: no stored state was changed",
         it.example
     );
-    Some(status_problem("entities-failing", text, &help))
+    Some(status_problem(codes::ENTITIES_FAILING, text, &help))
 }
 
-pub(super) fn status_problem(code: &str, text: String, help: &str) -> StatusProblem {
+pub(super) fn status_problem(code: Code, text: String, help: &str) -> StatusProblem {
     StatusProblem { code: code.into(), message: text, help: help.into() }
 }

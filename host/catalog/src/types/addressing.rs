@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use ostraca_codes::codes;
 use ostraca_config::user_file::closest_name;
-use ostraca_core::message::{MessageKind, codes};
+use ostraca_core::message::MessageKind;
 use ostraca_wire::envelope::{self, TypeInfo, check_namespace};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{Envelope, Problem};
@@ -42,7 +43,7 @@ impl TypeInfo for DeployedType {
     fn unknown_method(&self, name: &str) -> Problem {
         let known: Vec<_> = self.methods().iter().map(|(name, _)| &**name).collect();
         let mut problem =
-            problem("unknown-method", format!("`{}` has no method `{name}`", self.name), "");
+            problem(codes::UNKNOWN_METHOD, format!("`{}` has no method `{name}`", self.name), "");
         problem.help = match closest_name(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`? it has: {}", known.join(", ")),
             None => format!("it has: {}", known.join(", ")),

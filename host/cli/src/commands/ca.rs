@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ostraca_ca::Ca;
 use ostraca_client::Profile;
+use ostraca_codes::codes;
 use ostraca_wire::identity::IdentityError;
 use serde_json::json;
 
@@ -61,11 +62,13 @@ fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
 fn untaken(path: &Path) -> Result<(), Failure> {
     if path.exists() {
         let text = format!("{} already exists", path.display());
-        return Err(Failure::usage("file-exists", text).help("choose another directory or name"));
+        return Err(
+            Failure::usage(codes::FILE_EXISTS, text).help("choose another directory or name")
+        );
     }
     Ok(())
 }
 
 fn invalid_identity(error: IdentityError) -> Failure {
-    Failure::usage("invalid-identity", error.to_string())
+    Failure::usage(codes::INVALID_IDENTITY, error.to_string())
 }

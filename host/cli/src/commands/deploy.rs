@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ostraca_client::{Client, DeployResult, Methods, NodeIssue};
+use ostraca_codes::codes;
 use ostraca_node::Manifest;
 use serde_json::json;
 
@@ -94,7 +95,7 @@ fn component(project: &Project) -> Result<Vec<u8>, Failure> {
         let why = format!("no component at {}", path.display());
         let name = project.file.display().to_string();
         let help = build_hint(&project.dir);
-        Manifest::component_error("no-component", &project.text, &name, why, help).into()
+        Manifest::component_error(codes::NO_COMPONENT, &project.text, &name, why, help).into()
     })
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ostraca_client::{AdminError, Client, DrainProgress};
+use ostraca_codes::codes;
 use ostraca_node::user_file::closest_name;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -105,7 +106,7 @@ async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> 
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("nodes: {}", names().collect::<Vec<_>>().join(", ")),
     };
-    Err(Failure::usage("unknown-node", format!("the cluster has no node `{name}`")).help(help))
+    Err(Failure::usage(codes::UNKNOWN_NODE, format!("the cluster has no node `{name}`")).help(help))
 }
 
 fn progress(args: &Drain) -> ProgressBar {
@@ -125,7 +126,7 @@ fn unfinished(args: &Drain, last: Option<&DrainProgress>) -> Failure {
         None => format!("no progress of the drain of {} received for {after}", args.node),
     };
     let node = quote::shell_quote(&args.node);
-    Failure::unexpected("drain-timeout", text).help(format!(
+    Failure::unexpected(codes::DRAIN_TIMEOUT, text).help(format!(
         "the drain continues: `ostraca drain {node}` shows its progress, `ostraca drain {node} --undo` cancels it"
     ))
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ostraca_client::{EntitiesRequest, EntityInfo, NodeIssue};
+use ostraca_codes::codes;
 use serde_json::json;
 
 use super::deployments::hex;
@@ -94,7 +95,7 @@ pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
         "stored data was shown; check {} with `ostraca nodes`; shards of a dead node are reassigned soon",
         first.node
     );
-    Err(Failure::new(Exit::Unreachable, "owner-unresponsive", text).help(help))
+    Err(Failure::new(Exit::Unreachable, codes::OWNER_UNRESPONSIVE, text).help(help))
 }
 
 /// The word for whether an entity is active.
@@ -110,7 +111,7 @@ fn cursor(text: &str) -> Result<Bytes, Failure> {
     let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(digit).collect();
     bytes.map(Bytes::from).ok_or_else(|| {
-        Failure::usage("invalid-cursor", format!("{text:?} is not a cursor"))
+        Failure::usage(codes::INVALID_CURSOR, format!("{text:?} is not a cursor"))
             .help("use a cursor that `ostraca entities` printed, or leave it out")
     })
 }

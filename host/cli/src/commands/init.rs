@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use ostraca_client::Profile;
+use ostraca_codes::codes;
 use ostraca_node::config::{ClusterSettings, Role};
 use ostraca_node::{InitOptions, InitializedCluster, JoinOptions, JoinedNode, NodeError};
 use serde_json::json;
@@ -36,7 +37,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
         ca: ca.to_owned(),
     };
     let joining = ostraca_node::join(&args.dir, &options).map_err(|error| match error {
-        NodeError::Settings(ostraca_node::config::Error::Identity(error)) => Failure::usage("invalid-identity", error.to_string())
+        NodeError::Settings(ostraca_node::config::Error::Identity(error)) => Failure::usage(codes::INVALID_IDENTITY, error.to_string())
             .help("--ca is the directory `ca` that the first node's `ostraca init` created, with ca.pem and ca.key"),
         error => error.into(),
     });
@@ -67,7 +68,7 @@ fn join(global: &Global, args: &Init, ca: &Path) -> Result<Exit, Failure> {
 fn settings(args: &Init) -> Result<ClusterSettings, Failure> {
     let mut settings = ClusterSettings::default();
     for (name, value) in &args.set {
-        settings.set(name, value).map_err(|why| Failure::usage("invalid-value", why))?;
+        settings.set(name, value).map_err(|why| Failure::usage(codes::INVALID_VALUE, why))?;
     }
     Ok(settings)
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use ostraca_codes::codes;
 use serde_json::json;
 
 use crate::args::{Global, New, OutputFormat};
@@ -18,12 +19,12 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
     if !good || template::RESERVED.contains(&name.as_str()) {
         let text = format!("{name:?} is not a valid project name");
         let help = "use 1 to 64 lower-case letters, digits and dashes, starting with a letter; Rust keywords are not allowed";
-        return Err(Failure::usage("invalid-name", text).help(help));
+        return Err(Failure::usage(codes::INVALID_NAME, text).help(help));
     }
     let dir = Path::new(name);
     if dir.exists() {
         let text = format!("{name} already exists");
-        return Err(Failure::usage("file-exists", text).help("choose another name or folder"));
+        return Err(Failure::usage(codes::FILE_EXISTS, text).help("choose another name or folder"));
     }
     let files = template::files(name);
     for (path, text) in &files {

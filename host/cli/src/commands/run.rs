@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_node::{Config, Node, NodeError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -79,7 +80,7 @@ impl Stop {
         let listen = |kind| {
             signal(kind).map_err(|error| {
                 Failure::unexpected(
-                    "signal-handler-failed",
+                    codes::SIGNAL_HANDLER_FAILED,
                     format!("cannot listen for signals: {error}"),
                 )
             })

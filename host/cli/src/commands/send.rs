@@ -8,6 +8,7 @@ use miette::{Diagnostic, NamedSource, SourceSpan};
 use ostraca_client::{
     CallError, CallOptions, Client, Entity, MessageId, MessageKind, Reply, SessionId,
 };
+use ostraca_codes::codes;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
@@ -51,7 +52,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
             print(global, &answer);
             Ok(Exit::Done)
         }
-        Err(error @ CallError::Unknown { id, .. }) if error.code() != "too-old" => {
+        Err(error @ CallError::Unknown { id, .. }) if error.code() != codes::TOO_OLD => {
             let flags: &[&str] = match (args.command, args.query) {
                 (true, _) => &["--command"],
                 (_, true) => &["--query"],
@@ -94,7 +95,7 @@ async fn with_kind<T>(
 
 pub(super) fn entity(text: &str) -> Result<Entity, Failure> {
     let bad = |text: String| {
-        Failure::usage("invalid-entity", text).help("write TYPE/ID, as in counter/alice")
+        Failure::usage(codes::INVALID_ENTITY, text).help("write TYPE/ID, as in counter/alice")
     };
     match text.split_once('/') {
         Some(("", _)) => Err(bad(format!("{text:?} has no type"))),
@@ -124,11 +125,11 @@ fn stdin() -> Result<String, Failure> {
     let mut text = String::new();
     let read = std::io::stdin().lock().take(MAX_INPUT + 1).read_to_string(&mut text);
     read.map_err(|error| {
-        Failure::usage("invalid-json", format!("cannot read standard input: {error}"))
+        Failure::usage(codes::INVALID_JSON, format!("cannot read standard input: {error}"))
     })?;
     if text.len() as u64 > MAX_INPUT {
         let text = format!("standard input has more than {MAX_INPUT} bytes");
-        return Err(Failure::usage("message-too-large", text).help("send a smaller message"));
+        return Err(Failure::usage(codes::MESSAGE_TOO_LARGE, text).help("send a smaller message"));
     }
     Ok(text)
 }
@@ -156,7 +157,7 @@ fn invalid_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
         text: NamedSource::new(name, text.to_owned()),
         at: SourceSpan::new(at.into(), length),
     };
-    Failure::usage("invalid-json", format!("{name} is not JSON: {error}"))
+    Failure::usage(codes::INVALID_JSON, format!("{name} is not JSON: {error}"))
         .help("quote it for the shell, as in '{\"by\": 3}' or '\"text\"'")
         .place(place)
 }

@@ -1,6 +1,7 @@
 //! `ostraca tell`: sends a command and prints only whether it was committed (R19).
 
 use ostraca_client::{CallError, CallOptions, MessageKind, SessionId};
+use ostraca_codes::codes;
 use serde_json::json;
 
 use super::send;
@@ -35,7 +36,7 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             }
             Ok(Exit::Done)
         }
-        Err(error @ CallError::Unknown { id, .. }) if error.code() != "too-old" => {
+        Err(error @ CallError::Unknown { id, .. }) if error.code() != codes::TOO_OLD => {
             let parts = [&args.entity, &args.method];
             let json = args.json.is_some().then_some(&body[..]);
             let again = send::command_line(global, "tell", parts, json, &[], id);
@@ -44,9 +45,9 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             );
             Err(Failure::from(error).help(help))
         }
-        Err(CallError::NotRun { code, .. }) if &*code == "wrong-kind" => {
+        Err(CallError::NotRun { code, .. }) if code == codes::WRONG_KIND => {
             let text = format!("not run: {} is a query, but a tell must be a command", args.method);
-            Err(Failure::new(Exit::NotRun, "wrong-kind", text)
+            Err(Failure::new(Exit::NotRun, codes::WRONG_KIND, text)
                 .help("use `ostraca send` for queries"))
         }
         Err(error) => Err(error.into()),

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
+use ostraca_codes::codes;
 use ostraca_wasm::{Allocator, MessageKind, RuntimeSettings, WasmRuntime};
 use serde::Deserialize;
 use tokio::process::Command;
@@ -55,7 +56,7 @@ pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
     if !cargo_toml.exists() {
         let text = format!("{} does not exist: `ostraca build` is for Rust", cargo_toml.display());
         let help = "build the component with its language's own tools, and deploy its manifest";
-        return Err(Failure::usage("not-a-rust-project", text).help(help));
+        return Err(Failure::usage(codes::NOT_A_RUST_PROJECT, text).help(help));
     }
     let cargo_toml =
         cargo_toml.canonicalize().map_err(|error| Failure::file("read", &cargo_toml, &error))?;
@@ -83,7 +84,7 @@ async fn output_of(name: &str, command: &mut Command) -> Result<Output, Failure>
 }
 
 fn not_started(name: &str, error: &std::io::Error) -> Failure {
-    let failure = Failure::unexpected("no-cargo", format!("cannot run {name}: {error}"));
+    let failure = Failure::unexpected(codes::NO_CARGO, format!("cannot run {name}: {error}"));
     match error.kind() {
         ErrorKind::NotFound => failure
             .help("install Rust: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"),
@@ -103,7 +104,7 @@ async fn target_is_there() -> Result<(), Failure> {
     let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if output.status.success() && !Path::new(&libraries).is_dir() {
         let text = format!("the Rust target {TARGET} is not installed");
-        return Err(Failure::unexpected("no-wasm-target", text)
+        return Err(Failure::unexpected(codes::NO_WASM_TARGET, text)
             .help(format!("run: rustup target add {TARGET}")));
     }
     Ok(())
@@ -131,12 +132,13 @@ async fn metadata(cargo_toml: &Path) -> Result<Metadata, Failure> {
         return Err(build_failed("cargo cannot read the project"));
     }
     serde_json::from_slice(&output.stdout).map_err(|error| {
-        Failure::unexpected("build-failed", format!("cannot read cargo's output: {error}"))
+        Failure::unexpected(codes::BUILD_FAILED, format!("cannot read cargo's output: {error}"))
     })
 }
 
 fn build_failed(text: &str) -> Failure {
-    Failure::new(Exit::Usage, "build-failed", text).help("fix the errors above, and build again")
+    Failure::new(Exit::Usage, codes::BUILD_FAILED, text)
+        .help("fix the errors above, and build again")
 }
 
 /// One line of cargo's JSON report.
@@ -186,7 +188,7 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
     module.ok_or_else(|| {
         let text = format!("{} does not produce a WebAssembly module", cargo_toml.display());
         let help = "add [lib] crate-type = [\"cdylib\", \"rlib\"]";
-        Failure::usage("no-cdylib", text).help(help)
+        Failure::usage(codes::NO_CDYLIB, text).help(help)
     })
 }
 

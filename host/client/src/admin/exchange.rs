@@ -1,6 +1,7 @@
 //! One request and its response, frame by frame.
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{AdminResponse, ComponentFragment};
@@ -55,14 +56,14 @@ pub(super) fn unexpected(response: Option<Response>) -> AdminError {
         Some(_) => other_question(),
         None => {
             let text = "the node sent a response that this client does not support";
-            AdminError::Refused(Box::new(problem("unexpected-response", text)))
+            AdminError::Refused(Box::new(problem(codes::UNEXPECTED_RESPONSE, text)))
         }
     }
 }
 
 pub(super) fn other_question() -> AdminError {
     AdminError::Refused(Box::new(problem(
-        "unexpected-response",
+        codes::UNEXPECTED_RESPONSE,
         "response does not match the request",
     )))
 }

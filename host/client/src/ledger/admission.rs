@@ -1,5 +1,6 @@
 //! What a session accepts from its callers: ids, creation times, and limits on calls without an outcome.
 
+use ostraca_codes::codes;
 use ostraca_wire::problem;
 use ostraca_wire::proto::Problem;
 
@@ -75,20 +76,20 @@ impl CallAdmission {
 
     fn refusal(&self, id: MessageId, size: usize) -> Option<Problem> {
         if id.session != self.session {
-            Some(problem("session-mismatch", "the id belongs to another session"))
+            Some(problem(codes::SESSION_MISMATCH, "the id belongs to another session"))
         } else if id.sequence == 0 || id.created_ms == 0 {
             Some(problem(
-                "invalid-message",
+                codes::INVALID_MESSAGE,
                 "an id needs a sequence and a creation time, both from 1",
             ))
         } else if self.ended {
-            Some(problem("client-closed", "the client was closed"))
+            Some(problem(codes::CLIENT_CLOSED, "the client was closed"))
         } else if self.pending >= MAX_PENDING || self.pending_bytes + size > MAX_PENDING_BYTES {
             let text = format!(
                 "session has {} unresolved messages of {} bytes, limits are {MAX_PENDING} and {MAX_PENDING_BYTES}",
                 self.pending, self.pending_bytes
             );
-            let mut full = problem("session-full", text);
+            let mut full = problem(codes::SESSION_FULL, text);
             full.retryable = true;
             Some(full)
         } else {

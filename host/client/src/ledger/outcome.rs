@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ostraca_codes::{Code, codes};
 use ostraca_wire::proto::{self, MessageKind, Outcome, Problem};
 use ostraca_wire::reconnect::BackoffPolicy;
 
@@ -14,16 +15,20 @@ const RETRY: BackoffPolicy =
 
 /// Codes that no further copy can improve on: what ran can no longer be found out. (`superseded` says that this
 /// copy did not run, which is proof if it was the only one.)
-const LOST_FOR_GOOD: [&str; 2] = ["superseded", "reply-too-large"];
-/// The entity does not remember the session.
-const TOO_OLD: &str = "too-old";
+const LOST_FOR_GOOD: [Code; 2] = [codes::SUPERSEDED, codes::REPLY_TOO_LARGE];
 /// Codes of a gateway that does not reach the owner.
-const BOUNCES: [&str; 6] =
-    ["no-owner", "not-owner", "rebalancing", "store-unavailable", "unknown", "abandoned"];
+const BOUNCES: [Code; 6] = [
+    codes::NO_OWNER,
+    codes::NOT_OWNER,
+    codes::REBALANCING,
+    codes::STORE_UNAVAILABLE,
+    codes::UNKNOWN,
+    codes::ABANDONED,
+];
 /// Codes that gateways and owners both use: they indicate neither.
-const AMBIGUOUS: [&str; 2] = ["overloaded", "deadline-exceeded"];
+const AMBIGUOUS: [Code; 2] = [codes::OVERLOADED, codes::DEADLINE_EXCEEDED];
 /// The id belongs to another message. This one has not run, whatever became of that one.
-const OTHER_MESSAGE: &str = "id-reused";
+const OTHER_MESSAGE: Code = codes::ID_REUSED;
 
 impl<W> Ledger<W> {
     /// Handles a reply. One to a message that already has its outcome changes nothing.
@@ -75,7 +80,7 @@ impl<W> Ledger<W> {
                     Err(CallError::ReplyDropped { id, code, message, version }),
                 );
             }
-            _ if LOST_FOR_GOOD.contains(&problem.code.as_str()) => {
+            _ if is_one_of(&problem.code, &LOST_FOR_GOOD) => {
                 if outcome != Outcome::NotRun
                     && let Some(call) = self.calls.get_mut(&sequence)
                 {
@@ -86,7 +91,9 @@ impl<W> Ledger<W> {
             Outcome::NotRun if problem.code == OTHER_MESSAGE => {
                 self.complete(sequence, Err(CallError::not_run(id, problem)));
             }
-            Outcome::NotRun if problem.code == TOO_OLD => self.too_old(sequence, problem, now),
+            Outcome::NotRun if problem.code == codes::TOO_OLD => {
+                self.too_old(sequence, problem, now)
+            }
             Outcome::NotRun => self.not_run(sequence, problem, now),
             Outcome::Unknown | Outcome::Unspecified => {
                 if let Some(call) = self.calls.get_mut(&sequence) {
@@ -101,11 +108,11 @@ impl<W> Ledger<W> {
     fn note_speaker(&mut self, reply: &proto::Reply) {
         let code = reply.problem.as_ref().map_or("", |problem| &*problem.code);
         let by_entity = is_final(reply.outcome());
-        if !by_entity && BOUNCES.contains(&code) {
+        if !by_entity && is_one_of(code, &BOUNCES) {
             if let Some(stuck) = &mut self.stall {
                 stuck.rejected_by_gateway = true;
             }
-        } else if by_entity || !AMBIGUOUS.contains(&code) {
+        } else if by_entity || !is_one_of(code, &AMBIGUOUS) {
             self.stall = None;
         }
     }
@@ -197,6 +204,10 @@ impl<W> Ledger<W> {
         self.messages_in_flight -= 1;
         self.bytes_in_flight -= bytes;
     }
+}
+
+fn is_one_of(name: &str, codes: &[Code]) -> bool {
+    codes.iter().any(|code| *code == *name)
 }
 
 fn is_final(outcome: Outcome) -> bool {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ostraca_codes::codes;
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Problem};
 use prost::Message as _;
@@ -70,7 +71,7 @@ impl<W> Ledger<W> {
         };
         let text =
             format!("{what} of {size} bytes exceeds the node's limit of {limit} (`{setting}`)");
-        let mut large = problem("message-too-large", text);
+        let mut large = problem(codes::MESSAGE_TOO_LARGE, text);
         large.details.insert("setting".into(), setting.into());
         large.details.insert("limit".into(), limit.to_string());
         Some(large)

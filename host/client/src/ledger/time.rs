@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_wire::proto;
 
 use super::restamp::suggested_created_ms;
@@ -31,11 +32,12 @@ impl ClusterTime {
     /// Adopts the acceptable creation time in a refusal (R17).
     pub fn observe_reply(&mut self, reply: &proto::Reply, local: Duration) {
         let Some(problem) = &reply.problem else { return };
-        match (problem.code.as_str(), suggested_created_ms(problem)) {
-            ("too-old", Some(time)) => self.advance_to(time, local),
+        let Some(time) = suggested_created_ms(problem) else { return };
+        if problem.code == codes::TOO_OLD {
+            self.advance_to(time, local);
+        } else if problem.code == codes::CREATED_IN_FUTURE {
             // An owner reports its time, and that this clock is far ahead.
-            ("created-in-future", Some(time)) => self.0 = Some((time, local)),
-            _ => {}
+            self.0 = Some((time, local));
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ostraca_ca::Ca;
 use ostraca_client::{Client, Problem, Profile};
+use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::Limits;
 use ostraca_wire::hello::NodeDescriptor;
@@ -48,7 +49,7 @@ impl Node {
     pub(crate) fn new(
         behaviour: impl Fn(&Node, IncomingMessage) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Self::with_admin(behaviour, |_| Err(problem("unknown-request", "not in this test")))
+        Self::with_admin(behaviour, |_| Err(problem(codes::UNKNOWN_REQUEST, "not in this test")))
     }
 
     pub(crate) fn with_admin(

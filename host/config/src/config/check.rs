@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_core::assign::BuiltinStrategy;
 
 use super::ConfigError;
@@ -33,7 +34,12 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     if file.namespace != "default" {
         let help = "leave it out, or write \"default\"";
         let why = "this release supports only the namespace `default`".into();
-        return Err(input.at_with("not-supported-yet", &["namespace"], why, Some(help.into())));
+        return Err(input.at_with(
+            codes::NOT_SUPPORTED_YET,
+            &["namespace"],
+            why,
+            Some(help.into()),
+        ));
     }
     if let Some(bad) = file.advertise.iter().find(|address| !is_address(address)) {
         let why = format!("{bad:?} is not an address that clients can connect to");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
 
 use super::file::{GrantsSection, ManifestFile};
@@ -171,5 +172,5 @@ fn range(input: &SourceText<'_>, path: &[&str], least: &str, most: &str) -> Mani
 
 fn not_yet(input: &SourceText<'_>, path: &[&str], what: &str, help: &str) -> ManifestError {
     let why = format!("this release does not support {what} yet");
-    input.at_with("not-supported-yet", path, why, Some(help.into()))
+    input.at_with(codes::NOT_SUPPORTED_YET, path, why, Some(help.into()))
 }

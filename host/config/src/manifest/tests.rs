@@ -36,7 +36,7 @@ fn unsupported_features_are_refused_and_not_ignored() {
         "[grants]\ntopics = [\"news\"]",
     ] {
         let error = refused(more);
-        assert_eq!((error.code(), error.line()), ("not-supported-yet", Some(4)), "{error}");
+        assert_eq!((error.code(), error.line()), (codes::NOT_SUPPORTED_YET, Some(4)), "{error}");
     }
 }
 
@@ -60,7 +60,7 @@ fn each_error_names_its_line() {
     for (more, line, says) in cases {
         let error = refused(more);
         assert!(error.to_string().contains(says), "{error}");
-        assert_eq!((error.line(), error.code()), (Some(line), "invalid-manifest"), "{error}");
+        assert_eq!((error.line(), error.code()), (Some(line), codes::INVALID_MANIFEST), "{error}");
     }
     for (text, says) in [("", "`type` is required"), ("type = \"a\"", "`component` is required")] {
         let error = Manifest::parse(text, "entity.toml").expect_err(text);

@@ -1,5 +1,7 @@
 //! What a router asks its node to do with a message, and how an attempt to send one ended.
 
+use ostraca_codes::Code;
+
 use crate::ids::{Epoch, ShardId};
 use crate::rows::Member;
 
@@ -42,8 +44,8 @@ pub enum Action<T> {
 /// Why the router gives a message back unsent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Stable, one of [`codes`](crate::message::codes).
-    pub code: &'static str,
+    /// Stable.
+    pub code: Code,
     /// What happened; names the setting where a bound was met.
     pub message: String,
     /// Milliseconds after which the same message may fare better; none if it will not by itself.

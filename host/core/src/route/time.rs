@@ -1,14 +1,15 @@
 //! What ends by time, and how it is refused.
 
+use ostraca_codes::{Code, codes};
+
 use super::table::{RoutedMessage, shard_at};
 use super::{Action, Mutation, Refusal, Router};
-use crate::message::codes;
 
 impl<T> RoutedMessage<T> {
     /// Gives it back unsent.
     pub(super) fn into_refusal(
         self,
-        code: &'static str,
+        code: Code,
         message: String,
         retry_after: Option<u32>,
     ) -> Action<T> {

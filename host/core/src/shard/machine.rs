@@ -17,12 +17,14 @@ mod suspend;
 mod time;
 mod types;
 
+use ostraca_codes::codes;
+
 use super::action::Action;
 use super::entity::ResidentEntity;
 use super::event::Event;
 use super::settings::{Mutation, Settings};
 use crate::ids::{ClusterId, Entity, Epoch, MessageId, ShardPath, TurnId};
-use crate::message::{Now, Outcome, OwnerHint, codes};
+use crate::message::{Now, Outcome, OwnerHint};
 use crate::records::{Claim, GuestReply, Head, RecordedReply};
 use crate::rows::Member;
 use claim::ShardClaim;

@@ -14,13 +14,14 @@ mod timeouts;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 
 use super::*;
 use crate::ids::{
     ClusterId, Entity, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId, ShardId,
     ShardPath, TurnId,
 };
-use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken, codes};
+use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken};
 use crate::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
     RecordKey, RecordWrite,
@@ -332,7 +333,7 @@ fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
     assert_eq!(hand.loads, 1, "R3: no load while a commit of the entity is under way");
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     for token in [tokens[0], behind, query] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(codes::COMMIT_REFUSED));
+        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::COMMIT_REFUSED));
     }
     hand.send(4, 0, MessageKind::Command);
     assert_eq!(hand.loads, 2, "what ran ahead is thrown away and loaded anew");
@@ -344,7 +345,7 @@ fn a_turn_too_large_for_any_store_is_refused_for_good() {
     let token = hand.send(1, 0, MessageKind::Command);
     hand.run();
     hand.settle(CommitOutcome::Refused(CommitRefusal::TooLarge("19 MiB".into())));
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::TURN_TOO_LARGE));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::TURN_TOO_LARGE));
     assert!(!hand.may_be_sent_again(token), "not on this node, and on no other");
     let later = hand.send(2, 0, MessageKind::Command);
     hand.run();
@@ -374,7 +375,7 @@ fn r8_a_query_is_answered_only_under_a_valid_lease() {
     let query = hand.send(1, 0, MessageKind::Query);
     hand.now += 2_400;
     hand.run();
-    assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
+    assert_eq!(hand.code_of(query).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
     let later = hand.send(2, 0, MessageKind::Query);
     assert!(hand.running.is_none(), "no turn starts in the last fifth of the lease");
     hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
@@ -410,7 +411,7 @@ fn r17_a_missing_predecessor_ends_as_out_of_order_in_time() {
     let token = hand.send(2, 1, MessageKind::Command);
     hand.now = hand.machine.next_wake().expect("a bound");
     hand.handle(Event::Tick);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::OUT_OF_ORDER));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::OUT_OF_ORDER));
 }
 
 #[test]
@@ -425,7 +426,7 @@ fn r17_a_follower_of_a_failed_message_need_not_wait() {
         TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
     hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!(hand.dropped, 1, "a failed instance is dropped");
-    assert_eq!(hand.code_of(follower).as_deref(), Some(codes::OUT_OF_ORDER));
+    assert_eq!(hand.code_of(follower).as_deref(), Some(&*codes::OUT_OF_ORDER));
 }
 
 #[test]
@@ -454,7 +455,7 @@ fn r17_an_id_reused_with_another_body_is_an_error() {
     hand.settle(CommitOutcome::Committed);
     let afterwards = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
     for token in [meanwhile, afterwards] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(codes::ID_REUSED));
+        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::ID_REUSED));
     }
 }
 
@@ -507,7 +508,7 @@ fn r22_a_deadline_prevents_a_start_but_interrupts_no_turn() {
     hand.handle(Event::Message(Arc::new(late)));
     hand.now += 60;
     hand.run();
-    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
 }
@@ -517,7 +518,7 @@ fn r24_a_revision_older_than_the_head_does_not_run() {
     let mut hand = Harness::serving();
     hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
     let token = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::REVISION_TOO_LOW));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::REVISION_TOO_LOW));
     assert!(
         matches!(hand.replies[0].1, Outcome::NotRun { retry_after: Some(_), .. }),
         "another node may have the revision already: {:?}",
@@ -540,7 +541,7 @@ fn stopped_follows_the_last_commit_and_the_last_instance() {
     let token = hand.send(1, 0, MessageKind::Command);
     hand.handle(Event::Stop(StopReason::HandedOff));
     let late = hand.send(2, 1, MessageKind::Command);
-    assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::REBALANCING));
     hand.run();
     assert_eq!(hand.stopped, 0, "its commit is under way");
     hand.settle(CommitOutcome::Committed);
@@ -557,9 +558,9 @@ fn a_full_mailbox_refuses_and_parked_messages_make_room() {
     let parked = [hand.send(2, 1, MessageKind::Command), hand.send(3, 2, MessageKind::Command)];
     hand.run();
     let first = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(parked[1]).as_deref(), Some(codes::MAILBOX_FULL));
+    assert_eq!(hand.code_of(parked[1]).as_deref(), Some(&*codes::MAILBOX_FULL));
     assert_eq!(hand.code_of(first), None, "the one that the others wait for got in");
     hand.send(8, 7, MessageKind::Command);
     let full = hand.send(9, 8, MessageKind::Command);
-    assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
+    assert_eq!(hand.code_of(full).as_deref(), Some(&*codes::MAILBOX_FULL));
 }

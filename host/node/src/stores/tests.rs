@@ -4,6 +4,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_ca::Ca;
+use ostraca_codes::codes;
 use ostraca_core::ids::Incarnation;
 use ostraca_core::rows::{NodeRow, NodeStatus, Roles, Row, RowKey};
 use ostraca_store::{CompareAndSet, EntityStore, MemoryStore};
@@ -198,7 +199,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
         run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&strange));
     let config = self::config(dir.path(), &[&stranger.address], "");
     let error = join(&config, &own).await.err().expect("another store");
-    assert_eq!((error.code(), error.is_retryable()), ("store-refused", false));
+    assert_eq!((error.code(), error.is_retryable()), (codes::STORE_REFUSED, false));
     assert!(error.to_string().contains("another store"), "{error}");
 }
 
@@ -221,7 +222,7 @@ async fn a_mismatch_is_refused_at_the_join_with_both_values() {
     let foreigner = run(&strange, "n2", Roles::default(), Serves::default());
     let plain = config(dir.path(), &[&first.address], "");
     let error = join(&plain, &foreigner).await.err().expect("refused");
-    assert_eq!((error.code(), error.is_retryable()), ("unknown-ca", false));
+    assert_eq!((error.code(), error.is_retryable()), (codes::UNKNOWN_CA, false));
     assert!(error.to_string().contains(&first.address), "{error}");
 }
 
@@ -255,7 +256,7 @@ async fn a_store_with_an_unreadable_row_is_refused_by_name() {
     ] {
         let refused = join_that(key, value).await.err();
         let error = refused.unwrap_or_else(|| panic!("{key} is not to be read"));
-        assert_eq!((error.code(), error.is_retryable()), ("invalid-row", false), "{error}");
+        assert_eq!((error.code(), error.is_retryable()), (codes::INVALID_ROW, false), "{error}");
         let text = error.to_string();
         assert!(text.contains(says) && text.contains("use a newer release"), "{text}");
     }
@@ -271,14 +272,14 @@ async fn a_node_that_does_not_know_the_store_is_named() {
     let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
     let config = config(dir.path(), &[&other.address], "");
     let error = join(&config, &own).await.err().expect("no store");
-    assert_eq!((error.code(), error.is_retryable()), ("no-store-node", true));
+    assert_eq!((error.code(), error.is_retryable()), (codes::NO_STORE_NODE, true));
     assert!(error.to_string().contains("is node n3"), "{error}");
 
     let nobody = ["127.0.0.1:9".to_owned()];
     let locator =
         StoreLocator::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
     let error = locator.connect(Alpn::Bulk).await.expect_err("nobody is there");
-    assert_eq!((error.code(), error.is_retryable()), ("store-unreachable", true));
+    assert_eq!((error.code(), error.is_retryable()), (codes::STORE_UNREACHABLE, true));
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }
 

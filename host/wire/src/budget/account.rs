@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use ostraca_codes::{Code, codes};
 use prost::Message as _;
 use tokio::sync::Notify;
 
@@ -136,7 +137,7 @@ pub struct BudgetExceeded {
 
 impl BudgetExceeded {
     /// The error code of what is refused because of it.
-    pub const CODE: &str = "overloaded";
+    pub const CODE: Code = codes::OVERLOADED;
     /// Milliseconds after which a retry is worthwhile.
     pub const RETRY_AFTER: u32 = 100;
 

@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ostraca_codes::codes;
 use ostraca_core::ids::NodeId;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -113,10 +114,10 @@ impl PeerDialer {
 fn for_nodes(error: Error, address: SocketAddr) -> Error {
     let Error::CertificateRejected { code, message: text, help } = error else { return error };
     let help = match code {
-        "unknown-ca" => {
+        codes::UNKNOWN_CA => {
             "both nodes need certificates of the same authority: check the address in `join`, and `[identity]` of both nodes".into()
         }
-        "unknown-protocol" => {
+        codes::UNKNOWN_PROTOCOL => {
             "the server there does not accept nodes: check the address in `join`, and the versions".into()
         }
         _ => help,

@@ -8,6 +8,7 @@ mod upload;
 
 use std::sync::Arc;
 
+use ostraca_codes::codes;
 use prost::Message;
 use tokio::sync::mpsc;
 
@@ -151,7 +152,7 @@ pub(super) async fn serve<S: Service>(
                 }
                 Err(LimitReached { setting, limit: most }) => {
                     let text = format!("limit of {most} concurrent uploads reached (`{setting}`)");
-                    let mut busy = problem("overloaded", text);
+                    let mut busy = problem(codes::OVERLOADED, text);
                     busy.help = "retry when they have finished".into();
                     busy.retryable = true;
                     busy.details.insert("setting".into(), setting.into());
@@ -175,7 +176,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
         Some(Request::Events(request)) => Ok(AdminOperation::Events(request)),
-        None => Err(problem("unknown-request", "the node does not support this request")),
+        None => Err(problem(codes::UNKNOWN_REQUEST, "the node does not support this request")),
     };
     let answer = match admin {
         // Stop compiling for a client that has gone; deploys are idempotent.
@@ -218,7 +219,7 @@ fn one(response: Response) -> Vec<AdminResponse> {
 }
 
 fn invalid_request(text: String) -> Problem {
-    problem("invalid-request", text)
+    problem(codes::INVALID_REQUEST, text)
 }
 
 fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {
@@ -322,7 +323,7 @@ fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
             let text = format!(
                 "response of {bytes} bytes exceeds the client's limit of {most} (`max_frame`)"
             );
-            problem("reply-too-large", text)
+            problem(codes::REPLY_TOO_LARGE, text)
         }
     };
     // Reserve room for the headers of response and problem.

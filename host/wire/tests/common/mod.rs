@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use ostraca_ca::Ca;
+use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
 use ostraca_wire::dial::{ClientConnection, Dialer};
 use ostraca_wire::frame::put_frame;
@@ -81,7 +82,7 @@ impl Service for Echo {
                 let status = Status { node: "x".repeat(10_000), ..Status::default() };
                 Ok(AdminOutput::Status(Box::new(status)))
             }
-            _ => Err(problem("unknown-type", "not here")),
+            _ => Err(problem(codes::UNKNOWN_TYPE, "not here")),
         }
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_ca::Ca;
+use ostraca_codes::Code;
 use ostraca_core::ids::{Incarnation, NodeId};
 use ostraca_core::rows::Roles;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
@@ -43,7 +44,7 @@ pub(crate) struct Streams {
     pub(crate) release: Notify,
     pub(crate) peers: Mutex<Vec<Arc<PeerInfo>>>,
     pub(crate) held: Mutex<Vec<IncomingMessage>>,
-    pub(crate) ended: Mutex<Vec<Option<&'static str>>>,
+    pub(crate) ended: Mutex<Vec<Option<Code>>>,
 }
 
 impl Streams {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ostraca_catalog::clock::wall_millis;
+use ostraca_codes::{Code, codes};
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
@@ -52,7 +53,7 @@ pub(super) enum StartOutcome {
 
 /// The code of a turn that a panic of the host's own code ended, and the milliseconds after which it may be
 /// retried.
-const PANICKED: (&str, u32) = ("host-panicked", 1_000);
+const PANICKED: (Code, u32) = (codes::HOST_PANICKED, 1_000);
 
 impl Worker {
     pub(super) fn handle_completion(&mut self, done: Completion) {
@@ -135,7 +136,7 @@ impl Worker {
                 retry_after: Some(PANICKED.1),
             },
             StartOutcome::UnknownType => ActivationOutcome::Failed {
-                code: ostraca_core::message::codes::UNKNOWN_TYPE.into(),
+                code: codes::UNKNOWN_TYPE.into(),
                 message: format!("no type `{}` is deployed", entity.entity_type),
                 retry_after: None,
             },
@@ -181,14 +182,14 @@ impl Worker {
             }
             None => {
                 let text = format!("the instance of {entity} has been dropped");
-                failed_turn("instance-dropped", text, 10)
+                failed_turn(codes::INSTANCE_DROPPED, text, 10)
             }
         };
         self.handle_event(id, Event::TurnDone { entity, generation, turn, result });
     }
 
     /// Records that an entity failed, unless its shard has left meanwhile.
-    fn failed(&self, id: MachineId, entity: &Entity, code: &str, message: &str) {
+    fn failed(&self, id: MachineId, entity: &Entity, code: Code, message: &str) {
         let Some(shard) = self.machines.get(id).map(MachineEntry::shard) else { return };
         if self.by_shard.get(&shard) == Some(&id) {
             self.deps.stats.failing_entities.record_failure(
@@ -213,7 +214,7 @@ impl Worker {
             let name = printable(&entity.to_string()).into_owned();
             tracing::debug!(
                 entity = name,
-                code = failure.code,
+                code = failure.code.as_str(),
                 "a turn failed: {}",
                 failure.message
             );
@@ -225,7 +226,7 @@ impl Worker {
     }
 }
 
-fn failed_turn(code: &'static str, message: String, retry_after: u32) -> TurnOutput {
+fn failed_turn(code: Code, message: String, retry_after: u32) -> TurnOutput {
     let retry_after = Some(retry_after);
     no_turn(TurnResult::Failed { code: code.into(), message, retry_after })
 }

@@ -1,7 +1,8 @@
 //! Passes events to machines, executes their actions, and answers messages.
 
+use ostraca_codes::codes;
 use ostraca_core::ids::{Epoch, ShardId};
-use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken, codes};
+use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken};
 use ostraca_core::shard::{Action, Event, Phase};
 use ostraca_stats::Stats;
 

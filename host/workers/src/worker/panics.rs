@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
+use ostraca_codes::codes;
+use ostraca_core::message::{MessageKind, Outcome, ReplyToken};
 use ostraca_core::shard::{Event, Machine};
 use ostraca_stats::Stats;
 

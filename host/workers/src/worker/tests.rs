@@ -6,9 +6,10 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use ostraca_catalog::ClusterClock;
+use ostraca_codes::codes;
 use ostraca_config::Manifest;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId};
-use ostraca_core::message::{Message, Outcome, codes};
+use ostraca_core::message::{Message, Outcome};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{Ownership, Settings};
 use ostraca_store::{EntityStore, MemoryStore};

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_codes::codes;
 use ostraca_core::ids::ScopedSessionId as SessionKey;
-use ostraca_core::message::{Message, MessageKind, ReplyToken, codes};
+use ostraca_core::message::{Message, MessageKind, ReplyToken};
 use ostraca_core::route::Action;
 use ostraca_wire::budget::{Account, Charge, OVERHEAD, Permit};
 use ostraca_wire::envelope::{TimeoutLimits, TypeInfo, check_namespace, resolve_method};
@@ -99,7 +100,7 @@ impl TypeInfo for SimType {
     }
 
     fn unknown_method(&self, name: &str) -> Problem {
-        problem("unknown-method", format!("`{}` has no method `{name}`", self.name))
+        problem(codes::UNKNOWN_METHOD, format!("`{}` has no method `{name}`", self.name))
     }
 
     fn max_message(&self) -> u64 {
@@ -258,7 +259,9 @@ impl World {
             validate::decode_forwarded_message(&Bytes::from(frame), self.bounds.limits.max_message);
         let (_, mut envelope) = read.map_err(|refused| match refused {
             InvalidFrame::Message { problem, .. } => *problem,
-            InvalidFrame::Stream => problem("invalid-message", "a node sent what is no message"),
+            InvalidFrame::Stream => {
+                problem(codes::INVALID_MESSAGE, "a node sent what is no message")
+            }
         })?;
         let account = self.processes[pid].gateway.budgets.forwarded_account(&envelope.principal);
         let charge = self.admitted(pid, bytes, account.admit(bytes));
@@ -267,7 +270,8 @@ impl World {
         })?;
         self.bound(&mut envelope);
         let session = <[u8; 16]>::try_from(&envelope.session[..]).map(SessionKey);
-        let session = session.map_err(|_| problem("invalid-message", "a session is missing"))?;
+        let session =
+            session.map_err(|_| problem(codes::INVALID_MESSAGE, "a session is missing"))?;
         Ok((envelope, session, charge))
     }
 

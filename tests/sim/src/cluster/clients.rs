@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::ledger::{ClusterTime, SessionLimits, SwitchTimer};
 use ostraca_client::{CallError, MessageId};
+use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, MessageId as MessageKey};
 use ostraca_core::message::{MessageKind, ReplyToken};
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Envelope, Outcome, Reply};
+use ostraca_wire::proto::{Envelope, Outcome, Problem, Reply};
 
 use super::admission::PRINCIPAL;
 use super::client_conns::ClientConnId;
@@ -155,7 +156,7 @@ impl World {
         let line = self.clients[client].connection;
         it.session.admission.stamped(it.session.ledger.highest_restamp());
         it.session.ledger.set_not_connected(line.is_none().then(|| {
-            let mut absent = problem("not-connected", "there is no connection");
+            let mut absent = problem(codes::NOT_CONNECTED, "there is no connection");
             absent.retryable = true;
             absent
         }));
@@ -332,7 +333,9 @@ impl World {
 
     /// A rule switched off: what has no outcome when a connection fell silent goes out under another id.
     pub(super) fn resend_under_new_id(&mut self, client: usize) {
-        let (now, why) = (self.instant(), problem("silent", "nothing was heard for too long"));
+        let code = "silent".into();
+        let message = "nothing was heard for too long".into();
+        let (now, why) = (self.instant(), Problem { code, message, ..Problem::default() });
         for session in self.clients[client].sessions.clone() {
             let it = &mut self.sessions[session];
             it.session.ledger.complete_all(&why, now);
@@ -356,7 +359,7 @@ impl World {
 
     /// All clients close: what has no outcome gets one.
     pub(super) fn close_clients(&mut self) {
-        let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
+        let (now, why) = (self.instant(), problem(codes::CLIENT_CLOSED, "the client was closed"));
         for session in 0..self.sessions.len() {
             self.sessions[session].session.ledger.complete_all(&why, now);
             self.hand_out(session, true);

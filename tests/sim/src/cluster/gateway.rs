@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, ScopedSessionId as SessionKey, ShardId};
-use ostraca_core::message::{MessageKind, Outcome, ReplyToken, codes};
+use ostraca_core::message::{MessageKind, Outcome, ReplyToken};
 use ostraca_core::node::Event;
 use ostraca_core::route::{Action, AttemptResult, Router, Settings};
 use ostraca_core::rows::Member;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_client::CallError;
 use ostraca_client::ledger::ClusterTime;
+use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, Epoch};
 use ostraca_core::message::{MessageKind, MessageMetadata, Outcome, ReplyToken};
 use ostraca_core::shard::Event;
@@ -252,7 +253,7 @@ impl World {
 
     /// All clients close: what has no outcome gets one.
     pub(super) fn close_clients(&mut self) {
-        let (now, why) = (self.instant(), problem("client-closed", "the client was closed"));
+        let (now, why) = (self.instant(), problem(codes::CLIENT_CLOSED, "the client was closed"));
         for client in 0..self.clients.len() {
             self.clients[client].session.ledger.complete_all(&why, now);
             self.hand_out(client, true);

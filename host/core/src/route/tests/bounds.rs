@@ -1,5 +1,7 @@
 //! What ends by a bound or by time: each has an answer, which names what was met.
 
+use ostraca_codes::Code;
+
 use super::super::*;
 use super::{Harness, ONE, member};
 
@@ -13,7 +15,7 @@ fn small() -> Settings {
     }
 }
 
-fn codes_of(hand: &Harness) -> Vec<(u32, &'static str, bool)> {
+fn codes_of(hand: &Harness) -> Vec<(u32, Code, bool)> {
     hand.refused.iter().map(|(item, r)| (*item, r.code, r.in_doubt)).collect()
 }
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use ostraca_codes::codes;
+
 use super::context::Context;
 use super::{Ownership, Phase};
 use crate::extensions::Extensions;
 use crate::ids::TurnId;
-use crate::message::{Outcome, OwnerHint, codes};
+use crate::message::{Outcome, OwnerHint};
 use crate::records::Claim;
 use crate::shard::Action;
 

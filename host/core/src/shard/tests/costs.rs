@@ -134,7 +134,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     let before = hand.machine.touched(&alice());
     hand.now += 10;
     hand.handle(Event::Tick);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
     let touched = hand.machine.touched(&alice()) - before;
     assert!(touched <= 4, "{touched} messages were touched");
 }

@@ -64,7 +64,7 @@ fn r24_a_start_with_effects_is_committed_as_its_own_turn() {
     let (mut hand, message) = started();
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
-    assert_eq!(hand.code_of(message).as_deref(), Some(codes::COMMIT_REFUSED));
+    assert_eq!(hand.code_of(message).as_deref(), Some(&*codes::COMMIT_REFUSED));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn r22_a_deadline_ends_the_wait_behind_a_running_turn() {
     );
     hand.now += 60;
     hand.handle(Event::Tick);
-    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
     assert!(hand.running.is_some(), "no caller's deadline interrupts a turn");
     hand.run();
     hand.settle(CommitOutcome::Committed);

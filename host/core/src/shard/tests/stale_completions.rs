@@ -79,7 +79,7 @@ fn an_abandoned_turn_does_not_complete_a_later_one() {
     let mut hand = Harness::serving();
     let query = hand.send(1, 0, MessageKind::Query);
     let late = abandon(&mut hand);
-    assert_eq!(hand.code_of(query).as_deref(), Some(codes::CALLER_GONE));
+    assert_eq!(hand.code_of(query).as_deref(), Some(&*codes::CALLER_GONE));
     let command = hand.send(2, 0, MessageKind::Command);
     done(&mut hand, late.clone());
     assert_eq!((hand.code_of(command), hand.commits.len()), (None, 0), "it runs");

@@ -26,7 +26,7 @@ fn s11_6_messages_for_a_lost_shard_get_the_current_owner() {
     });
     let late = hand.send(2, 1, MessageKind::Command);
     for token in [waiting, late] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
+        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
         assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
     }
     assert_eq!((hand.machine.phase(), hand.lost), (Phase::Lost, 1));
@@ -40,7 +40,7 @@ fn s11_6_a_commit_under_an_old_claim_gets_the_current_owner() {
     let standing = standing(&hand, 2);
     let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
     hand.settle(CommitOutcome::Refused(refusal));
-    assert_eq!(hand.code_of(turn).as_deref(), Some(codes::NOT_OWNER));
+    assert_eq!(hand.code_of(turn).as_deref(), Some(&*codes::NOT_OWNER));
     assert_eq!(hand.hint_of(turn), Some(hint_of(&standing)));
     assert_eq!((hand.lost, hand.rooms), (1, 0));
 }
@@ -51,7 +51,7 @@ fn s11_6_messages_for_a_stopping_shard_get_its_ending_epoch() {
     hand.send(1, 0, MessageKind::Command);
     hand.handle(Event::Stop(StopReason::HandedOff));
     let late = hand.send(2, 1, MessageKind::Command);
-    assert_eq!(hand.code_of(late).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::REBALANCING));
     assert_eq!(hand.hint_of(late), Some(OwnerHint { epoch: Epoch(1), owner: None }));
 }
 
@@ -93,7 +93,7 @@ impl Harness {
             self.handle(Event::Resume);
             self.handle(Event::LeaseRenewed { sent_at: self.now, lease: 3_000 });
             let token = self.send(100 + late, 0, MessageKind::Command);
-            assert_eq!(self.code_of(token).as_deref(), Some(codes::REBALANCING));
+            assert_eq!(self.code_of(token).as_deref(), Some(&*codes::REBALANCING));
         }
     }
 }
@@ -104,7 +104,7 @@ fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
         let mut hand = Harness::new(Settings::default());
         let waiting = hand.send(1, 0, MessageKind::Command);
         hand.stop();
-        assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+        assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
         assert_eq!(hand.stopped, 0, "its claim is under way");
         let standing = standing(&hand, 2);
         hand.claimed(match at {
@@ -138,7 +138,7 @@ fn a12_stopped_waits_for_commits_but_for_no_new_claim() {
     assert_eq!(hand.stopped, 0, "a commit is under way");
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 0 }));
     assert_eq!(hand.code_of(unknown).as_deref(), Some("unknown"));
-    assert_eq!(hand.code_of(behind).as_deref(), Some(codes::COMMIT_REFUSED));
+    assert_eq!(hand.code_of(behind).as_deref(), Some(&*codes::COMMIT_REFUSED));
     hand.ended();
     assert_eq!(hand.claims.len(), 1);
 }
@@ -176,7 +176,7 @@ fn a12_a_turn_ending_in_a_reclaim_needs_the_new_claim() {
     hand.stop();
     hand.run();
     hand.claimed(ClaimOutcome::Failed("no".into()));
-    assert_eq!(hand.code_of(running).as_deref(), Some(codes::STORE_UNAVAILABLE));
+    assert_eq!(hand.code_of(running).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
     hand.ended();
 }
 
@@ -187,7 +187,7 @@ fn a12_a_stop_discards_a_turn_that_awaits_its_claim() {
     hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.run();
     hand.stop();
-    assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
     hand.claimed(ClaimOutcome::Granted);
     assert!(hand.commits.is_empty());
     assert_eq!(hand.hooks, 0, "a hook would build on what never was");
@@ -205,7 +205,7 @@ fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
             hand.answer_load(&load);
         }
         hand.stop();
-        assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+        assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
         hand.ended();
         match hand.asked.pop() {
             Some(Action::RequestSlot { entity, generation }) => {
@@ -230,7 +230,7 @@ fn activating() -> (Harness, u64, Event) {
     hand.handle(Event::SlotGranted { entity: entity.clone(), generation });
     let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
     hand.stop();
-    assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
     assert_eq!(hand.stopped, 0, "an instance is being made");
     (hand, waiting, Event::ActivationResult { entity, generation, result })
 }
@@ -263,7 +263,7 @@ fn a12_stopped_waits_for_gated_replies_and_refuses_parked() {
     hand.run();
     let parked = hand.send(9, 8, MessageKind::Command);
     hand.stop();
-    assert_eq!(hand.code_of(parked).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.code_of(parked).as_deref(), Some(&*codes::REBALANCING));
     assert_eq!((hand.stopped, hand.dropped), (0, 1));
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.stopped, 0);
@@ -280,7 +280,7 @@ fn a13_a_turn_beyond_the_stop_deadline_has_no_effect() {
     let token = hand.send(1, 0, MessageKind::Command);
     hand.stop();
     hand.stop_deadline();
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::REBALANCING));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::REBALANCING));
     hand.run();
     assert!(hand.commits.is_empty());
     hand.ended();
@@ -321,7 +321,7 @@ fn a13_a_shard_lost_while_stopping_still_reports_stopped() {
     let standing = standing(&hand, 2);
     let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
     hand.settle(CommitOutcome::Refused(refusal));
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
     assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
     hand.ended();
 }
@@ -361,7 +361,7 @@ fn a_dropped_machine_answers_all_messages_at_once() {
     let ended = OwnerHint { epoch: Epoch(1), owner: None };
     let late = hand.send(5, 4, MessageKind::Command);
     for token in [read, running, waiting, parked, late] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(codes::NOT_OWNER));
+        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
         assert_eq!(hand.hint_of(token), Some(ended.clone()));
     }
     assert_eq!((hand.dropped, hand.rooms), (1, 0), "the instance and its room are given up");
@@ -396,9 +396,9 @@ fn a_machine_dropped_while_claiming_ignores_the_outcome() {
         hand.handle(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
         assert_eq!(
             hand.code_of(first).as_deref(),
-            Some(if again { "unknown" } else { codes::NOT_OWNER })
+            Some(if again { &*codes::UNKNOWN } else { &*codes::NOT_OWNER })
         );
-        assert_eq!(hand.code_of(waiting).as_deref(), Some(codes::NOT_OWNER));
+        assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::NOT_OWNER));
         assert_eq!((hand.machine.phase(), hand.lost, hand.rooms), (Phase::Lost, 0, 0));
     }
 }
@@ -415,7 +415,7 @@ fn a_lost_and_dropped_machine_answers_open_commits_unknown() {
     hand.settle(CommitOutcome::Refused(refusal));
     assert_eq!(
         (hand.code_of(first).as_deref(), hand.code_of(second)),
-        (Some(codes::NOT_OWNER), None)
+        (Some(&*codes::NOT_OWNER), None)
     );
     hand.handle(Event::Drop);
     assert_eq!(hand.code_of(second).as_deref(), Some("unknown"));

@@ -54,7 +54,7 @@ fn r9_a_query_running_at_suspension_is_not_answered() {
     hand.handle(Event::Suspend);
     hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.run();
-    assert_eq!(hand.code_of(query).as_deref(), Some(codes::STORE_UNAVAILABLE));
+    assert_eq!(hand.code_of(query).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn r9_messages_to_a_suspended_shard_wait_within_bounds() {
     };
     let late = hand.post(template);
     let full = hand.send(3, 2, MessageKind::Command);
-    assert_eq!(hand.code_of(full).as_deref(), Some(codes::MAILBOX_FULL));
+    assert_eq!(hand.code_of(full).as_deref(), Some(&*codes::MAILBOX_FULL));
     hand.now = hand.machine.next_wake().expect("the deadline");
     hand.handle(Event::Tick);
-    assert_eq!(hand.code_of(late).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
     assert!(hand.running.is_none());
 }
 

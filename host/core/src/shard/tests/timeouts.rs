@@ -1,6 +1,8 @@
 //! Each kind of waiting ends by what it waits for. The clock moves only to where the machine asks to be woken, as in a
 //! worker: what is not among its timers never happens.
 
+use ostraca_codes::Code;
+
 use super::*;
 
 impl Harness {
@@ -29,11 +31,11 @@ impl Harness {
     }
 
     /// Says nothing for the span of a deadline, but for its end.
-    fn ends_at(&mut self, token: u64, span: u64, code: &str) {
+    fn ends_at(&mut self, token: u64, span: u64, code: Code) {
         self.pass(span - 1);
         assert_eq!(self.code_of(token), None, "too early");
         self.pass(1);
-        assert_eq!(self.code_of(token).as_deref(), Some(code));
+        assert_eq!(self.code_of(token).as_deref(), Some(&*code));
     }
 
     fn fail(&mut self) {
@@ -249,7 +251,7 @@ fn a_copy_with_a_later_deadline_extends_the_wait() {
     let first = hand.send_by(b"late", 100);
     let copy = hand.send_by(b"late", 300);
     hand.ends_at(copy, 300, codes::DEADLINE_EXCEEDED);
-    assert_eq!(hand.code_of(first).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!(hand.code_of(first).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
 }
 
 #[test]
@@ -467,7 +469,7 @@ fn a_refused_turn_affects_no_turn_of_another_entity() {
     }
     assert_eq!(hand.commits.len(), 1, "only alice's first");
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
-    assert_eq!(hand.code_of(second).as_deref(), Some(codes::COMMIT_REFUSED));
+    assert_eq!(hand.code_of(second).as_deref(), Some(&*codes::COMMIT_REFUSED));
     hand.grant();
     assert_eq!(hand.commits.len(), 1);
     hand.settle(CommitOutcome::Committed);
@@ -479,14 +481,14 @@ fn messages_without_a_store_are_refused_as_unavailable() {
     let mut hand = Harness::new(Settings::default());
     hand.handle(Event::ClaimResult { number: 1, outcome: ClaimOutcome::Failed("no".into()) });
     let token = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::STORE_UNAVAILABLE));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
 }
 
 #[test]
 fn a_message_with_a_passed_deadline_causes_no_load() {
     let mut hand = Harness::serving();
     let token = hand.send_by(b"s", 0);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::DEADLINE_EXCEEDED));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
     assert_eq!((hand.loads, hand.machine.stats()), (0, (0, 0)));
 }
 
@@ -495,6 +497,6 @@ fn a_message_refused_by_a_full_mailbox_leaves_no_trace() {
     let mut hand = Harness::serving();
     hand.deploy(TypeSettings { mailbox_capacity: 0, ..TypeSettings::default() });
     let token = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(token).as_deref(), Some(codes::MAILBOX_FULL));
+    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::MAILBOX_FULL));
     assert_eq!(hand.machine.stats(), (0, 0));
 }

@@ -1,6 +1,7 @@
 //! Receives a component in fragments before it is deployed.
 
 use bytes::{Bytes, BytesMut};
+use ostraca_codes::codes;
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
@@ -55,14 +56,14 @@ pub(super) async fn receive(
         let text = format!(
             "component of {size} bytes exceeds the limit of {most} (`network.max-component`)"
         );
-        let mut large = problem("component-too-large", text);
+        let mut large = problem(codes::COMPONENT_TOO_LARGE, text);
         large.details.insert("setting".into(), "network.max-component".into());
         large.details.insert("limit".into(), most.to_string());
         return Ok(Err(large));
     }
     let Ok(digest) = <[u8; 32]>::try_from(&deploy.digest[..]) else {
         let text = format!("digest is {} bytes, expected 32 (BLAKE3)", deploy.digest.len());
-        return Ok(Err(problem("invalid-digest", text)));
+        return Ok(Err(problem(codes::INVALID_DIGEST, text)));
     };
     let mut component = BytesMut::new();
     let end = Instant::now() + limits.upload_timeout;
@@ -85,7 +86,10 @@ pub(super) async fn receive(
     }
     let component = component.freeze();
     if blake3::hash(&component) != blake3::Hash::from_bytes(digest) {
-        return Ok(Err(problem("invalid-digest", "component does not match the announced digest")));
+        return Ok(Err(problem(
+            codes::INVALID_DIGEST,
+            "component does not match the announced digest",
+        )));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
     Ok(Ok(Upload { manifest, component, digest, expected_revision, permit: place }))
