@@ -6,7 +6,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::extensions::{self, ExtensionError};
+use crate::extension_error::{self, ExtensionError};
 
 /// The format that this release writes into records and rows, and the highest that it reads. 1 and 2 were never
 /// released.
@@ -64,8 +64,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
 /// [`CodecError`] says why they are none.
 pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), CodecError> {
     // Left over where somebody else decoded.
-    extensions::take_last_error();
-    postcard::take_from_bytes(bytes).map_err(|error| match extensions::take_last_error() {
+    extension_error::take_last_error();
+    postcard::take_from_bytes(bytes).map_err(|error| match extension_error::take_last_error() {
         Some(refused) => refused.into(),
         None => CodecError::Malformed(error.to_string()),
     })

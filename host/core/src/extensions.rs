@@ -8,7 +8,6 @@
 //! Even numbers may be ignored by who does not know them. Odd numbers are *required*: a struct with an unknown odd
 //! number is refused by name, because its meaning would be misread without that field.
 
-use std::cell::Cell;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
@@ -18,11 +17,8 @@ use serde::de::{DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{self, CodecError};
-
-/// Fields of one block, at most.
-pub const MAX_FIELDS: usize = 64;
-/// Bytes of the values of one block, at most.
-pub const MAX_BYTES: usize = 64 * 1024;
+use crate::extension_error::record_error;
+pub use crate::extension_error::{ExtensionError, MAX_BYTES, MAX_FIELDS};
 
 /// A struct that ends with an extension block.
 pub trait Extensible {
@@ -43,37 +39,6 @@ pub struct Extensions<T> {
 struct Field {
     number: u32,
     value: Bytes,
-}
-
-/// Why an extension block is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExtensionError {
-    /// A required field is unknown here.
-    #[error(
-        "field {number} of {struct_name} is required, but this release does not support it: use a newer release"
-    )]
-    UnknownRequiredField {
-        /// The struct's name.
-        struct_name: &'static str,
-        /// The field's number.
-        number: u32,
-    },
-    /// A number stands twice, out of order, or is 0.
-    #[error("field {number} of {struct_name} is out of order, duplicated, or 0")]
-    InvalidFieldOrder {
-        /// The struct's name.
-        struct_name: &'static str,
-        /// The field's number.
-        number: u32,
-    },
-    /// There are more fields or bytes than one block may have.
-    #[error(
-        "the extensions of {struct_name} have more than {MAX_FIELDS} fields or {MAX_BYTES} bytes"
-    )]
-    TooLarge {
-        /// The struct's name.
-        struct_name: &'static str,
-    },
 }
 
 /// Whether a reader must understand the field with that number.
@@ -215,21 +180,6 @@ impl<'de, T: Extensible> Visitor<'de> for ExtensionsVisitor<T> {
         }
         Ok(Extensions { fields: fields.into(), marker: PhantomData })
     }
-}
-
-thread_local! {
-    /// Why the decoding under way was refused: postcard's errors carry no text.
-    static LAST_ERROR: Cell<Option<ExtensionError>> = const { Cell::new(None) };
-}
-
-fn record_error<E: serde::de::Error>(error: ExtensionError) -> E {
-    LAST_ERROR.set(Some(error));
-    E::custom(error)
-}
-
-/// Takes why the last decoding on this thread was refused, if a block was the reason.
-pub(crate) fn take_last_error() -> Option<ExtensionError> {
-    LAST_ERROR.take()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 pub mod assign;
 pub mod codec;
+mod extension_error;
 pub mod extensions;
 pub mod hash;
 pub mod ids;

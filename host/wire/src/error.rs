@@ -6,8 +6,8 @@ use crate::close_code::CloseCode;
 use crate::frame::TooLarge;
 use crate::identity::IdentityError;
 use crate::proto::Problem;
-use ostraca_codes::{Code, codes};
 use crate::tls::{self, Rejection};
+use ostraca_codes::{Code, codes};
 #[cfg(feature = "server")]
 use prost::Message;
 

@@ -33,7 +33,8 @@ fn owner_hint() {
     let owner =
         Member { node: "n".into(), incarnation: Some(Incarnation { counter: 3, nonce: 4 }) };
     let hint = OwnerHint { epoch: 5, owner: Some(owner) };
-    let message = Problem { hint: Some(problem::Hint::Owner(Box::new(hint))), ..Problem::default() };
+    let message =
+        Problem { hint: Some(problem::Hint::Owner(Box::new(hint))), ..Problem::default() };
     same(&message, "3a14080512100a016e120b0803110400000000000000");
 }
 
