@@ -194,7 +194,7 @@ impl CallError {
 
     pub(crate) fn not_run(id: MessageId, problem: Problem) -> Self {
         let retry_after = (problem.retryable || problem.retry_after_ms > 0)
-            .then(|| Duration::from_millis(problem.retry_after_ms));
+            .then(|| Duration::from_millis(problem.retry_after_ms.into()));
         Self::NotRun {
             id,
             code: problem.code.into(),

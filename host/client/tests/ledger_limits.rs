@@ -20,7 +20,7 @@ fn message(body: usize, now: Instant) -> OutgoingMessage {
     OutgoingMessage { entity, envelope, created_ms: 100, deadline, is_resend: false }
 }
 
-fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u64) -> Reply {
+fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u32) -> Reply {
     let mut refusal = problem(codes::OVERLOADED, "");
     (refusal.retryable, refusal.retry_after_ms) = (retryable, retry_after_ms);
     let problem = (outcome != Outcome::Result).then_some(refusal);

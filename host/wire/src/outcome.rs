@@ -51,7 +51,7 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
                 code: code.into_owned(),
                 message,
                 retryable: retry_after.is_some(),
-                retry_after_ms: retry_after.unwrap_or(0).into(),
+                retry_after_ms: retry_after.unwrap_or(0),
                 hint: owner_hint
                     .map(|hint| Hint::Owner(Box::new((&*hint).into())))
                     .or(suggested_created_ms.map(Hint::CreatedMs)),

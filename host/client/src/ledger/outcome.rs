@@ -142,7 +142,7 @@ impl<W> Ledger<W> {
     pub(super) fn schedule_retry(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
-        let asked = Duration::from_millis(problem.retry_after_ms);
+        let asked = Duration::from_millis(problem.retry_after_ms.into());
         let wait = RETRY.pause(call.attempts, noise).max(asked);
         call.attempts += 1;
         let due = now + wait;

@@ -147,7 +147,7 @@ impl BudgetExceeded {
         let mut details = problem(Self::CODE, format!("{what}: {self}"));
         details.help = "read pending replies, send fewer messages at once, and retry".into();
         details.retryable = true;
-        details.retry_after_ms = Self::RETRY_AFTER.into();
+        details.retry_after_ms = Self::RETRY_AFTER;
         details.details.insert("setting".into(), self.setting.into());
         details.details.insert("limit".into(), self.limit.to_string());
         details
