@@ -29,6 +29,12 @@ impl HistoryCheck {
     ) {
         let heads = image.heads.iter();
         self.versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
+        let older = image.older_revisions.iter().map(|(entity, version)| {
+            let why =
+                format!("version {version} of {entity} is an older revision's than the one before");
+            ViolationKind::RevisionFell.because(why)
+        });
+        self.violations.extend(older);
         for (entity, version, turn) in &image.turns {
             match message_of(turn) {
                 Some(id) => self.message(entity, *version, id),

@@ -48,6 +48,8 @@ pub struct Image {
     pub records: BTreeMap<(Entity, RecordKey), Bytes>,
     /// Every turn that took effect, in order: for the oracle, not for the store.
     pub turns: Vec<(Entity, u64, TurnId)>,
+    /// Versions that an older revision wrote than the version before (R24): for the oracle too.
+    pub older_revisions: Vec<(Entity, u64)>,
     /// Batches synced so far (R5).
     pub sequence: u64,
 }
@@ -238,6 +240,7 @@ impl Store {
 
     fn commit(&mut self, commit: Commit) -> CommitOutcome {
         let stored = self.cache.heads.get(&commit.entity);
+        let revision = stored.map_or(0, |head| head.revision);
         if stored.is_some_and(|head| {
             head.turn == commit.head.turn && head.version == commit.head.version
         }) {
@@ -260,6 +263,9 @@ impl Store {
             return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored });
         }
         self.cache.turns.push((commit.entity.clone(), commit.head.version, commit.head.turn));
+        if commit.head.revision < revision {
+            self.cache.older_revisions.push((commit.entity.clone(), commit.head.version));
+        }
         for write in commit.writes {
             let key = (commit.entity.clone(), write.key);
             match write.value {

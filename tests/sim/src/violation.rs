@@ -33,6 +33,8 @@ pub enum ViolationKind {
     StoppedEarly,
     /// The same events gave other actions.
     NotReplayed,
+    /// An older revision of a type ran on what a newer one had written (R24).
+    RevisionFell,
     /// A shard went to a new owner while the former one held it (R7).
     OwnerReplacedAlive,
     /// An incarnation registered over a live lease (R7).

@@ -55,6 +55,8 @@ pub struct Options {
     pub repeated_calls: u64,
     /// Messages in the run.
     pub messages: u64,
+    /// Node b learns of each redeployment late, and node a hears of the older one once more (R24).
+    pub late_redeployments: bool,
 }
 
 impl Default for Options {
@@ -71,6 +73,7 @@ impl Default for Options {
             refused_calls: 2,
             repeated_calls: 3,
             messages: 220,
+            late_redeployments: false,
         }
     }
 }
@@ -113,7 +116,8 @@ struct World {
     owner: Option<(usize, Incarnation)>,
     renewed: [u64; 2],
     dead: BTreeSet<u64>,
-    revision: u64,
+    /// The revision that each node has been told of.
+    revisions: [u64; 2],
     issued: u64,
     /// Entities keep few lanes and few replies.
     forgetful: bool,
@@ -153,7 +157,7 @@ pub fn run(seed: u64, options: Options) -> Report {
         owner: None,
         renewed: [0; 2],
         dead: BTreeSet::new(),
-        revision: 1,
+        revisions: [1; 2],
         issued: 0,
         forgetful: rng.chance(50),
         held_copies: 0,
@@ -266,6 +270,7 @@ impl World {
                 self.assigned(node, incarnation, epoch);
             }
             SimEvent::InjectFault(fault) => self.inject_fault(fault),
+            SimEvent::Redeployed { node, revision } => self.redeployed(node, revision),
             SimEvent::NodeUp { node, incarnation } => {
                 if self.nodes[node].incarnation != incarnation {
                     return;

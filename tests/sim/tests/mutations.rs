@@ -55,7 +55,7 @@ fn zombies() -> Options {
 
 #[test]
 fn with_no_mutation_denser_faults_break_nothing() {
-    for options in [refusals(), zombies()] {
+    for options in [refusals(), zombies(), late_redeployments()] {
         for seed in 1..=200 {
             let found = run(seed, options.clone()).breaches;
             assert!(found.is_empty(), "seed {seed}, {options:?}: {found:?}");
@@ -212,6 +212,25 @@ fn r21_effects_of_a_refused_turn_in_memory_are_detected() {
 #[test]
 fn r22_a_turn_started_after_its_deadline_is_detected() {
     without(Mutation::IgnoreDeadline, ViolationKind::TurnAfterDeadline, &[]);
+}
+
+/// One node learns of redeployments late, and the other hears of the older one again.
+fn late_redeployments() -> Options {
+    Options { late_redeployments: true, ..Options::default() }
+}
+
+#[test]
+fn r24_an_older_revision_that_runs_is_detected() {
+    let options = Options { mutations: vec![Mutation::RunOlderRevision], ..late_redeployments() };
+    breaks(&options, ViolationKind::RevisionFell, &[]);
+}
+
+#[test]
+fn r24_an_older_deployment_that_is_accepted_is_detected() {
+    let options =
+        Options { mutations: vec![Mutation::AcceptOlderDeployment], ..late_redeployments() };
+    // Nothing runs that the newer revision wrote, until the next deployment.
+    breaks(&options, ViolationKind::Unanswered, &[ViolationKind::RevisionFell]);
 }
 
 #[test]

@@ -99,6 +99,10 @@ pub enum Mutation {
     RunWhileSuspended,
     /// A lease counts as valid for twice its length (R8).
     DoubleLease,
+    /// An entity runs although a newer revision of its type wrote it (R24).
+    RunOlderRevision,
+    /// Late news of an older deployment replaces a newer one (R24).
+    AcceptOlderDeployment,
 }
 
 /// What the machine must know of an entity type's current deployment.

@@ -27,6 +27,11 @@ pub(super) enum SimEvent {
     Issue {
         client: usize,
     },
+    /// A node hears of a type's deployment.
+    Redeployed {
+        node: usize,
+        revision: u64,
+    },
     /// A client's ledger has something to do.
     Session {
         client: usize,

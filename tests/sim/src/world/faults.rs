@@ -61,12 +61,7 @@ impl World {
             }
             Fault::Redeploy => {
                 self.tally.count("transition: redeployed");
-                self.revision += 1;
-                for node in 0..2 {
-                    if self.nodes[node].alive && self.nodes[node].machine.is_some() {
-                        self.deploy(node);
-                    }
-                }
+                self.redeploy();
             }
         }
     }

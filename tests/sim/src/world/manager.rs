@@ -8,6 +8,10 @@ use super::event::SimEvent;
 use super::{LEASE, World};
 use crate::violation::ViolationKind;
 
+/// Milliseconds after which node b learns of a redeployment, and node a hears of the one before once more.
+const LATE_NEWS: u64 = 400;
+const OLD_NEWS: u64 = 30;
+
 impl World {
     /// Stands in for the manager: assigns the shard to another node once its owner is known to be dead.
     pub(super) fn manage(&mut self) {
@@ -90,9 +94,34 @@ impl World {
     }
 
     pub(super) fn deploy(&mut self, node: usize) {
+        self.tell_revision(node, self.revisions[node]);
+    }
+
+    /// A new revision of the types is deployed.
+    pub(super) fn redeploy(&mut self) {
+        let revision = self.revisions[0] + 1;
+        if self.options.late_redeployments {
+            self.redeployed(0, revision);
+            self.at(OLD_NEWS, SimEvent::Redeployed { node: 0, revision: revision - 1 });
+            return self.at(LATE_NEWS, SimEvent::Redeployed { node: 1, revision });
+        }
+        for node in 0..2 {
+            self.redeployed(node, revision);
+        }
+    }
+
+    /// The node hears of a revision; what it hears late does not make it forget a newer one.
+    pub(super) fn redeployed(&mut self, node: usize, revision: u64) {
+        self.revisions[node] = self.revisions[node].max(revision);
+        if self.nodes[node].alive && self.nodes[node].machine.is_some() {
+            self.tell_revision(node, revision);
+        }
+    }
+
+    fn tell_revision(&mut self, node: usize, revision: u64) {
         for (kind, has_stop) in [("counter", false), ("starter", true)] {
             let settings = TypeSettings {
-                revision: self.revision,
+                revision,
                 mailbox_capacity: 8,
                 idle_timeout: 250,
                 has_stop_hook: has_stop,

@@ -17,7 +17,7 @@ const MOVED: &str = "~";
 
 impl World {
     pub(super) fn ask(&mut self, node: usize, mut request: Request) {
-        if self.options.rebind && self.revision > 1 {
+        if self.options.rebind && self.revisions[0] > 1 {
             // As if the entity's id now gave another shard: other keys, where nothing is yet.
             request = request
                 .renamed(|entity| Entity::new(format!("{}{MOVED}", entity.entity_type), entity.id));

@@ -16,6 +16,7 @@ impl Machine {
         result: Result<LoadedEntity, String>,
     ) {
         let revision = self.types.revision_of(entity);
+        let runs_any = self.context.has_mutation(Mutation::RunOlderRevision);
         let Some(state) = self.residents.get_mut(entity) else { return };
         if state.stage != Stage::Loading || state.generation != generation {
             return;
@@ -29,7 +30,7 @@ impl Machine {
                 );
                 state.head = loaded.head.unwrap_or_default();
                 state.stage = Stage::Loaded;
-                if state.head.revision <= revision {
+                if state.head.revision <= revision || runs_any {
                     return self.advance(entity);
                 }
                 let text = format!(

@@ -10,7 +10,7 @@ use crate::shard::{StopReason, TypeSettings};
 
 impl Machine {
     pub(super) fn on_type(&mut self, entity_type: Arc<str>, settings: TypeSettings) {
-        if self.types.on_deployed(entity_type.clone(), settings) {
+        if self.types.on_deployed(&self.context, entity_type.clone(), settings) {
             for entity in self.residents.names() {
                 if entity.entity_type == entity_type {
                     self.stop_when_idle(&entity, StopReason::Redeployed);

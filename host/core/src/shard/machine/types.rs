@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::context::Context;
 use crate::ids::Entity;
 use crate::shard::TypeSettings;
+use crate::shard::settings::Mutation;
 
 #[derive(Debug, Default)]
 pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
@@ -12,9 +14,16 @@ pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
 impl DeployedTypes {
     /// Takes a type's deployment; returns whether it replaces an older one. A late message about an older deployment
     /// changes nothing: it must not run on what the newer one wrote (R24).
-    pub(super) fn on_deployed(&mut self, entity_type: Arc<str>, settings: TypeSettings) -> bool {
+    pub(super) fn on_deployed(
+        &mut self,
+        context: &Context,
+        entity_type: Arc<str>,
+        settings: TypeSettings,
+    ) -> bool {
         let known = self.0.get(&entity_type).map(|old| old.revision);
-        if known.is_some_and(|known| known > settings.revision) {
+        if known.is_some_and(|known| known > settings.revision)
+            && !context.has_mutation(Mutation::AcceptOlderDeployment)
+        {
             return false;
         }
         let is_newer = known.is_some_and(|known| known < settings.revision);
@@ -36,15 +45,17 @@ impl DeployedTypes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::Settings;
 
     #[test]
     fn r24_only_a_higher_revision_replaces_a_deployed_type() {
+        let context = Context::new(Settings::default());
         let mut types = DeployedTypes::default();
         let counter = Entity::new("counter", "a");
         assert_eq!((types.revision_of(&counter), types.of(&counter)), (0, None));
         let mut deploy = |revision| {
             let settings = TypeSettings { revision, ..TypeSettings::default() };
-            let is_newer = types.on_deployed("counter".into(), settings);
+            let is_newer = types.on_deployed(&context, "counter".into(), settings);
             (is_newer, types.revision_of(&counter))
         };
         assert_eq!(deploy(2), (false, 2), "the first one replaces none");
