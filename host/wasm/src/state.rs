@@ -19,7 +19,7 @@ use crate::trap::HostTrap;
 /// The longest key in bytes.
 pub(crate) const KEY_LIMIT: usize = 512;
 
-/// Bytes charged for each key besides its own and its value's, for what it takes on disk and in memory.
+/// Bytes charged for each key in addition to those of key and value, to account for disk and memory overhead.
 pub(crate) const KEY_CHARGE: u64 = 100;
 
 pub(crate) type Value = Arc<[u8]>;
@@ -265,7 +265,7 @@ mod tests {
         assert!(state.accept().is_empty());
         state.set(key("new"), value("x"), &limits(1_000)).unwrap();
         assert!(state.delete(key("new"), &limits(1_000)).unwrap());
-        assert!(state.overlay.is_empty(), "what came and went takes no memory");
+        assert!(state.overlay.is_empty(), "a key created and deleted in one turn takes no memory");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use prost::Message;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Sends as many messages on a stream of its own; replies are not read.
+/// Sends this many messages on a new stream without reading replies.
 async fn flood(
     link: &ClientConnection,
     session: u8,
@@ -57,7 +57,7 @@ async fn unread_replies_stay_within_the_budget() {
         let mut streams = Vec::new();
         let mut most = 0;
         for session in 0..24 {
-            // 614 MB of replies in all.
+            // 614 MB of replies in total.
             streams.push(flood(&link, session, 256, "big", b"100000").await);
             most = most.max(node.server.charged_bytes());
         }
@@ -68,7 +68,7 @@ async fn unread_replies_stay_within_the_budget() {
         }
         assert!(most < 4 * MIB, "{most} bytes were held");
         node.assert_responsive().await;
-        // Whoever takes nothing of them is given up, and all of it is free again.
+        // A client that reads nothing is disconnected, and all its charges are released.
         until("the streams end", || node.server.charged_bytes() == 0).await;
         let (_, mut reader) = streams.pop().expect("a stream");
         let ended = loop {
@@ -126,7 +126,7 @@ async fn a_full_connection_is_not_read() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!((10..=14).contains(&held()), "{} messages are held", held());
         node.assert_responsive().await;
-        // As they are answered, the others come.
+        // As messages are answered, more are read.
         let mut answered = 0;
         while answered < 200 {
             let batch = std::mem::take(&mut *node.echo.held.lock().expect("held"));
@@ -167,9 +167,9 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
         assert_eq!((refused.outcome(), &*problem.code), (Outcome::NotRun, "overloaded"));
         assert_eq!(problem.details["setting"], "network.principal-bytes");
         assert!(problem.message.contains("client/mallory"), "{}", problem.message);
-        // Another one goes on.
+        // Another principal is still served.
         node.assert_responsive().await;
-        // As some are answered, others come.
+        // As messages are answered, more are read.
         let free = || {
             node.echo.held.lock().expect("held").clear();
             node.server.charged_bytes() == 0
@@ -185,7 +185,7 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
 #[tokio::test]
 async fn large_frames_cannot_block_each_other() {
     in_time(async {
-        // Less than what the streams have begun: each waits for its whole frame, and gets it.
+        // The budget is smaller than the frames in progress; each must still complete.
         let node = Node::start_with(Limits {
             connection_bytes: 2 * MIB,
             max_message: 1 << 20,
@@ -224,7 +224,7 @@ async fn connections_and_streams_are_shared_among_principals() {
         for _ in 0..6 {
             links.push(node.link_of("mallory").await);
         }
-        // Two places are left, for others than mallory.
+        // The last two connections are reserved for other principals.
         match node.try_link_of("mallory").await {
             Err(Error::Closed { code: CloseCode::TooManyConnections, reason }) => {
                 assert!(reason.contains("network.reserved-connections"), "{reason}");
@@ -244,7 +244,7 @@ async fn connections_and_streams_are_shared_among_principals() {
             next(&mut reader).await.expect("a reply");
             streams.push((writer, reader));
         }
-        let refused = one(other, "echo", b"x").await.expect_err("no place");
+        let refused = one(other, "echo", b"x").await.expect_err("no stream left");
         assert!(matches!(refused, Error::Reset(CloseCode::TooManyStreams)), "{refused:?}");
         assert_eq!(one(&operator, "echo", b"x").await.expect("a reply").body, "x");
         node.stop().await;
@@ -252,7 +252,7 @@ async fn connections_and_streams_are_shared_among_principals() {
     .await;
 }
 
-/// Begins a deploy of ten bytes, of which one is sent.
+/// Starts a deploy of ten bytes and sends one.
 async fn begin(link: &ClientConnection) -> (FrameWriter, FrameReader) {
     let (component_size, digest) = (10, vec![0; 32].into());
     let deploy = DeployRequest { component_size, digest, ..DeployRequest::default() };
@@ -290,7 +290,7 @@ async fn a_deploy_waits_for_an_upload_permit() {
         second.put(&ComponentFragment { data: vec![1; 9].into() });
         second.flush().await.expect("sent");
         let early = tokio::time::timeout(Duration::from_millis(200), answer(&mut second_answer));
-        assert!(early.await.is_err(), "the first has the place");
+        assert!(early.await.is_err(), "the first holds the permit");
         first.put(&ComponentFragment { data: vec![1; 9].into() });
         first.flush().await.expect("sent");
         for reader in [&mut first_answer, &mut second_answer] {
@@ -314,7 +314,7 @@ async fn a_stalled_upload_times_out_and_uses_one_permit() {
         assert_eq!(problem.code, "overloaded");
         assert_eq!(problem.details["setting"], "network.principal-uploads");
         assert!(problem.retryable);
-        // The other place is others'.
+        // The other permit is for other principals.
         let alice = node.link().await;
         let (mut writer, mut reader) = begin(&alice).await;
         writer.put(&ComponentFragment { data: vec![1; 9].into() });
@@ -352,7 +352,7 @@ async fn a_deploy_that_waits_after_its_upload_keeps_no_permit() {
             Node::start_with(Limits { upload_queue_timeout: Duration::ZERO, ..one_upload() });
         let link = node.link().await;
         let mut waiting = Vec::new();
-        // What is left of each deploy waits; what was uploaded is gone.
+        // The deploys still wait, but their uploads are complete.
         for manifest in ["wait", "wait", "wait", ""] {
             let (manifest, digest) = (manifest.into(), blake3::hash(b"").as_bytes().to_vec());
             let deploy =
@@ -382,7 +382,7 @@ async fn a_trickling_upload_ends_at_its_deadline() {
         let link = node.link().await;
         let (mut writer, mut reader) = begin(&link).await;
         let trickle = async {
-            // Each fragment arrives in time, but the whole does not.
+            // Each fragment is in time, but the whole upload is not.
             for _ in 0..8 {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 writer.put(&ComponentFragment { data: vec![1].into() });

@@ -1,4 +1,4 @@
-//! Each rule of the cluster switched off, to see a run fail: an oracle that has never failed proves nothing.
+//! Disables each rule of the cluster and expects a run to fail: an oracle that has never failed proves nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,14 +9,14 @@ use ostraca_sim::cluster::{GatewayMutation, Options, run};
 use ostraca_sim::store::StoreMutation;
 use ostraca_sim::{ViolationKind, WRONG_VERSIONS};
 
-/// Seeds that every test runs, to say how many of them see what is broken.
+/// Seeds that every test runs, to report how many detect the violation.
 const SAMPLE: u64 = 100;
-/// Seeds that are tried where the sample does not see it.
+/// Further seeds, if the sample does not detect it.
 const SEEDS: u64 = 12_000;
 
-/// A query that reads too little, by its version, by what it holds, or less than its own session had written: an owner
-/// that was replaced answers from before what the session wrote at the next one. To the oracle that is two breaches at
-/// once, one of real time and one of the session's order, so the second follows and is never named.
+/// A stale query: by version, by value, or older than its own session's writes. The last counts as two violations: a
+/// replaced owner answers from before what the session wrote at its successor, which breaks both real time and the
+/// session's order, so the second follows and is never named.
 const STALE: &[ViolationKind] = &[
     ViolationKind::History(History::StaleQuery),
     ViolationKind::History(History::QueryValue),
@@ -26,7 +26,7 @@ const STALE: &[ViolationKind] = &[
 /// A lease that counts for too long outlives its incarnation.
 const RELIES: ViolationKind = ViolationKind::EndedLeaseTrusted;
 
-/// What a seed broke: whether it is what is named. Any breach that is not named, and does not follow from it, fails.
+/// Whether a seed causes the named violation. Any other that does not follow from it fails.
 #[track_caller]
 fn sees(options: &Options, named: ViolationKind, follows: &[ViolationKind], seed: u64) -> bool {
     let found = run(seed, options.clone()).violations;
@@ -35,7 +35,7 @@ fn sees(options: &Options, named: ViolationKind, follows: &[ViolationKind], seed
     found.iter().any(|it| it.kind == named)
 }
 
-/// At least so many of a hundred seeds break what is named; where that is none, some seed does.
+/// At least `least` percent of the seeds must violate it; for 0, some seed must.
 #[track_caller]
 fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], least: u64) {
     let seen = (1..=SAMPLE).filter(|seed| sees(options, named, follows, *seed)).count() as u64;
@@ -249,8 +249,8 @@ fn s15_announcing_a_hand_off_before_writing_it_is_detected() {
 
 #[test]
 fn r16_not_run_for_a_message_in_doubt_is_detected() {
-    // What was told as not run made a version that nothing explains, or only a command that is unknown and did not. And
-    // where it was told as too old, its client stamps it anew, and it runs a second time.
+    // A message wrongly reported as not run leaves an unexplained version; if reported as too old, its client restamps
+    // it and it runs again.
     let follows = &[
         ViolationKind::History(History::Unexplained),
         ViolationKind::History(History::CommandValue),
@@ -347,7 +347,7 @@ fn r16_a_client_that_forgets_its_doubt_is_detected() {
 
 #[test]
 fn r16_treating_silence_as_not_run_runs_messages_twice() {
-    // Its connection is cut: nobody refused anything, and the answer was on its way. Nothing else falls silent.
+    // The connection is cut while the answer is in transit; nothing else causes silence.
     let options = Options { anew_after_silence: true, ..Options::default() };
     breaks(&options, ViolationKind::RanTwice, WRONG_VERSIONS, 5);
     breaks(&Options { client_cuts: true, ..options }, ViolationKind::RanTwice, WRONG_VERSIONS, 10);
@@ -402,7 +402,7 @@ fn s11_6_a_gateway_that_skips_message_checks_is_detected() {
 
 #[test]
 fn r16_forgetting_in_flight_messages_at_a_stop_is_detected() {
-    // Its clients mostly send it again under its id: what they were told is the end only of those who cannot wait.
+    // Most clients resend under the same id; only those that cannot wait report this outcome.
     let route = vec![route::Mutation::CloseWithoutInDoubt];
     let options = Options { route_mutations: route, leaves: true, ..Options::default() };
     breaks(&options, ViolationKind::EffectAfterNotRun, WRONG_VERSIONS, 0);

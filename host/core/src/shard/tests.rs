@@ -1,4 +1,4 @@
-//! The machine by hand: one rule a test. Interleavings are the simulator's.
+//! Unit tests of the shard machine, one rule each; the simulator tests interleavings.
 
 mod costs;
 mod formats;
@@ -28,7 +28,7 @@ use crate::records::{
 };
 use crate::rows::Member;
 
-/// A machine, a clock, and everything that it has said.
+/// A machine, a clock, and the recorded actions.
 struct Harness {
     machine: Machine,
     now: u64,
@@ -41,18 +41,18 @@ struct Harness {
     loads: usize,
     claims: Vec<Arc<Claim>>,
     dropped: usize,
-    /// How often an instance that was to be given up was said to be busy.
+    /// How often an eviction was refused because the instance was busy.
     busy: usize,
     /// Starts and stop hooks of instances.
     starts: usize,
     hooks: usize,
     runs: usize,
-    /// Room that was asked for and not given back.
+    /// Slots requested and not yet returned.
     rooms: usize,
-    /// How often `Stopped` was said, and `Lost`.
+    /// Counts of `Stopped` and `Lost`.
     stopped: usize,
     lost: usize,
-    /// The store, the room and the sandbox say nothing: the test does.
+    /// The test answers for store, slots and sandbox.
     silent: bool,
     asked: Vec<Action>,
 }
@@ -120,7 +120,7 @@ impl Harness {
         self.obey();
     }
 
-    /// Does what is asked, but for turns and commits: those the test does.
+    /// Executes all actions except turns and commits, which the test executes.
     fn obey(&mut self) {
         while let Some(action) = self.machine.poll() {
             match action {
@@ -218,7 +218,7 @@ impl Harness {
         self.tokens
     }
 
-    /// What a silent world was asked first.
+    /// The oldest pending action.
     fn ask(&mut self) -> Action {
         assert!(!self.asked.is_empty(), "nothing was asked");
         self.asked.remove(0)
@@ -231,7 +231,7 @@ impl Harness {
         self.handle(Event::Loaded { entity, generation, result: Ok(loaded) });
     }
 
-    /// Lets the running turn answer.
+    /// Completes the running turn.
     fn answer(&mut self, answer: GuestReply) {
         let (generation, id, message) = self.running.take().expect("a running turn");
         let writes =
@@ -249,7 +249,7 @@ impl Harness {
         self.answer(GuestReply::Result(Bytes::from_static(b"r")));
     }
 
-    /// Answers the oldest commit; what is done is what the next load finds.
+    /// Answers the oldest commit; the next load returns what was committed.
     fn settle(&mut self, outcome: CommitOutcome) {
         let commit = self.commits.remove(0);
         if outcome == CommitOutcome::Committed {
@@ -336,7 +336,7 @@ fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
         assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::COMMIT_REFUSED));
     }
     hand.send(4, 0, MessageKind::Command);
-    assert_eq!(hand.loads, 2, "what ran ahead is thrown away and loaded anew");
+    assert_eq!(hand.loads, 2, "what ran ahead is discarded and loaded again");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn r3_unknown_commit_outcome_forces_a_new_claim() {
     assert_eq!(hand.code_of(first).as_deref(), Some("unknown"));
     assert_eq!(hand.claims.iter().map(|claim| claim.number).collect::<Vec<_>>(), [1, 2]);
     hand.send(1, 0, MessageKind::Command);
-    assert!(hand.running.is_none(), "nothing runs before the new claim stands");
+    assert!(hand.running.is_none(), "nothing runs before the new claim is granted");
     hand.grant();
     assert!(hand.running.is_some());
     hand.run();
@@ -440,7 +440,7 @@ fn a_refused_turn_keeps_its_instance() {
         TurnOutput { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
     hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!((hand.dropped, hand.code_of(token).as_deref()), (0, Some("overloaded")));
-    // A copy runs, in the same instance.
+    // A copy runs in the same instance.
     hand.send(1, 0, MessageKind::Command);
     let (again, ..) = hand.running.expect("a running turn");
     assert_eq!(again, generation);
@@ -469,7 +469,7 @@ fn r17_lanes_spilled_from_the_head_are_found_again() {
     }
     let head = hand.head.clone().expect("a head");
     assert_eq!((head.lanes.len(), head.spilled_lane_count), (1, 2));
-    // A new machine: everything comes from what was committed.
+    // A new machine: all state comes from the store.
     let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
     let mut hand = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     (hand.head, hand.lanes) = (head, lanes);
@@ -532,7 +532,7 @@ fn r24_a_revision_older_than_the_head_does_not_run() {
     deploy(&mut hand, 8);
     hand.send(1, 0, MessageKind::Command);
     hand.run();
-    assert_eq!(hand.commits[0].head.revision, 9, "word of an older one that comes late is nothing");
+    assert_eq!(hand.commits[0].head.revision, 9, "a late announcement of an older revision is ignored");
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl ReplyBudget {
         Arc::new(Self { limit: most, replies: AtomicU64::new(0) })
     }
 
-    /// Bytes that are not charged.
+    /// Bytes still available.
     fn free(&self) -> u64 {
         self.limit.saturating_sub(self.replies.load(Ordering::Acquire))
     }
@@ -57,7 +57,7 @@ impl Budget {
         }
     }
 
-    /// A principal's share of the reply budget of a link: as much as it leaves free there. So one principal
+    /// A principal's share of the reply budget of a link: at most the bytes that are still free there. So one principal
     /// gets at most half of it, two get a third each, and there is always room for another one.
     pub(super) fn share(shared: Arc<ReplyBudget>, principal: &str) -> Self {
         let whose = format!("{principal} on a link between two nodes").into();

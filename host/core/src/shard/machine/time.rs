@@ -24,7 +24,7 @@ impl Machine {
         if let Some(at) = self.claim.retry(&mut self.context) {
             self.schedule.wake_by(at);
         }
-        // Those that are due now, once each: what is due again at once is for the next tick.
+        // Handles each due entity once; one that is due again waits for the next tick.
         let mut due = Vec::new();
         while let Some(entity) = self.schedule.take_due(self.context.mono()) {
             if let Some(state) = self.residents.get_mut(&entity) {
@@ -98,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// Makes sure that the entity is examined by the time that it next needs it.
+    /// Schedules the entity's next examination.
     pub(super) fn wake_for(&mut self, entity: &Entity) {
         let due = self.residents.get(entity).and_then(|state| self.due(entity, state));
         if let (Some(at), Some(state)) = (due, self.residents.get_mut(entity)) {
@@ -106,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// When time alone changes something for the entity.
+    /// When the entity next needs attention without an event.
     fn due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         let paused = self.lease.is_paused(&self.context);
         let stage = match state.stage {
@@ -140,7 +140,7 @@ impl Machine {
                     stalled || !asked || state.gate.len() >= self.context.settings.max_gated_turns
                 }
                 Stage::AwaitingCommits => !state.gate.is_empty(),
-                // An answer will come.
+                // An answer is pending.
                 _ => true,
             };
             let due = self.due(entity, state);

@@ -17,7 +17,7 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
         hand.send(1, 0, MessageKind::Command);
         hand.run();
         hand.settle(CommitOutcome::Committed);
-        // The later release's node has the entity for a while.
+        // A node of the later release owns the entity for a while.
         let head = hand.head.as_mut().expect("a head");
         head.extensions = noted();
         let lanes = head.lanes.iter_mut().chain(&mut hand.lanes);
