@@ -1,16 +1,16 @@
 //! Which host a shard goes to: the strategies (section "who decides": K22, K23, S16, E5, A4).
 //!
-//! A strategy is a pure function of a [`AllocationView`]: it keeps nothing from call to call, so a new manager
-//! decides as the old one would have. It only proposes. That a shard never has two owners (S14) is the
-//! manager's and the store's work, and no strategy can break it: the worst that a bad one does is to
-//! leave shards where they are or to move them for nothing.
+//! A strategy is a pure function of an [`AllocationView`]: it keeps no state between calls, so a new manager
+//! decides as the old one would have. It only proposes. The manager and the store ensure that a shard never has
+//! two owners (S14), and no strategy can break that: the worst that a bad one can do is to
+//! leave shards where they are or to move them needlessly.
 //!
-//! What is easily confused: [`ShardPlacement::hand_off_in_progress`] is a hand-off under way. Such a shard counts at the host that
-//! it goes to, already, and no strategy proposes a move of it (A5). So rounds may overlap: a manager that
-//! has begun ten moves asks again, and hears of the next ten.
+//! What is easily confused: [`ShardPlacement::hand_off_in_progress`] is a hand-off in progress. Such a shard already counts at the host that
+//! it goes to, and no strategy proposes a move of it (A5). So rounds may overlap: a manager that
+//! has started ten moves asks again and gets the next ten.
 //!
-//! All strategies here heed versions as S16.2 and S16.5 say: while hosts differ in version (a rolling
-//! update is under way) no shard leaves the host that has it, and those that need an owner go to hosts of
+//! All strategies here respect versions as in S16.2 and S16.5: while hosts differ in version (a rolling
+//! update is in progress) no shard leaves the host that has it, and those that need an owner go to hosts of
 //! the latest version only.
 
 mod average;
@@ -43,25 +43,25 @@ pub struct Host {
 /// Where one shard is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardPlacement {
-    /// Its owner, as an index into [`AllocationView::hosts`]; none if it needs one. An index that is out of range is
-    /// no host, and counts as none.
+    /// Its owner, as an index into [`AllocationView::hosts`]; none if it needs one. An index that is out of range
+    /// counts as none.
     pub owner: Option<usize>,
-    /// A hand-off of it is under way, to `owner` (none: not yet known where). It is not moved (A5).
+    /// A hand-off of it is in progress, to `owner` (none: not yet known where). It is not moved (A5).
     pub hand_off_in_progress: bool,
 }
 
 /// What a strategy decides on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationView {
-    /// The hosts, oldest first: of two that are alike otherwise, the older gives first (S16.3).
+    /// The hosts, oldest first: of two otherwise equal hosts, the older gives first (S16.3).
     pub hosts: Vec<Host>,
     /// Every shard of the pool; shard `n` is at index `n - 1`.
     pub shards: Vec<ShardPlacement>,
-    /// What random choices are made from (S16.2). The same view gives the same moves.
+    /// Seed of random choices (S16.2). The same view gives the same moves.
     pub seed: u64,
 }
 
-/// A shard, and the host that is to own it. Its present owner, if it has one, has to stop it first (S16.8).
+/// A shard, and the host that is to own it. Its current owner, if it has one, has to stop it first (S16.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Which shard.
@@ -73,10 +73,10 @@ pub struct Move {
 /// Decides who owns what (A4, K22, K23). An application may bring its own.
 ///
 /// For every view, an implementation must name only hosts and shards of the view, no shard twice in one
-/// answer and none that is busy, and must answer the same again for the same view. It must not block.
-/// The manager makes no move that breaks this, and none beyond the limit; it notes that it was proposed.
+/// answer and none that is busy, and must return the same result for the same view. It must not block.
+/// The manager makes no move that breaks this, and none beyond the limit; it reports that it was proposed.
 pub trait AllocationStrategy: fmt::Debug + Send + Sync {
-    /// What operators know it by.
+    /// Its name, as operators see it.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
@@ -87,8 +87,8 @@ pub trait AllocationStrategy: fmt::Debug + Send + Sync {
 
     /// Moves of shards that have an owner, at most `limit` of them, none to the owner that it has.
     ///
-    /// Must come to rest: if its moves are carried out and it is asked again, over and over, and nothing
-    /// else changes, it answers with no moves at last.
+    /// Must converge: if its moves are carried out and it is asked again repeatedly, and nothing
+    /// else changes, it eventually returns no moves.
     fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move>;
 }
 
@@ -190,17 +190,17 @@ impl BuiltinStrategy {
     /// The one of that name.
     ///
     /// # Errors
-    /// [`UnknownStrategy`], which tells the names that there are.
+    /// [`UnknownStrategy`], which lists the known names.
     pub fn from_name(name: &str) -> Result<Self, UnknownStrategy> {
         let named = Self::ALL.into_iter().find(|strategy| strategy.name() == name);
         named.ok_or_else(|| UnknownStrategy { name: name.into() })
     }
 }
 
-/// No strategy has that name. Asking again does not help.
+/// No strategy has that name. Not retryable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownStrategy {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
 }
 

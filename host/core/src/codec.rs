@@ -1,6 +1,6 @@
-//! How structs lie in bytes wherever they are stored or sent: postcard, whole, with nothing behind it.
+//! How structs are encoded wherever they are stored or sent: postcard, complete, with no trailing bytes.
 //!
-//! Every record, row, control message and store call goes through [`decode`]: what a release cannot understand is
+//! Every record, row, control message and store call goes through [`decode`]: what a release does not understand is
 //! refused by name, and bytes behind the end are an error, never ignored.
 
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub const FORMAT: u8 = 3;
 /// The lowest format that this release reads.
 pub const OLDEST_FORMAT: u8 = 3;
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// An extension block is refused.
@@ -23,7 +23,7 @@ pub enum CodecError {
     /// More bytes follow.
     #[error("{0} trailing bytes")]
     Trailing(usize),
-    /// They are cut short, or something else.
+    /// They are truncated or otherwise malformed.
     #[error("{0}")]
     Malformed(String),
 }
@@ -36,7 +36,7 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
     append_encoded(Vec::new(), value)
 }
 
-/// The same, behind the bytes that are there.
+/// The same, appended to existing bytes.
 ///
 /// # Errors
 /// As [`encode`].
@@ -58,12 +58,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     }
 }
 
-/// A value from the first bytes; gives the others too.
+/// A value from the first bytes; also returns the rest.
 ///
 /// # Errors
 /// [`CodecError`] says why they are none.
 pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), CodecError> {
-    // Left over where somebody else decoded.
+    // May be left over from a decoding elsewhere.
     extension_error::take_last_error();
     postcard::take_from_bytes(bytes).map_err(|error| match extension_error::take_last_error() {
         Some(refused) => refused.into(),
@@ -71,7 +71,7 @@ pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Co
     })
 }
 
-/// What stands in the format byte of a record or row, if this release reads it.
+/// The format byte of a record or row, if this release reads it.
 ///
 /// # Errors
 /// Both numbers, and what to do.

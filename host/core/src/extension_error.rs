@@ -23,7 +23,7 @@ pub enum ExtensionError {
         /// The field's number.
         number: u32,
     },
-    /// A number stands twice, out of order, or is 0.
+    /// A number is repeated, out of order, or 0.
     #[error("field {number} of {struct_name} is out of order, duplicated, or 0")]
     InvalidFieldOrder {
         /// The struct's name.
@@ -42,7 +42,7 @@ pub enum ExtensionError {
 }
 
 thread_local! {
-    /// Why the decoding under way was refused: postcard's errors carry no text.
+    /// Why the current decoding was refused: postcard's errors carry no text.
     static LAST_ERROR: Cell<Option<ExtensionError>> = const { Cell::new(None) };
 }
 

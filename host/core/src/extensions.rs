@@ -1,11 +1,11 @@
 //! Fields that a struct gained after its shape was frozen: numbered, and carried along where they are unknown.
 //!
-//! Whatever is stored or sent lies in postcard, whose structs cannot grow. So each struct that may grow ends with
+//! Everything stored or sent is encoded as postcard, whose structs cannot grow. So each struct that may grow ends with
 //! an [`Extensions`] block: a list of (number, bytes), one zero byte when it is empty. A new field is a new number
 //! of the struct, listed in `docs/formats.md`, and no number is ever used again. A release that does not know a
 //! number keeps it when it writes the struct back.
 //!
-//! Even numbers may be ignored by who does not know them. Odd numbers are *required*: a struct with an unknown odd
+//! Readers may ignore even numbers that they do not know. Odd numbers are *required*: a struct with an unknown odd
 //! number is refused by name, because its meaning would be misread without that field.
 
 use std::fmt;
@@ -83,7 +83,7 @@ impl<T: Extensible> Extensions<T> {
     /// Takes the field with that number out of the block.
     ///
     /// # Errors
-    /// [`CodecError`] if its bytes are not a `V`; it is taken out all the same.
+    /// [`CodecError`] if its bytes are not a `V`; it is taken out anyway.
     pub fn take<V: DeserializeOwned>(&mut self, number: u32) -> Result<Option<V>, CodecError> {
         let value = self.get(number);
         if self.fields.iter().any(|field| field.number == number) {

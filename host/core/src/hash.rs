@@ -1,4 +1,4 @@
-//! Which shard an entity belongs to: the same on every node, for ever (K8).
+//! Which shard an entity belongs to: the same on every node, forever (K8).
 
 use std::io::Cursor;
 
@@ -10,7 +10,7 @@ use crate::ids::ShardId;
 /// `shards` of zero counts as one.
 #[must_use]
 pub fn shard_of(key: &str, shard_count: u32) -> ShardId {
-    // Reading from memory cannot fail; zero would only be another fixed shard.
+    // Reading from memory cannot fail; zero would merely select another fixed shard.
     let hash = murmur3::murmur3_32(&mut Cursor::new(key.as_bytes()), 0).unwrap_or(0);
     ShardId(hash % shard_count.max(1) + 1)
 }

@@ -40,7 +40,7 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// A node's name, unique in its cluster; it stands in the node's certificate.
+/// A node's name, unique in its cluster; its certificate contains it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub Arc<str>);
 
@@ -76,9 +76,9 @@ impl fmt::Display for Incarnation {
 /// Which shard of which pool of which namespace. Every key of the `EntityStore` starts with it (R23).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardPath {
-    /// The namespace; `default` unless said.
+    /// The namespace; `default` unless specified.
     pub namespace: Arc<str>,
-    /// The pool; `default` unless said.
+    /// The pool; `default` unless specified.
     pub pool: Arc<str>,
     /// The shard in the pool.
     pub shard: ShardId,
@@ -113,7 +113,7 @@ impl fmt::Display for Entity {
 }
 
 /// A session as an entity knows it: a hash of the principal that opened it and of the id that the
-/// principal chose, so that nobody can speak in another's session (R17).
+/// principal chose, so that no principal can use another's session (R17).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ScopedSessionId(pub [u8; 16]);
 

@@ -2,7 +2,7 @@
 //!
 //! This crate is sans-IO. It has no clock, no socket, no task and no randomness of its own: a machine
 //! takes an event and the time (`handle`), and gives actions back (`poll`). A node carries them out;
-//! the simulator does the same in virtual time, with the very same code.
+//! the simulator does the same in virtual time, with exactly the same code.
 
 pub mod assign;
 pub mod codec;

@@ -17,7 +17,7 @@ pub struct Now {
     /// Milliseconds of the node's own clock, which counts suspension (`CLOCK_BOOTTIME`, R8).
     pub mono: u64,
     /// Milliseconds of cluster time: kept in the `ClusterStore`, moved on only by clocks that run, so it
-    /// may stand still while nobody runs but never jumps. Messages are stamped with it (R17).
+    /// may stop while no node runs but never jumps. Messages are stamped with it (R17).
     pub cluster_time: u64,
 }
 
@@ -57,11 +57,11 @@ pub struct Message {
     pub digest: MessageDigest,
     /// When its sender made it, in milliseconds of cluster time; the same in every copy (R17).
     pub created_ms: u64,
-    /// When it came, on this node's clock ([`Now::mono`]).
+    /// When it arrived, on this node's clock ([`Now::mono`]).
     pub arrived_at: u64,
     /// When its sender stops waiting, on this node's clock; a turn does not start later (R22).
     pub deadline: Option<u64>,
-    /// What the core hands on without looking.
+    /// What the core passes on unread.
     pub context: Arc<MessageMetadata>,
 }
 
@@ -96,7 +96,7 @@ pub enum Outcome {
         code: ErrorCode,
         /// What happened and what to do.
         message: String,
-        /// Milliseconds after which the same message may fare better; none if it will not by itself.
+        /// Milliseconds after which a retry may succeed; none if it will not without other changes.
         retry_after: Option<u32>,
         /// With `not-owner` and `rebalancing`, what the sender's gateway may learn for its routes.
         owner_hint: Option<Box<OwnerHint>>,
@@ -111,7 +111,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// A refusal that will not pass by itself.
+    /// A permanent refusal.
     pub fn not_run(code: Code, message: impl Into<String>) -> Self {
         debug_assert!(code.refuses(false), "{code}");
         Self::NotRun {
@@ -123,7 +123,7 @@ impl Outcome {
         }
     }
 
-    /// A refusal that may pass after `millis`.
+    /// A temporary refusal; a retry may succeed after `millis`.
     pub fn not_run_retryable(code: Code, message: impl Into<String>, millis: u32) -> Self {
         debug_assert!(code.refuses(true), "{code}");
         Self::NotRun {
@@ -154,13 +154,13 @@ impl Outcome {
     }
 }
 
-/// What whoever refused a message knows of its shard's owner. Routes move only to higher epochs (R13), so a hint may
-/// be old and do no harm.
+/// What the refusing node knows of the shard's owner. Routes move only to higher epochs (R13), so a hint may
+/// be outdated without doing harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerHint {
     /// With an owner, the epoch under which it has the shard; without one, the epoch that ends or has ended.
     pub epoch: Epoch,
-    /// The owner, where it is known: whose claim stands.
+    /// The owner, where it is known: the holder of the current claim.
     pub owner: Option<Member>,
 }
 

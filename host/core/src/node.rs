@@ -3,7 +3,7 @@
 //!
 //! It knows the cluster's rows only from a list, a watch and the answers to its own writes, and
 //! writes only by compare-and-set. It sends to other nodes without counting on delivery: every message
-//! is safe if it arrives twice, late, or where nobody expected it (R11). What owns a shard is decided by rows
+//! is safe if it arrives twice, late, or unexpectedly (R11). What owns a shard is decided by rows
 //! alone; messages between nodes only save time.
 
 mod action;

@@ -54,11 +54,11 @@ pub struct Head {
     pub revision: u64,
     /// The turn that wrote it.
     pub turn: TurnId,
-    /// The place of that turn in its shard's commits; given by the store, rising, with gaps.
+    /// The position of that turn in its shard's commits; assigned by the store, increasing, with gaps.
     pub commit_sequence: u64,
-    /// Lanes that are small enough to live here.
+    /// Lanes that are small enough to be stored in the head.
     pub lanes: Vec<Lane>,
-    /// How many more lanes lie beside the head, a record each.
+    /// How many further lanes are stored beside the head, one record each.
     pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).
     pub remembered: bool,
@@ -82,7 +82,7 @@ impl Extensible for Head {
 /// What an entity remembers of one session (R17).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
-    /// Whose lane.
+    /// The lane's session.
     pub session: ScopedSessionId,
     /// The last sequence that ran; never run a lower one again.
     pub last_sequence: u64,
@@ -107,7 +107,7 @@ impl Extensible for Lane {
 pub struct RecordedReply {
     /// The command's sequence in its session.
     pub sequence: u64,
-    /// What it asked for.
+    /// The digest of what it asked for.
     pub digest: MessageDigest,
     /// The entity's version after it.
     pub version: u64,
@@ -130,7 +130,7 @@ pub enum GuestReply {
     Error {
         /// The guest's own code for it.
         code: String,
-        /// For people.
+        /// A message for people.
         message: String,
     },
     /// The turn was recorded, and what it answered is no longer kept. Only in lanes and in answers to copies.
@@ -173,12 +173,12 @@ pub enum RecordKey {
     Lane(ScopedSessionId),
 }
 
-/// One turn's effects, to be written whole or not at all.
+/// One turn's effects, to be written atomically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
-    /// The claim that must stand, exactly this one.
+    /// The claim that must be current, exactly this one.
     pub claim: Arc<Claim>,
-    /// Whose turn.
+    /// The entity that the turn ran on.
     pub entity: Entity,
     /// The version that the stored head must have; 0 where there must be none.
     pub expected_version: u64,
@@ -194,7 +194,7 @@ impl Extensible for Commit {
     const NAME: &'static str = "Commit";
 }
 
-/// What became of one commit (R3).
+/// The outcome of one commit (R3).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommitOutcome {
     /// Durable.
@@ -203,7 +203,7 @@ pub enum CommitOutcome {
     AlreadyCommitted,
     /// It had no effect and never will.
     Refused(CommitRefusal),
-    /// Nobody knows until the shard was claimed anew.
+    /// Unknown until the shard is claimed again.
     Unknown(String),
 }
 
@@ -226,7 +226,7 @@ pub enum CommitRefusal {
     TooLarge(String),
 }
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClaimOutcome {
     /// It is current, durably; every earlier commit of the shard has taken effect or never will.
@@ -241,11 +241,11 @@ pub enum ClaimOutcome {
         /// The cluster that it belongs to.
         store_cluster: ClusterId,
     },
-    /// The store could not tell; claim again.
+    /// The outcome is unknown; claim again.
     Failed(String),
 }
 
-/// What a load hands out: durable, whole, after all commits of the entity queued before it (R2).
+/// What a load returns: durable, complete, after all commits of the entity queued before it (R2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadedEntity {
     /// The head, if the entity ever had a turn.

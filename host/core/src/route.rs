@@ -1,23 +1,23 @@
-//! A gateway's router: who owns a shard, as far as this node knows, and every message between its coming
+//! A gateway's router: who owns a shard, to this node's knowledge, and every message between its arrival
 //! and its answer.
 //!
-//! The table is a cache. It is made of rows, corrected by the answers of nodes that were wrongly asked, and
+//! The table is a cache. It is made of rows, corrected by the answers of nodes that were asked wrongly, and
 //! moves only to higher epochs (R13); a table from disk may fill it at start (S8), since the owner checks
 //! again before it runs anything (S11.6). Without a manager it stays in use as it is (S8, K17).
 //!
 //! A message is in one of three states. *Held*: it waits here, since its shard moves, has no live owner, was
 //! just bounced, or the link's window is full. *In flight*: it was given out under a tag, to this node's own
 //! machine or to another member; the router keeps a copy. *Gone*: given back to be answered, or refused. Nothing
-//! leaves the router in another way (promise 8), and what was buffered is never dropped (A11).
+//! leaves the router in any other way (promise 8), and a buffered message is never dropped (A11).
 //!
 //! Confusing at first: a message is sent again while its first copy may still run. The target's lane makes
-//! that harmless (R17), but whoever sends it is then *in doubt*: a later answer that it did not run speaks
-//! of the later copy only, and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain,
-//! and leaves no doubt. Each attempt has a tag of its own, so the answers of abandoned ones are known as such.
+//! that harmless (R17), but the message is then *in doubt*: a later answer that it did not run is about
+//! the later copy only, and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain,
+//! and leaves no doubt. Each attempt has a tag of its own, so the answers of abandoned ones are recognized.
 //!
-//! Messages of one shard leave in the order in which they came, those that are sent again among them; while
-//! one waits, all that come later wait behind it (K18). What is in flight is not timed: it ends by its answer or
-//! by [`Router::on_link_lost`], and its node must see to it that a link which is silent breaks.
+//! Messages of one shard leave in their order of arrival, including those that are sent again; while
+//! one waits, all later ones wait behind it (K18). Messages in flight have no timeout: each ends by its answer or
+//! by [`Router::on_link_lost`], and the node must ensure that a silent link breaks.
 
 mod action;
 mod flow;
@@ -39,7 +39,7 @@ pub use action::{Action, AttemptResult, Refusal, RouterStats};
 pub use settings::{Mutation, Settings};
 use table::{Buffering, InFlightMessage, LinkWindow, RoutedMessage, ShardRoute, index_of};
 
-/// Routes, and the messages that are on their way. `T` is cheap to clone: a copy is kept while it is in flight.
+/// Routes and pending messages. `T` is cheap to clone: a copy is kept while it is in flight.
 #[derive(Debug)]
 pub struct Router<T> {
     settings: Settings,
@@ -48,7 +48,7 @@ pub struct Router<T> {
     local_node: Option<NodeId>,
     routes: Vec<ShardRoute<T>>,
     windows: BTreeMap<Member, LinkWindow>,
-    /// By tag; never gone through, since its order is random.
+    /// By tag; never iterated, since its order is random.
     in_flight: HashMap<u64, InFlightMessage<T>>,
     /// (when, which shard, which place) of all that is held.
     expiries: BTreeSet<(u64, usize, u64)>,
@@ -63,7 +63,7 @@ pub struct Router<T> {
 }
 
 impl<T: Clone> Router<T> {
-    /// A router of a pool with so many shards, which knows no owner.
+    /// A router of a pool with this many shards, which knows no owner.
     #[must_use]
     pub fn new(settings: Settings, shards: u32) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// Takes a message for `shard`, of so many bytes (S5, S11.3, K13). `deadline` is a time of the same clock as `now`.
+    /// Takes a message for `shard`, of `bytes` bytes (S5, S11.3, K13). `deadline` is a time of the same clock as `now`.
     pub fn route(
         &mut self,
         now: u64,
@@ -188,7 +188,7 @@ impl<T: Clone> Router<T> {
         slot.buffering = Some(Buffering { epoch, until });
         self.withdraw(index);
         if let Some((_, bytes)) = self.routes[index].first() {
-            // Shut as it is now, this only sets its timer.
+            // The shard is blocked, so this only sets its timer.
             self.destination_or_wait(now, index, bytes);
         }
     }
@@ -251,7 +251,7 @@ impl<T: Clone> Router<T> {
         done
     }
 
-    /// What it keeps now.
+    /// What it currently holds.
     #[must_use]
     pub fn stats(&self) -> RouterStats {
         RouterStats {
@@ -261,7 +261,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// The route of a shard: its epoch, and its owner, if that is known and alive.
+    /// The route of a shard: its epoch, and its owner if known and alive.
     #[must_use]
     pub fn route_for(&self, shard: ShardId) -> Option<(Epoch, Option<&Member>)> {
         let index = index_of(shard, self.routes.len())?;

@@ -14,7 +14,7 @@ use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 /// Shards in a row of assignments.
 pub const SHARDS_PER_CHUNK: u32 = 64;
 
-/// One incarnation of a node: what owns shards, never an address (R5, R7).
+/// One incarnation of a node: the owner of shards, never an address (R5, R7).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The node.
@@ -46,7 +46,7 @@ impl Roles {
     /// Every role.
     pub const ALL: Self = Self { store: true, manager: true, host: true, gateway: true };
 
-    /// Their names between nodes and for people, in a fixed order.
+    /// Their names on the wire and for people, in a fixed order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let Self { store, manager, host, gateway } = self;
         let all = [(store, "store"), (manager, "manager"), (host, "host"), (gateway, "gateway")];
@@ -74,7 +74,7 @@ pub enum NodeStatus {
     Live,
     /// It was marked dead, and can never renew again (R7).
     Dead,
-    /// It left by itself: it serves nothing any more.
+    /// It left voluntarily and serves nothing any longer.
     Left,
 }
 
@@ -126,7 +126,7 @@ impl NodeRow {
         self.extensions.get(Self::LEAVING).ok().flatten().unwrap_or(false)
     }
 
-    /// Notes that this incarnation is leaving.
+    /// Marks this incarnation as leaving.
     ///
     /// # Errors
     /// The block has no room for it.
@@ -150,7 +150,7 @@ impl NodeRow {
     /// The same row with that time. A row that has no room for it stays as it is.
     #[must_use]
     pub fn with_registered_unix_ms(mut self, unix_ms: u64) -> Self {
-        // It is only shown.
+        // It is only displayed.
         let _ = self.extensions.set(Self::REGISTERED, &unix_ms);
         self
     }
@@ -185,7 +185,7 @@ impl ManagerRow {
     /// The same row with that number. A row that has no room for it stays as it is.
     #[must_use]
     pub fn with_consecutive_step_downs(mut self, terms: u32) -> Self {
-        // Without it the leadership goes round sooner.
+        // Without it the leadership rotates sooner.
         let _ = match terms {
             0 => self.extensions.take::<u32>(Self::CONSECUTIVE_STEP_DOWNS).map(drop),
             _ => self.extensions.set(Self::CONSECUTIVE_STEP_DOWNS, &terms),
@@ -231,7 +231,7 @@ impl Extensible for Assignment {
 pub struct HandOffIntent {
     /// Names it: (term, count) of the manager that began it, so no two are alike (R11).
     pub id: HandOffId,
-    /// Where the shard goes, if that node still may have it by then.
+    /// Where the shard goes, if that node may still own it by then.
     pub target: Option<NodeId>,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! One machine exists for each shard that this node was assigned, for one epoch. It decides what runs
 //! and what may be answered; its node does what the [`Action`]s say and reports as [`Event`]s. It keeps
-//! no promise by timing: the store's claim and version checks stand behind every commit (R1).
+//! no promise by timing: the store checks claim and version of every commit (R1).
 //!
 //! Confusing at first: an entity's head and lanes in memory run *ahead* of the store. A turn's result
 //! changes them at once, so that the next turn can start; its reply waits at the gate for the commit. If
-//! a commit is refused or unknown, all that ran ahead is thrown away and loaded anew.
+//! a commit is refused or unknown, everything that ran ahead is discarded and loaded again.
 
 mod action;
 mod entity;

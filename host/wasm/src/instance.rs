@@ -19,7 +19,7 @@ use crate::{
     TurnResult,
 };
 
-/// The most bytes of an application error's code.
+/// Maximum bytes of an application error's code.
 const CODE_LIMIT: usize = 128;
 
 /// A sandbox with a store and a memory of its own, for one entity. After a [`TurnResult::Failed`], or if the future

@@ -1,6 +1,6 @@
 //! The default strategy: S16, every host with the average number of shards, by the fewest moves.
 //!
-//! S16 leaves two things open, and read in the nearest way it breaks what we promise; decision 0010 says
+//! S16 leaves two points open, and its most literal reading breaks our guarantees; decision 0010 says
 //! why they are read as they are here:
 //! - The average is a fraction, a number of shards is not. A host's excess (S16.2) is rounded *up*: it may
 //!   give what it has above the average rounded down. Rounded the other way, 4, 4, 4 and 1 would stay.
@@ -10,8 +10,8 @@
 //!   again: a tenth host that joins nine of 11 shards each would cause 13 moves, where 9 do.
 //!
 //! So each move goes from the host that has most to the one that has fewest, while they differ by two at
-//! least. Then no plan has fewer moves; a host that gave never gets, in this round or a later one, so no
-//! shard moves twice; and a plan cut off at any limit and gone on with is as good as one in one go.
+//! least. Then no plan has fewer moves; a host that gave a shard never gets one, in this round or a later one, so no
+//! shard moves twice; and a plan that is cut off at a limit and continued is as good as an uninterrupted one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,10 +19,10 @@ use std::collections::BinaryHeap;
 use super::random::SplitMix64;
 use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
-/// S16, the default: all hosts within one shard of each other, by as few moves as can be.
+/// S16, the default: all hosts within one shard of each other, by as few moves as possible.
 ///
 /// A host that joins causes at most `ceil(shards / hosts)` moves, itself counted among the hosts; one that
-/// leaves causes none but those of its own shards.
+/// leaves causes only the moves of its own shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Average;
 
@@ -64,7 +64,7 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
     if view.hosts.is_empty() || !view.one_version() {
         return moves; // S16.2
     }
-    // Unassigned shards come first (S16.3): what they will add is there already when the others are judged.
+    // Unassigned shards come first (S16.3): they already count when the others are judged.
     let (_, counts) = allocate_to_emptiest(view);
     // S16.1, of all shards: one whose hand-off has no target yet will count somewhere soon.
     let average = view.shards.len() / view.hosts.len();
@@ -73,7 +73,7 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         excess[owner].push(shard);
     }
 
-    // Who is above the average only gives, who is not only gets. While two hosts differ by more than one,
+    // Hosts above the average only give, the others only get. While two hosts differ by more than one,
     // the one with most is above and the one with fewest is not, so nothing is missed by that.
     let mut most = BinaryHeap::new();
     let mut fewest = BinaryHeap::new();
@@ -95,7 +95,7 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         if count.saturating_sub(*least) <= gap {
             break;
         }
-        // None left: what it has is busy, and the host stays as it is for now (A5).
+        // None left: all its shards are busy, and the host stays as it is for now (A5).
         let Some(shard) = random.take(&mut excess[from]) else { continue };
         // S16.8: from now on it counts at its new owner.
         moves.push(Move { shard, to: *to });

@@ -1,4 +1,4 @@
-//! What a strategy proposes, checked: an application may bring its own, and the manager acts on nothing else.
+//! Checks what a strategy proposes: an application may bring its own, and the manager acts only on checked moves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum InvalidMove {
     UnknownHost,
     /// The shard is named a second time.
     DuplicateShard,
-    /// A hand-off of the shard is under way.
+    /// A hand-off of the shard is in progress.
     HandOffInProgress,
     /// A placement of a shard that has an owner, or a move of one that has none.
     NotRequested,

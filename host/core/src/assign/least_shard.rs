@@ -8,7 +8,7 @@ use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 /// A shard without an owner goes to the host with fewest; shards move from the host with most, only while
 /// it has more than a threshold more than the one with fewest, and only few at once (K22, K23, K40).
 ///
-/// Hosts may stay as far apart as the threshold. It suits where a move is dear: many entities a shard,
+/// Hosts may differ by as much as the threshold. Use it where moves are expensive: many entities per shard,
 /// long recoveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastShard {
@@ -18,9 +18,9 @@ pub struct LeastShard {
 
 impl LeastShard {
     /// By how many shards two hosts may differ before any is moved (`rebalance-threshold`), and how many
-    /// may be under way at once (`max-simultaneous-rebalance`), whatever their cause. Defaults 10 and 3.
+    /// may be in progress at once (`max-simultaneous-rebalance`), whatever their cause. Defaults 10 and 3.
     ///
-    /// A threshold of none would move a shard to and fro for ever, and a limit of none would move none.
+    /// A threshold of 0 would move a shard back and forth forever, and a limit of 0 would move none.
     #[must_use]
     pub const fn new(threshold: NonZeroU32, limit: NonZeroUsize) -> Self {
         Self { threshold, limit }
@@ -41,7 +41,7 @@ impl LeastShard {
 
 impl Default for LeastShard {
     fn default() -> Self {
-        // One, and what is added to it.
+        // One plus an offset.
         Self::new(NonZeroU32::MIN.saturating_add(9), NonZeroUsize::MIN.saturating_add(2))
     }
 }

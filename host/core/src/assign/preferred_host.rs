@@ -1,6 +1,6 @@
 //! Strategies where the names of the hosts alone say where a shard belongs: its home.
 //!
-//! Two managers that never heard of each other decide alike, and no count is needed. The price is moves
+//! Two managers that never exchanged a message decide alike, and no count is needed. The price is moves
 //! ([`Ranges`]) or balance ([`Rendezvous`]).
 
 use super::random::mix;
@@ -30,8 +30,8 @@ impl AllocationStrategy for Ranges {
 
 /// The home of a shard is the host whose hash together with the shard's number is the highest.
 ///
-/// One node more moves only the shards that become its own, one of `hosts` in the mean; one less moves only
-/// those that it had. But counts scatter as by dice: with 1,024 shards on 16 hosts, 64 each in the mean,
+/// One node more moves only the shards that become its own, one in `hosts` on average; one less moves only
+/// those that it had. But counts vary randomly: with 1,024 shards on 16 hosts, 64 each on average,
 /// expect some with 50 and some with 80. A plan takes time in proportion to shards times hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rendezvous;
@@ -84,7 +84,7 @@ fn ranges(view: &AllocationView) -> impl Fn(ShardId) -> Option<usize> {
 }
 
 fn rendezvous(view: &AllocationView) -> impl Fn(ShardId) -> Option<usize> {
-    // A name is hashed once a plan, not once a shard: 1,000 hosts times 4,096 shards are many.
+    // A name is hashed once per plan, not once per shard: 1,000 hosts times 4,096 shards are many.
     let hosts: Vec<(u64, usize)> = view
         .latest()
         .map(|host| {

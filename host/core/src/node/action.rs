@@ -19,7 +19,7 @@ pub enum Action {
     ReadRow(RowKey),
     /// Write one row by compare-and-set: [`Event::RowWritten`](super::Event::RowWritten).
     WriteRow {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         request_id: u64,
         /// The row.
         key: RowKey,
@@ -50,7 +50,7 @@ pub enum Action {
     Resume,
     /// Read the current claims of these shards: [`Event::ClaimsRead`](super::Event::ClaimsRead).
     ReadClaims {
-        /// Comes back with the answer.
+        /// Returned with the answer.
         request_id: u64,
         /// The shards.
         shards: Vec<ShardId>,
@@ -86,7 +86,7 @@ pub enum Action {
         shard: ShardId,
         /// The epoch of its assignment.
         epoch: Epoch,
-        /// The owner, if it is alive as far as rows say. Without one, messages are buffered.
+        /// The owner, if it is alive according to the rows. Without one, messages are buffered.
         owner: Option<Member>,
         /// Whether a hand-off is in progress: messages are buffered.
         hand_off_in_progress: bool,
@@ -98,18 +98,18 @@ pub enum Action {
         /// The epoch that ends.
         epoch: Epoch,
     },
-    /// A node's row changed: its addresses and whether it lives, for links.
+    /// A node's row changed: its addresses and whether it is alive, for links.
     UpdatePeer {
         /// The incarnation.
         member: Member,
-        /// Whether it is alive as far as its row says. If not, messages that were sent to it get no answer.
+        /// Whether it is alive according to its row. If not, messages that were sent to it get no answer.
         alive: bool,
         /// Its addresses.
         addresses: Vec<String>,
     },
-    /// Something that operators may want to see (`ostraca events`).
+    /// An event that operators may want to see (`ostraca events`).
     Notify(Notice),
-    /// This incarnation has ended although its process runs: all its shards were dropped. The node registers again.
+    /// This incarnation has ended although its process still runs: all its shards were dropped. The node registers again.
     Fenced,
     /// The node has left: no action follows.
     Left,
@@ -124,12 +124,12 @@ pub enum Notice {
     NodeGone {
         /// Its incarnation.
         member: Member,
-        /// Whether it left by itself.
+        /// Whether it left voluntarily.
         left_gracefully: bool,
     },
-    /// A node began or stopped to drain.
+    /// A node started or stopped draining.
     DrainChanged(Member, bool),
-    /// Another node manages.
+    /// Another node became the manager.
     ManagerChanged {
         /// The new manager.
         holder: Member,
@@ -159,7 +159,7 @@ pub enum Notice {
         /// The owner, which did not stop it.
         owner: Member,
     },
-    /// This node manages and gets no report of another host: it gives the leadership to the next candidate.
+    /// This node manages and receives no report from another host: it hands the leadership to the next candidate.
     ManagerSteppedDown {
         /// The next candidate.
         to: NodeId,

@@ -10,7 +10,7 @@ use crate::rows::{HandOffId, Row, RowKey};
 /// A message from node to node. Variants are only added at the end: their numbers are on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ControlMessage {
-    /// Manager to all: a row that it wrote, so that nobody waits for the watch (S4).
+    /// Manager to all: a row that it wrote, so that no node has to wait for the watch (S4).
     RowUpdate {
         /// The row's key.
         key: RowKey,
@@ -39,14 +39,14 @@ pub enum ControlMessage {
     },
     /// Manager to the owner: give the shard up (A9).
     HandOff(HandOff),
-    /// Owner to manager: no instance of the shard lives, no commit of it is under way, and under this
+    /// Owner to manager: no instance of the shard is alive, no commit of it is pending, and under this
     /// epoch none ever will be (A16). Final.
     ShardStopped(HandOff),
     /// Node to manager, with each renewal and when something changed: everything that it holds (R11).
     Report(Box<NodeReport>),
     /// Any node to the manager: balance now, whatever the interval.
     Rebalance,
-    /// Any node to the manager: a node does not answer the sender (S12). It hastens nothing that a lease forbids.
+    /// Any node to the manager: a node does not answer the sender (S12). It does not shorten any lease.
     NodeUnreachable {
         /// The node that does not answer.
         node: NodeId,
@@ -83,7 +83,7 @@ pub struct NodeReport {
     pub applied_chunks: Vec<(u32, u64)>,
     /// Its shards.
     pub shards: Vec<ReportedShard>,
-    /// Whether the `EntityStore` answers it (R9): while it does not, it would give up whatever it got. Its row says the
+    /// Whether the `EntityStore` answers it (R9): while it does not, the node would release any shard it got. Its row says the
     /// same, but only with its next renewal.
     pub store_available: bool,
     /// Shards whose claim was refused, in which epoch, and the epoch of the store's current claim (R5).
@@ -100,7 +100,7 @@ impl Extensible for NodeReport {
 impl NodeReport {
     const UNRUNNABLE: u32 = 4;
     const NUMBER: u32 = 6;
-    /// The most types that it names: one is as bad as many.
+    /// Maximum number of types that it names: one is as bad as many.
     pub const MAX_UNRUNNABLE_TYPES: usize = 16;
 
     /// Deployed types that the node cannot run (R24).
@@ -123,7 +123,7 @@ impl NodeReport {
     }
 
     /// Takes the report's number out. Each report of a process has a higher number than those before it, so one that
-    /// comes late is recognized. A release that does not number its reports gives `None`.
+    /// arrives late is recognized. A release that does not number its reports gives `None`.
     pub fn take_number(&mut self) -> Option<u64> {
         self.extensions.take(Self::NUMBER).ok().flatten()
     }

@@ -8,10 +8,10 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::records::Claim;
 use crate::rows::{Member, Row, RowKey};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
-    /// Time passed: [`Machine::next_wake`](super::Machine::next_wake) said so.
+    /// The time of [`Machine::next_wake`](super::Machine::next_wake) has come.
     Tick,
     /// The answer to [`Action::ListRows`](super::Action::ListRows): every row of nodes, manager and shards, as of
     /// one revision, from which a watch was begun. None: the store did not answer; the machine asks again later.
@@ -32,14 +32,14 @@ pub enum Event {
         /// The new revision, or why there is none.
         result: Result<u64, WriteError>,
     },
-    /// A message of another node, which was authenticated by its certificate and hello.
+    /// A message from another node, authenticated by its certificate and hello.
     Received {
         /// The sender.
         from: Member,
         /// The message.
         message: ControlMessage,
     },
-    /// A shard's machine serves: its claim was granted.
+    /// A shard's machine is serving: its claim was granted.
     ShardServing {
         /// The shard.
         shard: ShardId,
@@ -74,22 +74,22 @@ pub enum Event {
         /// The current claims.
         claims: Option<Vec<Option<Claim>>>,
     },
-    /// Rows from a cache on disk, before any list: for sending only, nothing is owned by them (R13, S8).
+    /// Rows from a cache on disk, before any list: for sending only, they confer no ownership (R13, S8).
     CachedRows(Vec<(RowKey, Row, u64)>),
     /// These deployed types cannot be run on this node, and no others (R24).
     UnrunnableTypes(Vec<String>),
-    /// The cluster's settings, as their row says now. An older revision than the known one changes nothing.
+    /// The cluster's settings, as in their row now. An older revision than the known one changes nothing.
     LeaseSettingsChanged(LeaseSettings),
-    /// An operator wants a node's shards elsewhere, or takes that back (R12).
+    /// An operator wants a node's shards elsewhere, or revokes that (R12).
     Drain {
         /// The node to drain.
         node: NodeId,
         /// Whether it is to drain.
         draining: bool,
     },
-    /// An operator asks for a rebalance now. Another node than the manager forwards it.
+    /// An operator asks for a rebalance now. A node that is not the manager forwards it.
     Rebalance,
-    /// A peer did not answer this node's messages for long (S12).
+    /// A peer has not answered this node's messages for a long time (S12).
     NodeUnreachable {
         /// The peer.
         node: NodeId,
@@ -105,6 +105,6 @@ pub enum Event {
 pub enum WriteError {
     /// The row had another revision: this is its value (`None`: it does not exist).
     Conflict(Option<(Row, u64)>),
-    /// Nobody knows whether it was written.
+    /// It is unknown whether it was written.
     Unknown,
 }

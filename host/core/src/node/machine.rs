@@ -1,11 +1,11 @@
-//! The machine itself: its parts, and how an event reaches the part that it concerns.
+//! The machine itself: its parts, and how events are dispatched to them.
 //!
-//! Each part owns its fields: [`Membership`] the lease, [`Holdings`] the shards that this node really has,
-//! [`ObservedCluster`] the rows as they were seen, [`Manager`] the rows that this node has sealed. A part gets a
+//! Each part owns its fields: [`Membership`] the lease, [`Holdings`] the shards that this node actually holds,
+//! [`ObservedCluster`] the observed rows, [`Manager`] the rows that this node has sealed. A part gets a
 //! [`Context`] and references to the parts that it reads; what concerns several parts is done here and in `dispatch`.
 //!
-//! Confusing at first: each part works level-triggered. After every event it compares what is with what should be, and
-//! does what is missing, so that a lost message or a crash of somebody else needs no repair of its own.
+//! Confusing at first: each part is level-triggered. After every event it compares the actual with the desired state and
+//! closes the gap, so that a lost message or the crash of another node needs no repair code of its own.
 
 mod context;
 mod dispatch;
@@ -37,16 +37,16 @@ use observed::ObservedCluster;
 #[cfg(any(test, feature = "testing"))]
 pub use testing::Canonicalizer;
 
-/// Who the node is.
+/// The node's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeIdentity {
     /// Its name.
     pub node: NodeId,
-    /// What it does.
+    /// Its roles.
     pub roles: Roles,
     /// Its program's version ([`NodeRow::version`]).
     pub version: u64,
-    /// Where it is reached.
+    /// Its addresses.
     pub addresses: Vec<String>,
     /// Shards of the pool.
     pub shard_count: u32,
@@ -62,13 +62,13 @@ pub struct Machine {
     holdings: Holdings,
     observed: ObservedCluster,
     manager: Manager,
-    /// When anything was last handled: an observer that slept does not judge (R8).
+    /// When an event was last handled: an observer that slept does not judge (R8).
     last_event_at: Option<u64>,
     next_wake: Option<u64>,
 }
 
 impl Machine {
-    /// A node's machine; it begins by listing the rows.
+    /// A node's machine; it starts by listing the rows.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -94,7 +94,7 @@ impl Machine {
         self.context.now = now;
         self.check_clock_gap();
         self.membership.check_lapse(&mut self.context);
-        // A thousand of these come at once, and change nothing that the manager decides from: its next event does.
+        // A thousand of these arrive at once and affect no decision of the manager: its next event does.
         let is_minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
         self.dispatch(event);
         self.deliver_local_messages();
@@ -112,13 +112,13 @@ impl Machine {
         self.next_wake
     }
 
-    /// Whose machine it is.
+    /// The node that it belongs to.
     #[must_use]
     pub fn node(&self) -> &NodeId {
         &self.context.identity.node
     }
 
-    /// Sets the time of the driver's wall clock, in milliseconds since 1970. Without it rows do not show it.
+    /// Sets the time of the driver's wall clock, in milliseconds since 1970. Without it rows do not contain it.
     pub fn set_unix_ms(&mut self, unix_ms: u64) {
         self.context.unix_ms = Some(unix_ms);
     }
@@ -196,7 +196,7 @@ impl Machine {
         self.last_event_at = Some(now);
     }
 
-    /// Everything that may be due.
+    /// Does all that may be due.
     fn drive(&mut self, is_minor: bool) {
         self.observed.drive_list(&mut self.context);
         self.drive_membership();

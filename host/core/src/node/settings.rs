@@ -40,7 +40,7 @@ pub struct Settings {
     /// Whether the store's directory lock proves that no former incarnation of this node runs (R7): only where the
     /// cluster's store is embedded in this very process.
     pub embedded_store: bool,
-    /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
+    /// Rules that tests disable to check that the oracle fails. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
 
@@ -132,9 +132,9 @@ pub enum Mutation {
     ReuseEpoch,
     /// A node does not stop its shards on its own clock when its lease lapses (R9, E14).
     SkipSuspend,
-    /// A node whose messages do not reach the manager goes on for ever (R11).
+    /// A node whose messages do not reach the manager continues forever (R11).
     IgnoreManagerSilence,
-    /// A manager that gets no report of another host stays for ever (decision 0051).
+    /// A manager that gets no report from another host stays forever (decision 0051).
     NeverStepDown,
     /// A longer lease is relied on before the row shows it, and a shorter one is shown before it is relied on (R8).
     ApplyLeaseImmediately,

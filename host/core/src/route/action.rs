@@ -5,7 +5,7 @@ use ostraca_codes::Code;
 use crate::ids::{Epoch, ShardId};
 use crate::rows::Member;
 
-/// What is to be done with a message.
+/// What the node must do with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<T> {
     /// Hand it to this node's own machine of the shard (S11.3).
@@ -14,7 +14,7 @@ pub enum Action<T> {
         shard: ShardId,
         /// The epoch of the route.
         epoch: Epoch,
-        /// Names this attempt for [`Router::on_attempt_result`](super::Router::on_attempt_result).
+        /// Identifies this attempt for [`Router::on_attempt_result`](super::Router::on_attempt_result).
         attempt_id: u64,
         /// The message.
         item: T,
@@ -25,12 +25,12 @@ pub enum Action<T> {
         to: Member,
         /// The epoch of the route.
         epoch: Epoch,
-        /// Names this attempt for [`Router::on_attempt_result`](super::Router::on_attempt_result).
+        /// Identifies this attempt for [`Router::on_attempt_result`](super::Router::on_attempt_result).
         attempt_id: u64,
         /// The message.
         item: T,
     },
-    /// It waits in the router, which gives it out later.
+    /// It waits in the router, which returns it later.
     Buffered,
     /// Refuse it; the router has forgotten it.
     Refuse {
@@ -48,7 +48,7 @@ pub struct Refusal {
     pub code: Code,
     /// What happened; names the setting where a bound was met.
     pub message: String,
-    /// Milliseconds after which the same message may fare better; none if it will not by itself.
+    /// Milliseconds after which a retry may succeed; none if it will not without other changes.
     pub retry_after: Option<u32>,
     /// Whether an earlier copy of it may have run: it ends as `unknown`, not as `not-run` (R16).
     pub in_doubt: bool,
@@ -57,7 +57,7 @@ pub struct Refusal {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// The owner answered it, in whatever way: the reply goes to the sender.
+    /// The owner answered it, with any outcome: the reply goes to the sender.
     Answered,
     /// It did not run there: the shard is another's (S11.6).
     NotOwner {
@@ -72,7 +72,7 @@ pub enum AttemptResult {
     NotSent,
 }
 
-/// What a router keeps at this moment.
+/// What a router currently holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterStats {
     /// Messages that wait.

@@ -10,7 +10,7 @@ use super::{Action, Mutation, Router};
 use crate::ids::Epoch;
 use crate::rows::Member;
 
-/// The first pause after nobody took a message, as a part of the longest.
+/// The first pause after no node took a message, as a fraction of the longest.
 const FIRST_PAUSE: u64 = 16;
 
 impl<T: Clone> Router<T> {
@@ -35,7 +35,7 @@ impl<T: Clone> Router<T> {
             self.timers.insert((until, index));
             return None;
         }
-        // The machines of this node have bounds of their own: mailboxes.
+        // This node's machines have their own bounds: mailboxes.
         if self.local.as_ref() != Some(&to)
             && let Some(link) = self.windows.get_mut(&to)
             && (!link.waiting_shards.is_empty() || !link.takes(&self.settings, bytes))
@@ -47,7 +47,7 @@ impl<T: Clone> Router<T> {
         Some(to)
     }
 
-    /// Takes a shard from where it waits.
+    /// Removes a shard from where it waits.
     pub(super) fn withdraw(&mut self, index: usize) {
         if let Some(at) = self.routes[index].timer.take() {
             self.timers.remove(&(at, index));
@@ -59,7 +59,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Lets go what may leave, in order, and has the rest wait in the right place.
+    /// Sends what may leave, in order, and queues the rest in the right place.
     pub(super) fn flush_shard(&mut self, now: u64, index: usize, out: &mut Vec<Action<T>>) {
         self.withdraw(index);
         while let Some((place, bytes)) = self.routes[index].first() {
@@ -75,7 +75,7 @@ impl<T: Clone> Router<T> {
                 && let Some(&index) = link.waiting_shards.front()
             {
                 let first = self.routes[index].first();
-                // The first one is waited for even if a smaller one would fit: else it might never.
+                // The first one has priority even if a smaller one would fit: else it might never leave.
                 if first.is_some_and(|(_, bytes)| !link.takes(&self.settings, bytes)) {
                     break;
                 }
@@ -113,7 +113,7 @@ impl<T: Clone> Router<T> {
         });
     }
 
-    /// Gives a message out under a new tag.
+    /// Sends a message under a new tag.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -145,7 +145,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Takes a message back from where it was sent; that attempt's answer will not be known any more.
+    /// Takes a message back from where it was sent; that attempt's answer will no longer be recognized.
     pub(super) fn recall(&mut self, tag: u64) -> Option<InFlightMessage<T>> {
         let flight = self.in_flight.remove(&tag)?;
         self.routes[flight.index].in_flight.remove(&flight.arrival);
@@ -232,7 +232,7 @@ impl<T: Clone> Router<T> {
             let places: Vec<u64> = self.routes[index].buffered.keys().copied().collect();
             places.into_iter().for_each(|place| drop(self.unbuffer(now, index, place)));
         }
-        // An incarnation that nothing is sent to any more is forgotten.
+        // An incarnation to which nothing is sent any longer is forgotten.
         if let Some(former) = former
             && self
                 .windows
@@ -248,7 +248,7 @@ impl<T: Clone> Router<T> {
     pub(super) fn retry_later(&mut self, now: u64, index: usize) {
         let longest = self.settings.max_backoff;
         let slot = &mut self.routes[index];
-        // Many that were sent together come back one after the other.
+        // Many that were sent together are returned one after the other.
         if slot.backoff_until <= now {
             let first = longest / FIRST_PAUSE;
             slot.backoff = (slot.backoff * 2).max(first).max(1).min(longest.max(1));
@@ -256,7 +256,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// A copy of it may run, although nobody waits for that copy's answer any more.
+    /// A copy of it may run although its answer is no longer awaited.
     pub(super) fn mark_in_doubt(&self, entry: &mut RoutedMessage<T>) {
         entry.in_doubt = !self.has_mutation(Mutation::ForgetInDoubt);
     }

@@ -11,7 +11,7 @@ pub struct Settings {
     pub buffered_messages: usize,
     /// Bytes of messages that may wait for all shards together (K19). Default 64 MiB.
     pub buffered_bytes: usize,
-    /// How long a message may wait in all, and how long a hand-off holds messages back before the route that
+    /// How long a message may wait in total, and how long a hand-off holds messages back before the route that
     /// is known is tried again (R12). Default 10,000.
     pub buffer_timeout: u64,
     /// The longest pause before a message that nobody took is sent again (S12). The first is a sixteenth of it, and
@@ -19,9 +19,9 @@ pub struct Settings {
     pub max_backoff: u64,
     /// Messages that may be in flight to one other node. Default 4,096.
     pub link_messages: usize,
-    /// Bytes of messages that may be in flight to one other node; a larger one goes alone. Default 32 MiB.
+    /// Bytes of messages that may be in flight to one other node; a larger one is sent alone. Default 32 MiB.
     pub link_bytes: usize,
-    /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
+    /// Rules that tests disable to check that the oracle fails. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
 

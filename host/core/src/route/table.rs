@@ -32,7 +32,7 @@ pub(super) struct BufferedMessage<T> {
     pub(super) expires: u64,
 }
 
-/// A message that was given out.
+/// A message in flight.
 #[derive(Debug)]
 pub(super) struct InFlightMessage<T> {
     pub(super) message: RoutedMessage<T>,
@@ -50,7 +50,7 @@ pub(super) struct Buffering {
     pub(super) until: u64,
 }
 
-/// A shard. Messages have a *place*: it counts all that came, so a map by it is in the order of coming.
+/// A shard. Messages have a *place*: it counts all that came, so a map keyed by it is in order of arrival.
 #[derive(Debug)]
 pub(super) struct ShardRoute<T> {
     pub(super) epoch: Epoch,

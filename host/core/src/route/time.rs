@@ -1,4 +1,4 @@
-//! What ends by time, and how it is refused.
+//! Timeouts of messages, and how they are refused.
 
 use ostraca_codes::{Code, codes};
 
@@ -94,7 +94,7 @@ impl<T: Clone> Router<T> {
         self.windows.clear();
     }
 
-    /// Says why a message that waited is given up.
+    /// The reason why a waiting message is given up.
     pub(super) fn refuse_expired(
         &self,
         now: u64,
@@ -141,7 +141,7 @@ impl<T: Clone> Router<T> {
         })
     }
 
-    /// When a refused message may fare better.
+    /// When a retry of a refused message may succeed.
     pub(super) fn retry_after(&self) -> Option<u32> {
         Some(u32::try_from(self.settings.max_backoff).unwrap_or(u32::MAX))
     }

@@ -18,7 +18,7 @@ pub enum Action {
     Load {
         /// The entity.
         entity: Entity,
-        /// Comes back with the answer.
+        /// Returned with the answer.
         generation: u64,
     },
     /// Get a slot for one more live instance, evicting one if need be: [`Event::SlotGranted`](super::Event::SlotGranted),
@@ -26,7 +26,7 @@ pub enum Action {
     RequestSlot {
         /// The entity.
         entity: Entity,
-        /// Comes back with the answer.
+        /// Returned with the answer.
         generation: u64,
     },
     /// The slot that was requested, or held, is not needed any more.
@@ -97,7 +97,7 @@ pub enum Action {
     Lost {
         /// The current claim, where the store named it.
         current: Option<Box<Claim>>,
-        /// For people.
+        /// A message for people.
         message: String,
     },
     /// No instance of the shard lives, and no commit of it is pending. The machine has ended.

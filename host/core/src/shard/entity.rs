@@ -13,7 +13,7 @@ use crate::records::{GuestReply, Head};
 /// The stage of an entity's instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing in memory but the mailbox.
+    /// Only the mailbox is in memory.
     Unloaded,
     /// Its head and lanes are being read.
     Loading,
@@ -85,7 +85,7 @@ pub(super) struct ResidentEntity {
     pub(super) lanes: Lanes,
     /// All pending messages: waiting, parked, running or gated.
     pub(super) entries: BTreeMap<MessageId, PendingMessage>,
-    /// Those that wait.
+    /// Waiting messages.
     pub(super) mailbox: Mailbox,
     /// When the machine examines the entity next, if nothing happens before.
     pub(super) timer: Option<u64>,

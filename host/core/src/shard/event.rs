@@ -10,11 +10,11 @@ use crate::ids::{Entity, TurnId};
 use crate::message::{ErrorCode, Message};
 use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
-/// One thing that happened. Events about an instance name its generation, events about a turn its id:
+/// One event. Events about an instance name its generation, events about a turn its id:
 /// those that come late, for something that the machine has given up, are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// Time passed: [`Machine::next_wake`](super::Machine::next_wake) said so.
+    /// The time of [`Machine::next_wake`](super::Machine::next_wake) has come.
     Tick,
     /// The lease was renewed by a request *sent* at this time of the node's clock (R8).
     LeaseRenewed {
@@ -34,7 +34,7 @@ pub enum Event {
     ClaimResult {
         /// The claim's number.
         number: u64,
-        /// What became of it.
+        /// Its outcome.
         outcome: ClaimOutcome,
     },
     /// A message came. Its token is its own: whoever keeps a clone, to send it again, makes another for that.
@@ -77,7 +77,7 @@ pub enum Event {
         generation: u64,
         /// The turn.
         turn: TurnId,
-        /// What came out.
+        /// Its result.
         result: TurnOutput,
     },
     /// Nobody waits any more for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
@@ -90,7 +90,7 @@ pub enum Event {
         /// The turn.
         turn: TurnId,
     },
-    /// What became of commits, in the order in which they were asked for.
+    /// The outcomes of commits, in the order of their requests.
     CommitResults(Vec<(Entity, TurnId, CommitOutcome)>),
     /// The lease lapsed: no turn starts, whatever its kind, until [`Event::Resume`]. Turns that run may finish, and
     /// their commits go out, as the store fences them; instances and messages wait (R9).
@@ -104,12 +104,12 @@ pub enum Event {
     Drop,
 }
 
-/// What became of an activation.
+/// The outcome of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ActivationOutcome {
     /// The instance lives; its start turn wrote this.
     Started(TurnOutput),
-    /// There is none.
+    /// It failed.
     Failed {
         /// Stable.
         code: ErrorCode,
@@ -120,7 +120,7 @@ pub enum ActivationOutcome {
     },
 }
 
-/// What came out of one turn.
+/// The result of one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnOutput {
     /// The guest's answer, or its failure.
@@ -138,7 +138,7 @@ pub struct TurnOutput {
 pub enum TurnResult {
     /// The guest answered, with a result or an application error.
     Replied(GuestReply),
-    /// A trap, a limit, an interruption: the instance is of no use any more.
+    /// A trap, a limit, an interruption: the instance is unusable.
     Failed {
         /// Stable.
         code: ErrorCode,

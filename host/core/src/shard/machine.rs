@@ -172,7 +172,7 @@ impl Machine {
         self.lease.is_suspended()
     }
 
-    /// Whose machine it is.
+    /// The owner that it works for.
     #[must_use]
     pub fn ownership(&self) -> &Ownership {
         self.claim.ownership()
@@ -214,7 +214,7 @@ impl Machine {
         std::mem::take(&mut self.context.visits)
     }
 
-    /// Nothing is left of an entity in memory.
+    /// Forgets an entity that has left memory.
     fn drop_entity(&mut self, entity: &Entity) {
         let timer = self.residents.remove(entity).and_then(|state| state.timer);
         self.schedule.forget(entity, timer);

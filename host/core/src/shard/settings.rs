@@ -31,7 +31,7 @@ pub struct Settings {
     pub start_backoff: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
     pub stop_timeout: u64,
-    /// Rules that are disabled to see the oracle fail. Ignored without the feature `testing`.
+    /// Rules that tests disable to check that the oracle fails. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
 
@@ -75,7 +75,7 @@ pub enum Mutation {
     ReplyBeforeCommit,
     /// An unknown commit is reported as not run, and the shard is not claimed again (R3).
     UnknownIsNotRun,
-    /// The entity is loaded while commits of it are under way (R3).
+    /// The entity is loaded while commits of it are pending (R3).
     LoadDuringCommit,
     /// Queries are answered whatever the lease says (R8).
     QueryWithoutLease,
@@ -142,7 +142,7 @@ pub enum StopReason {
     Evicted,
     /// The guest asked for it.
     Passivated,
-    /// The shard goes elsewhere, or the node stops.
+    /// The shard moves elsewhere, or the node stops.
     HandedOff,
     /// A newer revision takes over.
     Redeployed,

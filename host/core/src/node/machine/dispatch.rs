@@ -1,6 +1,6 @@
 //! What concerns several parts: events, rows that became known, answers to writes, and messages.
 //!
-//! A part that handles something returns what the others must know; this is where they get it.
+//! A part that handles an event returns what the others must know; this module passes it on to them.
 
 use super::Machine;
 use super::manager::campaign::on_manager_row_written;
@@ -57,7 +57,7 @@ impl Machine {
     }
 
     /// Delivers messages of this node to itself. One that is not registered cannot be the sender, and a former
-    /// incarnation may have been the addressee: such a message is handed out like any other.
+    /// incarnation may have been the addressee: such a message is sent like any other.
     pub(super) fn deliver_local_messages(&mut self) {
         while let Some(message) = self.context.take_local_message() {
             match self.membership.member().cloned() {
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Balances, or has the manager do so.
+    /// Rebalances, or asks the manager to.
     fn request_rebalance(&mut self) {
         if self.manager.request_rebalance(&self.context) {
             return;
@@ -112,7 +112,7 @@ impl Machine {
         for (key, row, revision) in rows {
             self.learn(key, row, revision);
         }
-        // Nobody knows what was missed meanwhile (R8).
+        // What was missed meanwhile is unknown (R8).
         if !self.context.has_mutation(Mutation::TrustStaleObservations) {
             self.observed.restart_lease_timers(self.context.mono());
         }
@@ -167,7 +167,7 @@ impl Machine {
                     holdings.on_chunk_changed(chunk);
                 }
             }
-            // A row under another's key: nothing that this release writes.
+            // A row under the wrong key: this release never writes one.
             _ => {}
         }
     }
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// Learns a row that this node wrote for all, and sends it to the others (S4); or the one that is there instead.
+    /// Records a cluster row that this node wrote and sends it to the others (S4); or the one found in its place.
     fn learn_written(&mut self, key: RowKey, row: Row, result: Result<u64, WriteError>) {
         match result {
             Ok(revision) => {
@@ -280,7 +280,7 @@ impl Machine {
                 manager.end_term();
                 membership.finish_leaving(context);
             }
-            // One that has left though the node stays makes room for the next incarnation.
+            // An incarnation that has left while the node stays gives way to the next one.
             Effect::Left | Effect::Fenced => {
                 holdings.on_fenced(context, observed);
                 manager.end_term();

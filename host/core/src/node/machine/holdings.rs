@@ -1,4 +1,4 @@
-//! The shards that this node holds: exactly those that rows give to its incarnation (R11, R13).
+//! The shards that this node holds: exactly those that rows assign to its incarnation (R11, R13).
 
 mod manager_silence;
 mod probation;
@@ -23,7 +23,7 @@ pub(super) struct Holdings {
     shards: BTreeMap<ShardId, HeldShard>,
     /// Epochs that this process has given up: final (R11).
     released_epochs: BTreeMap<ShardId, Epoch>,
-    /// Claims that the store refused, with the epoch of the current claim, until the row goes above it.
+    /// Claims that the store refused, with the epoch of the current claim, until the row's epoch exceeds it.
     refused_claims: BTreeMap<ShardId, (Epoch, Epoch)>,
     /// The revision of each chunk that was applied.
     applied_chunks: BTreeMap<u32, u64>,
@@ -35,9 +35,9 @@ pub(super) struct Holdings {
     last_report_number: u64,
     /// Deployed types that this node cannot run (R24).
     unrunnable_types: Vec<String>,
-    /// Shards whose release or hand-off the manager has yet to act on, each until when.
+    /// Shards whose release or hand-off the manager has yet to act on, each with its deadline.
     awaiting_manager: BTreeMap<ShardId, u64>,
-    /// Set when this node gives its shards up for want of the store.
+    /// Set when this node releases its shards because the store does not answer.
     probation: Option<Probation>,
 }
 
@@ -86,7 +86,7 @@ impl Holdings {
         self.changed_chunks.insert(chunk);
     }
 
-    /// Has every chunk applied again.
+    /// Marks every chunk to be applied again.
     pub(super) fn reapply_all_chunks(&mut self, observed: &ObservedCluster) {
         self.applied_chunks.clear();
         self.changed_chunks = observed.chunks().map(|(chunk, ..)| chunk).collect();
@@ -159,7 +159,7 @@ impl Holdings {
         *released = (*released).max(epoch);
     }
 
-    /// Notes that a shard was given up in this epoch.
+    /// Records that a shard was released in this epoch.
     fn release(
         &mut self,
         context: &Context,
@@ -242,7 +242,7 @@ impl Holdings {
 
     // Hand-offs and stops.
 
-    /// Hand-off: stops the shard. Where there is nothing to stop, there never will be under this epoch (A11).
+    /// Hand-off: stops the shard. If there is nothing to stop, there never will be under this epoch (A11).
     pub(super) fn on_hand_off(
         &mut self,
         context: &mut Context,
@@ -292,7 +292,7 @@ impl Holdings {
         }
     }
 
-    /// This incarnation was fenced: somebody else may own its shards by now (R7).
+    /// This incarnation was fenced: another node may own its shards by now (R7).
     pub(super) fn on_fenced(&mut self, context: &mut Context, observed: &ObservedCluster) {
         self.drop_all(context, observed, None);
         self.refused_claims.clear();
@@ -325,7 +325,7 @@ mod testing {
             for (chunk, at) in &mut self.applied_chunks {
                 *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
             }
-            // A model takes the numbers out of messages: its reports count as they come.
+            // A model takes the numbers out of messages: its reports count as they arrive.
             self.last_report_number = 0;
         }
 
@@ -335,7 +335,7 @@ mod testing {
                 .retain(|shard, at| observed.assignment(*shard).is_none_or(|row| row.epoch <= *at));
         }
 
-        /// Whether a hand-off to this incarnation changes nothing, but for its answer.
+        /// Whether a hand-off to this incarnation changes nothing apart from its answer.
         pub(in super::super) fn is_hand_off_irrelevant(
             &self,
             observed: &ObservedCluster,

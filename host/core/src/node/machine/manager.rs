@@ -1,7 +1,7 @@
-//! The manager: who becomes it, the rows that it seals and writes, and what it decides (R10 to R12).
+//! The manager: its election, the rows that it seals and writes, and its decisions (R10 to R12).
 //!
-//! It decides only from rows that bear its own term, writes each decision before it sends it to anybody, and may
-//! crash between any two steps: its successor finds the intent in the row and goes on.
+//! It decides only from rows that have its own term, writes each decision before it sends it to other nodes, and may
+//! crash between any two steps: its successor finds the intent in the row and continues.
 //!
 //! Each node has a [`Manager`]; a [`Term`] exists only while the node holds the leadership.
 
@@ -44,13 +44,13 @@ use term::Term;
 #[derive(Clone, Debug)]
 pub(super) struct Manager {
     strategy: Arc<dyn AllocationStrategy>,
-    /// What this node does as the manager, while it is.
+    /// What this node does while it is the manager.
     term: Option<Term>,
-    /// Something changed that decisions depend on.
+    /// An input of the decisions changed.
     decision_needed: bool,
     /// When a death or a drain whose write was not answered is written again.
     write_retry_at: u64,
-    /// Drains that operators asked this node for, and whether they are to begin or to end.
+    /// Drains that operators requested from this node, and whether they are to start or to end.
     drains: BTreeMap<NodeId, bool>,
 }
 
@@ -65,7 +65,7 @@ impl Manager {
         }
     }
 
-    /// Whether this node holds the leadership, as far as it knows.
+    /// Whether this node holds the leadership, to its knowledge.
     pub(super) fn has_term(&self) -> bool {
         self.term.is_some()
     }
@@ -75,7 +75,7 @@ impl Manager {
         self.term.as_ref().filter(|term| term.is_sealed()).map(|term| term.number)
     }
 
-    /// Whether it has something to decide at its next event.
+    /// Whether a decision is due at its next event.
     pub(super) fn decision_is_due(&self) -> bool {
         self.decision_needed && self.sealed_term().is_some()
     }
@@ -124,7 +124,7 @@ impl Manager {
         true
     }
 
-    // What became known.
+    // Observations.
 
     pub(super) fn request_decision(&mut self) {
         self.decision_needed = true;
@@ -171,7 +171,7 @@ impl Manager {
         observed: &ObservedCluster,
         node: NodeId,
     ) {
-        // A node whose row says that it ended delays nothing.
+        // A node whose row shows that it ended delays nothing.
         let is_live = observed.all_live().any(|(live, _)| *live == node);
         if let Some(term) = self.term.as_mut().filter(|_| is_live) {
             term.unreachable.insert(node.clone(), context.mono() + context.settings.lease);
@@ -187,14 +187,14 @@ impl Manager {
         true
     }
 
-    /// A death or a drain may not have been written.
+    /// The write of a death or a drain may have failed.
     pub(super) fn retry_node_writes_later(&mut self, context: &Context) {
         self.write_retry_at = context.mono() + context.settings.store_retry_interval;
     }
 
     // Hosts that do not report.
 
-    /// Counts every host as having just reported.
+    /// Treats every host as having just reported.
     pub(super) fn restart_host_silence_timers(&mut self, context: &Context) {
         let until = context.mono() + context.settings.manager_silence_timeout;
         for at in self.term.iter_mut().flat_map(|term| term.responsive_until.values_mut()) {
@@ -202,7 +202,7 @@ impl Manager {
         }
     }
 
-    /// A host that has not reported for long, though it renews its lease, is given nothing that others can have: it
+    /// A host that has not reported for a long time, though it renews its lease, gets no shard that others can own: it
     /// could not report that it stopped (S12).
     pub(super) fn update_unresponsive_hosts(
         &mut self,

@@ -1,6 +1,6 @@
 //! Membership: registration, the lease, its lapse and its return, and the end of an incarnation (R7 to R9).
 //!
-//! Confusing at first: a change of the own row may end the incarnation, which concerns every part. So what handles such
+//! Confusing at first: a change of the own row may end the incarnation, which concerns every part. So a function that handles such
 //! a change returns an [`Effect`], and the machine carries it out.
 
 mod lapse;
@@ -78,7 +78,7 @@ struct Registration {
     claims_at: u64,
     /// Claims must be read.
     claims_unverified: bool,
-    /// It ends itself, so that another one registers: the manager does not receive its messages.
+    /// It ends itself so that a new one registers: the manager does not receive its messages.
     is_retiring: bool,
 }
 
@@ -99,9 +99,9 @@ pub(super) enum Effect {
     Nothing,
     /// The lease was renewed: the manager gets a report.
     Renewed,
-    /// This incarnation's row says that it has left.
+    /// This incarnation's row shows that it has left.
     Left,
-    /// This incarnation ended without leaving: somebody else may own its shards by now (R7).
+    /// This incarnation ended without leaving: another node may own its shards by now (R7).
     Fenced,
 }
 
@@ -142,7 +142,7 @@ impl Membership {
         matches!(self.state, State::Left)
     }
 
-    /// Whether nobody asked this node to leave.
+    /// Whether this node was not asked to leave.
     pub(super) fn stays(&self) -> bool {
         self.leave_mode == LeaveMode::Stay
     }
@@ -185,7 +185,7 @@ impl Membership {
         self.try_resume(context, held)
     }
 
-    /// Forgets an incarnation that was fenced.
+    /// Forgets a fenced incarnation.
     pub(super) fn end_incarnation(&mut self, context: &mut Context) {
         if self.is_suspended() {
             // No shard is left to resume; those of the next incarnation are not suspended.
@@ -223,7 +223,7 @@ impl Membership {
     }
 }
 
-/// Without the name conflict, which leads to notices only.
+/// Ignores the name conflict, which only produces notices.
 #[cfg(any(test, feature = "testing"))]
 impl std::hash::Hash for Membership {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {

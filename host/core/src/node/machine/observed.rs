@@ -1,7 +1,7 @@
-//! The rows as they were last seen: the list and the watch that they come from, when each lease was last seen to
+//! The rows as last observed: the list and the watch that they come from, when each lease was last seen to
 //! change, and whether the leadership is vacant.
 //!
-//! Confusing at first: some of this is no row. What hosts report to this node as the manager (no store, types that they
+//! Confusing at first: some of this state is not from rows. What hosts report to this node as the manager (no store, types that they
 //! cannot run) and which of them do not report decides who is given shards, so it is kept beside the rows of the hosts.
 
 mod learn;
@@ -47,7 +47,7 @@ pub(super) struct ObservedCluster {
 }
 
 impl ObservedCluster {
-    /// Nothing was seen yet; the caller requests the first list.
+    /// Nothing was observed yet; the caller requests the first list.
     pub(super) fn new(shard_count: u32) -> Self {
         Self {
             nodes: BTreeMap::new(),
@@ -73,7 +73,7 @@ impl ObservedCluster {
         self.watching
     }
 
-    /// Has the rows listed anew, not before that time.
+    /// Schedules a new list of the rows, not before that time.
     pub(super) fn relist_at(&mut self, at: u64) {
         self.watching = false;
         self.list_at = at;
@@ -158,14 +158,14 @@ impl ObservedCluster {
 
     // Leases.
 
-    /// Counts every lease as just renewed.
+    /// Treats every lease as just renewed.
     pub(super) fn restart_lease_timers(&mut self, now: u64) {
         for at in self.lease_changed_at.values_mut() {
             *at = now;
         }
     }
 
-    /// Whether this incarnation may still own shards, as far as its row says.
+    /// Whether this incarnation may still own shards, according to its row.
     pub(super) fn alive(&self, member: &Member) -> bool {
         self.nodes.get(&member.node).is_some_and(|(row, _)| {
             row.incarnation == member.incarnation && row.status == NodeStatus::Live
@@ -192,7 +192,7 @@ impl ObservedCluster {
         row.is_some_and(|row| self.lease_unchanged_for(node, now, row.lease.saturating_add(margin)))
     }
 
-    /// Every node whose row says that it lives.
+    /// Every node that is live according to its row.
     pub(super) fn all_live(&self) -> impl Iterator<Item = (&NodeId, &NodeRow)> {
         self.nodes().filter(|(_, row)| row.status == NodeStatus::Live)
     }
@@ -304,7 +304,7 @@ impl ObservedCluster {
         }
         let nodes = &self.nodes;
         for (node, at) in &mut self.lease_changed_at {
-            // Nobody asks how long the lease of an ended incarnation was unchanged.
+            // The age of an ended incarnation's lease is never used.
             let live = nodes.get(node).is_some_and(|(row, _)| row.status == NodeStatus::Live);
             *at = if live { to.map_time(*at) } else { 0 };
         }

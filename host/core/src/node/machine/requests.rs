@@ -1,4 +1,4 @@
-//! Requests to the `ClusterStore` that were not answered yet, their numbers, and random numbers.
+//! Pending requests to the `ClusterStore`, their ids, and random numbers.
 
 use std::collections::BTreeMap;
 
@@ -39,14 +39,14 @@ impl Requests {
         self.last_id
     }
 
-    /// Notes a write, and returns its request id.
+    /// Records a write and returns its request id.
     pub(super) fn begin_write(&mut self, purpose: WritePurpose) -> u64 {
         let id = self.next_id();
         self.pending_writes.insert(id, purpose);
         id
     }
 
-    /// Takes an answered write out; none if nobody waits for it any more.
+    /// Removes an answered write; none if it is no longer pending.
     pub(super) fn finish_write(&mut self, id: u64) -> Option<WritePurpose> {
         self.pending_writes.remove(&id)
     }
@@ -71,7 +71,7 @@ impl Requests {
         self.pending_writes.retain(|_, purpose| keep(purpose));
     }
 
-    /// A number that nobody can guess and that the same seed gives again.
+    /// An unpredictable number that the same seed reproduces.
     pub(super) fn draw(&mut self, seed: u64) -> u64 {
         self.random_counter += 1;
         let mut hasher = blake3::Hasher::new();

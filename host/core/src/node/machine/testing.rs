@@ -1,7 +1,7 @@
 //! What a model checker needs of a machine: a state that is hashed and moved in time, and what no longer matters.
 //!
 //! A model's states are finitely many only if a cluster at rest looks the same after each renewal of its
-//! leases. Times, revisions and counts of renewals rise for ever, but the machine only compares them. So a
+//! leases. Times, revisions and counts of renewals rise forever, but the machine only compares them. So a
 //! model may move all times back as time passes, and number revisions anew in their order.
 //!
 //! Confusing at first: a message or a report "no longer matters" if handling it is, and stays, a no-op. That rests on what
@@ -16,13 +16,13 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::node::{ControlMessage, HandOff, Mutation, NodeReport};
 use crate::rows::{HandOffId, Member, Row, RowKey};
 
-/// What becomes of the numbers in a machine that only their order or distance gives a meaning.
+/// How to normalize the numbers of a machine of which only order or distance matters.
 pub trait Canonicalizer {
     /// When something happened, on the node's clock: how long ago may matter.
     fn map_time(&self, at: u64) -> u64;
     /// When something is due: how long it has been due does not matter.
     fn map_deadline(&self, at: u64) -> u64;
-    /// Whether that is later than anything that is checked: a deadline then is as good as none.
+    /// Whether that is later than anything that is checked: such a deadline is equivalent to none.
     fn never(&self, _: u64) -> bool {
         false
     }
@@ -99,14 +99,14 @@ impl Machine {
         self.manager.prune_irrelevant(&self.observed, self.context.identity.shard_count);
     }
 
-    /// Whether a report decides nothing here, whatever comes.
+    /// Whether a report can never affect a decision here.
     #[must_use]
     pub fn is_report_irrelevant(&self, from: &Member, report: &NodeReport) -> bool {
         let shards = self.context.identity.shard_count;
         self.manager.is_report_irrelevant(&self.observed, shards, from, report)
     }
 
-    /// Whether it may still begin or continue that hand-off, as far as it knows.
+    /// Whether it may still start or continue that hand-off, to its knowledge.
     #[must_use]
     pub fn may_continue_hand_off(&self, id: HandOffId) -> bool {
         let mut rows = self.observed.assignments();

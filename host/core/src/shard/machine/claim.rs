@@ -26,7 +26,7 @@ pub(super) struct ShardClaim {
     backoff: u64,
     /// When a stopping shard interrupts the turns that still run.
     stop_at: Option<u64>,
-    /// Whose the shard is, once it was lost and the store named the owner.
+    /// The shard's owner, once it was lost and the store named one.
     owner_hint: Option<OwnerHint>,
     last_turn: u64,
 }
@@ -126,7 +126,7 @@ impl ShardClaim {
         Some(retry_at)
     }
 
-    /// Nobody knows what became of a commit: the shard is claimed again (R3).
+    /// The outcome of a commit is unknown: the shard is claimed again (R3).
     pub(super) fn on_unknown_commit(&mut self) {
         if self.phase == Phase::Serving {
             self.phase = Phase::Claiming;
@@ -198,7 +198,7 @@ impl ShardClaim {
         self.not_owner(message)
     }
 
-    /// Ends as lost. A machine that was asked to stop still ends by `Stopped`: somebody waits for it.
+    /// Ends as lost. A machine that was asked to stop still ends by `Stopped`: its node waits for that.
     pub(super) fn end_lost(
         &mut self,
         context: &mut Context,

@@ -174,7 +174,7 @@ impl Machine {
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
                 Outcome::not_run_retryable(codes::STORE_FULL, why, 1_000)
             }
-            // On whatever node it runs, and however often.
+            // On any node, however often it runs.
             CommitOutcome::Refused(CommitRefusal::TooLarge(why)) => {
                 Outcome::not_run(codes::TURN_TOO_LARGE, why)
             }
@@ -218,7 +218,7 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// Drops all that ran ahead of the store, and the commits that were not handed to it.
+    /// Discards everything that ran ahead of the store, and the commits that were not handed to it.
     pub(super) fn discard_uncommitted(&mut self, entity: &Entity) {
         self.drop_instance(entity);
         let outcome = Outcome::not_run_retryable(

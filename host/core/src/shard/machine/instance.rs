@@ -55,7 +55,7 @@ impl Machine {
             matches!(state.stage, Stage::AwaitingSlot(_)) && state.generation == generation
         });
         let Some(state) = wanted else {
-            // Withdrawn meanwhile: `FreeSlot` is on its way.
+            // Withdrawn meanwhile: `FreeSlot` is in transit.
             return;
         };
         if state.queued_messages() == 0 {
@@ -114,7 +114,7 @@ impl Machine {
                 owner_hint: None,
                 suggested_created_ms: None,
             },
-            // A start turn answers nobody, so nobody refuses it; a driver that does has it tried again.
+            // A start turn has no caller, so drivers never refuse it; if one does, it is tried again.
             ActivationOutcome::Started(TurnOutput {
                 result: TurnResult::Refused { code, message, retry_after },
                 ..
@@ -285,7 +285,7 @@ impl Machine {
             Some(state) if state.stage.has_instance() => {
                 self.context.push(Action::RefuseEviction { entity: entity.clone() });
             }
-            // Gone meanwhile: `FreeSlot` is on its way.
+            // Gone meanwhile: `FreeSlot` is in transit.
             _ => {}
         }
     }

@@ -101,7 +101,7 @@ impl Machine {
         None
     }
 
-    /// Refuses what is stamped too far ahead: it would raise the watermark for everybody (R17).
+    /// Refuses what is stamped too far ahead: it would raise the watermark for all sessions (R17).
     fn created_in_future(&self, message: &Message) -> Option<Outcome> {
         let ahead = message.created_ms.saturating_sub(self.context.now.cluster_time);
         let beyond =

@@ -1,14 +1,14 @@
-//! When the manager does not receive this node's messages, though both live.
+//! When the manager does not receive this node's messages, though both are alive.
 //!
-//! Each renews its lease in the store, and messages from one to the other are lost. Then rows go on to name this
+//! Each renews its lease in the store, and messages from one to the other are lost. Then rows continue to name this
 //! incarnation for shards that it gave up, since "stopped" and every report were lost (R11), or a hand-off waits for a
 //! shard that this node was never asked to stop. What cannot be sent is written: the incarnation stops what it has and
 //! writes its own row as left, and the next one registers. Everybody sees that row, so every shard of the former
 //! incarnation gets a new owner and a new epoch (R7).
 //!
-//! Confusing at first: nothing here says that the manager is at fault or gone. Time counts only while it is
+//! Confusing at first: this does not imply that the manager is at fault or gone. Time counts only while it is
 //! seen to be at work, in one term, and while a node whose `EntityStore` answers could have the shards; and an
-//! incarnation that holds nothing and is named by no row waits for nothing. So no incarnation ends for want of a manager
+//! incarnation that holds nothing and is named by no row waits for nothing. So no incarnation ends for lack of a manager
 //! or of a store, and none ends again before a manager has given its successor a shard.
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl Holdings {
-    /// Notes whether the manager has yet to act on a shard: a row names this incarnation for it and it is not held, or
+    /// Records whether the manager has yet to act on a shard: a row names this incarnation for it and it is not held, or
     /// it is to be handed off and was not asked to stop.
     pub(super) fn track_awaiting_manager(
         &mut self,
@@ -39,7 +39,7 @@ impl Holdings {
         }
     }
 
-    /// Counts the manager's silence from now on.
+    /// Restarts the measurement of the manager's silence.
     pub(in super::super) fn restart_manager_silence_timers(&mut self, context: &Context) {
         let until = context.mono() + context.settings.manager_silence_timeout;
         for at in self.awaiting_manager.values_mut() {
@@ -47,7 +47,7 @@ impl Holdings {
         }
     }
 
-    /// Whether the manager has not acted for so long that this incarnation must end.
+    /// Whether the manager has failed to act for so long that this incarnation must end.
     pub(in super::super) fn manager_is_silent(
         &mut self,
         context: &Context,
@@ -66,7 +66,7 @@ impl Holdings {
     }
 }
 
-/// Whether another node manages and is at work, as far as rows show, and could do what this one waits for.
+/// Whether another node manages and is active, as far as rows show, and could do what this one waits for.
 fn manager_should_respond(
     context: &Context,
     observed: &ObservedCluster,

@@ -1,15 +1,15 @@
-//! A node that gave its shards up for want of the store gets none for a while where others can have them (R9).
+//! A node that released its shards because the store did not answer gets none for a while if others can own them (R9).
 //!
 //! A store that answers an idle node in time may be too slow for one that has shards, so that each time it gets some
-//! it gives them up again. Doubling bounds how often that moves shards.
+//! it releases them again. Doubling bounds how often that moves shards.
 
 use super::{Context, Holdings, Membership, Mutation, Notice, ObservedCluster};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
 
-/// For how many leases a node is on probation after it gave its shards up for want of the store.
+/// For how many leases a node is on probation after it released its shards because the store did not answer.
 const PROBATION: u64 = 4;
-/// The longest probation, in leases: it doubles each time that the node gives its shards up again soon after one.
+/// The longest probation, in leases: it doubles each time that the node releases its shards again soon after one.
 const LONGEST_PROBATION: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Hash)]
@@ -26,7 +26,7 @@ impl Probation {
     /// The probation of a node that gives its shards up now. It is longer than the last one if the node held shards
     /// for a shorter time than that one took.
     fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
-        // The time that it waited for shards after that one does not count: the manager may have given it none.
+        // The time spent waiting for shards after that one does not count: the manager may have assigned none.
         let soon = |last: &Self| {
             last.first_held_again_at.is_none_or(|back| now.saturating_sub(back) < last.duration)
         };

@@ -1,4 +1,4 @@
-//! Reports to the manager: the whole of what this node holds, so that a lost report is repaired by the next one (R11).
+//! Reports to the manager: everything that this node holds, so that a lost report is repaired by the next one (R11).
 
 use super::{
     Context, Extensions, Holdings, Membership, NodeReport, ObservedCluster, ReportedShard,
@@ -52,7 +52,7 @@ impl Holdings {
             refused_claims: refused.map(|(shard, (at, above))| (*shard, *at, *above)).collect(),
             extensions: Extensions::default(),
         };
-        // Names that take too many bytes: the host keeps its shards, as before it knew.
+        // The names take too many bytes: the host keeps its shards, as before.
         let _ = report.set_unrunnable_types(&self.unrunnable_types);
         if observed.manager_row().is_some_and(|row| row.holder.node != me.node) {
             // A node's report to itself is never overtaken.

@@ -1,4 +1,4 @@
-//! Hand-offs that the manager begins: drains, and moves that balance the hosts (R12, S13, K35).
+//! Hand-offs that the manager starts: drains, and moves that balance the hosts (R12, S13, K35).
 
 use super::hand_offs::HandOffReason;
 use super::{
@@ -46,7 +46,7 @@ impl Manager {
         moves.into_iter().map(|step| (step.shard, step.to)).collect()
     }
 
-    /// Those of the strategy's moves that can be made. Each kind of invalid one is noted once a term.
+    /// Those of the strategy's moves that can be made. Each kind of invalid one is reported once per term.
     fn validate_moves(
         &mut self,
         context: &mut Context,
@@ -88,7 +88,7 @@ impl Manager {
         Some(plan::of(observed, &members, owners, moving, without, seed))
     }
 
-    /// Hands off the shards of nodes that drain, so many at once (R12, K35).
+    /// Hands off the shards of draining nodes, a limited number at once (R12, K35).
     pub(in super::super) fn drain(&mut self, context: &mut Context, observed: &ObservedCluster) {
         let Some(term) = &self.term else { return };
         let in_progress = term.count(HandOffReason::Drain);
@@ -115,7 +115,7 @@ impl Manager {
         let Some(plan) = self.plan(context, observed, &without, seed) else { return };
         let moves = self.allocate(context, &plan);
         for (shard, row) in leaving {
-            // Without anybody to take it, it stays.
+            // It stays if no host can take it.
             let Some(target) = moves.get(&shard).and_then(|to| plan.members.get(*to)) else {
                 continue;
             };

@@ -23,7 +23,7 @@ impl Manager {
             None => true,
             Some((holder, Some(ended))) => ended || observed.lapsed(&holder.node, now, margin),
             Some((holder, None)) => {
-                // A row that was not seen yet proves no death: it may be on its way.
+                // A row not yet observed proves no death: it may be in transit.
                 observed.read_missing_rows(context, [holder.node.clone()]);
                 false
             }
@@ -56,7 +56,7 @@ impl Manager {
     }
 }
 
-/// Writes who manages from now on. Whatever other releases noted on the row stays.
+/// Writes the new manager. Fields of other releases stay on the row.
 pub(super) fn write_manager_row(
     context: &mut Context,
     observed: &ObservedCluster,

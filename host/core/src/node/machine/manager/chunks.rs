@@ -10,20 +10,20 @@ use crate::rows::SHARDS_PER_CHUNK;
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct ManagedChunk {
-    /// As it was last written or found.
+    /// As last written or read.
     pub(super) stored: Option<(AssignmentsRow, u64)>,
-    /// It bears this manager's term (R10).
+    /// It has this manager's term (R10).
     pub(super) sealed: bool,
-    /// What is to be changed in it.
+    /// Pending changes.
     pub(super) pending: BTreeMap<usize, Assignment>,
-    /// What is being written.
+    /// The write in progress.
     writing: Option<AssignmentsRow>,
     /// The answer to a write was lost: when to read the row again.
     pub(super) read_at: Option<u64>,
 }
 
 impl ManagedChunk {
-    /// Each shard's row, with its place: as it is wanted, else as it is being written, else as it was last found.
+    /// Each shard's row, with its place: as wanted, else as being written, else as last read.
     pub(super) fn desired_assignments(&self) -> impl Iterator<Item = (usize, &Assignment)> {
         let row = self.writing.as_ref().or(self.stored.as_ref().map(|(base, _)| base));
         let shards = row.into_iter().flat_map(|row| row.assignments.iter().enumerate());
@@ -43,7 +43,7 @@ impl ManagedChunk {
 }
 
 impl Manager {
-    /// Begins the writes that are wanted and not pending.
+    /// Starts the wanted writes that are not pending.
     pub(in super::super) fn pump_chunks(
         &mut self,
         context: &mut Context,
@@ -129,7 +129,7 @@ impl Manager {
         Some(row)
     }
 
-    /// A row as it was found after a conflict or a lost answer.
+    /// Handles a row as read after a conflict or a lost answer.
     fn on_chunk_found(&mut self, context: &mut Context, number: u32, value: Option<&(Row, u64)>) {
         let Some(term) = &mut self.term else { return };
         let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
@@ -141,7 +141,7 @@ impl Manager {
         chunk.pending.clear();
         match value {
             Some((Row::Assignments(row), _)) if row.term > term.number => {
-                // Another node manages: its row says so.
+                // Another node manages, as the row shows.
                 context.read(RowKey::Manager);
                 chunk.sealed = false;
                 chunk.read_at = Some(context.mono() + context.settings.store_retry_interval);

@@ -8,7 +8,7 @@ use super::{
 #[cfg(debug_assertions)]
 use crate::rows::{SHARDS_PER_CHUNK, chunk_count};
 
-/// What there is to decide.
+/// Pending decisions.
 #[derive(Debug, Default)]
 struct Findings {
     /// In which chunks.
@@ -17,7 +17,7 @@ struct Findings {
     needs: BTreeMap<ShardId, Epoch>,
     /// Hand-offs without a worker.
     orphaned_hand_offs: Vec<(ShardId, Assignment)>,
-    /// Owners whose row was not seen.
+    /// Owners whose row was not observed.
     unknown_owners: BTreeSet<NodeId>,
 }
 
@@ -103,7 +103,7 @@ impl Term {
         (saw && !context.has_mutation(Mutation::KeepUnreportedAssignments)).then_some(row.epoch)
     }
 
-    /// Finds what there is to decide in a chunk. One that is being written is examined when that is done.
+    /// Finds the pending decisions of a chunk. A chunk that is being written is examined afterwards.
     fn examine_chunk(
         &self,
         context: &Context,
@@ -216,7 +216,7 @@ impl Manager {
     }
 }
 
-/// Panics if something is to be decided in a chunk that is not dirty: nobody would examine it.
+/// Panics if a decision is pending in a chunk that is not dirty: it would never be examined.
 #[cfg(debug_assertions)]
 fn assert_nothing_missed(
     term: &Term,

@@ -1,4 +1,4 @@
-//! Drains that operators asked this node for: each is written on the drained node's own row (R12).
+//! Drains that operators requested from this node: each is written on the drained node's own row (R12).
 
 use super::{
     Context, Manager, NodeId, NodeRow, NodeStatus, ObservedCluster, Row, RowKey, WritePurpose,

@@ -1,4 +1,4 @@
-//! Hand-offs: one worker a shard, from the written intent to the new owner's row (A6 to A10, S15, R11, R12).
+//! Hand-offs: one worker per shard, from the written intent to the new owner's row (A6 to A10, S15, R11, R12).
 
 use super::{
     Assignment, BTreeSet, Context, ControlMessage, Epoch, HandOff, HandOffId, HandOffIntent,
@@ -34,12 +34,12 @@ enum HandOffPhase {
     AwaitingAcks { deadline: u64, missing: BTreeSet<NodeId> },
     /// The owner was asked to stop; it is asked again then.
     Stopping { resend_at: u64 },
-    /// It did not stop in time: the intent is taken out of the row (A10).
+    /// It did not stop in time: the intent is removed from the row (A10).
     Abandoning,
 }
 
 impl HandOffWorker {
-    /// Goes on with a hand-off that another manager began, from its first step: each is safe twice.
+    /// Continues a hand-off that another manager started, from its first step: each step is idempotent.
     pub(super) fn taken_over(context: &Context, row: &Assignment) -> Option<Self> {
         let intent = row.hand_off.clone()?;
         Some(Self {
@@ -53,7 +53,7 @@ impl HandOffWorker {
         })
     }
 
-    /// What messages about it name.
+    /// The id in messages about it.
     fn named(&self, term: u64, shard: ShardId) -> HandOff {
         let incarnation = self.owner.incarnation;
         HandOff { term, shard, epoch: self.epoch, incarnation, id: self.id }
@@ -93,7 +93,7 @@ impl Term {
 }
 
 impl Manager {
-    /// Begins a hand-off: writes its intent.
+    /// Starts a hand-off: writes its intent.
     pub(super) fn begin_hand_off(
         &mut self,
         context: &mut Context,
@@ -133,7 +133,7 @@ impl Manager {
         self.term.iter().flat_map(|term| term.hand_offs.keys().copied()).collect()
     }
 
-    /// Takes a hand-off as far as it goes now.
+    /// Advances a hand-off as far as possible.
     pub(in super::super) fn drive_hand_off(
         &mut self,
         context: &mut Context,
@@ -170,11 +170,11 @@ impl Manager {
                     context.send(to, ControlMessage::BeginHandOff { hand_off, revision });
                 }
             }
-            // Another row was found than the one that was to be changed.
+            // The row differs from the one that was to be changed.
             HandOffPhase::WritingIntent => term.end_hand_off(shard),
             HandOffPhase::AwaitingAcks { deadline, missing } => {
                 missing.retain(|node| live.contains(node));
-                // R12: an acknowledgement saves a bounce, and is no veto.
+                // R12: an acknowledgement saves a bounce; its absence is no veto.
                 let is_due = now >= *deadline && !context.has_mutation(Mutation::RequireAllAcks);
                 if missing.is_empty() || is_due {
                     worker.phase = HandOffPhase::Stopping { resend_at };

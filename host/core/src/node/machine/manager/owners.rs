@@ -15,7 +15,7 @@ pub(super) struct OwnerIndex {
 }
 
 impl OwnerIndex {
-    /// Notes that a chunk's rows, or what they are to become, changed.
+    /// Records that a chunk's rows, observed or wanted, changed.
     pub(super) fn chunk_changed(&mut self, chunk: u32) {
         self.changed.insert(chunk);
     }

@@ -1,9 +1,9 @@
-//! A manager that no other host's report reaches gives the leadership to the next candidate, which they may reach
+//! A manager that receives no other host's report hands the leadership to the next candidate, which they may reach
 //! (decision 0051).
 //!
-//! It goes on assigning from rows meanwhile; what it cannot do is to hand shards off. Where no host reaches any
+//! It continues to assign from rows meanwhile, but cannot hand shards off. If no host reaches any
 //! candidate, the leadership goes round: each manager in a row that got no report waits twice as long as the one before
-//! it, so the rows are sealed anew ever more seldom, and nodes have the time to act by rows alone (decision 0020).
+//! it, so the rows are resealed ever less often, and nodes have time to act by rows alone (decision 0020).
 
 use super::campaign::write_manager_row;
 use super::{
@@ -11,7 +11,7 @@ use super::{
     ObservedCluster,
 };
 
-/// The delay doubles at most so often.
+/// Maximum number of times that the delay doubles.
 const DOUBLINGS: u32 = 6;
 
 /// How long a manager stays without a report of another host, after so many in a row that stepped down.
@@ -54,7 +54,7 @@ impl Manager {
     }
 }
 
-/// The candidate after this node in order of age, the eldest after the youngest: each gets its turn.
+/// The candidate after this node in order of age, wrapping around, so that each gets its turn.
 fn successor(context: &Context, observed: &ObservedCluster, me: &Member) -> Option<Member> {
     let (own, _) = observed.node(&me.node)?;
     let age = |node: &NodeId, row: &NodeRow| (row.registered_at, node.clone());

@@ -30,13 +30,13 @@ pub(super) struct Term {
     pub(super) responsive_until: BTreeMap<NodeId, u64>,
     /// When to balance next.
     pub(super) next_rebalance_at: u64,
-    /// When to decide again though nothing is known to have changed: deadlines pass.
+    /// When to decide again without a known change, since deadlines pass.
     pub(super) next_decision_at: u64,
     /// Hosts at the last decision: a change balances at once (S13).
     pub(super) last_eligible_hosts: BTreeSet<Member>,
     /// Nodes that others could not reach, and until when that is believed (S12).
     pub(super) unreachable: BTreeMap<NodeId, u64>,
-    /// Invalid moves of the strategy that were noted.
+    /// Invalid moves of the strategy that were reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
 }
 
@@ -139,7 +139,7 @@ impl DirtyChunks {
     }
 }
 
-/// It says what to examine, not what is: examining too much changes nothing.
+/// It names what to examine; examining too much changes nothing.
 #[cfg(any(test, feature = "testing"))]
 impl std::hash::Hash for DirtyChunks {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

@@ -86,7 +86,7 @@ impl Manager {
         }
     }
 
-    /// Whether a report decides nothing here, whatever comes: the rows that it was made from are known, it agrees with
+    /// Whether a report can never affect a decision here: the rows that it was made from are known, it agrees with
     /// them, and silence counts only about rows that were seen (R11).
     pub(in super::super) fn is_report_irrelevant(
         &self,
@@ -139,8 +139,8 @@ impl Manager {
         self.term.as_ref().filter(|it| it.number == term)?.stored_assignment(shard)
     }
 
-    /// Whether an acknowledgement can no more count in the term that this node manages in: its hand-off needs it no
-    /// more, or has ended and will not be taken over again, since its epoch ended or its owner did.
+    /// Whether an acknowledgement can no longer count in the term that this node manages in: its hand-off needs it no
+    /// longer, or has ended and will not be taken over again, since its epoch ended or its owner did.
     pub(in super::super) fn is_ack_irrelevant(
         &self,
         observed: &ObservedCluster,

@@ -1,4 +1,4 @@
-//! A lease that lapsed, and what must happen before its incarnation resumes (R9).
+//! A lapsed lease, and what must happen before its incarnation resumes (R9).
 
 use super::{Action, Context, Epoch, Membership, Mutation, Notice, ShardId};
 use crate::records::Claim;
@@ -13,7 +13,7 @@ pub(in super::super) struct ChangedClaim {
 }
 
 impl Membership {
-    /// A node stops on its own clock, before anybody else may take its shards (R9, E14).
+    /// A node stops by its own clock before another node may take its shards (R9, E14).
     pub(in super::super) fn check_lapse(&mut self, context: &mut Context) {
         let now = context.mono();
         let Some(own) = self.registration_mut() else { return };
@@ -39,7 +39,7 @@ impl Membership {
     }
 
     /// Whether a node that could use its `EntityStore` got no answer for one lease (R9). While its own lease is lapsed,
-    /// nobody can tell.
+    /// this is unknown.
     pub(in super::super) fn has_lost_store(&self, context: &Context) -> bool {
         let now = context.mono();
         self.registration().is_some_and(|own| {
@@ -61,7 +61,7 @@ impl Membership {
             return false;
         }
         if own.claims_unverified && !context.has_mutation(Mutation::ResumeWithoutClaimCheck) {
-            // Shards that are being claimed count, too: the answer that their claim was granted may be on its way.
+            // Shards that are being claimed count, too: the answer that granted their claim may be in transit.
             let held = held();
             if !held.is_empty() {
                 if now >= own.claims_at {

@@ -2,14 +2,14 @@
 //!
 //! A judge goes by the lease in an incarnation's own row. So the row may show too long a lease for a while, and never
 //! too short a one: a longer lease is written first and relied on once that renewal has succeeded. A shorter one is
-//! relied on at once, and written when nobody can rely on the longer one any more. No node waits for another, so the
-//! cluster's row of settings can change in one write, and nodes may differ for any time.
+//! relied on at once, and written when no node can still rely on the longer one. No node waits for another, so the
+//! cluster's row of settings can change in one write, and nodes may differ indefinitely.
 
 use super::{Action, Context, Membership, Mutation, Registration};
 use crate::node::{LeaseSettings, Settings};
 
 impl Membership {
-    /// Takes the cluster's settings, as their row says.
+    /// Applies the cluster's settings from their row.
     pub(in super::super) fn on_lease_settings(
         &mut self,
         context: &mut Context,

@@ -5,14 +5,14 @@ use super::{
     State, WriteError, WritePurpose,
 };
 
-/// How far a node is that leaves.
+/// The progress of a leaving node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Leaving {
     /// It stays, or has left.
     No,
     /// The manager hands its shards off.
     AwaitsHandOffs,
-    /// No row names it any more: it writes its row as left once its machines have stopped.
+    /// No row names it any longer: it writes its row as left once its machines have stopped.
     HandedOff,
     /// It waits for no hand-offs: its shards are to stop, and then it writes its row as left.
     StopsShards,
@@ -77,7 +77,7 @@ impl Membership {
         }
     }
 
-    /// Writes the row as left, for an incarnation that holds nothing any more.
+    /// Writes the row as left, for an incarnation that no longer holds a shard.
     pub(in super::super) fn write_left_row(&mut self, context: &mut Context) {
         let Some(own) = self.registration_mut() else { return };
         if own.pending || context.requests.any_write(|purpose| *purpose == WritePurpose::Leave) {
@@ -88,7 +88,7 @@ impl Membership {
         context.write(WritePurpose::Leave, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// Handles the answer to that write; none if it concerns nobody any more.
+    /// Handles the answer to that write; none if it is obsolete.
     pub(in super::super) fn on_leave_written(
         &mut self,
         context: &mut Context,
@@ -108,7 +108,7 @@ impl Membership {
         })
     }
 
-    /// Has left for good.
+    /// The node has left permanently.
     pub(in super::super) fn finish_leaving(&mut self, context: &mut Context) {
         self.state = State::Left;
         context.push(Action::Left);

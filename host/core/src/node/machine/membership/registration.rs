@@ -42,7 +42,7 @@ impl Membership {
             format: u32::from(FORMAT),
             lease: context.settings.lease,
             settings_revision: context.settings.settings_revision,
-            // The row describes one incarnation: what another release noted of the last one ends with it.
+            // The row describes one incarnation: fields that another release set for the last one end with it.
             extensions: Extensions::default(),
         };
         let row = match context.unix_ms {
@@ -55,7 +55,7 @@ impl Membership {
         context.write(purpose, RowKey::Node(node), expected, Row::Node(row));
     }
 
-    /// A lease that goes on being renewed is another process's: that is noted once a lease. One renewal may have been in
+    /// A lease that continues to be renewed is another process's: this is reported once per lease. One renewal may have been in
     /// flight when its node died.
     fn detect_name_conflict(
         &mut self,
@@ -76,7 +76,7 @@ impl Membership {
         }
     }
 
-    /// The registration failed, or nobody knows whether it succeeded. In either case another incarnation is tried once
+    /// The registration failed, or its outcome is unknown. In either case another incarnation is tried once
     /// the row is known. One that was registered without this node's knowledge lapses like any other, and nothing was
     /// ever done in its name.
     pub(in super::super) fn on_registration_failed(&mut self) {

@@ -1,4 +1,4 @@
-//! Renewals of the own row, whose answers may be lost, and what the row says (R7, R8).
+//! Renewals of the own row, whose answers may be lost, and what the row contains (R7, R8).
 
 use super::lease_change::declared_lease;
 use super::{
@@ -31,7 +31,7 @@ impl Membership {
         context.write(purpose, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// A renewal's answer was lost, and the read after it, too, or it is late.
+    /// The answer to a renewal, and to the read after it, was lost or is late.
     pub(super) fn read_own_row(&mut self, context: &mut Context) {
         if context.requests.writes_own_row() {
             return;
@@ -41,14 +41,14 @@ impl Membership {
         context.read(own.key());
     }
 
-    /// Has the row renewed at once, for what it is to say.
+    /// Makes the row's next renewal due at once, to publish a change.
     pub(in super::super) fn renew_now(&mut self, context: &Context) {
         if let Some(own) = self.registration_mut() {
             own.due = context.mono();
         }
     }
 
-    /// Takes the answer to a renewal; none if it concerns nobody any more.
+    /// Takes the answer to a renewal; none if it is obsolete.
     pub(in super::super) fn on_renewal_written(
         &mut self,
         context: &mut Context,
@@ -125,7 +125,7 @@ impl Membership {
         }
     }
 
-    /// The own row, from whatever source: others may set its drain mark, or end this incarnation.
+    /// The own row, from any source: others may set its drain mark, or end this incarnation.
     ///
     /// An incarnation writes its own row as left, and only when it holds nothing any more. Others do so for an
     /// incarnation that was marked dead and is forgotten: such a one is fenced, as any dead one is.

@@ -1,4 +1,4 @@
-//! A row that became known, and what is different from the one before it.
+//! Takes a newly observed row, and finds what changed.
 
 use super::{
     Action, AssignmentsRow, Context, ManagerRow, Member, NodeId, NodeRow, NodeStatus, Notice,
@@ -8,7 +8,7 @@ use super::{
 /// What a newer row of a node means for the parts that decide from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct NodeChange {
-    /// The incarnation is another one, or its status changed: any shard may be its.
+    /// The incarnation is another one, or its status changed: any shard may belong to it.
     pub(in super::super) affects_ownership: bool,
     /// More changed than the count of renewals.
     pub(in super::super) affects_decisions: bool,
@@ -17,7 +17,7 @@ pub(in super::super) struct NodeChange {
 }
 
 impl ObservedCluster {
-    /// Takes a node's row; none if one as new is known.
+    /// Takes a node's row; none if it is not newer than the known one.
     pub(in super::super) fn learn_node(
         &mut self,
         context: &mut Context,
@@ -76,7 +76,7 @@ impl ObservedCluster {
         Some(change)
     }
 
-    /// Takes the manager's row, and returns whether it begins another term; none if one as new is known.
+    /// Takes the manager's row, and returns whether it begins another term; none if it is not newer than the known one.
     pub(in super::super) fn learn_manager(
         &mut self,
         context: &mut Context,

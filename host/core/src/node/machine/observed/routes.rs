@@ -86,7 +86,7 @@ impl ObservedCluster {
         let is_in_row = self.assignment(shard).is_some_and(|row| {
             row.epoch == epoch && row.hand_off.as_ref().is_some_and(|intent| intent.id == id)
         });
-        // One that is late, after the row that ended it, holds nothing back.
+        // A message that arrives after the row that ended its hand-off has no effect.
         if revision > known || is_in_row {
             context.push(Action::BufferShard { shard, epoch });
         }
