@@ -39,10 +39,10 @@ fn carry_out(view: &mut AllocationView, moves: &[Move], busy: bool) {
     let mut seen = BTreeSet::new();
     for Move { shard, to } in moves {
         assert!(seen.insert(*shard), "{shard} twice in one answer");
-        assert!(*to < view.hosts.len(), "{shard} to a host that there is not");
+        assert!(*to < view.hosts.len(), "{shard} to a host that does not exist");
         let place = &mut view.shards[shard.0 as usize - 1];
         assert!(!place.hand_off_in_progress, "{shard} is being moved");
-        assert_ne!(place.owner, Some(*to), "{shard} to the owner that it has");
+        assert_ne!(place.owner, Some(*to), "{shard} to its current owner");
         *place = ShardPlacement { owner: Some(*to), hand_off_in_progress: busy };
     }
 }
@@ -62,7 +62,7 @@ fn settle(strategy: &dyn AllocationStrategy, view: &mut AllocationView, limit: u
         carry_out(view, &moves, false);
         all.extend(moves);
     }
-    panic!("{strategy:?} does not come to rest");
+    panic!("{strategy:?} does not converge");
 }
 
 /// How many shards each host gives away.
@@ -116,7 +116,7 @@ fn s16_2_the_moved_shards_are_chosen_by_the_seed() {
     };
     assert_eq!(shards(7), shards(7));
     assert!((0..20).map(shards).collect::<BTreeSet<_>>().len() > 15);
-    assert_eq!((0..50).flat_map(shards).collect::<BTreeSet<_>>().len(), 20, "each can be the one");
+    assert_eq!((0..50).flat_map(shards).collect::<BTreeSet<_>>().len(), 20, "any of them may be chosen");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn s16_3_the_fullest_host_gives_and_the_oldest_on_a_tie() {
 
 #[test]
 fn s16_3_the_fullest_host_is_recomputed_before_each_pick() {
-    // One by one down to the average, nine hosts would give 13 shards here.
+    // If each were reduced to the average in turn, nine hosts would give 13 shards here.
     let mut counts = vec![11; 9];
     counts.push(0);
     let mut view = view(&counts, 0);
@@ -197,7 +197,7 @@ fn s16_5_only_hosts_of_the_latest_version_are_given_shards() {
 #[test]
 fn s16_6_and_s16_7_a_difference_of_one_moves_nothing() {
     assert_eq!(Average.rebalance(&view(&[4, 3, 3], 0), ALL), []);
-    assert_eq!(Average.rebalance(&view(&[3, 3], 0), ALL), [], "least of all what it has");
+    assert_eq!(Average.rebalance(&view(&[3, 3], 0), ALL), [], "least of all its own shards");
     assert_eq!(Average.rebalance(&view(&[5, 3], 0), ALL).len(), 1);
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A struct as this release has it.
+/// A struct as this release defines it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Old {
     base: u8,
@@ -11,7 +11,7 @@ impl Extensible for Old {
     const NAME: &'static str = "Thing";
 }
 
-/// The same struct as a later release has it.
+/// The same struct as a later release defines it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct New {
     base: u8,
@@ -97,7 +97,7 @@ fn trailing_bytes_and_truncated_blocks_are_refused() {
         let error = old(&whole[..cut]).expect_err("cut");
         assert!(matches!(error, CodecError::Malformed(_)), "{cut}: {error}");
     }
-    // An error of a block does not stick to the next decoding.
+    // A block's error does not affect the next decoding.
     old(&[9, 1, 1, 0]).expect_err("a required field");
     assert!(matches!(old(&[]), Err(CodecError::Malformed(_))));
 }

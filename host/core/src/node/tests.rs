@@ -1,6 +1,6 @@
-//! The rules of the node's machine, by hand: a few machines round one store of rows that answers at once.
+//! Unit tests of the node's machine: a few machines around one store of rows that answers at once.
 //!
-//! The simulator does the same with everything that can go wrong; here one can read what should happen.
+//! The simulator does the same with all faults; these tests show the intended behavior.
 
 mod alone;
 mod canonical;

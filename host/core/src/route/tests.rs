@@ -1,4 +1,4 @@
-//! The router by hand: one rule a test. [`random`] has the interleavings.
+//! Unit tests of the router, one rule each; [`random`] tests interleavings.
 
 mod bounds;
 mod random;
@@ -10,11 +10,11 @@ pub(super) fn member(node: &str, counter: u64) -> Member {
     Member { node: node.into(), incarnation: Incarnation { counter, nonce: counter } }
 }
 
-/// Shard 1, at time 1,000, on node `me`, and what came of it.
+/// Shard 1, at time 1,000, on node `me`, and the recorded results.
 pub(super) struct Harness {
     pub(super) router: Router<u32>,
     pub(super) now: u64,
-    /// (to, epoch, tag, item) of all that was sent; to `None` is this node.
+    /// (to, epoch, tag, item) of each sent message; `None` is this node.
     pub(super) sent: Vec<(Option<Member>, u64, u64, u32)>,
     pub(super) refused: Vec<(u32, Refusal)>,
 }
@@ -92,7 +92,7 @@ impl Harness {
         self.act(|router, now, out| router.tick(now, out));
     }
 
-    /// The items that were sent since the last look, in order, and to whom the last went.
+    /// The items that were sent since the last call, in order, and the recipient of the last.
     pub(super) fn sent(&mut self) -> Vec<u32> {
         self.sent.drain(..).map(|(.., item)| item).collect()
     }
@@ -110,7 +110,7 @@ fn only_a_shard_of_this_incarnation_is_local() {
     hand.update(2, Some(member("me", 1)), false);
     hand.route(2);
     assert_eq!(hand.sent.last().map(|s| (s.0.clone(), s.1)), Some((None, 2)));
-    // A former incarnation of this node owns nothing: nobody but the rows can say who does.
+    // A former incarnation of this node owns nothing: only the rows can tell who does.
     hand.update(3, Some(member("me", 0)), false);
     hand.sent();
     hand.route(3);
@@ -171,7 +171,7 @@ fn an_abandoned_hand_off_frees_messages_to_the_same_owner() {
     assert_eq!(hand.sent(), [1]);
     hand.router.buffer_shard(hand.now, ONE, Epoch(0));
     hand.route(2);
-    assert_eq!(hand.sent(), [2], "a hand-off of an epoch that is over holds nothing");
+    assert_eq!(hand.sent(), [2], "a hand-off of an epoch that has ended holds nothing");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn buffering_without_news_times_out_to_the_known_route() {
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.wait(1);
     hand.route(1);
-    // Hearing of it again does not make it longer.
+    // A repeated announcement does not extend it.
     hand.router.buffer_shard(hand.now, ONE, Epoch(1));
     hand.update(1, Some(member("a", 1)), true);
     hand.wait(9_998);
@@ -247,7 +247,7 @@ fn messages_in_flight_to_a_dead_node_wait_for_a_new_owner() {
     hand.lost(&member("a", 1));
     hand.route(3);
     hand.wait(5_000);
-    assert_eq!(hand.sent(), [1, 2], "there is nobody to send it to");
+    assert_eq!(hand.sent(), [1, 2], "there is no owner to send it to");
     hand.update(2, Some(member("b", 1)), false);
     assert_eq!(hand.sent(), [1, 2, 3]);
     assert!(hand.refused.is_empty());
@@ -280,9 +280,9 @@ fn backoff_grows_until_a_reply_or_a_route_change() {
     assert_eq!(grown, [6, 12, 24, 48, 96, 100]);
     assert!(hand.answer(hand.last_tag(), AttemptResult::Answered).is_some());
     hand.route(2);
-    assert_eq!([bounce(&mut hand), bounce(&mut hand)], [6, 12], "an answer begins anew");
+    assert_eq!([bounce(&mut hand), bounce(&mut hand)], [6, 12], "an answer resets the pause");
     hand.update(2, Some(member("b", 1)), false);
-    assert_eq!(bounce(&mut hand), 6, "a new owner begins anew");
+    assert_eq!(bounce(&mut hand), 6, "a new owner resets the pause");
 }
 
 #[test]
@@ -331,13 +331,13 @@ fn a_redirect_hint_names_only_a_newer_route_elsewhere() {
     assert_eq!(told(0, "b"), Some(hint));
     assert_eq!(told(3, "b"), None, "it is as new as the sender's");
     assert_eq!(told(4, "b"), None, "it is older than the sender's");
-    assert_eq!(told(2, "a"), None, "it is the asking node's own");
-    assert_eq!(hand.router.redirect_hint(ShardId(2), Epoch(0), "b"), None, "nobody has it");
+    assert_eq!(told(2, "a"), None, "it belongs to the asking node");
+    assert_eq!(hand.router.redirect_hint(ShardId(2), Epoch(0), "b"), None, "it has no owner");
 }
 
 #[test]
 fn backoff_ends_early_only_when_the_route_changes() {
-    // Whether a bounced message leaves at once when its route is told so.
+    // Whether a bounced message leaves at once when its route is updated.
     let leaves = |owner: Option<&str>, hold: bool, epoch, to: &str| {
         let mut hand = Harness::new();
         hand.update(1, owner.map(|owner| member(owner, 1)), false);

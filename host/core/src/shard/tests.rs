@@ -330,7 +330,7 @@ fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
     let query = hand.send(3, 2, MessageKind::Query);
     hand.run();
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
-    assert_eq!(hand.loads, 1, "R3: no load while a commit of the entity is under way");
+    assert_eq!(hand.loads, 1, "R3: no load while a commit of the entity is pending");
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     for token in [tokens[0], behind, query] {
         assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::COMMIT_REFUSED));
@@ -543,7 +543,7 @@ fn stopped_follows_the_last_commit_and_the_last_instance() {
     let late = hand.send(2, 1, MessageKind::Command);
     assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::REBALANCING));
     hand.run();
-    assert_eq!(hand.stopped, 0, "its commit is under way");
+    assert_eq!(hand.stopped, 0, "its commit is pending");
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
     assert_eq!(hand.stopped, 1);
@@ -559,7 +559,7 @@ fn a_full_mailbox_refuses_and_parked_messages_make_room() {
     hand.run();
     let first = hand.send(1, 0, MessageKind::Command);
     assert_eq!(hand.code_of(parked[1]).as_deref(), Some(&*codes::MAILBOX_FULL));
-    assert_eq!(hand.code_of(first), None, "the one that the others wait for got in");
+    assert_eq!(hand.code_of(first), None, "the one that the others wait for was admitted");
     hand.send(8, 7, MessageKind::Command);
     let full = hand.send(9, 8, MessageKind::Command);
     assert_eq!(hand.code_of(full).as_deref(), Some(&*codes::MAILBOX_FULL));

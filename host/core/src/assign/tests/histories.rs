@@ -1,4 +1,4 @@
-//! Random joins, leaves, drains, hand-offs under way and versions, by seed.
+//! Random joins, leaves, drains, hand-offs in progress and versions, by seed.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ impl SplitMix64 {
     }
 }
 
-/// A host goes: what it had needs an owner, and the others keep theirs.
+/// A host leaves: its shards need owners, and the others keep theirs.
 fn leave(view: &mut AllocationView, gone: usize) {
     view.hosts.remove(gone);
     for place in &mut view.shards {
@@ -57,7 +57,7 @@ fn average_stays_within_one_and_a_join_moves_only_its_share() {
     }
 }
 
-/// Hand-offs take their time here, and the next round is asked for meanwhile.
+/// Hand-offs take a while here, and the next round is requested meanwhile.
 #[test]
 fn average_balances_any_view_with_the_fewest_moves() {
     for seed in 0..300 {
@@ -87,7 +87,7 @@ fn average_balances_any_view_with_the_fewest_moves() {
     }
 }
 
-/// Views that no manager should ever make, too: owners out of range, hand-offs without a target.
+/// Includes views that no manager should ever produce: owners out of range, hand-offs without a target.
 fn any(random: &mut SplitMix64) -> AllocationView {
     let mut view = view(&vec![0; random.below(9)], random.below(120));
     let versions = 1 + random.below(2) as u64;

@@ -1,4 +1,4 @@
-//! One machine, event by event: what it asks for at once, and when it asks again.
+//! One machine, event by event: what it requests at once, and when it retries.
 
 mod leaving;
 mod managing;
@@ -22,7 +22,7 @@ pub(super) struct Alone {
     pub(super) machine: Machine,
     pub(super) now: u64,
     pub(super) revision: u64,
-    /// The writes that were not answered.
+    /// The pending writes.
     pub(super) writes: Vec<(u64, Row)>,
 }
 
@@ -182,7 +182,7 @@ pub(super) fn reported(actions: &[Action]) -> Option<NodeReport> {
     })
 }
 
-/// A candidate that knows who managed last.
+/// A candidate that knows the last manager.
 fn candidate(holder: Member) -> Alone {
     let mut alone = Alone::new(Roles::ALL, Settings::default());
     alone.revision = 1;
@@ -193,7 +193,7 @@ fn candidate(holder: Member) -> Alone {
     alone
 }
 
-/// A node that leads, of which no row of assignments is written.
+/// A leader with no row of assignments written yet.
 pub(super) fn leader(shards: u32, rows: Vec<(RowKey, Row, u64)>) -> Alone {
     let mut alone = Alone::of(Roles::ALL, Settings::default(), shards);
     alone.revision = 10;
@@ -211,7 +211,7 @@ pub(super) fn sealed(shards: u32) -> Alone {
     alone
 }
 
-/// Its own row as it was last told.
+/// Its own row as last published.
 pub(super) fn own(alone: &Alone) -> NodeRow {
     let own = alone.machine.nodes().find(|(node, _)| *node.0 == *"me");
     own.expect("it registered").1.clone()

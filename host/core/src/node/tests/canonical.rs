@@ -1,4 +1,4 @@
-//! A cluster at rest looks the same after each beat, once its times and counts are taken relative to it.
+//! A cluster at rest looks the same after each beat once its times and counts are normalized.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -116,7 +116,7 @@ fn control_messages_are_canonicalized_too() {
     assert_eq!(relative(wrote(node, 7)), wrote(renewed, 107));
 }
 
-/// Everything stays as it is.
+/// Changes nothing.
 struct Same;
 
 impl Canonicalizer for Same {
@@ -145,12 +145,12 @@ fn canonicalization_changes_nothing_but_numbers() {
         machine.canonicalize(&Same);
         hash(&machine) == hash(&alone.machine)
     };
-    // A manager that waits for reports, with a write under way.
+    // A manager that waits for reports, with a write in flight.
     let mut manager = sealed(4);
     manager.learn(key("b"), row(1, HOST));
     assert!(!manager.writes.is_empty() && stays(&manager));
 
-    // A host whose manager is to hear that it gave a shard up.
+    // A host whose manager has yet to learn that it released a shard.
     let mut host = Alone::registered(HOST);
     let me = host.me();
     host.learn(key("m"), row(1, crate::rows::Roles::ALL));

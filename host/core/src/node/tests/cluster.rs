@@ -1,4 +1,4 @@
-//! Machines round one store of rows, in virtual time. Shards serve and stop as soon as they are told.
+//! Machines around one store of rows, in virtual time. Shards serve and stop as soon as requested.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,14 +16,14 @@ pub(super) const SHARDS: u32 = 12;
 /// One process.
 pub(super) struct Node {
     pub(super) machine: Machine,
-    /// Neither ticks nor hears.
+    /// Gets neither ticks nor messages.
     pub(super) paused: bool,
     pub(super) dead: bool,
-    /// Its store calls are neither made nor answered.
+    /// Its store calls are neither executed nor answered.
     pub(super) cut: bool,
-    /// Its writes are made, and the answers lost.
+    /// Its writes are executed, and the answers lost.
     pub(super) unanswered: bool,
-    /// Its shards take long to stop; these were told to.
+    /// Its shards take long to stop; these were asked to.
     pub(super) stuck: bool,
     pub(super) stops: Vec<(ShardId, Epoch)>,
     pub(super) suspended: bool,
@@ -40,16 +40,16 @@ pub(super) struct Cluster {
     pub(super) rows: BTreeMap<RowKey, (Row, u64)>,
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) revision: u64,
-    /// Everything said, for tests that look; and what says that a message is lost.
+    /// All messages sent, for tests that inspect them; and the predicate that drops messages.
     pub(super) sent_messages: Vec<(NodeId, NodeId, ControlMessage)>,
     pub(super) lose: fn(&ControlMessage) -> bool,
-    /// Words of a hand-off that were said while no row had its intent.
+    /// Messages of a hand-off that were sent before any row had its intent.
     pub(super) unannounced: Vec<ControlMessage>,
-    /// Rows that were written, and by whom.
+    /// Rows that were written, with their writers.
     pub(super) wrote: Vec<(NodeId, RowKey)>,
-    /// Who has no watch: rows come to it by words only.
+    /// Nodes without a watch: they learn rows from messages only.
     pub(super) unwatched: BTreeSet<NodeId>,
-    /// Whose words do not come to whom.
+    /// Links on which messages are lost: sender and receiver.
     pub(super) cut_from_manager: BTreeSet<(NodeId, NodeId)>,
     pub(super) settings: Settings,
     pub(super) shards: u32,
@@ -147,7 +147,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(super) fn run(&mut self, millis: u64) {
         let end = self.now + millis;
         while self.now < end {
@@ -165,7 +165,7 @@ impl Cluster {
         }
     }
 
-    /// The shards that took long stop now.
+    /// Completes the delayed stops.
     pub(super) fn unstick(&mut self, name: &str) {
         let node = self.node(name);
         node.stuck = false;
@@ -192,7 +192,7 @@ impl Cluster {
             }
             node.machine.handle(now, event);
             let wake = node.machine.next_wake();
-            assert!(wake.is_none_or(|wake| wake > now.mono), "{name} would be busy: {wake:?}");
+            assert!(wake.is_none_or(|wake| wake > now.mono), "{name} would busy-loop: {wake:?}");
             self.carry_out(&name);
         }
     }
@@ -340,7 +340,7 @@ impl Cluster {
         })
     }
 
-    /// How many shards each node has, by the rows; and checks that it has what they say.
+    /// How many shards each node owns according to the rows; checks that it holds exactly these.
     pub(super) fn spread(&self) -> BTreeMap<String, usize> {
         let mut spread = BTreeMap::new();
         for (key, (row, _)) in &self.rows {

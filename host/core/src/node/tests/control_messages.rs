@@ -1,4 +1,4 @@
-//! What nodes say to each other: which of it counts, and that rows decide (R11, R13, S3, S4, A8, A9).
+//! Control messages: which of them count, and that rows decide (R11, R13, S3, S4, A8, A9).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
@@ -31,7 +31,7 @@ fn under_way(cluster: &mut Cluster) -> HandOff {
         ControlMessage::HandOff(hand_off) => Some(*hand_off),
         _ => None,
     });
-    told.expect("the owner was told")
+    told.expect("the owner was asked")
 }
 
 fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
@@ -56,13 +56,13 @@ fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
 fn r11_shard_stopped_counts_only_if_all_its_ids_match() {
     for wrong in 0..4 {
         let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), wrong);
-        assert_eq!(before, after, "part {wrong} is another's");
+        assert_eq!(before, after, "part {wrong} belongs to another hand-off");
     }
     let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), 4);
     assert_eq!(after.epoch, Epoch(before.epoch.0 + 1), "A16: the right one moves the shard");
     let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::SkipHandOffMatching);
     let (before, after) = stopped(&mut careless, 3);
-    assert_ne!(before, after, "the mutation shows");
+    assert_ne!(before, after, "the mutation takes effect");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
     cluster.lose = |message| matches!(message, ControlMessage::BeginHandOffAck { .. });
     drain(&mut cluster, "c");
     cluster.run(800);
-    assert!(!told(&cluster), "somebody may still send to the owner");
+    assert!(!told(&cluster), "a node may still send to the owner");
     cluster.run(1_000);
     assert!(told(&cluster), "R12: the deadline passed");
 }
@@ -134,7 +134,7 @@ fn s4_the_manager_announces_its_rows_to_every_node() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.run(2_000);
-    // Its watch brings nothing from here on: what it knows then, it was told.
+    // Its watch delivers nothing from here on: it learns from messages only.
     cluster.unwatched.insert("g".into());
     let before = cluster.epochs();
     assert_eq!(cluster.node("g").routes, before);
@@ -194,7 +194,7 @@ fn s4_an_announced_row_moves_routes_early_and_never_back() {
     };
     let epoch = new.assignments[0].epoch;
     assert_eq!(tell(Row::Assignments(new), at + 1), [(ShardId(1), epoch)]);
-    assert_eq!(tell(old, at), [], "R13: word that is older than what is known changes nothing");
+    assert_eq!(tell(old, at), [], "R13: a message that is older than the known row changes nothing");
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn r13_cached_rows_give_routes_but_no_ownership() {
         routes += usize::from(matches!(action, Action::UpdateRoute { owner: Some(_), .. }));
     }
     assert_eq!(routes, SHARDS as usize, "S8: it can send before the store answers");
-    // The store does not answer: time alone gives it nothing.
+    // The store does not answer: time alone does not help.
     machine.handle(now, Event::RowsListed(None));
     assert_eq!(machine.held_shards().count(), 0);
 }

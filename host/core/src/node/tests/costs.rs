@@ -1,4 +1,4 @@
-//! What a decision costs does not grow with what did not change. Looks at chunks are counted, not time.
+//! The cost of a decision does not grow with unchanged state. Examined chunks are counted, not time.
 
 use super::cluster::Cluster;
 use crate::node::Event;

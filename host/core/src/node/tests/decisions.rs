@@ -1,4 +1,4 @@
-//! When a manager decides: at which event, at which time, and what keeps it from it.
+//! When a manager decides: at which event, at which time, and what prevents it.
 
 use super::alone::{Alone, HOST, host_row, key, leader, member, own, reported, row, sealed};
 use crate::extensions::Extensions;
@@ -11,7 +11,7 @@ use crate::rows::{
 const MANAGER: Roles = Roles { store: false, manager: true, host: false, gateway: false };
 const GATEWAY: Roles = Roles { store: false, manager: false, host: false, gateway: true };
 
-/// A node's row after so many renewals.
+/// A node's row after this many renewals.
 fn renewed(roles: Roles, renewals: u64) -> Row {
     match row(1, roles) {
         Row::Node(row) => Row::Node(NodeRow { renewals, ..row }),
@@ -25,7 +25,7 @@ fn moves(alone: &Alone) -> bool {
     alone.writes.iter().any(|(_, row)| matches!(row, Row::Assignments(row) if intent(row)))
 }
 
-/// A manager that hosts nothing and has the leadership of an empty cluster.
+/// A manager without the host role that leads an empty cluster.
 fn manager() -> Alone {
     let mut alone = Alone::new(MANAGER, Settings::default());
     alone.handle(Event::RowsListed(Some(Vec::new())));
@@ -47,7 +47,7 @@ fn a_manager_decides_when_its_clock_starts_at_zero() {
 fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
     let mut alone = sealed(4);
     alone.all_done();
-    // Its report to itself is news; a moment later it has decided.
+    // Its report to itself is new; a moment later it has decided.
     alone.wait(20);
     alone.wait(1);
     alone.wait(800);
@@ -63,7 +63,7 @@ fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     // The seal has no answer: it is read, and read again.
     alone.written(Err(WriteError::Unknown));
     alone.wait(retry);
-    // The first read: it was not written. It is written again, and the watch tells it sooner than its answer.
+    // The first read: it was not written. It is written again, and the watch delivers it before its answer.
     alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     let row = alone.writes[0].1.clone();
     alone.learn(RowKey::Assignments(0), row);
@@ -71,10 +71,10 @@ fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     // The second read, from before.
     let actions = alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     assert_eq!(alone.writes.len(), 1);
-    assert!(!actions.contains(&Action::ReadRow(RowKey::Manager)), "it would ask who manages");
+    assert!(!actions.contains(&Action::ReadRow(RowKey::Manager)), "it would ask for the manager");
 }
 
-/// The owners that a plan counts are kept from plan to plan, and a debug build compares them with a new count.
+/// A plan's owners are cached between plans, and a debug build compares them with freshly computed ones.
 #[test]
 fn a_plan_counts_no_owner_whose_write_is_unknown() {
     let mut alone = leader(100, Vec::new());
@@ -92,7 +92,7 @@ fn a_plan_counts_no_owner_whose_write_is_unknown() {
             ..NodeReport::default()
         };
         alone.handle(Event::Received { from: me, message: ControlMessage::Report(report.into()) });
-        assert_eq!(alone.writes.len(), 1, "it is planned anew");
+        assert_eq!(alone.writes.len(), 1, "it is planned again");
     };
     refuse(&mut alone, 65);
     alone.done();
@@ -122,7 +122,7 @@ fn r11_after_a_lapse_chunks_count_as_applied_once_relisted() {
 fn unassignable_shards_are_assigned_once_a_drain_is_undone() {
     let mut alone = manager();
     alone.learn(key("b"), Row::Node(NodeRow { draining: true, ..host_row() }));
-    assert!(alone.writes.is_empty(), "nobody can have them");
+    assert!(alone.writes.is_empty(), "no node can own them");
     alone.learn(key("b"), Row::Node(host_row()));
     let all =
         |row: &AssignmentsRow| row.assignments.iter().all(|it| it.owner == Some(member("b", 1)));
@@ -138,13 +138,13 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
     let message = ControlMessage::NodeUnreachable { node: "g".into() };
     alone.handle(Event::Received { from: member("g", 1), message });
     let told = alone.now;
-    // An occasion to balance: it is put off, and put off again.
+    // Balancing is due: it is postponed, and postponed again.
     alone.learn(key("b"), row(1, HOST));
     for renewals in 1..=lease / 100 {
         assert!(!moves(&alone));
         alone.all_done();
         alone.now += 100;
-        // Otherwise it gives its own shards up.
+        // Otherwise it releases its own shards.
         let sent = alone.now;
         alone.handle(Event::StoreResponded { sent_at: sent });
         alone.learn(key("b"), renewed(HOST, renewals));
@@ -161,7 +161,7 @@ fn nothing_is_balanced_while_a_row_is_being_written() {
     let mut alone = sealed(100);
     alone.all_done();
     alone.handle(Event::ShardLost { shard: ShardId(1), epoch: Epoch(1), current_epoch: None });
-    // It tells itself, and gives the shard again.
+    // It reports to itself, and assigns the shard again.
     alone.wait(20);
     alone.wait(1);
     assert_eq!(alone.writes.len(), 1, "the first chunk");

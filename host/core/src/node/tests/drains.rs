@@ -1,4 +1,4 @@
-//! A drain mark is an operator's, and outlives the node's incarnations; leaving is an incarnation's own.
+//! An operator sets a drain mark, which outlives the node's incarnations; leaving concerns one incarnation.
 
 use super::cluster::{Cluster, SHARDS};
 use crate::node::{Event, Notice};
@@ -52,7 +52,7 @@ fn r12_a_node_killed_while_leaving_does_not_stay_draining() {
     cluster.node("b").stuck = true;
     cluster.handle("b", Event::Leave);
     cluster.run(1_000);
-    assert!(cluster.moving() > 0, "its shards are on their way");
+    assert!(cluster.moving() > 0, "its shards are moving");
     cluster.node("b").dead = true;
     cluster.run(8_000);
     cluster.start("b");

@@ -1,4 +1,4 @@
-//! Fields that a later release adds to rows outlive what this release writes (`docs/formats.md`).
+//! Fields that a later release adds to rows survive this release's writes (`docs/formats.md`).
 
 use super::cluster::Cluster;
 use crate::codec;
@@ -83,7 +83,7 @@ fn mark_dead_seal_and_assignment_keep_unknown_row_fields() {
     cluster.node(&manager).dead = true;
     cluster.run(15_000);
     assert_eq!(cluster.status(&manager), Some(NodeStatus::Dead));
-    assert!(cluster.manager().1 > term, "the rows were sealed anew");
+    assert!(cluster.manager().1 > term, "the rows were sealed again");
     assert_eq!(cluster.spread().get(&manager), None, "its shards have new owners");
     keeps_all(&cluster, "");
 }

@@ -1,4 +1,4 @@
-//! Hand-offs: drains, lost and repeated words, managers that die in between.
+//! Hand-offs: drains, lost and repeated messages, managers that die in between.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
     cluster.sent_messages.clear();
     drain(&mut cluster, "c");
     cluster.run(3_000);
-    assert_eq!(cluster.unannounced, [], "S15: what is to be done is written ahead");
+    assert_eq!(cluster.unannounced, [], "S15: the intent is written ahead");
     let mut acknowledged = BTreeSet::new();
     let mut stops = BTreeSet::new();
     for (from, to, message) in &cluster.sent_messages {
@@ -81,7 +81,7 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
     let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::SkipWriteAhead);
     drain(&mut careless, "c");
     careless.run(3_000);
-    assert_ne!(careless.unannounced, [], "the mutation shows");
+    assert_ne!(careless.unannounced, [], "the mutation takes effect");
     assert!(!cluster.node("b").held_back.is_empty(), "K24: other nodes hold messages back");
 }
 
@@ -105,7 +105,7 @@ fn the_loss_of_a_shard_stopped_message_is_repaired() {
     cluster.lose = |message| matches!(message, ControlMessage::ShardStopped(_));
     drain(&mut cluster, "c");
     cluster.run(6_000);
-    assert_eq!(cluster.spread().len(), 2, "R11: the next report says what is missing");
+    assert_eq!(cluster.spread().len(), 2, "R11: the next report shows what is missing");
 }
 
 /// Balances until [`STILL`] is set, and then never.
@@ -140,17 +140,17 @@ fn three_hosts(strategy: fn() -> Box<dyn AllocationStrategy>) -> Cluster {
     cluster
 }
 
-/// `c` drains and is not told to stop; then the drain is undone.
+/// `c` drains and is not asked to stop; then the drain is undone.
 fn undo_a_drain(cluster: &mut Cluster) {
     cluster.lose = |message| matches!(message, ControlMessage::HandOff(_));
     drain(cluster, "c");
     cluster.run(1_500);
-    assert_eq!(cluster.moving(), 4, "all of them are begun");
+    assert_eq!(cluster.moving(), 4, "all of them are started");
     cluster.sent_messages.clear();
     cluster.handle("a", Event::Drain { node: "c".into(), draining: false });
 }
 
-/// The shards whose hand-off was told to other nodes.
+/// The shards whose hand-off was announced to other nodes.
 fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
     let begun = cluster.sent_messages.iter().filter_map(|(_, _, message)| match message {
         ControlMessage::BeginHandOff { hand_off, .. } => Some(hand_off.shard),
@@ -171,12 +171,12 @@ fn an_unanswered_hand_off_leaves_the_shard_with_its_owner() {
     cluster.run(8_000);
     let failed = |notice: &&Notice| matches!(notice, Notice::HandOffFailed { .. });
     assert_eq!(cluster.node("a").notices.iter().filter(failed).count(), 4, "each is given up once");
-    assert_eq!(told(&cluster), BTreeSet::new(), "an undone drain begins nothing more");
+    assert_eq!(told(&cluster), BTreeSet::new(), "an undone drain starts nothing more");
     assert_eq!((cluster.epochs(), cluster.spread()), (epochs, spread), "each stays where it is");
 }
 
-/// A hand-off under way counts where it goes: so long as those of the drain are, `c` is empty to the balancing, which
-/// gives it shards of others at once. Only when they are given up has it too many.
+/// A hand-off in progress counts at its target: while those of the drain are, balancing sees `c` as empty and
+/// assigns it shards of others at once. Only when they are abandoned does it have too many.
 #[test]
 fn shards_are_even_again_after_a_drain_is_undone() {
     let mut cluster = three_hosts(|| BuiltinStrategy::Average.build());
@@ -210,7 +210,7 @@ fn a_new_manager_continues_the_hand_offs_of_the_old_one() {
         (&*from.0, &*to.0) == ("b", "c")
             && matches!(message, ControlMessage::HandOff(HandOff { term: 2, id, .. }) if id.term == 1)
     });
-    assert!(again.count() >= 6, "the owner is told again, under the new term and the old id");
+    assert!(again.count() >= 6, "the owner is asked again, under the new term and the old id");
     cluster.unstick("c");
     cluster.run(3_000);
     assert_eq!(cluster.spread().into_iter().collect::<Vec<_>>(), [("b".into(), 12)]);
@@ -244,7 +244,7 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
         let heard = |message| Event::Received { from: from.clone(), message };
         match message {
             ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, heard(message)),
-            // To who owns the shard now, as if it had meant that incarnation: only the epoch is a former one.
+            // To the current owner, as if for its incarnation: only the epoch is outdated.
             ControlMessage::HandOff(hand_off) => {
                 let shard = hand_off.shard;
                 let owners = ["a", "b"].map(|node| cluster.node(node).owns.get(&shard).cloned());
@@ -343,7 +343,7 @@ fn r5_a_new_epoch_exceeds_that_of_the_current_claim() {
 #[test]
 fn s15_no_hand_off_begins_on_a_row_that_others_changed() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    // Somebody wrote the row, and the manager has not heard of it.
+    // Another node wrote the row, and the manager does not know yet.
     cluster.revision += 1;
     let revision = cluster.revision;
     cluster.rows.get_mut(&RowKey::Assignments(0)).expect("a row").1 = revision;
@@ -389,7 +389,7 @@ fn a_continued_hand_off_is_abandoned_at_its_timeout() {
     cluster.node("a").dead = true;
     cluster.run(6_000);
     assert_eq!(cluster.manager().0, "b");
-    assert!(cluster.moving() > 0, "the next manager goes on with it");
+    assert!(cluster.moving() > 0, "the next manager continues it");
     let failed = |cluster: &mut Cluster| {
         let notices = &cluster.node("b").notices;
         notices.iter().filter(|it| matches!(it, Notice::HandOffFailed { .. })).count()

@@ -1,4 +1,4 @@
-//! Who manages, and balance.
+//! Leadership and balancing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -44,7 +44,7 @@ fn the_oldest_candidate_replaces_a_dead_manager_and_seals() {
 #[test]
 fn a_deposed_manager_that_wakes_decides_nothing() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    // It has something to decide: hand-offs that it began, and that no owner answers.
+    // It has pending decisions: hand-offs that it started and that no owner answers.
     cluster.node("c").stuck = true;
     cluster.handle("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(1_500);
@@ -114,7 +114,7 @@ fn a_rebalance_is_done_when_any_node_asks_for_it() {
     }
 }
 
-/// Sees nothing to move until it may.
+/// Proposes no moves until allowed.
 #[derive(Debug)]
 struct WhenAllowed;
 
@@ -148,7 +148,7 @@ fn every_node_emits_notices_of_joins_leaves_and_managers() {
     assert!(notices.iter().any(|n| matches!(n, Notice::ManagerChanged { term: 1, .. })));
 }
 
-/// Seed 41435 of the simulator: the answer of who led in term 2 came after the rows of term 3 had been sealed.
+/// Seed 41435 of the simulator: the answer to the leader of term 2 arrived after the rows of term 3 had been sealed.
 #[test]
 fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {
     let sealed_by_b_after = |term: u64| {
@@ -185,7 +185,7 @@ fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {
         assert_eq!(b.managing_term(), None);
         sealed
     };
-    assert!(sealed_by_b_after(1), "what is of an earlier term is sealed");
+    assert!(sealed_by_b_after(1), "rows of an earlier term are sealed");
     assert!(!sealed_by_b_after(3));
 }
 
@@ -235,7 +235,7 @@ fn a_candidate_whose_write_failed_campaigns_again() {
     assert_eq!(cluster.manager().0, "a");
     cluster.node("b").cut = true;
     cluster.run(1_400);
-    assert_eq!(cluster.manager().0, "a", "it stood in vain");
+    assert_eq!(cluster.manager().0, "a", "its campaign failed");
     cluster.node("b").cut = false;
     cluster.run(3_000);
     assert_eq!(cluster.manager().0, "b");
@@ -248,7 +248,7 @@ fn a_manager_at_rest_sleeps_until_there_is_work() {
     for _ in 0..200 {
         cluster.run(10);
         let wake = cluster.node("a").machine.next_wake().expect("it renews");
-        assert!(wake > cluster.now + 1, "it would be busy");
+        assert!(wake > cluster.now + 1, "it would busy-loop");
     }
     let (shard, (epoch, _)) = cluster.node("a").owns.pop_first().expect("a shard");
     cluster.handle("a", Event::ShardLost { shard, epoch, current_epoch: None });

@@ -19,7 +19,7 @@ fn a_registration_over_a_live_lease_waits_for_its_lapse() {
     cluster.node("b").dead = true;
     cluster.start("b");
     cluster.run(2_000);
-    assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease still stands");
+    assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease is still valid");
     cluster.run(6_000);
     assert_eq!(renewals(&cluster, "b").0, 2);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
@@ -35,9 +35,9 @@ fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
     cluster.node("b").dead = true;
     let (lease, margin) = (cluster.settings.lease, cluster.settings.lease_margin);
     cluster.start_with("b", host, 1);
-    // Who has just started counts the lease as just renewed (R8).
+    // A node that has just started counts the lease as just renewed (R8).
     cluster.run(lease + margin - 100);
-    assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease may still stand");
+    assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease may still be valid");
     cluster.run(1_000);
     assert_eq!(renewals(&cluster, "b").0, 2);
 }
@@ -60,7 +60,7 @@ fn a_second_process_of_a_live_node_owns_nothing() {
     cluster.start("b");
     let copy = cluster.nodes.remove(&"b".into()).expect("the copy");
     cluster.nodes.insert("b".into(), first);
-    // The copy hears nothing, and looks at the rows again and again.
+    // The copy receives nothing, and reads the rows repeatedly.
     let mut machine = copy.machine;
     for _ in 0..800 {
         cluster.run(10);
@@ -84,7 +84,7 @@ fn a_late_renewal_of_a_dead_process_is_no_name_conflict() {
     cluster.node("b").dead = true;
     cluster.start("b");
     cluster.run(100);
-    // Its last renewal was on its way.
+    // Its last renewal was in flight.
     let key = RowKey::Node("b".into());
     if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
         cluster.revision += 1;
@@ -166,7 +166,7 @@ fn a_forgotten_node_that_wakes_gets_a_higher_incarnation() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").paused = true;
     cluster.run(8_000);
-    // An operator forgets it; of its own death it has heard nothing yet.
+    // An operator forgets it; it does not know of its own death yet.
     let key = RowKey::Node("b".into());
     if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
         assert_eq!(row.status, NodeStatus::Dead);
@@ -183,7 +183,7 @@ fn a_forgotten_node_that_wakes_gets_a_higher_incarnation() {
 #[test]
 fn a_manager_that_slept_counts_leases_as_just_renewed() {
     let asleep = |mut cluster: Cluster| {
-        // Both sleep; the judge wakes first, with what it had not heard still on its way.
+        // Both sleep; the judge wakes first, with the changes that it missed still in transit.
         cluster.node("a").paused = true;
         cluster.node("b").paused = true;
         cluster.run(5_000);
@@ -194,13 +194,13 @@ fn a_manager_that_slept_counts_leases_as_just_renewed() {
     let cluster = asleep(Cluster::of(&["a", "b"]));
     assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "R8");
     let cluster = asleep(Cluster::mutated(&["a", "b"], Mutation::TrustStaleObservations));
-    assert_eq!(cluster.status("b"), Some(NodeStatus::Dead), "the mutation shows");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Dead), "the mutation takes effect");
 }
 
 #[test]
 fn a_node_without_its_entity_store_releases_its_shards() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    // Its rows are written, only the entities' store does not answer.
+    // Its rows are written, but the `EntityStore` does not answer.
     for _ in 0..50 {
         cluster.now += 100;
         for node in ["a", "b"] {
@@ -217,7 +217,7 @@ fn a_node_without_its_entity_store_releases_its_shards() {
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
-/// Time goes on, and the store answers `c` only while it has no shards.
+/// Advances the time while the store answers `c` only while it has no shards.
 fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
     for _ in 0..millis / 100 {
         cluster.now += 100;
@@ -231,7 +231,7 @@ fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
     }
 }
 
-/// The probation of `c` each time that it gave its shards up.
+/// The probation of `c` each time that it released its shards.
 fn probations_of_c(cluster: &mut Cluster) -> Vec<u64> {
     let noted = cluster.node("c").notices.iter().filter_map(|notice| match notice {
         Notice::ShardsReleased { probation, .. } => Some(*probation),
@@ -248,7 +248,7 @@ fn r9_probation_doubles_each_time_shards_are_released() {
     let spans = [4, 8, 16, 32, 64, 64].map(|leases| lease * leases);
     assert_eq!(probations_of_c(&mut cluster), spans);
 
-    // One that held its shards for long enough begins anew.
+    // A node that held its shards for long enough starts over.
     cluster.run(lease * 64 * 2);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
     answer_c_without_shards(&mut cluster, 10_000);
@@ -256,7 +256,7 @@ fn r9_probation_doubles_each_time_shards_are_released() {
 
     let mut cluster = Cluster::mutated(&["a", "b", "c"], Mutation::ConstantProbation);
     answer_c_without_shards(&mut cluster, 400_000);
-    assert!(probations_of_c(&mut cluster).len() > 15, "the mutation shows");
+    assert!(probations_of_c(&mut cluster).len() > 15, "the mutation takes effect");
 }
 
 #[test]
@@ -283,14 +283,14 @@ fn r9_a_late_report_does_not_end_a_probation() {
             .then(|| said.2.clone())
     };
     let late = cluster.sent_messages.iter().rev().find_map(of_c).expect("c reports");
-    // The store answers `c` again as soon as it has given its shards up.
+    // The store answers `c` again as soon as it has released its shards.
     answer_c_without_shards(&mut cluster, 6_000);
     assert!(cluster.node("c").owns.is_empty(), "R9");
     let epochs = cluster.epochs();
     let from = cluster.node("c").machine.member().expect("registered");
     cluster.handle("a", Event::Received { from, message: late });
     cluster.run(cluster.settings.renew_interval / 2);
-    assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "what was said later counts");
+    assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "the later message counts");
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_lapse_and_a_recovery_emit_notices() {
 fn a_host_that_released_shards_gets_none_during_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let before = cluster.epochs();
-    // The entities' store answers `c` no more; its renewals go on, but late.
+    // The `EntityStore` no longer answers `c`; its renewals continue, but late.
     for _ in 0..40 {
         cluster.now += 100;
         for node in ["a", "b", "c"] {
@@ -328,7 +328,7 @@ fn a_host_that_released_shards_gets_none_during_probation() {
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
 }
 
-/// Tells a node other settings, as the row says them.
+/// Delivers other settings to a node, as from their row.
 fn agree(cluster: &mut Cluster, node: &str, revision: u64, lease: u64) {
     let (margin, renew) = (600, 750.min(lease / 4));
     let agreed = LeaseSettings {
@@ -364,7 +364,7 @@ fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
     cluster.node("b").cut = true;
     cluster.run(8_000);
     assert!(!cluster.node("b").suspended);
-    // Its judge has heard of no change, and goes by the row.
+    // Its judge knows of no change, and uses the row.
     assert_eq!(cluster.status("b"), Some(NodeStatus::Live));
     cluster.run(4_000);
     assert!(cluster.node("b").suspended);
@@ -409,7 +409,7 @@ fn a_row_has_the_wall_clock_time_of_its_registration() {
         _ => unreachable!("a node's row"),
     };
     let mut cluster = Cluster::of(&["a"]);
-    assert_eq!(registered(&cluster), None, "no wall clock was told");
+    assert_eq!(registered(&cluster), None, "no wall clock was set");
     cluster.node("a").dead = true;
     cluster.start("a");
     cluster.node("a").machine.set_unix_ms(1_700_000_000_000);

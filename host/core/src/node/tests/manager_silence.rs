@@ -1,10 +1,10 @@
-//! Words to the manager that never come, while both renew their leases: rows say what words cannot (R11, S12).
+//! Messages to the manager that never arrive, while both renew their leases: rows replace them (R11, S12).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::node::{ControlMessage, Event, Mutation};
 use crate::rows::{Assignment, NodeStatus, Roles, Row, RowKey, shard_at};
 
-/// Longer than a node and the manager wait for each other's words.
+/// Longer than a node and the manager wait for each other's messages.
 const LONG: u64 = 9_000;
 
 const HOST: Roles = Roles { store: false, manager: false, host: true, gateway: false };
@@ -50,13 +50,13 @@ fn unserved(cluster: &Cluster) -> usize {
     shards.filter(|(shard, row)| !has(*shard, row)).count()
 }
 
-/// `a` manages; `c` was told to hand its shards off and stopped them, and `a` does not hear it.
+/// `a` manages; `c` was asked to hand its shards off and stopped them, and `a` does not learn of it.
 fn stopped_in_vain(mut cluster: Cluster) -> Cluster {
     deafen(&mut cluster, "c", "a");
     drain(&mut cluster, "c");
     cluster.run(3_000);
     assert!(cluster.node("c").owns.is_empty());
-    assert_eq!(cluster.moving(), 4, "nobody was told that they stopped");
+    assert_eq!(cluster.moving(), 4, "no node learned that they stopped");
     cluster
 }
 
@@ -75,21 +75,21 @@ fn r11_manager_silence_ends_an_incarnation_and_frees_shards() {
     let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
     assert_eq!(cluster.incarnation("b"), 1);
     cluster.run(LONG);
-    assert_eq!(cluster.incarnation("b"), 2, "its row says what its words could not");
+    assert_eq!(cluster.incarnation("b"), 2, "its row shows what its messages could not");
     cluster.spread();
     let mut stays = Cluster::of(&["a"]);
     stays.settings.mutations.push(Mutation::IgnoreManagerSilence);
     let mut stays = balanced_in_vain(stays);
     stays.run(10 * LONG);
     assert_eq!(stays.incarnation("b"), 1);
-    assert!(unserved(&stays) > 0, "the mutation shows: they are nobody's for ever");
+    assert!(unserved(&stays) > 0, "the mutation takes effect: they have no owner forever");
 }
 
 #[test]
 fn s12_a_host_in_manager_silence_is_given_no_shards() {
     let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
     cluster.run(LONG);
-    assert_eq!(has(&cluster, "b"), 0, "it could not say that it stopped them");
+    assert_eq!(has(&cluster, "b"), 0, "it could not report that it stopped them");
     cluster.run(10 * LONG);
     assert_eq!((has(&cluster, "b"), cluster.incarnation("b")), (0, 2));
     cluster.cut_from_manager.clear();
@@ -107,7 +107,7 @@ fn a_drain_in_manager_silence_outlives_the_incarnation() {
         Row::Node(row) => row.draining,
         _ => false,
     };
-    assert!(draining, "R12: the operator's word stands");
+    assert!(draining, "R12: the operator's drain mark remains");
 }
 
 #[test]
@@ -167,10 +167,10 @@ fn the_lack_of_a_manager_ends_no_incarnation() {
     let mut cluster = stopped_in_vain(cluster);
     cluster.node("a").dead = true;
     cluster.run(10 * LONG);
-    assert_eq!(cluster.incarnation("c"), 1, "nobody could do what it waits for");
+    assert_eq!(cluster.incarnation("c"), 1, "no node could do what it waits for");
 }
 
-/// Reports are lost, and the entities' store answers only those.
+/// Reports are lost, and the `EntityStore` answers only these nodes.
 fn without_entities(answered: &[&str]) -> Cluster {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.lose = |message| matches!(message, ControlMessage::Report(_));
@@ -219,13 +219,13 @@ fn the_only_candidate_takes_shards_that_need_an_owner() {
     assert_eq!(cluster.manager(), ("a".into(), 1));
     let before = cluster.epochs();
     cluster.run(5 * LONG);
-    assert_eq!(cluster.epochs(), before, "it comes to rest");
+    assert_eq!(cluster.epochs(), before, "it converges");
     assert_eq!(cluster.spread().values().sum::<usize>(), SHARDS as usize);
     let incarnations = ["b", "c", "d"].map(|node| cluster.incarnation(node));
     assert!(incarnations.iter().all(|counter| *counter <= 2), "{incarnations:?}");
 }
 
-/// `a` manages and hears a gateway, and no host; the others hear each other.
+/// `a` manages and receives messages from a gateway but from no host; the others receive each other's.
 fn deaf_manager(mut cluster: Cluster) -> Cluster {
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     assert_eq!(cluster.manager(), ("a".into(), 1));

@@ -1,4 +1,4 @@
-//! How many shards move at once, when they are balanced, and what holds balancing up and nothing else (R12, S13, S15).
+//! How many shards move at once, when they are balanced, and what delays balancing only (R12, S13, S15).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -86,7 +86,7 @@ fn s12_an_unreachable_node_that_renews_keeps_its_shards() {
     assert_eq!(counts(&cluster), [4, 4, 4]);
 }
 
-/// Balances when it is allowed to.
+/// Balances when allowed.
 #[derive(Debug)]
 struct Later;
 
@@ -197,7 +197,7 @@ fn s12_an_unknown_unreachable_node_delays_nothing() {
 fn the_next_shards_are_moved_soon_after_the_last_ones() {
     let mut cluster = Cluster::new();
     cluster.shards = 40;
-    // It moves three at once, and none while three are under way.
+    // It moves three at once, and none while three are in progress.
     cluster.strategy = || BuiltinStrategy::LeastShard.build();
     cluster.start("a");
     cluster.run(5_000);

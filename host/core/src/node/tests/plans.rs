@@ -1,5 +1,5 @@
-//! What a plan is made of: every shard's row as it is to be. A plan keeps each owner's place among the hosts until the row
-//! changes; in debug builds it is compared with one that is made from nothing, up to 16 chunks.
+//! What a plan consists of: every shard's row as wanted. A plan keeps each owner's place among the hosts until the row
+//! changes; in debug builds it is compared with one that is computed from scratch, up to 16 chunks.
 
 use super::cluster::Cluster;
 use crate::ids::Epoch;
@@ -44,7 +44,7 @@ fn a_plan_sees_assignments_of_the_same_decision() {
 #[test]
 fn a_plan_sees_rows_that_another_node_wrote() {
     let mut cluster = four_hosts();
-    // The watch has not told it, so the manager's next write meets another row: in it a shard has gone to the manager.
+    // The watch has not delivered it, so the manager's next write conflicts with a row in which it owns a shard.
     let member = cluster.node("a").machine.member();
     for chunk in 0..SHARDS / SHARDS_PER_CHUNK {
         let (row, _) = cluster.rows[&RowKey::Assignments(chunk)].clone();

@@ -1,4 +1,4 @@
-//! What a machine says will never matter again (`manager::past`): a model checker leaves it out.
+//! What a machine reports will never matter again (`manager::past`): a model checker leaves it out.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -20,7 +20,7 @@ fn hash(machine: &Machine) -> u64 {
 
 const NONE: HandOffId = HandOffId { term: 0, number: 0 };
 
-/// A host that holds shard 1 under epoch 2; shard 2 is another's under epoch 4; `m` manages in term 3.
+/// A host that holds shard 1 under epoch 2; another node owns shard 2 under epoch 4; `m` manages in term 3.
 fn host(mutations: Vec<Mutation>) -> Alone {
     let mut alone = Alone::new(HOST, Settings { mutations, ..Settings::default() });
     alone.handle(Event::RowsListed(Some(Vec::new())));
@@ -149,7 +149,7 @@ fn an_ack_is_irrelevant_after_its_hand_off() {
     assert!(past(&alone, &me, of), "its own came");
     let other = HandOffId { number: of.2.number + 9, ..of.2 };
     assert!(!past(&alone, &me, (of.0, of.1, other)), "of a hand-off that it does not know");
-    assert!(past(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch is over");
+    assert!(past(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch has ended");
     assert!(!past(&alone, &b, (of.0, Epoch(2), of.2)), "the epoch is to come");
     assert!(alone.machine.is_irrelevant(&b, &ack(of, 0)), "of a term before its own");
     assert!(!alone.machine.is_irrelevant(&b, &ack(of, 2)), "it may manage in that one too");
@@ -158,7 +158,7 @@ fn an_ack_is_irrelevant_after_its_hand_off() {
     let stops = |it: &crate::node::Action| matches!(it, crate::node::Action::StopShard { shard, .. } if *shard == of.0);
     assert!(actions.iter().any(stops), "A9: nothing else is waited for");
 
-    // A shard that nobody hands off: only the death of its owner says that nobody will.
+    // A shard without a hand-off: only the death of its owner rules one out.
     let free = (1..=4).map(ShardId).find(|shard| intents.iter().all(|it| it.0 != *shard));
     assert!(!past(&alone, &b, (free.expect("two"), of.1, other)));
 }
@@ -212,7 +212,7 @@ fn acks_of_terms_that_others_managed_are_irrelevant() {
     alone.learn(key("m"), row(1, HOST));
     let of = (ShardId(1), Epoch(1), NONE);
     let past = |alone: &Alone, term| alone.machine.is_irrelevant(&member("b", 1), &ack(of, term));
-    assert!(!past(&alone, 1), "nobody manages: it may");
+    assert!(!past(&alone, 1), "there is no manager: it may become one");
     alone.manager(5, member("m", 1));
     assert_eq!([4, 5, 6].map(|term| past(&alone, term)), [true, true, false]);
     let me = alone.me();
@@ -242,7 +242,7 @@ fn a_hand_off_may_continue_by_its_intent_or_its_row() {
     assert_eq!(knows(&host), (true, false), "the row names it");
 }
 
-/// What `b`, who has shard 2 under epoch 4, reports to a host that looks on.
+/// What `b`, who has shard 2 under epoch 4, reports to an observing host.
 fn report(alone: &Alone) -> NodeReport {
     NodeReport {
         incarnation: member("b", 1).incarnation,
@@ -265,7 +265,7 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     let mut unrunnable = base.clone();
     unrunnable.set_unrunnable_types(&["x".into()]).expect("room");
     assert!(!agrees(&unrunnable));
-    // What it does not hold counts if it had seen the row.
+    // A shard that it does not hold counts if it had seen the row.
     let silent = NodeReport { shards: Vec::new(), ..base.clone() };
     assert!(!agrees(&silent));
     assert!(
@@ -300,7 +300,7 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
     let dead = NodeRow { status: NodeStatus::Dead, ..live };
     alone.learn(key("b"), Row::Node(dead));
-    assert!(alone.machine.is_report_irrelevant(&b, &silent), "its incarnation is over");
+    assert!(alone.machine.is_report_irrelevant(&b, &silent), "its incarnation has ended");
     assert!(
         !Alone::registered(HOST).machine.is_report_irrelevant(&b, &base),
         "no row is known here"
@@ -329,11 +329,11 @@ fn reports_that_match_the_rows_are_pruned() {
         NodeReport { refused_claims: vec![(ShardId(1), Epoch(9), Epoch(9))], ..base.clone() };
     heard(&mut alone, &tells);
     alone.machine.prune_irrelevant();
-    assert!(!alone.machine.is_irrelevant(&g, &message), "that one says something");
+    assert!(!alone.machine.is_irrelevant(&g, &message), "that one has content");
 
     let mute = NodeReport { store_available: false, ..base.clone() };
     heard(&mut alone, &mute);
-    assert!(!alone.machine.is_report_irrelevant(&g, &base), "it says that the store answers again");
+    assert!(!alone.machine.is_report_irrelevant(&g, &base), "it reports that the store answers again");
     heard(&mut alone, &base);
     assert!(alone.machine.is_report_irrelevant(&g, &base));
     let mut unrunnable = base.clone();
@@ -401,7 +401,7 @@ fn only_a_node_that_manages_can_be_nudged() {
     assert!(!nudged(&mut host(Vec::new())));
 }
 
-/// All times so much earlier.
+/// Moves all times back.
 struct Back(u64);
 
 impl Canonicalizer for Back {
@@ -425,7 +425,7 @@ impl Canonicalizer for Back {
 #[test]
 fn canonicalization_shifts_hand_off_deadlines_too() {
     let (mut alone, _) = handing_off();
-    // It begins, and `b` does not acknowledge it.
+    // It starts, and `b` does not acknowledge it.
     alone.done();
     let until = alone.now + Settings::default().ack_timeout;
     let stops = |back: u64, at: u64| {
@@ -445,7 +445,7 @@ fn canonicalization_shifts_hand_off_deadlines_too() {
 fn a_hand_off_ends_when_its_shard_has_another_epoch() {
     let (mut alone, intents) = handing_off();
     alone.done();
-    // Nobody is left to wait for: this node is told to stop them.
+    // No acknowledgement is missing: this node is asked to stop them.
     let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
     alone.learn(key("b"), Row::Node(NodeRow { status: NodeStatus::Dead, ..live }));
     for (shard, epoch, _) in &intents {
@@ -484,5 +484,5 @@ fn a_hand_off_may_continue_until_its_seal_is_confirmed() {
     let message =
         ControlMessage::RowUpdate { key: RowKey::Assignments(0), row: of(2, None), revision: 20 };
     alone.handle(Event::Received { from: member("b", 1), message });
-    assert!(alone.machine.may_continue_hand_off(id), "it has not heard whether its seal stands");
+    assert!(alone.machine.may_continue_hand_off(id), "it does not know whether its seal was written");
 }

@@ -1,4 +1,4 @@
-//! Renewals whose answers are lost: one that was made counts, and from when it was sent (R7 to R9).
+//! Renewals whose answers are lost: a successful one counts, from when it was sent (R7 to R9).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
@@ -68,7 +68,7 @@ impl Host {
         self.actions().into_iter().filter_map(sent).collect()
     }
 
-    /// Lets time pass until it writes.
+    /// Advances the time until it writes.
     fn writes(&mut self) -> (u64, Option<u64>, NodeRow) {
         for _ in 0..1_000 {
             self.now += 10;
@@ -86,7 +86,7 @@ impl Host {
     }
 }
 
-/// Its first renewal, whose answer is lost, and what stands in the store when it was not made yet.
+/// Its first renewal, whose answer is lost, and the store's row from before it.
 fn lost() -> (Host, u64, NodeRow, NodeRow) {
     let mut host = Host::registered();
     let (number, expected, row) = host.writes();
@@ -111,7 +111,7 @@ fn r8_a_renewal_found_by_a_read_counts_from_its_sending() {
 #[test]
 fn r8_a_delayed_renewal_counts_from_its_own_sending() {
     let (mut host, sent, row, before) = lost();
-    // Not made yet, when it is read.
+    // Not yet written when it is read.
     host.row(&before, 1);
     assert_eq!(host.renewed(), []);
     let (number, expected, again) = host.writes();
@@ -146,7 +146,7 @@ fn a_drain_mark_that_another_sets_is_no_renewal() {
     host.handle(Event::RowWritten { request_id: number, result: Ok(3) });
     assert_eq!(host.renewed(), [second]);
     host.row(&row, 2);
-    assert_eq!(host.renewed(), [], "a row that is older than what is known says nothing: {sent}");
+    assert_eq!(host.renewed(), [], "a row that is older than the known one proves nothing: {sent}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a machine tells of the rows that it learns: notices for people, incarnations and routes for its node.
+//! What a machine emits for the rows that it learns: notices for people, incarnations and routes for its node.
 
 use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
@@ -10,7 +10,7 @@ use crate::rows::{
     RowKey,
 };
 
-/// A gateway's machine: it neither manages nor hosts, so that rows do nothing but be told.
+/// A gateway's machine: it neither manages nor hosts, so that rows only produce these actions.
 struct Reader {
     machine: Machine,
     revision: u64,
@@ -33,7 +33,7 @@ impl Reader {
         reader
     }
 
-    /// The incarnations, routes and notices that an event has it tell.
+    /// The incarnations, routes and notices that it emits for an event.
     fn handle(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
         let told = |it: &Action| {
@@ -146,7 +146,7 @@ fn a_drain_notice_is_emitted_per_change_and_incarnation() {
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(2) }), [drains(false, 2)]);
     reader.node(&NodeRow { status: NodeStatus::Left, ..row(2) });
     let marked = NodeRow { status: NodeStatus::Left, draining: true, ..row(2) };
-    assert_eq!(reader.node(&marked), [], "an incarnation that is over does not drain");
+    assert_eq!(reader.node(&marked), [], "an incarnation that has ended does not drain");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn r13_a_route_names_its_owner_only_while_it_is_live() {
     assert!(reader.node(&dead).contains(&route(1, None, false)));
     assert!(!reader.node(&row(2)).contains(&route(1, Some(2), false)), "another incarnation");
     assert!(reader.shards(&[owned(2, 2)]).contains(&route(2, Some(2), false)));
-    // An incarnation that came and went unseen: its predecessor is over all the same.
+    // An incarnation that started and ended unseen: its predecessor has ended as well.
     let stopped = NodeRow { status: NodeStatus::Left, ..row(3) };
     assert!(reader.node(&stopped).contains(&route(2, None, false)));
     assert_eq!(reader.shards(&[owned(3, 2)])[1..], [route(3, None, false)]);
@@ -197,7 +197,7 @@ fn s8_cached_rows_give_peers_and_routes_until_rows_are_listed() {
     let dead = reader.handle(cached(NodeRow { status: NodeStatus::Dead, ..row(1) }));
     assert_eq!(dead, [told(1, false, "b:1"), route(4, None, false)]);
     reader.handle(Event::RowsListed(Some(Vec::new())));
-    assert_eq!(reader.handle(cached(row(1))), [], "the store tells better");
+    assert_eq!(reader.handle(cached(row(1))), [], "the store is authoritative");
 }
 
 #[test]

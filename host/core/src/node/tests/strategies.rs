@@ -1,11 +1,11 @@
-//! A strategy that an application brings may propose anything: what must not be done is not done, and said once.
+//! A strategy from an application may propose anything: invalid moves are not made, and reported once.
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::{AllocationStrategy, AllocationView, Average, InvalidMove, Move};
 use crate::ids::ShardId;
 use crate::node::Notice;
 
-/// Proposes what no strategy may, a thousand times each, before and after what is right.
+/// Proposes each kind of invalid move a thousand times, before and after valid ones.
 #[derive(Debug)]
 struct Reckless;
 

@@ -23,12 +23,12 @@ fn r24_a_host_that_cannot_run_a_type_has_no_shards() {
     let found: Vec<_> = found.map(|(node, types)| (node.to_string(), types.to_vec())).collect();
     assert_eq!(found, [("c".into(), vec!["counter".into()])]);
 
-    // It stays so for who manages next, and what fails over goes elsewhere.
+    // The next manager knows it, too, and shards that fail over go elsewhere.
     cluster.node("a").paused = true;
     cluster.run(10_000);
     assert_eq!(spread(&cluster), [("b".into(), 12)]);
 
-    // It can now: the balance gives it its share.
+    // It can now: balancing gives it its share.
     unrunnable(&mut cluster, "c", &[]);
     cluster.run(12_000);
     assert_eq!(spread(&cluster), [("b".into(), 6), ("c".into(), 6)]);

@@ -1,4 +1,4 @@
-//! What ends by a bound or by time: each has an answer, which names what was met.
+//! What ends by a bound or a timeout: each gets an answer that names the limit.
 
 use ostraca_codes::Code;
 
@@ -144,7 +144,7 @@ fn a_passed_deadline_reports_whether_it_is_in_doubt() {
     hand.act(|router, now, out| router.route_into(now, ONE, 3, 10, Some(now + 99), out));
     assert_eq!(hand.router.next_wake(), Some(1_070));
     hand.wait(70);
-    // The tick comes late: what is due to be sent has no time left.
+    // The tick is late: the message due to be sent has no time left.
     hand.wait(30);
     assert_eq!(
         codes_of(&hand),

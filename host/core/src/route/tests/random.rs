@@ -1,8 +1,8 @@
-//! Any sequence of events, against a model that knows what every message's attempts came to.
+//! Random sequences of events, against a model that knows the outcome of every attempt.
 //!
-//! After each event it holds that each message is in exactly one state, that counts and windows are what the model
-//! says, and that a shard's messages left in order. At the end every message has come out once, with the doubt
-//! that its abandoned attempts give it.
+//! After each event it checks that each message is in exactly one state, that counts and windows are what the model
+//! predicts, and that a shard's messages left in order. At the end every message has ended once, with the doubt
+//! that its abandoned attempts cause.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Dice {
     }
 }
 
-/// An attempt that nothing has ended.
+/// A pending attempt.
 #[derive(Clone)]
 struct Attempt {
     item: u32,
@@ -49,7 +49,7 @@ struct Model {
     now: u64,
     me: Option<Member>,
     epochs: BTreeMap<u32, u64>,
-    /// By number, which is the order of coming.
+    /// By number, which is the order of arrival.
     items: Vec<Item>,
     live: BTreeMap<u64, Attempt>,
     last_tag: u64,
@@ -95,7 +95,7 @@ impl Model {
         }
     }
 
-    /// Attempts like these are abandoned: they may run, and nobody hears of it.
+    /// Such attempts are abandoned: they may run unnoticed.
     fn abandon(&mut self, which: impl Fn(&Attempt, &Item) -> bool) {
         let items = &mut self.items;
         self.live.retain(|_, attempt| {
@@ -269,7 +269,7 @@ impl Model {
         check(links.values().all(fits), format!("a window is too full: {links:?}"))
     }
 
-    /// The faults end: every shard has an owner that answers, and everything must come out.
+    /// The faults end: every shard has an owner that answers, and every message must end.
     fn recover(&mut self) -> Result<(), String> {
         for shard in 1..=SHARDS {
             let epoch = self.epoch_of(shard) + 1;

@@ -1,4 +1,4 @@
-//! What an event costs does not grow with what it does not concern. Looks are counted, not time.
+//! The cost of an event does not grow with unrelated state. Examinations are counted, not time.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn query(hand: &mut Harness, number: u64, sequence: u64) {
     hand.post(Message { target, id, digest, kind: MessageKind::Query, ..hand.template() });
 }
 
-/// As many live, idle entities: half of them used a millisecond after the others.
+/// This many live, idle entities, half of them used a millisecond after the others.
 fn live() -> Harness {
     let mut hand = Harness::serving();
     for number in 1..=MANY {
@@ -29,7 +29,7 @@ fn live() -> Harness {
     }
     hand.replies.clear();
     assert_eq!(hand.machine.stats(), (MANY as usize, 0), "all are live and idle");
-    // Each is looked at once more, at the time by which it had to have room.
+    // Each is examined once more, at its slot's deadline.
     hand.now += Settings::default().instance_slot_timeout;
     hand.handle(Event::Tick);
     hand.machine.take_visits();
@@ -59,7 +59,7 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     assert_eq!(hand.replies.len(), 1);
     hand.silent = false;
 
-    // The lease ends: who asks then waits for it, and nobody else is looked at.
+    // The lease ends: later messages wait for it, and no other entity is examined.
     hand.now += 2_900;
     query(&mut hand, 7, 2);
     assert!(hand.running.is_none());
@@ -102,7 +102,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     hand.post(hand.template());
     let deadline = |number: u64| Some(1_000_000 + number);
-    // Half of them wait behind one that does not come.
+    // Half of them wait behind one that never arrives.
     for number in 2..=MANY / 2 {
         let (id, after, deadline) = (id(0, number), number - 1, deadline(number));
         hand.post(Message { id, after, deadline, ..hand.template() });
@@ -125,7 +125,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     assert_eq!(hand.machine.stats().1, waiting - TURNS);
     assert!((1..=4 * TURNS).contains(&touched), "{touched} messages were touched");
 
-    // One of them has a deadline that passes.
+    // The deadline of one of them passes.
     let token = hand.post(Message {
         id: id(MANY + 1, 1),
         deadline: Some(hand.now + 10),

@@ -1,4 +1,4 @@
-//! Fields that a later release adds to heads and lanes outlive this release's turns (`docs/formats.md`).
+//! Fields that a later release adds to heads and lanes survive this release's turns (`docs/formats.md`).
 
 use super::*;
 use crate::codec;

@@ -1,4 +1,4 @@
-//! What an entity forgets of its sessions, and what it never runs again (R17).
+//! What an entity forgets about its sessions, and what it never runs again (R17).
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn settings() -> Settings {
     Settings { max_lanes: 2, ..Settings::default() }
 }
 
-/// A principal's message, made at a time.
+/// A principal's message with a creation time.
 fn message(
     hand: &Harness,
     principal: &str,
@@ -21,14 +21,14 @@ fn message(
 }
 
 impl Harness {
-    /// One whose lease does not end.
+    /// A machine whose lease does not end.
     fn relying(settings: Settings) -> Self {
         let mut hand = Self::with(settings);
         hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: u64::MAX / 8 });
         hand
     }
 
-    /// Sends a message of `client/x` and lets it run and commit, if it does.
+    /// Sends a message of `client/x`, and runs and commits it if admitted.
     fn run_one(&mut self, session: &[u8], sequence: u64, created: u64) -> Option<String> {
         self.run_for("client/x", session, sequence, created, 1)
     }
@@ -96,7 +96,7 @@ fn r17_a_fresh_message_of_a_forgotten_session_runs() {
         hand.run_one(session, 1, created);
     }
     assert_eq!(hand.run_one(b"a", 2, 901), too_old(), "not known to differ from what ran");
-    assert_eq!(hand.run_one(b"a", 2, 902).as_deref(), Some("final 4"), "stamped anew");
+    assert_eq!(hand.run_one(b"a", 2, 902).as_deref(), Some("final 4"), "restamped");
     assert_eq!(hand.run_one(b"a", 1, 901), Some(codes::SUPERSEDED.into()), "in its new lane");
 }
 
@@ -384,7 +384,7 @@ fn r17_the_memory_of_refused_messages_is_bounded() {
     assert_eq!(judged(&lanes, b"a"), LaneDecision::Wait, "the notes before it are dropped");
 }
 
-/// Whether a message's answer is kept whole: a copy of it is answered with it.
+/// Whether a message's answer is kept in full: a copy gets the same answer.
 fn is_whole(hand: &mut Harness, session: &[u8], sequence: u64) -> bool {
     let token = hand.post(message(hand, "client/x", session, sequence, 900));
     hand.replies.iter().any(|(other, outcome)| {

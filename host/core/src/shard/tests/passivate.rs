@@ -1,4 +1,4 @@
-//! When an instance is dropped: the guest asks for it, or nothing comes for a while (E8, K31).
+//! When an instance is dropped: at the guest's request, or after its idle time (E8, K31).
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn an_instance_is_dropped_when_its_guest_asks_for_it() {
         let mut hand = answered(TypeSettings::default(), passivate);
         hand.settle(CommitOutcome::Committed);
         assert_eq!((hand.dropped, hand.rooms), (dropped, 1 - dropped));
-        // The next message starts another, which the store is asked for.
+        // The next message starts another instance, loaded from the store.
         hand.send(2, 1, MessageKind::Command);
         hand.run();
         hand.settle(CommitOutcome::Committed);
@@ -53,7 +53,7 @@ fn an_instance_is_dropped_after_the_idle_time_of_its_type() {
 
 #[test]
 fn a_message_restarts_the_idle_time() {
-    // A query needs a good lease: all of this happens within one.
+    // A query needs a valid lease: all of this happens within one.
     let idle = 1_000;
     let mut hand = answered(TypeSettings { idle_timeout: idle, ..TypeSettings::default() }, false);
     hand.settle(CommitOutcome::Committed);

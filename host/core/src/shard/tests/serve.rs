@@ -4,7 +4,7 @@ use super::*;
 
 fn room(hand: &mut Harness) {
     let Action::RequestSlot { entity, generation } = hand.ask() else {
-        panic!("no room asked for")
+        panic!("no slot requested")
     };
     hand.handle(Event::SlotGranted { entity, generation });
 }
@@ -14,10 +14,10 @@ fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
     let mut hand = Harness::new(Settings::default());
     hand.silent = true;
     let waiting = hand.send(1, 0, MessageKind::Command);
-    assert!(hand.asked.is_empty() && hand.loads == 0, "nothing is read before the claim stands");
+    assert!(hand.asked.is_empty() && hand.loads == 0, "nothing is read before the claim is granted");
     hand.grant();
     assert_eq!(hand.machine.phase(), Phase::Serving, "whatever the store still has to be asked");
-    // The one entity that a message is for, and nothing of all others.
+    // Only the message's own entity is loaded.
     let load = hand.ask();
     assert!(matches!(&load, Action::Load { entity, .. } if *entity == alice()), "{load:?}");
     assert!(hand.asked.is_empty(), "{:?}", hand.asked);
@@ -54,13 +54,13 @@ fn r24_a_start_with_effects_is_committed_as_its_own_turn() {
     let versions: Vec<_> =
         hand.commits.iter().map(|it| (it.expected_version, it.head.version)).collect();
     assert_eq!(versions, [(0, 1), (1, 2)], "the start, then the message");
-    assert!(hand.commits[0].head.lanes.is_empty(), "the start answers nobody");
+    assert!(hand.commits[0].head.lanes.is_empty(), "the start has no caller");
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(message), None);
     hand.settle(CommitOutcome::Committed);
     assert_eq!(hand.code_of(message).as_deref(), Some("final 2"));
 
-    // A start that was refused takes the message along: it ran on what never was.
+    // A refused start also ends the message: it ran on state that was never committed.
     let (mut hand, message) = started();
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));

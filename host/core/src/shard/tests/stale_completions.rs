@@ -1,5 +1,5 @@
-//! Answers that come late, for what is over: they change nothing. And what becomes of an instance that is asked for its
-//! room.
+//! Late answers to what has ended: they change nothing. And what happens to an instance that is asked for its
+//! slot.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_commit_outcome_of_another_machine_is_ignored() {
     for foreign in [TurnId { epoch: Epoch(2), ..turn }, TurnId { nonce: turn.nonce + 1, ..turn }] {
         hand.handle(Event::Stop(StopReason::HandedOff));
         hand.handle(Event::CommitResults(vec![(alice(), foreign, CommitOutcome::Committed)]));
-        assert_eq!((hand.code_of(token), hand.stopped), (None, 0), "its own commit is under way");
+        assert_eq!((hand.code_of(token), hand.stopped), (None, 0), "its own commit is pending");
         // Nor does it count as the answer to a commit whose entity is gone.
         hand.handle(Event::CommitResults(vec![(
             Entity::new("counter", "x"),
@@ -49,7 +49,7 @@ fn an_abandoned_load_does_not_complete_a_later_one() {
     hand.now += 10;
     hand.handle(Event::Tick);
     hand.answer_load(&first);
-    assert_eq!(hand.machine.stats(), (0, 0), "nobody waits any more");
+    assert_eq!(hand.machine.stats(), (0, 0), "no caller waits any longer");
     hand.send(2, 0, MessageKind::Command);
     let second = hand.ask();
     hand.answer_load(&first);
@@ -83,7 +83,7 @@ fn an_abandoned_turn_does_not_complete_a_later_one() {
     let command = hand.send(2, 0, MessageKind::Command);
     done(&mut hand, late.clone());
     assert_eq!((hand.code_of(command), hand.commits.len()), (None, 0), "it runs");
-    // Nor does word come twice that nobody waits for the first.
+    // Nor does a second cancellation of the first query.
     let (generation, turn, _) = late;
     hand.handle(Event::QueryAbandoned { entity: alice(), generation, turn });
     hand.run();
@@ -212,7 +212,7 @@ fn r3_an_outcome_of_another_machine_permits_no_claim() {
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     for foreign in [TurnId { epoch: Epoch(2), ..turn }, TurnId { nonce: turn.nonce + 1, ..turn }] {
         hand.handle(Event::CommitResults(vec![(alice(), foreign, CommitOutcome::Committed)]));
-        assert_eq!(hand.claims.len(), 1, "a commit of its own is under way");
+        assert_eq!(hand.claims.len(), 1, "its own commit is pending");
     }
     hand.settle(CommitOutcome::Unknown("a failed sync".into()));
     assert_eq!(hand.claims.len(), 2);

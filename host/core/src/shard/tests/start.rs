@@ -1,4 +1,4 @@
-//! Start turns: those that the store refuses, and those that ask to be given up at once.
+//! Start turns: those that the store refuses, and those that ask to be passivated at once.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn hand_with(settings: Settings) -> Harness {
     hand
 }
 
-/// Answers all that was asked; start turns as `started`.
+/// Answers all pending actions; start turns with `started`.
 fn go_on(hand: &mut Harness, started: &TurnOutput) {
     while !hand.asked.is_empty() {
         match hand.ask() {
@@ -40,7 +40,7 @@ fn full() -> CommitOutcome {
     CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into()))
 }
 
-/// What a message was told, and after how many milliseconds it may try again.
+/// The answer to a message, and after how many milliseconds it may be retried.
 fn told(hand: &Harness, token: u64) -> Option<(String, u32)> {
     let (_, outcome) = hand.replies.iter().find(|(other, _)| *other == token)?;
     let Outcome::NotRun { code, retry_after, .. } = outcome else { panic!("{outcome:?}") };
@@ -68,7 +68,7 @@ fn a_start_refused_for_a_limit_is_retried_with_backoff() {
         assert_eq!(told(&hand, waits), Some((codes::STORE_FULL.into(), expected)));
         pause = expected;
     }
-    // Nothing comes for long: nothing is left of it, and the next pause is a first one.
+    // No message arrives for long: the backoff is forgotten, and the next pause is the initial one.
     hand.now += 23_999;
     hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     hand.handle(Event::Tick);
@@ -109,7 +109,7 @@ fn a_start_that_passivates_serves_a_message_first() {
         (1..=3).map(|sequence| hand.send(sequence, sequence - 1, MessageKind::Command)).collect();
     for (served, token) in (1..).zip(tokens) {
         go_on(&mut hand, &passivates);
-        assert_eq!(hand.starts, served, "an activation a message");
+        assert_eq!(hand.starts, served, "one activation per message");
         hand.run();
         hand.settle(CommitOutcome::Committed);
         let answered = format!("final {served}");
@@ -130,7 +130,7 @@ fn a_passivating_start_without_messages_is_dropped() {
     let load = hand.ask();
     hand.answer_load(&load);
     let Action::RequestSlot { entity, generation } = hand.ask() else {
-        panic!("no room asked for")
+        panic!("no slot requested")
     };
     hand.handle(Event::SlotGranted { entity, generation });
     hand.now += 100;

@@ -60,7 +60,7 @@ impl Harness {
         self.handle(Event::Stop(StopReason::HandedOff));
     }
 
-    /// Lets the time pass that a stop may take, and sees that it is given all of it (A13).
+    /// Advances the time to the stop deadline, and checks that the stop may use all of it (A13).
     fn stop_deadline(&mut self) {
         let deadline = Settings::default().stop_timeout;
         assert!(deadline > 0);
@@ -79,7 +79,7 @@ impl Harness {
         self.handle(Event::ClaimResult { number, outcome });
     }
 
-    /// Stopped was said once, nothing is left, and nothing that comes later changes that (A14).
+    /// `Stopped` was emitted once, nothing is left, and no later event changes that (A14).
     fn ended(&mut self) {
         for late in 0..3 {
             assert_eq!((self.stopped, self.lost), (1, 0), "{late}");
@@ -105,7 +105,7 @@ fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
         let waiting = hand.send(1, 0, MessageKind::Command);
         hand.stop();
         assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
-        assert_eq!(hand.stopped, 0, "its claim is under way");
+        assert_eq!(hand.stopped, 0, "its claim is pending");
         let standing = standing(&hand, 2);
         hand.claimed(match at {
             0 => ClaimOutcome::Granted,
@@ -135,7 +135,7 @@ fn a12_stopped_waits_for_commits_but_for_no_new_claim() {
     hand.run();
     hand.settle(CommitOutcome::Unknown("lost".into()));
     hand.stop();
-    assert_eq!(hand.stopped, 0, "a commit is under way");
+    assert_eq!(hand.stopped, 0, "a commit is pending");
     hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 0 }));
     assert_eq!(hand.code_of(unknown).as_deref(), Some("unknown"));
     assert_eq!(hand.code_of(behind).as_deref(), Some(&*codes::COMMIT_REFUSED));

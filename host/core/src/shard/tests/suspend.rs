@@ -18,7 +18,7 @@ fn r9_a_suspended_shard_keeps_instances_and_starts_no_turn() {
     let mut hand = suspended();
     let command = hand.send(2, 1, MessageKind::Command);
     let query = hand.send_from(b"other", 1, 0, MessageKind::Query, "1");
-    // The lease is good again, and the claims were not read yet.
+    // The lease is valid again, and the claims were not read yet.
     hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
     assert!(hand.running.is_none(), "neither a command nor a query");
     hand.now += TypeSettings::default().idle_timeout + 1;

@@ -1,12 +1,12 @@
-//! Each kind of waiting ends by what it waits for. The clock moves only to where the machine asks to be woken, as in a
-//! worker: what is not among its timers never happens.
+//! Each kind of wait ends by its own cause. The clock moves only to where the machine asks to be woken, as in a
+//! worker: without a timer nothing happens.
 
 use ostraca_codes::Code;
 
 use super::*;
 
 impl Harness {
-    /// Lets time pass.
+    /// Advances the time.
     fn pass(&mut self, span: u64) {
         let until = self.now + span;
         while let Some(wake) = self.machine.next_wake().filter(|wake| *wake <= until) {
@@ -24,13 +24,13 @@ impl Harness {
         self.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     }
 
-    /// A command of a session of its own, by a deadline so many milliseconds from now.
+    /// A command of a new session, with a deadline this many milliseconds from now.
     fn send_by(&mut self, session: &[u8], span: u64) -> u64 {
         let id = MessageId { session: ScopedSessionId::derive("client/x", session), sequence: 1 };
         self.post(Message { id, deadline: Some(self.now + span), ..self.template() })
     }
 
-    /// Says nothing for the span of a deadline, but for its end.
+    /// Expects no output until the deadline.
     fn ends_at(&mut self, token: u64, span: u64, code: Code) {
         self.pass(span - 1);
         assert_eq!(self.code_of(token), None, "too early");
@@ -71,7 +71,7 @@ fn for_bob(hand: &mut Harness, sequence: u64) -> u64 {
     hand.post(Message { id, target: bob(), digest, ..hand.template() })
 }
 
-/// Bob's instance is idle; alice's command came to nobody knows what, and the shard claims anew.
+/// Bob's instance is idle; the outcome of alice's command is unknown, and the shard claims again.
 fn claims_anew() -> Harness {
     let mut hand = Harness::serving();
     for_bob(&mut hand, 1);
@@ -170,7 +170,7 @@ fn a_closed_entity_waits_for_its_commits_and_loads_again() {
 
 #[test]
 fn a_deadline_ends_the_wait_in_every_state() {
-    // While its entity is loaded, waits for room, starts, and runs another.
+    // While its entity is loaded, waits for a slot, starts, and runs another.
     for steps in 0..=3 {
         let mut hand = Harness::serving();
         hand.silent = steps < 3;
@@ -185,14 +185,14 @@ fn a_deadline_ends_the_wait_in_every_state() {
         let token = hand.send_by(b"late", 300);
         hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     }
-    // While its shard claims, and claims anew.
+    // While its shard claims, and claims again.
     let mut hand = Harness::new(Settings::default());
     let token = hand.send_by(b"late", 300);
     hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     let mut hand = claims_anew();
     let token = hand.send_by(b"late", 300);
     hand.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
-    // Behind one that has not come, and behind commits of an instance that is gone.
+    // Behind one that has not arrived, and behind commits of an instance that was dropped.
     let mut hand = Harness::serving();
     let deadline = Some(hand.now + 300);
     let token = hand.post(Message { after: 7, deadline, id: id_after(8), ..hand.template() });
@@ -218,7 +218,7 @@ fn a_message_returned_to_the_mailbox_keeps_its_deadline() {
     hand.send_from(b"other", 2, 1, MessageKind::Command, "1");
     hand.run();
     let token = hand.send_by(b"late", 300);
-    // A timer that fires while it runs does not know of it.
+    // A timer that fires while it runs does not affect it.
     let parked = hand.send_by(b"soon", 100);
     hand.ends_at(parked, 100, codes::DEADLINE_EXCEEDED);
     assert!(hand.running.is_some());
@@ -238,7 +238,7 @@ fn a_message_whose_sender_left_keeps_the_copys_deadline() {
     let (generation, turn, _) = hand.running.take().expect("a running turn");
     let soon = hand.send_by(b"soon", 100);
     hand.ends_at(soon, 100, codes::DEADLINE_EXCEEDED);
-    // The lease is no longer good, so that the copy waits.
+    // The lease is no longer valid, so the copy waits.
     hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 0 });
     hand.handle(Event::QueryAbandoned { entity: alice(), generation, turn });
     hand.ends_at(copy, 200, codes::DEADLINE_EXCEEDED);
@@ -313,7 +313,7 @@ fn idle_time_counts_from_the_last_reply_of_any_kind() {
                 hand.run();
                 hand.pass(5_000);
             }
-            // A message that nobody had run in time.
+            // A message that was not run in time.
             2 => {
                 hand.send(2, 1, MessageKind::Command);
                 hand.pass(5_000);
@@ -325,7 +325,7 @@ fn idle_time_counts_from_the_last_reply_of_any_kind() {
                 hand.pass(2_500);
                 hand.run();
             }
-            // A query whose sender left.
+            // A query whose sender disconnected.
             _ => {
                 hand.settle(CommitOutcome::Committed);
                 hand.send(1, 0, MessageKind::Query);
@@ -360,7 +360,7 @@ fn a_hanging_stop_hook_delays_messages_to_its_deadline() {
     assert!(hand.running.is_some());
 }
 
-/// An entity whose start turn wrote, and whose commit is under way.
+/// An entity whose start turn wrote, and whose commit is pending.
 fn waits_for_its_start() -> Harness {
     let mut hand = Harness::serving();
     hand.silent = true;

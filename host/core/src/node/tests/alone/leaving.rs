@@ -13,7 +13,7 @@ fn a_node_that_leaves_before_registering_never_registers() {
 #[test]
 fn a_node_that_leaves_during_registration_does_not_retry() {
     let mut alone = Alone::new(HOST, Settings::default());
-    // The first incarnation registers in vain, and the rows are listed anew.
+    // The first incarnation fails to register, and the rows are listed again.
     alone.handle(Event::RowsListed(Some(Vec::new())));
     alone.handle(Event::Leave);
     alone.written(Err(WriteError::Conflict(None)));
@@ -91,7 +91,7 @@ fn s10_a_node_has_left_only_once_its_row_says_so() {
     let mut alone = Alone::registered(HOST);
     alone.handle(Event::Leave);
     let renewed = alone.writes[0].1.clone();
-    // The watch tells its renewal sooner than the answer comes.
+    // The watch delivers its renewal before the answer arrives.
     let actions = alone.learn(key("me"), renewed);
     assert!(!actions.contains(&Action::Left) && alone.machine.member().is_some());
     let revision = alone.revision;
@@ -108,7 +108,7 @@ fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
     };
     let mut alone = Alone::registered(HOST);
     alone.handle(Event::Leave);
-    assert_eq!(given(&mut alone), [(1, 1)], "nobody can know yet");
+    assert_eq!(given(&mut alone), [(1, 1)], "no node can know yet");
     let (mut alone, _) = leaves(host_row());
     let me = alone.me();
     let both = [(1, Some(me.clone())), (2, Some(me))];
@@ -116,7 +116,7 @@ fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
     let mut alone = Alone::registered(HOST);
     alone.handle(Event::LeaveNow);
     assert_eq!(given(&mut alone), []);
-    // One that an operator drains serves what it is given, as there may be no other.
+    // A node that an operator drains serves what it is assigned, as there may be no other.
     let mut alone = Alone::registered(HOST);
     let marked = NodeRow { draining: true, ..own(&alone) };
     alone.learn(key("me"), Row::Node(marked));

@@ -1,4 +1,4 @@
-//! What a manager seals and writes, and who asks it.
+//! What a manager seals and writes, and which requests it serves.
 
 use super::*;
 
@@ -7,10 +7,10 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
     let mut alone = candidate(member("x", 2));
     let read = Action::ReadRow(key("x"));
     let retry = Settings::default().store_retry_interval;
-    // It was asked for when the node registered.
+    // It was requested when the node registered.
     assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
     assert!(alone.wait(1).contains(&read));
-    // A row of the incarnation before it says nothing; nor does one that took the same counter.
+    // A row of the previous incarnation proves nothing; nor does one with the same counter.
     alone.learn(key("x"), row(1, Roles::ALL));
     let mut other = row(2, Roles::ALL);
     if let Row::Node(row) = &mut other {
@@ -19,7 +19,7 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
     alone.learn(key("x"), other);
     alone.wait(retry);
     assert_eq!(alone.writes.iter().filter(|(_, row)| matches!(row, Row::Manager(_))).count(), 0);
-    // A later incarnation: the one that managed is over.
+    // A later incarnation: the one that managed has ended.
     let actions = alone.learn(key("x"), row(3, Roles::ALL));
     assert_eq!(writes(&actions), [&RowKey::Manager]);
 }
@@ -109,7 +109,7 @@ fn r10_an_unanswered_seal_is_read_until_it_is_known() {
     assert!(alone.wait(1).contains(&read));
     let earlier = AssignmentsRow { term: 0, ..AssignmentsRow::default() };
     alone.learn(RowKey::Assignments(0), Row::Assignments(earlier));
-    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it is sealed anew");
+    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it is sealed again");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_drain_mark_is_rewritten_only_if_its_answer_is_lost() {
     };
     let mut alone = Alone::registered(HOST);
     alone.learn(key("b"), row(9, HOST));
-    // A renewal of its own is under way, which has nothing to do with it.
+    // An unrelated renewal of its own is in flight.
     alone.wait(Settings::default().renew_interval);
     alone.handle(Event::Drain { node: "b".into(), draining: true });
     alone.wait(1);
@@ -226,9 +226,9 @@ fn a_manager_that_slept_restarts_its_silence_timeouts() {
     while alone.machine.manager_row().is_some_and(|row| row.holder.node == alone.me().node) {
         renew(&mut alone);
         alone.wait(100);
-        assert!(alone.now < woke + 2 * silence, "nobody else hears the host either");
+        assert!(alone.now < woke + 2 * silence, "no other node receives the host's reports either");
     }
-    assert!(alone.now >= woke + silence, "it gives the leadership on after {}", alone.now - woke);
+    assert!(alone.now >= woke + silence, "it hands the leadership on after {}", alone.now - woke);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn r8_checking_leases_once_per_margin_is_often_enough() {
         alone.all_done();
         alone.wait(margin);
         looks += 1;
-        assert!(looks < 3 * lease / margin, "it takes itself for one that slept");
+        assert!(looks < 3 * lease / margin, "it assumes that it slept");
     }
 }
 

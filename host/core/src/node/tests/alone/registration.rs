@@ -24,9 +24,9 @@ fn r8_an_unanswered_renewal_is_read_and_not_rewritten() {
     let mut alone = Alone::registered(HOST);
     let Settings { renew_interval: renew, store_retry_interval: retry, .. } = Settings::default();
     assert_eq!(writes(&alone.wait(renew)), [&key("me")]);
-    // While the answer may still come there is nothing to do, and nothing to wake for.
+    // While the answer may still arrive there is nothing to do, and no timer.
     assert_eq!(writes(&alone.wait(renew)), Vec::<&RowKey>::new());
-    assert!(alone.machine.next_wake().is_some_and(|wake| wake > alone.now + 1), "it would be busy");
+    assert!(alone.machine.next_wake().is_some_and(|wake| wake > alone.now + 1), "it would busy-loop");
     assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::ReadRow(key("me"))]);
     for _ in 0..2 {
         assert_eq!(alone.wait(retry - 1), []);
@@ -65,7 +65,7 @@ fn a_due_report_causes_no_busy_loop() {
     alone.wait(woken);
 }
 
-/// The rows of its own that it writes for so long, each answered at once.
+/// The own rows that it writes in this time, each answered at once.
 fn own_rows(alone: &mut Alone, millis: u64) -> Vec<(u64, NodeRow)> {
     let mut rows = Vec::new();
     for _ in 0..millis / 10 {
@@ -126,7 +126,7 @@ fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     alone.now += 1;
     assert!(!counted(&alone.handle(Event::LeaseSettingsChanged(agreed(3, 5_000)))));
     let Row::Node(row) = &alone.writes[0].1 else { panic!("its own row") };
-    assert_eq!((row.lease, row.settings_revision), (5_000, 3), "a longer one is said at once");
+    assert_eq!((row.lease, row.settings_revision), (5_000, 3), "a longer one is published at once");
     let relied =
         alone.done().into_iter().any(|it| matches!(it, Action::LeaseRenewed { lease: 5_000, .. }));
     assert!(relied, "and relied on when that is written");
@@ -155,7 +155,7 @@ fn r7_a_drain_mark_set_during_registration_is_kept() {
     alone.handle(Event::RowsListed(Some(Vec::new())));
     let (number, row) = alone.writes.remove(0);
     let Row::Node(row) = row else { panic!("its own row") };
-    // The watch tells its row, and the mark that somebody set on it, before the answer comes.
+    // The watch delivers its row, and a mark that another node set on it, before the answer arrives.
     alone.learn(key("me"), Row::Node(row.clone()));
     let registered = alone.revision;
     let marked = NodeRow { draining: true, ..row };
@@ -204,7 +204,7 @@ fn r8_a_longer_lease_is_written_at_once_after_a_shorter_one() {
     let mut alone = Alone::registered(HOST);
     alone.handle(Event::LeaseSettingsChanged(agreed(1, 1_000)));
     alone.all_done();
-    assert_eq!(own(&alone).lease, Settings::default().lease, "somebody may rely on it");
+    assert_eq!(own(&alone).lease, Settings::default().lease, "another node may rely on it");
     alone.now += 1;
     alone.handle(Event::LeaseSettingsChanged(agreed(2, 5_000)));
     alone.all_done();

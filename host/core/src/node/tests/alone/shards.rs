@@ -1,4 +1,4 @@
-//! Which shards a machine takes, holds back and gives up.
+//! Which shards a machine claims, holds back and releases.
 
 use super::*;
 
@@ -152,9 +152,9 @@ fn a8_only_a_current_hand_off_buffers_messages() {
         actions.contains(&Action::BufferShard { shard, epoch })
     };
     assert!(held(2, 1, known), "its row names it");
-    assert!(held(2, 9, known + 1), "its row is on its way");
+    assert!(held(2, 9, known + 1), "its row is in transit");
     assert!(!held(2, 9, known), "its row does not name it");
-    assert!(!held(1, 1, known), "of an epoch that is over");
+    assert!(!held(1, 1, known), "of an epoch that has ended");
     assert!(!held(2, 9, known - 1), "it is late");
 }
 
