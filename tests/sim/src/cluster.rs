@@ -3,8 +3,8 @@
 //!
 //! Each process has a node's machine, a machine for each shard that it holds, and a router; their threads are
 //! modelled by short delays between them. What carries frames is `net`, between clients and gateways `lines`; what
-//! gateways accept, and how they reply, is the real code, which `gateway` and `admission` call; what keeps rows and
-//! entities is `rows` and `storage`; `guard` sees all at once and judges every write of a row; `judge` has the last word.
+//! gateways accept, and how they reply, is production code, which `gateway` and `admission` call; what keeps rows and
+//! entities is `rows` and `storage`; `guard` sees the whole cluster and judges every write of a row; `final_check` judges the end of the run.
 //!
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
 //! balanced within [`SETTLED`].
@@ -73,34 +73,34 @@ use storage::{PendingStoreCall, StoreCall, StoreResponse, Watcher};
 pub use admission::Mutation as GatewayMutation;
 pub use kinds::KINDS;
 
-/// What a run does differently from the rules.
+/// How a run deviates from the rules.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rules of the nodes' machines switched off.
+    /// Disabled rules of the nodes' machines.
     pub node_mutations: Vec<node::Mutation>,
-    /// Rules of the routers switched off.
+    /// Disabled rules of the routers.
     pub route_mutations: Vec<route::Mutation>,
-    /// Rules of the shards' machines switched off.
+    /// Disabled rules of the shards' machines.
     pub shard_mutations: Vec<shard::Mutation>,
-    /// Rules of the entities' store switched off.
+    /// Disabled rules of the `EntityStore`.
     pub store_mutations: Vec<StoreMutation>,
-    /// The rows' store answers a write before it is durable (R2).
+    /// The `ClusterStore` answers a write before it is durable (R2).
     pub early_rows: bool,
-    /// The only fault is that nodes are paused past their lease, while their clocks go on (R8).
+    /// The only fault is that nodes are paused past their lease, while their clocks continue (R8).
     pub pauses: bool,
-    /// The only fault is that the way to the entities' store is slow for one host (R9).
+    /// The only fault is a slow connection of one host to the `EntityStore` (R9).
     pub slow_store: bool,
     /// Mutations of the clients' ledgers.
     pub client_mutations: Vec<ledger::Mutation>,
     /// Leases change in every run (R8).
     pub settings: bool,
-    /// Rules of the gateways switched off.
+    /// Disabled rules of the gateways.
     pub gateway_mutations: Vec<GatewayMutation>,
-    /// Gateways have little room for messages, and give them little time, in every run.
+    /// Gateways have small buffers and short timeouts in every run.
     pub tight: bool,
     /// Nodes leave in every run, at once, and most callers do not wait for long.
     pub leaves: bool,
-    /// The way between clients and gateways is cut in every run.
+    /// Connections between clients and gateways are cut in every run.
     pub client_cuts: bool,
     /// Clients take silence for proof: what was unanswered when a connection fell silent is sent under another id (R16).
     pub anew_after_silence: bool,
@@ -133,12 +133,12 @@ impl Default for Options {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Every promise that was broken.
     pub violations: Vec<Violation>,
-    /// What occurred.
+    /// Counts of what occurred.
     pub tally: Tally,
     /// What the clients saw.
     pub history: Vec<Operation>,
@@ -168,7 +168,7 @@ enum SimEvent {
     ClientConnLost {
         connection: ClientConnId,
     },
-    /// An end of a connection has heard nothing for long: of a cut, if it still stands, or of an end that is gone.
+    /// An end of a connection has received nothing for long, because of a cut that still lasts or a closed end.
     ClientConnSilent {
         connection: ClientConnId,
         end: Endpoint,
@@ -278,7 +278,7 @@ enum SimEvent {
     StartProcess {
         site: usize,
     },
-    /// A node that stops looks whether its gateway has answered all.
+    /// A stopping node checks whether its gateway has answered all.
     WindDown {
         pid: Pid,
     },
@@ -291,7 +291,7 @@ enum SimEvent {
 }
 
 impl SimEvent {
-    /// Whose it is: it waits while that process is paused, and is void once it has ended.
+    /// The process: the event waits while it is paused, and is void once it has ended.
     fn whose(&self) -> Option<Pid> {
         match self {
             Self::ConnBroken { pid, .. }
@@ -315,7 +315,7 @@ impl SimEvent {
 }
 
 impl SimEvent {
-    /// Whose control thread it is for: it waits while that one stands still.
+    /// The process whose control thread it is for: it waits while that thread is stalled.
     fn control(&self) -> Option<Pid> {
         match self {
             Self::NodeEvent { pid, .. }
@@ -329,7 +329,7 @@ impl SimEvent {
 
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
-/// For how long the manager may seem not to hear a node.
+/// For how long a node's messages to the manager may be lost.
 const MANAGER_SILENCE: u64 = LEASE * 2;
 /// Within this after the last fault every shard is served, in virtual milliseconds: ten leases.
 pub const SERVED: u64 = 6_000;
@@ -378,14 +378,14 @@ struct World {
     sessions: Vec<Session>,
     client_conns: Vec<ClientConn>,
     client_cuts: Vec<ActiveClientCut>,
-    /// What gateways have room and time for.
+    /// Bounds of the gateways.
     bounds: Bounds,
     /// What is deployed.
     types: [SimType; 2],
     /// The instant at which the ledgers' clock starts.
     begun: Instant,
     entities: u64,
-    /// How often, of a hundred, a client that connects again goes to another gateway than before.
+    /// Percentage of reconnects that go to a different gateway.
     spread: u64,
     /// Sessions may have few messages in flight.
     narrow: bool,
@@ -397,12 +397,12 @@ struct World {
     issued: u64,
     /// Entities keep few lanes and few replies.
     forgetful: bool,
-    /// Copies that still come to a gateway though their connection broke.
+    /// Copies that still reach a gateway though their connection broke.
     late_copies: u64,
     tags: u64,
     tokens: u64,
     turns: HashMap<TurnId, Arc<Message>>,
-    /// Turns whose commit was refused: a second delivery of the same call must not let them in.
+    /// Turns whose commit was refused: a second delivery of the same call must not commit them.
     refused: BTreeSet<TurnId>,
     guard: Guard,
     /// The cluster's settings, as a process that starts has them.
@@ -472,7 +472,7 @@ impl World {
         (until > self.now).then(|| until - self.now)
     }
 
-    /// For how long a process's control thread stands still.
+    /// For how long a process's control thread is stalled.
     fn stalled(&self, pid: Pid) -> Option<u64> {
         let it = &self.processes[pid];
         (it.alive && it.stalled_until > self.now).then(|| it.stalled_until - self.now)

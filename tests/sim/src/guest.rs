@@ -11,13 +11,13 @@ use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{TurnOutput, TurnResult};
 use ostraca_oracle::{Counter, Model};
 
-/// What no counter may pass; low, so that refusals happen.
+/// The maximum of a counter; low, so that refusals happen.
 pub const LIMIT: u64 = 40;
 
 /// A live instance.
 #[derive(Debug)]
 pub struct Instance {
-    /// Tells it from its predecessors.
+    /// Distinguishes it from its predecessors.
     pub generation: u64,
     state: BTreeMap<Bytes, Bytes>,
 }

@@ -1,4 +1,4 @@
-//! What every world is judged by at its end: what clients saw, held against what is durable.
+//! The final check of every world: compares what clients saw with what is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 

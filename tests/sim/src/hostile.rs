@@ -1,7 +1,7 @@
-//! Clients that keep no rule, over machines that share one cap: whatever comes, every request ends once, no turn
+//! Clients that break every rule, over machines that share one cap: in any case, every request ends once, no turn
 //! takes effect twice, a lane has one home, and when all is quiet nothing is left in memory.
 //!
-//! The world of `world.rs` asks whether honest clients get what was promised; here nobody is honest but about a
+//! The world of `world.rs` asks whether honest clients get what was promised; here clients are honest only about a
 //! message's creation time. Time, the store's answers and turns' ends come in any order that their contracts allow.
 
 mod actions;
@@ -29,7 +29,7 @@ const LEASE: u64 = 600;
 const LANE_TTL: u64 = 1_500;
 const MAILBOX: usize = 6;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Every promise that was broken.
@@ -38,7 +38,7 @@ pub struct Report {
     pub ends: BTreeMap<String, u64>,
 }
 
-/// Something that a shard's node has under way.
+/// A pending operation of a shard's node.
 enum Pending {
     Store(Request, u64),
     Turn { entity: Entity, generation: u64, turn: TurnId, run: Option<Arc<Message>> },

@@ -1,9 +1,9 @@
-//! What happens when: in the order of its time, and at one time in the order in which it was asked for.
+//! Scheduled events, in order of time; events of the same time in the order of scheduling.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Happenings to come.
+/// Pending events.
 pub(crate) struct Queue<T> {
     heap: BinaryHeap<Reverse<Timed<T>>>,
     order: u64,

@@ -40,7 +40,7 @@ pub enum StoreMutation {
 /// What is on disk, or in the page cache.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// The claim that stands.
+    /// The current claim.
     pub claim: Option<Claim>,
     /// Heads, and which turn ids made which versions.
     pub heads: BTreeMap<Entity, ostraca_core::records::Head>,
@@ -316,7 +316,7 @@ pub fn refusal(request: &Request, why: &str) -> Response {
     }
 }
 
-/// The answer to somebody who cannot know what became of a request.
+/// The answer with an unknown outcome.
 #[must_use]
 pub fn unknown(answer: Response, why: &str) -> Response {
     match answer {

@@ -1,4 +1,4 @@
-//! What a run can break, as a value: a test that switches a rule off names the breach that must follow.
+//! What a run can violate, as a value: a test that disables a rule names the violation that must follow.
 
 /// A promise, or a rule, that a run broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,10 +88,10 @@ impl ViolationKind {
     }
 }
 
-/// One breach.
+/// One violation.
 pub type Violation = ostraca_oracle::Violation<ViolationKind>;
 
-/// A breach of what clients saw.
+/// A violation in what clients saw.
 pub(crate) fn of_history(found: ostraca_oracle::Violation) -> Violation {
     Violation { kind: ViolationKind::History(found.kind), text: found.text }
 }

@@ -30,12 +30,12 @@ use crate::store::{Store, StoreMutation};
 use crate::tally::Tally;
 use crate::violation::{Violation, ViolationKind};
 
-/// What a run does differently from the rules.
+/// How a run deviates from the rules.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rules of the core switched off.
+    /// Disabled rules of the core.
     pub mutations: Vec<Mutation>,
-    /// Rules of the store switched off.
+    /// Disabled rules of the store.
     pub store_mutations: Vec<StoreMutation>,
     /// The guest keeps the effects of refused turns (R21).
     pub keep_errors: bool,
@@ -78,7 +78,7 @@ impl Default for Options {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Every promise that was broken.
@@ -127,7 +127,7 @@ struct World {
     turns: HashMap<TurnId, Arc<Message>>,
     deadlines: HashMap<(usize, MessageId), Option<u64>>,
     last_request: BTreeMap<(usize, u64), u64>,
-    /// Turns whose commit was refused: a second delivery of the same call must not let them in.
+    /// Turns whose commit was refused: a second delivery of the same call must not commit them.
     refused: BTreeSet<TurnId>,
     violations: Vec<Violation>,
     tally: Tally,

@@ -49,7 +49,7 @@ fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], le
     }
 }
 
-/// At least so many of a hundred seeds read something stale, of a thousand; and none breaks anything else, but what a
+/// At least this many percent of a thousand seeds read a stale value; and none violates anything else, except what a
 /// stale read follows from.
 #[track_caller]
 fn reads_stale(options: &Options, least: u64) {

@@ -1,4 +1,4 @@
-//! Clients that keep no rule, against the machines alone. `SEED=n` replays one; `SEEDS=n` runs more.
+//! Clients that break every rule, against the machines alone. `SEED=n` replays one; `SEEDS=n` runs more.
 
 use std::collections::BTreeMap;
 

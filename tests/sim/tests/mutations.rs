@@ -1,6 +1,6 @@
-//! Each rule switched off, to see the oracle fail: an oracle that has never failed proves nothing.
+//! Disables each rule and expects the oracle to fail: an oracle that has never failed proves nothing.
 //!
-//! Every test names the breach that must follow, and what may follow from that. Any other breach fails the test.
+//! Every test names the violation that must follow, and what may follow from that. Any other violation fails the test.
 
 use ostraca_client::ledger;
 use ostraca_core::shard::Mutation;
@@ -17,7 +17,7 @@ fn wrong_versions() -> Vec<ViolationKind> {
     [WRONG_VERSIONS, &alone].concat()
 }
 
-/// Runs seeds until one breaks what is named. What follows from that may break too, and nothing else.
+/// Runs seeds until one causes the named violation. Only violations that follow from it may accompany it.
 #[track_caller]
 fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind]) {
     for seed in 1..=SEEDS {

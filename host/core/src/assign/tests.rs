@@ -116,7 +116,11 @@ fn s16_2_the_moved_shards_are_chosen_by_the_seed() {
     };
     assert_eq!(shards(7), shards(7));
     assert!((0..20).map(shards).collect::<BTreeSet<_>>().len() > 15);
-    assert_eq!((0..50).flat_map(shards).collect::<BTreeSet<_>>().len(), 20, "any of them may be chosen");
+    assert_eq!(
+        (0..50).flat_map(shards).collect::<BTreeSet<_>>().len(),
+        20,
+        "any of them may be chosen"
+    );
 }
 
 #[test]

@@ -532,7 +532,10 @@ fn r24_a_revision_older_than_the_head_does_not_run() {
     deploy(&mut hand, 8);
     hand.send(1, 0, MessageKind::Command);
     hand.run();
-    assert_eq!(hand.commits[0].head.revision, 9, "a late announcement of an older revision is ignored");
+    assert_eq!(
+        hand.commits[0].head.revision, 9,
+        "a late announcement of an older revision is ignored"
+    );
 }
 
 #[test]

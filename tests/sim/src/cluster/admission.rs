@@ -1,4 +1,4 @@
-//! What a gateway decides of a message before the router sees it, and after its answer: by the product's own checks,
+//! What a gateway decides about a message before the router sees it, and after its answer: by the product's own checks,
 //! budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). What a node does in its sockets' place
 //! is here: it reads no more of a full connection, and of none once it stops.
 
@@ -28,27 +28,27 @@ use crate::rng::Rng;
 use crate::session::named_kind;
 use crate::violation::ViolationKind;
 
-/// Who all clients are, to budgets and types.
+/// The principal of all clients, for budgets and types.
 pub(super) const PRINCIPAL: &str = "client/any";
-/// Bytes of a body that the types take.
+/// Maximum bytes of a body.
 const BODY: u64 = 64;
-/// How often a node that stops looks whether all is answered.
+/// How often a stopping node checks whether all is answered.
 const ROUND: u64 = 5;
 /// Within this the last answers have arrived.
 const LINGER: u64 = 25;
 
-/// A rule of gateways that a test can switch off.
+/// A rule of gateways that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutation {
-    /// Messages are taken though there is no room for them (K19).
+    /// Messages are accepted beyond the budget (K19).
     TakeWithoutRoom,
-    /// A message has as long as its sender says (R22).
+    /// A message has the time that its sender requests (R22).
     UnboundDeadlines,
-    /// Messages are not looked at before they are taken (S11.6).
+    /// Messages are accepted without validation (S11.6).
     DontCheck,
 }
 
-/// What a client has at the gateway that it is connected to.
+/// A client's state at its gateway.
 #[derive(Debug)]
 pub(super) struct GatewayAccount {
     account: Arc<Account>,
@@ -109,7 +109,7 @@ impl TypeInfo for SimType {
 }
 
 impl World {
-    /// By dice of their own, so that other seeds stay what they were.
+    /// Uses a random generator of its own, so that the other choices of each seed stay the same.
     pub(super) fn plan_gateways(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x6a7e_3a75);
         if self.options.pauses || self.options.slow_store {
@@ -142,14 +142,14 @@ impl World {
         self.options.gateway_mutations.contains(&mutation)
     }
 
-    /// What a client that connects has at the node, unless the node takes no more connections.
+    /// The state of a connecting client at the node, unless the node accepts no more connections.
     pub(super) fn take_connection(&self, pid: Pid) -> Option<GatewayAccount> {
         let (place, account, _) =
             self.processes[pid].gateway.budgets.admit_connection(PRINCIPAL).ok()?;
         Some(GatewayAccount { account, _place: place })
     }
 
-    /// Whether a message is left unread for now, or for ever.
+    /// Whether a message is left unread for now, or forever.
     pub(super) fn left_unread(&mut self, pid: Pid, post: &ClientFrame) -> bool {
         let Some(taken) = &self.client_conns[post.connection].taken else { return false };
         let full =
@@ -184,7 +184,7 @@ impl World {
         let bytes = frame.len() as u64;
         let charge = match &self.client_conns[post.connection].taken {
             Some(taken) => taken.account.admit(bytes),
-            // The connection is gone: what comes of it late is the node's to bear.
+            // The connection is closed: the node bears the cost of late messages.
             None => self.processes[pid].gateway.budgets.forwarded_account(PRINCIPAL).admit(bytes),
         };
         let charge = self.admitted(pid, bytes, charge);
@@ -194,13 +194,13 @@ impl World {
             self.reply_to_frame(post, not_run(node_starting()));
             return None;
         }
-        // The certificate says who it is.
+        // The certificate names the principal.
         envelope.principal = PRINCIPAL.into();
         self.bound(&mut envelope);
         Some((envelope, charge))
     }
 
-    /// Whether there is room for a message of so many bytes, and that what is held stays within the node's budget.
+    /// Whether there is room for a message of this size; checks that the node's budget holds.
     fn admitted(
         &mut self,
         pid: Pid,
@@ -246,7 +246,7 @@ impl World {
         self.send_reply(post.connection, post.session, reply);
     }
 
-    /// Reads what another node passed on.
+    /// Reads a message that another node forwarded.
     pub(super) fn read_forwarded(
         &mut self,
         pid: Pid,
@@ -275,7 +275,7 @@ impl World {
         Ok((envelope, session, charge))
     }
 
-    /// The message of the core, if its type takes it so.
+    /// The core's message, if its type accepts it.
     pub(super) fn accept_message(
         &mut self,
         pid: Pid,
@@ -311,7 +311,7 @@ impl World {
         Ok(envelope.to_message(token, pending.session, resolved, (now, held), context))
     }
 
-    /// No turn starts for a message that no gateway may let in, or that may take longer than any.
+    /// No turn starts for a message that a gateway must refuse, or whose deadline exceeds every bound.
     pub(super) fn check_message(&mut self, pid: Pid, message: &Message) {
         let id = message.id;
         let known = self.types.iter().find(|it| *it.name == *message.target.entity_type);
@@ -332,7 +332,7 @@ impl World {
         }
     }
 
-    /// Somebody sends what is no message, or none that its type takes; on a stream of its own.
+    /// A client sends an invalid message, or one that its type refuses, on a separate stream.
     pub(super) fn send_bad(&mut self, which: u64, pick: u64) {
         let standing = |line: &ClientConnId| {
             let it = &self.client_conns[*line];
@@ -370,7 +370,7 @@ impl World {
         self.put(line, session, envelope);
     }
 
-    /// A node left: its gateway takes nothing new, and is closed once all is answered, or after a while.
+    /// A node left: its gateway accepts nothing new, and closes once all is answered, or after a timeout.
     pub(super) fn close_gateway(&mut self, pid: Pid) {
         let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
         let it = &mut self.processes[pid];
@@ -378,7 +378,7 @@ impl World {
         self.wind_down(pid);
     }
 
-    /// A round of that.
+    /// One step of closing it.
     pub(super) fn wind_down(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);

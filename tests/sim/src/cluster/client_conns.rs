@@ -1,8 +1,8 @@
 //! Connections between clients and gateways: worse than QUIC's, since messages on one may overtake each other.
 //!
-//! A message that a gateway takes is answered at most once, and on the connection that it came through. A connection
-//! that breaks is silent at first: the client goes on sending into it until it notices. What was on its way is lost, or
-//! still comes, some of it long after: a gateway that stands still takes what lies in its buffers when it goes on.
+//! A message that a gateway accepts is answered at most once, and on the connection that it arrived on. A connection
+//! that breaks is silent at first: the client continues to send into it until it notices. What was in flight is lost, or
+//! still arrives, some of it long after: a stalled gateway reads what is in its buffers when it continues.
 
 use ostraca_wire::proto::{Envelope, Reply};
 
@@ -11,7 +11,7 @@ use super::client_cuts::Endpoint;
 use super::process::Pid;
 use super::{SimEvent, World};
 
-/// Names a client's connection. Never used again.
+/// Identifies a client's connection. Never reused.
 pub(super) type ClientConnId = usize;
 
 /// A connection.
@@ -22,9 +22,9 @@ pub(super) struct ClientConn {
     pid: Pid,
     /// Nothing passes.
     pub(super) broken: bool,
-    /// Which ends have given it up.
+    /// The ends that have closed it.
     ended: [bool; 2],
-    /// What the client has at the gateway, until that end is closed.
+    /// The client's state at the gateway, until that end is closed.
     pub(super) taken: Option<GatewayAccount>,
 }
 
@@ -41,15 +41,15 @@ impl ClientConn {
     }
 }
 
-/// A message on its way to a gateway.
+/// A message in transit to a gateway.
 #[derive(Clone, Debug)]
 pub(super) struct ClientFrame {
     pub(super) connection: ClientConnId,
     pub(super) session: usize,
     pub(super) envelope: Envelope,
-    /// Its connection broke, and it comes all the same.
+    /// It arrives although its connection broke.
     late: bool,
-    /// A cut has swallowed it: it comes only if it is sent again.
+    /// A cut dropped it: it arrives only if retransmitted.
     cut: bool,
 }
 
@@ -97,7 +97,7 @@ impl World {
         });
         let line = self.client_conns.len() - 1;
         if !self.clients[client].tied {
-            // Long enough for some messages to come through.
+            // Long enough for some messages to arrive.
             let most = 4_000_u64.checked_div(self.loss).map_or(4_000, |lifetime| 500 + lifetime);
             let delay = self.rng.range(60, most);
             self.at(delay, SimEvent::ClientConnReset { connection: line });
@@ -120,7 +120,7 @@ impl World {
         self.at(delay, SimEvent::Arrive { post: Box::new(post) });
     }
 
-    /// A message is at its gateway.
+    /// A message reaches its gateway.
     pub(super) fn arrive_at(&mut self, mut post: Box<ClientFrame>) {
         let ClientConn { pid, broken, .. } = self.client_conns[post.connection];
         let paused = self.processes[pid].paused_until;
@@ -146,7 +146,7 @@ impl World {
                 0..=3 => return self.lost(&post),
                 4..=6 => self.rng.range(1, 200),
                 _ => {
-                    // A gateway that stands still, or what lies in its machine's buffers, goes on later.
+                    // A stalled gateway, or what is in its machine's buffers, continues later.
                     self.tally.count("fault: copy delayed long at another gateway");
                     self.rng.range(500, 4_000)
                 }
@@ -193,7 +193,7 @@ impl World {
         self.tally.count("fault: client message lost");
     }
 
-    /// A gateway sends a reply, which its connection may not carry any more.
+    /// A gateway sends a reply, which its connection may no longer carry.
     pub(super) fn send_reply(&mut self, line: ClientConnId, session: usize, reply: Reply) {
         if self.client_conns[line].ended(Endpoint::Gateway) {
             return self.tally.count("gateway: replied to an unreachable client");
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// Nothing passes any more; the client notices later.
+    /// Nothing passes any longer; the client notices later.
     pub(super) fn reset_conn(&mut self, line: ClientConnId) {
         if std::mem::replace(&mut self.client_conns[line].broken, true) {
             return;
@@ -246,7 +246,7 @@ impl World {
         self.at(delay, SimEvent::ClientConnLost { connection: line });
     }
 
-    /// A process is gone, or stands still for so long that its clients give their connections up.
+    /// A process has ended, or stalls for so long that its clients close their connections.
     pub(super) fn break_lines(&mut self, pid: Pid) {
         for line in 0..self.client_conns.len() {
             if self.client_conns[line].pid == pid {
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// A gateway closes its connections in good order: their clients are told, if they are reached.
+    /// A gateway closes its connections in an orderly way: reachable clients are notified.
     pub(super) fn close_lines(&mut self, pid: Pid) {
         for line in 0..self.client_conns.len() {
             let ClientConn { client, site, .. } = self.client_conns[line];
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// A client has heard nothing on its connection for too long.
+    /// A client's connection was idle for too long.
     pub(super) fn on_conn_silent(&mut self, line: ClientConnId) {
         let client = self.client_conns[line].client;
         if self.clients[client].connection == Some(line) && self.options.anew_after_silence {
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// Where a client's connection leads.
+    /// The gateway of a client's connection.
     pub(super) fn at_gateway(&self, client: usize) -> Option<usize> {
         let line = &self.client_conns[self.clients[client].connection?];
         (!line.broken).then_some(line.site)

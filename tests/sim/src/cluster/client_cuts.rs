@@ -1,9 +1,9 @@
 //! Packets between clients and gateways that are lost in silence, one way or both, while both ends believe that the
-//! connection stands.
+//! connection is open.
 //!
-//! What was sent is sent again by the transport: it comes late if the cut ends before either end has given up, and
-//! never if not. An end gives the connection up once it has heard nothing for the idle time-out, and says so to nobody:
-//! the other end hears nothing from then on, and gives up in its own time. So a gateway may take, run and answer what its
+//! The transport retransmits what was sent: it arrives late if the cut ends before either end has given up, and
+//! never if not. An end closes the connection after the idle time-out, without notifying the other:
+//! the other end receives nothing from then on, and gives up in its own time. So a gateway may accept, run and answer what its
 //! client has long sent to another one; and a client may send to a gateway that has closed.
 
 use super::client_conns::{ClientConn, ClientConnId};
@@ -12,9 +12,9 @@ use super::plan::{FROM, TO};
 use super::{LEASE, SimEvent, World};
 use crate::rng::Rng;
 
-/// After so much silence an end gives its connection up: two leases and a bit, as the client's default is.
+/// After this much silence an end closes its connection: two leases and a bit, as the client's default is.
 const IDLE: u64 = LEASE * 2 + 50;
-/// A side that has nothing to say says so this often; what was lost is sent again about as often.
+/// Interval of keep-alives on an idle connection; retransmissions are about as frequent.
 const KEEP_ALIVE: u64 = 240;
 /// How long a client waits for a gateway's handshake.
 const HANDSHAKE: u64 = 700;
@@ -37,14 +37,14 @@ impl Endpoint {
     }
 }
 
-/// Whose packets are lost.
+/// The connections whose packets are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CutTarget {
-    /// One client's, at the gateway where it is.
+    /// One client's, at its current gateway.
     Connection,
-    /// One client's, wherever it goes.
+    /// One client's, at every gateway.
     Client,
-    /// All that go through one gateway.
+    /// All at one gateway.
     Gateway,
 }
 
@@ -53,12 +53,12 @@ pub(super) enum CutTarget {
 pub(super) struct ClientCut {
     target: CutTarget,
     pick: u64,
-    /// What goes to whom is lost; none: both.
+    /// The direction in which packets are lost; none: both.
     to: Option<Endpoint>,
     millis: u64,
 }
 
-/// A cut that stands.
+/// An active cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActiveClientCut {
     client: Option<usize>,
@@ -76,7 +76,7 @@ impl ActiveClientCut {
 }
 
 impl World {
-    /// By dice of their own, so that other seeds stay what they were.
+    /// Uses a random generator of its own, so that the other choices of each seed stay the same.
     pub(super) fn plan_client_cuts(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x11ec_0751);
         let another_alone = self.options.pauses || self.options.slow_store;
@@ -139,20 +139,20 @@ impl World {
         cut.until > self.now && cut.holds(client, site, to) && !self.clients[client].tied
     }
 
-    /// Until when what goes that way is lost.
+    /// Until when packets in that direction are lost.
     pub(super) fn cut_until(&self, client: usize, site: usize, to: Endpoint) -> Option<u64> {
         let holds = |cut: &&ActiveClientCut| cut.until > self.now && cut.holds(client, site, to);
         let cuts = self.client_cuts.iter().filter(holds).map(|cut| cut.until);
         cuts.max().filter(|_| !self.clients[client].tied)
     }
 
-    /// An end hears nothing from now on, because of a cut or because the other end is gone.
+    /// An end receives nothing from now on, because of a cut or because the other end is closed.
     fn falls_silent(&mut self, line: ClientConnId, end: Endpoint, cut: Option<usize>) {
         let delay = self.rng.range(IDLE - KEEP_ALIVE, IDLE + KEEP_ALIVE);
         self.at(delay, SimEvent::ClientConnSilent { connection: line, end, cut });
     }
 
-    /// An end has heard nothing for the idle time-out, unless the cut has ended: it gives the connection up.
+    /// An end was idle for the time-out and closes the connection, unless the cut has ended.
     pub(super) fn silent(&mut self, line: ClientConnId, end: Endpoint, cut: Option<usize>) {
         if cut.is_some_and(|cut| !self.cut_holds(cut, line, end)) {
             return;
@@ -177,7 +177,7 @@ impl World {
         if self.client_conns[line].ended(end.other()) {
             return;
         }
-        // A gateway that has given up says so to whoever sends to it, if that gets through.
+        // A gateway that has closed answers further packets with a reset, if that gets through.
         let told = end == Endpoint::Gateway
             && Endpoint::BOTH.iter().all(|to| self.cut_until(client, site, *to).is_none());
         if told {
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// When the transport sends again what a cut has swallowed; none: that way passes.
+    /// When the transport retransmits what a cut dropped; none: that direction works.
     pub(super) fn again_after_cut(&mut self, line: ClientConnId, to: Endpoint) -> Option<u64> {
         let ClientConn { client, site, .. } = self.client_conns[line];
         let until = self.cut_until(client, site, to)?;

@@ -28,11 +28,11 @@ const UNRESOLVED: usize = 8;
 
 /// What a client's sessions share.
 pub(super) struct Client {
-    /// The gateway that it is at, or was at last.
+    /// Its current or last gateway.
     pub(super) gateway: usize,
-    /// The standing connection, as far as the client knows.
+    /// The open connection, to the client's knowledge.
     pub(super) connection: Option<ClientConnId>,
-    /// It goes to no gateway by itself.
+    /// It does not choose its gateways itself.
     pub(super) tied: bool,
     pub(super) sessions: Vec<usize>,
     switch_timer: SwitchTimer,
@@ -45,9 +45,9 @@ pub(super) struct Client {
 pub(super) struct Session {
     pub(super) client: usize,
     pub(super) session: SimSession,
-    /// Where silence was taken for proof: the sequences under which messages were sent again.
+    /// For silence taken as proof: the sequences under which messages were sent again.
     renamed: BTreeMap<u64, u64>,
-    /// When it is looked at next.
+    /// When it is next examined.
     armed: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl World {
         number
     }
 
-    /// What gateways let a session have in flight.
+    /// The in-flight limits that gateways announce for a session.
     fn window(&self) -> SessionLimits {
         SessionLimits { messages: if self.narrow { 4 } else { 256 }, ..SessionLimits::default() }
     }
@@ -103,7 +103,7 @@ impl World {
             let kind = if id % 3 == 2 { "starter" } else { "counter" };
             let roll = self.rng.range(0, 10);
             let call = match roll {
-                // Where clocks may stand still, no lease guards what a query reads (R8).
+                // Where clocks may stop, no lease guards what a query reads (R8).
                 0..=2 if !self.clocks_stop => (MessageKind::Query, "get", 0),
                 0..=4 => (MessageKind::Command, "take", self.rng.range(1, 20)),
                 _ => (MessageKind::Command, "add", self.rng.range(1, 10)),
@@ -148,7 +148,7 @@ impl World {
         it.session.take(self.begun, cluster_ms, called, again);
     }
 
-    /// A session's round, as the client's task takes it: time passes, what may go out goes, callers hear their outcomes.
+    /// One iteration of the client's task for a session: timeouts, sending, delivering outcomes.
     pub(super) fn drive(&mut self, session: usize) {
         let now = self.instant();
         let it = &mut self.sessions[session];
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
+    /// Delivers outcomes to callers. After an unknown outcome a caller may ask again under the same id while possible.
     fn hand_out(&mut self, session: usize, over: bool) {
         let ended = self.sessions[session].session.take_ended();
         for (sequence, called, outcome) in ended {
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// A gateway that clients know of. One that is gone refuses them at once, mostly.
+    /// A gateway that clients know. One that has ended usually refuses them at once.
     pub(super) fn a_gateway(&mut self) -> usize {
         let any = self.rng.chance(30) || self.sites.iter().all(|site| site.pid.is_none());
         let gateways: Vec<usize> = self
@@ -310,7 +310,7 @@ impl World {
         self.drive(session);
     }
 
-    /// A client is connected: its sessions go on.
+    /// A client is connected: its sessions continue.
     pub(super) fn connected(&mut self, client: usize) {
         let it = &mut self.clients[client];
         let hello = self.now.saturating_add_signed(it.skew).max(1);
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// A client has no connection any more.
+    /// A client has lost its connection.
     pub(super) fn disconnected(&mut self, client: usize) {
         self.clients[client].connection = None;
         for session in self.clients[client].sessions.clone() {
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    /// A rule switched off: what has no outcome when a connection fell silent goes out under another id.
+    /// A disabled rule: what has no outcome when a connection falls silent is sent under another id.
     pub(super) fn resend_under_new_id(&mut self, client: usize) {
         let code = "silent".into();
         let message = "nothing was heard for too long".into();

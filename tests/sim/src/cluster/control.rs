@@ -1,4 +1,4 @@
-//! A node's control: its machine is told, and its actions are carried out.
+//! A node's control thread: passes events to its machine and carries out the actions.
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Action, ControlMessage, Event, HandOff, Notice, WriteError};
@@ -20,7 +20,7 @@ impl World {
             return;
         }
         if it.stalled_until > it.woke_detected_at {
-            // The first that it sees after it stood still.
+            // The first event after a stall.
             it.woke_detected_at = self.now;
         }
         if let Event::UnrunnableTypes(types) = &event {
@@ -119,7 +119,7 @@ impl World {
                 self.tally.count("transition: resumed");
                 let it = &mut self.processes[pid];
                 it.suspended = None;
-                // What the machine was told: word of a claim may be on its way.
+                // As the machine knows it: the message about a claim may be in transit.
                 let serves = it.machine.held_shards().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// What is said must have been written before, or have happened.
+    /// What a message announces must have been written before, or have happened.
     fn check_control_message(&mut self, pid: Pid, to: &NodeId, message: &ControlMessage) {
         let it = &self.processes[pid];
         let mono = it.mono(self.now);

@@ -1,4 +1,4 @@
-//! Faults, and what operators do: when each strikes is drawn at the start, and the last one's end is known.
+//! Faults and operator actions: their times are drawn at the start, so the end of the last one is known.
 
 use ostraca_core::node::{Event, LeaseSettings};
 
@@ -27,19 +27,19 @@ pub(super) const OWNER_STEPS: &[&str] = &[
     "step: shard-stopped sent",
 ];
 
-/// Something that strikes.
+/// A fault or an operator action.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// One way between two nodes.
+    /// One direction between two nodes.
     OneWay {
         millis: u64,
     },
-    /// A node from the store's, one way or both.
+    /// A node from the store's node, in one direction or both.
     FromStore {
         millis: u64,
         both: bool,
     },
-    /// A node from everybody.
+    /// A node from all others.
     Partition {
         millis: u64,
     },
@@ -47,7 +47,7 @@ pub(super) enum Fault {
     EntityStoreCut {
         millis: u64,
     },
-    /// The way between a host and the entities' store takes one frame each `gap` milliseconds.
+    /// The connection between a host and the `EntityStore` carries one frame each `gap` milliseconds.
     StoreSlow {
         millis: u64,
         gap: u64,
@@ -58,7 +58,7 @@ pub(super) enum Fault {
     },
     /// A node from the entities' store, to the end of the run.
     EntityStoreCutForever,
-    /// A host's words to the manager, or both ways, to the end of the run.
+    /// A host's messages to the manager, or both directions, to the end of the run.
     ControlMessagesCut {
         both: bool,
     },
@@ -79,7 +79,7 @@ pub(super) enum Fault {
         back: u64,
     },
     SyncFails,
-    /// The next claim finds one that stands above it, as after rows went back to an older copy.
+    /// The next claim finds a higher current one, as after rows were restored from an older copy.
     HigherClaim,
     Trap {
         step: &'static str,
@@ -103,12 +103,12 @@ pub(super) enum Fault {
     },
     /// Clients from gateways.
     ClientCut(ClientCut),
-    /// Somebody sends what no gateway may let in.
+    /// A client sends what every gateway must refuse.
     InvalidMessage {
         which: u64,
         pick: u64,
     },
-    /// Another lease, which each node hears of at another time, or never.
+    /// Another lease, which each node learns at another time, or never.
     Settings {
         lease: u64,
     },
@@ -126,7 +126,7 @@ pub(super) fn node_settings(revision: u64, lease: u64) -> LeaseSettings {
     }
 }
 
-/// Somebody is struck when a step is reached for the nth time.
+/// A process is struck when a step is reached for the nth time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepTrap {
     pub(super) step: &'static str,
@@ -328,7 +328,7 @@ impl World {
         }
     }
 
-    /// The worst that a row of settings can do: nodes hear of it in any order, whatever else they are cut off from.
+    /// The worst case for a row of settings: nodes learn of it in any order, regardless of other cuts.
     fn change_settings(&mut self, lease: u64) {
         self.tally.count("operator: lease changed");
         let revision = self.agreed.revision + 1;

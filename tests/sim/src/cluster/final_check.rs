@@ -1,5 +1,5 @@
-//! The last word: is everything served, answered and balanced in time; does a history keep its promises; does a
-//! recorded machine do the same again?
+//! The final check: is everything served, answered and balanced in time; does a history keep its promises; does a
+//! replayed machine do the same again?
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl World {
         all
     }
 
-    /// The shards that nobody serves now.
+    /// The shards that no node serves now.
     fn unserved(&self) -> Vec<ShardId> {
         let rows = self.shard_rows();
         (1..=self.shards)
@@ -51,7 +51,7 @@ impl World {
             .collect()
     }
 
-    /// What is known of shards that nobody serves.
+    /// Diagnostics of unserved shards.
     fn why_unserved(&self, shards: &[ShardId]) -> String {
         let rows = self.shard_rows();
         let why = shards.iter().map(|shard| {
@@ -109,7 +109,7 @@ impl World {
         counts
     }
 
-    /// Looks whether all is as it should be.
+    /// Checks the state of the cluster.
     pub(super) fn check_progress(&mut self) {
         self.at(50, SimEvent::CheckProgress);
         self.check_lapses();
@@ -132,7 +132,7 @@ impl World {
             }
         }
         let bound = self.options.messages * 20 + SETTLED;
-        // Shares are even only once every host may be given some.
+        // Shares are even only once every host may get shards.
         if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
             let left: Vec<_> = self
                 .sessions
@@ -165,7 +165,7 @@ impl World {
         let counts = self.counts();
         let (most, least) = (counts.values().max(), counts.values().min());
         let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
-        // Whoever is not heard keeps what it has, and is given no more.
+        // A host whose messages are lost keeps its shards and gets no more.
         let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
         let owned: usize = counts.values().sum();
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// The same events must give the same actions: else nothing recorded could be replayed.
+    /// The same events must give the same actions: otherwise recordings could not be replayed.
     fn replay(&mut self) {
         for it in &mut self.processes {
             let strategy = BuiltinStrategy::Average.build();

@@ -1,6 +1,6 @@
 //! A node's gateway: messages from clients, the real router between them and the owners, and the owner's check.
 //!
-//! What an answer means, for the route and for the client, is what the product's gateway takes it for
+//! The product's gateway decides what an answer means for the route and for the client
 //! ([`ostraca_wire::outcome`]).
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use super::process::{Pid, ReplyTo};
 use super::{SimEvent, World};
 use crate::violation::ViolationKind;
 
-/// A message as it came.
+/// A message as it arrived.
 #[derive(Clone, Debug)]
 pub(super) struct PendingMessage {
     token: ReplyToken,
@@ -50,16 +50,16 @@ pub(super) struct OpenRequest {
 /// The gateway of one process.
 pub(super) struct Gateway {
     pub(super) router: Router<Arc<PendingMessage>>,
-    /// Requests that are not answered.
+    /// Pending requests.
     pub(super) open: BTreeMap<ReplyToken, OpenRequest>,
     /// When a tick of the router is due, in the world's time.
     pub(super) armed: Option<u64>,
     pub(super) budgets: Arc<Budgets>,
-    /// What messages cost that other nodes passed on.
+    /// Charges of messages that other nodes forwarded.
     pub(super) forwarded: BTreeMap<ReplyToken, Arc<Charge>>,
-    /// The node has begun; before, it says that it starts.
+    /// The node has started; before, it answers that it is starting.
     pub(super) opened: bool,
-    /// The node stops: by then, on its clock, everything is given back.
+    /// The node stops: when, on its clock, everything is returned at the latest.
     pub(super) closing: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ impl World {
         self.steps(pid, vec![step]);
     }
 
-    /// Does what the router says, and has it woken when it wants to be.
+    /// Carries out the router's actions, and schedules its next tick.
     pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Action<Arc<PendingMessage>>>) {
         for step in steps {
             match step {
@@ -201,7 +201,7 @@ impl World {
         self.handle_shard_event(pid, shard, shard::Event::Message(Arc::new(message)));
     }
 
-    /// Sends a message to another node's current incarnation, if there is a link to it.
+    /// Sends a message to another node's current incarnation, if linked.
     fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &PendingMessage) {
         let Some(conn) = self.link(pid, &to) else {
             let delay = self.rng.range(1, 60);
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// A message comes from another node: this one runs it or says that it does not (S11.6).
+    /// A message arrives from another node: this one runs it or answers that it does not (S11.6).
     pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, envelope: Envelope) {
         if let Err(problem) = self.run_forwarded(pid, conn, tag, envelope) {
             let reply = outcome::not_run(problem);
@@ -310,7 +310,7 @@ impl World {
         self.answered(pid, tag, verdict, || Some(outcome::reply_for_outcome(outcome, kind, epoch)));
     }
 
-    /// An attempt found no way.
+    /// An attempt could not be sent.
     pub(super) fn not_sent(&mut self, pid: Pid, tag: u64) {
         self.answered(pid, tag, AttemptResult::NotSent, || None);
     }
@@ -393,7 +393,7 @@ impl World {
     }
 }
 
-/// What a node's workers say of a shard that has no machine there.
+/// The workers' answer for a shard without a machine on the node.
 fn not_here(shard: ShardId) -> Outcome {
     Outcome::not_run_retryable(codes::NOT_OWNER, format!("shard {shard} is not on this node"), 100)
 }

@@ -1,7 +1,7 @@
-//! What nobody in the cluster can see at once: whether each write of a row was allowed at that moment.
+//! What no node can observe: whether each write of a row was allowed at that moment.
 //!
 //! The guard knows every row and every process. It judges what became durable, as of the moment at which it was
-//! applied: what a crash of the store undid was never written.
+//! applied: a write undone by a crash of the store never happened.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,10 +17,10 @@ use super::storage::GHOST;
 use super::{LEASE, World};
 use crate::violation::{Violation, ViolationKind};
 
-/// How late a watch may tell of a row.
+/// Maximum delay of a watch.
 const NEWS: u64 = 400;
 
-/// A write that was applied, and what was so at that moment.
+/// An applied write, and the state at that moment.
 #[derive(Clone, Debug)]
 pub(super) struct Applied {
     pub(super) key: RowKey,
@@ -32,33 +32,33 @@ pub(super) struct Applied {
     pub(super) at: u64,
 }
 
-/// What has been so far.
+/// The history so far.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     /// When each incarnation's lease was last renewed, as applied.
     pub(super) renewed: BTreeMap<Member, u64>,
     /// The last few of them.
     renewals: BTreeMap<Member, VecDeque<u64>>,
-    /// What is to be said of who stood for the leadership in a term, if it takes it.
+    /// The finding about a candidate of a term, reported if it wins.
     campaigns: BTreeMap<(Pid, u64), Violation>,
     pub(super) dead: BTreeSet<Member>,
     pub(super) node_status: BTreeMap<NodeId, (Member, NodeStatus)>,
-    /// Who was given a shard under which epoch, by which term's row.
+    /// The owner of a shard in each epoch, and the term of the row that assigned it.
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
     /// Terms of the chunks' rows.
     pub(super) terms: BTreeMap<RowKey, u64>,
     /// The hand-offs that rows named.
     pub(super) intents: BTreeSet<HandOffId>,
-    /// Those of rows that a manager asked to be written.
+    /// Those of rows whose write a manager requested.
     pub(super) asked: BTreeSet<HandOffId>,
-    /// Who said that it stopped, or that its claim was refused.
+    /// Owners that reported a stop or a refused claim.
     pub(super) stopped: BTreeSet<(Member, ShardId, Epoch)>,
     pub(super) refused: BTreeSet<(Member, ShardId, Epoch)>,
     pub(super) highest: BTreeMap<ShardId, (Epoch, Member)>,
 }
 
 impl Guard {
-    /// A claim stands now. It must be of an owner that a row named, and epochs rise with owners (R5).
+    /// A claim was granted. It must be of an owner that a row named, and epochs rise with owners (R5).
     pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<Violation>) {
         let owner = claim.owner.clone();
         let shard = claim.shard.shard;
@@ -279,7 +279,7 @@ impl World {
         }
     }
 
-    /// A node stands for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
+    /// A node campaigns for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
     /// have missed while it slept, unless its clock slept too (R8). Who is deaf and awake may: no more than a term is lost.
     pub(super) fn guard_campaign(&mut self, pid: Pid, term: u64) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };

@@ -1,4 +1,4 @@
-//! The guard's look at rows of assignments: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
+//! The guard's checks of rows of assignments: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
 use ostraca_core::ids::ShardId;
 use ostraca_core::rows::{Assignment, AssignmentsRow, RowKey, shard_at};
@@ -123,7 +123,7 @@ impl World {
         let Some((begun, told)) = it.begun.get(&moving.id) else { return };
         let since = it.world_time(*begun);
         if before.owner.as_ref().is_some_and(|owner| owner.node == it.node) {
-            // It tells itself, and nobody hears it.
+            // It messages itself, which no cut affects.
             return;
         }
         // The manager itself was not held up meanwhile, nor by a row that the store was slow to write.

@@ -1,4 +1,4 @@
-//! Every kind of fault and transition that a full set of seeds must have seen: one that never occurred proves nothing.
+//! Every kind of fault and transition that a full set of seeds must cover: one that never occurred proves nothing.
 
 /// The kinds of the cluster's runs.
 pub const KINDS: &[&str] = &[

@@ -1,5 +1,5 @@
-//! What tries a lease: a control thread that stands still while its shards go on, and answers of renewals and
-//! registrations that come late, with nothing heard from the node after them.
+//! Faults that test leases: a control thread that stalls while its shards continue, and answers to renewals and
+//! registrations that arrive late, followed by silence of the node.
 //!
 //! While it lasts, readers with sessions of their own keep asking the node for what it owned, as one does whose route
 //! is old, and writers go to other gateways, which know the next owner. A node that trusts its lease for too long then
@@ -35,7 +35,7 @@ pub(super) struct DelayedResponse {
 #[derive(Clone, Debug)]
 pub(super) struct StaleReadProbe {
     site: usize,
-    /// When the node was last heard.
+    /// When the node was last reachable.
     since: u64,
     /// The client that reads there.
     reader: usize,
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// A node's control thread stands still, and its workers go on.
+    /// A node's control thread stalls, and its workers continue.
     pub(super) fn control_stalls(&mut self) {
         if self.clocks_stop {
             return;
@@ -133,11 +133,11 @@ impl World {
             self.tally.count("fault: renewal response late");
             self.rng.range(LEASE * 14 / 20, LEASE * 21 / 20)
         };
-        // Held up, not given up: what is under way arrives after that.
+        // Delayed, not dropped: what is in flight arrives after that.
         let (what, until) = (Scope::Rows, self.now + late);
         self.cuts.push(Cut { from: 0, to: site, what, until });
         self.cuts.push(Cut { from: site, to: 0, what, until: until + OVER });
-        // Once the answer has passed, nothing more does: it would hear that it was marked dead.
+        // Nothing passes after the answer: otherwise it would learn that it was marked dead.
         let hush = if new { LEASE + 40 } else { late + 20 };
         self.at(hush, SimEvent::StopRowUpdates { site });
         self.heal_by(late + OVER);
@@ -151,7 +151,7 @@ impl World {
         self.start_stale_read_probe(site);
     }
 
-    /// A node hears no more of rows.
+    /// A node receives no more rows.
     pub(super) fn stop_row_updates(&mut self, site: usize) {
         self.cuts.push(Cut { from: 0, to: site, what: Scope::Rows, until: self.now + OVER });
         self.heal_by(OVER);

@@ -29,7 +29,7 @@ pub(super) struct Site {
     pub(super) copy: bool,
     /// The rows as its disk has them: for sending only (S8).
     pub(super) cache: Vec<Change>,
-    /// It left, or is gone for good.
+    /// It left, or has ended permanently.
     pub(super) over: bool,
 }
 
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// A process has ended: nobody hears of it but by its silence.
+    /// A process has ended: others notice only its silence.
     fn end(&mut self, pid: Pid) {
         self.break_all(pid, |_| true);
         self.break_lines(pid);
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// A process learns that a connection of its own is gone.
+    /// A process learns that one of its connections is lost.
     pub(super) fn broken(&mut self, pid: Pid, conn: ConnId) {
         match self.conns[conn].kind {
             ConnKind::Peer => self.link_lost(pid, conn),

@@ -1,7 +1,7 @@
 //! The network: connections that keep their order while they live, control messages that do not, and what is cut.
 //!
-//! A connection that breaks is told to both its ends after a while, and not at one time. What was on its way is
-//! lost, or a first part of it still comes; nothing is sent a second time by itself.
+//! A connection that breaks is told to both its ends after a while, and not at one time. Frames in flight are
+//! lost, or a prefix of them still arrives; nothing is retransmitted automatically.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::rows::Change;
 use super::storage::{StoreCall, StoreResponse};
 use super::{SimEvent, World};
 
-/// Names a connection. Never used again.
+/// Identifies a connection. Never reused.
 pub(super) type ConnId = usize;
 
 /// What a connection is for.
@@ -26,11 +26,11 @@ pub(super) enum ConnKind {
     Bulk,
     /// Messages from one node to another, and their replies.
     Peer,
-    /// What one node's machine says to another's. It has no connection here: see [`World::send_control_message`].
+    /// Control messages between nodes' machines. They have no connection here: see [`World::send_control_message`].
     ControlMessages,
 }
 
-/// One thing on a connection.
+/// One frame on a connection.
 #[derive(Clone, Debug)]
 pub(super) enum Frame {
     Call(u64, StoreCall),
@@ -60,7 +60,7 @@ pub(super) enum Scope {
     Entities,
     /// Only the way to the rows.
     Rows,
-    /// Only words between nodes' machines.
+    /// Only control messages.
     ControlMessages,
 }
 
@@ -75,7 +75,7 @@ impl Scope {
     }
 }
 
-/// Whose frames do not arrive, one way, until when.
+/// Senders whose frames are lost, in one direction, and until when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) from: usize,
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Ends every connection of a process: it is gone, or does not answer.
+    /// Ends every connection of a process that has ended or does not answer.
     pub(super) fn break_all(&mut self, pid: Pid, only: impl Fn(&Conn) -> bool) {
         for conn in 0..self.conns.len() {
             let it = &self.conns[conn];
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// A frame of a connection that was given up arrives all the same.
+    /// A frame of a closed connection arrives anyway.
     pub(super) fn deliver_delayed(&mut self, conn: ConnId, from: usize, frame: Frame) {
         let receiver = &self.processes[self.conns[conn].ends[1 - from]];
         if !receiver.alive {
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// Says something to another node: lost, doubled, late, out of order.
+    /// Sends a control message, which may be lost, duplicated, late or out of order.
     pub(super) fn send_control_message(&mut self, pid: Pid, to: &NodeId, message: ControlMessage) {
         let it = &self.processes[pid];
         let Some(member) = it.member.clone() else { return };

@@ -1,4 +1,4 @@
-//! Between a node's machine and its shards: orders one way, tidings the other, each a moment late and in order.
+//! Between a node's machine and its shards: commands one way, notifications the other, each delayed and in order.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::storage::shard_key;
 use super::{SimEvent, World};
 
 impl World {
-    /// What the node's machine says to its shards takes a moment, and stays in order.
+    /// Commands of the node's machine to its shards are delayed and stay in order.
     pub(super) fn order(&mut self, pid: Pid, order: Order) {
         self.processes[pid].orders.push_back(order);
         let delay = self.rng.range(0, 4);
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// A shard's machine is no more. Who waits for it is told that nobody knows.
+    /// A shard's machine has ended. Its callers get an unknown outcome.
     pub(super) fn drop_shard(&mut self, pid: Pid, shard: ShardId) {
         let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.remove(&shard) else { return };

@@ -1,4 +1,4 @@
-//! What a seed stands for: which nodes there are, which faults strike and when.
+//! What a seed determines: which nodes there are, which faults strike and when.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Leases that change: by dice of their own, so that other seeds stay what they were.
+    /// Leases that change: with a random generator of their own, so that the other choices of each seed stay the same.
     fn plan_settings(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x5e77_1265);
         let another_alone = self.options.pauses || self.options.slow_store;

@@ -1,4 +1,4 @@
-//! One process of a node: its machines, its clock, and what it has under way.
+//! One process of a node: its machines, its clock, and its pending work.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ use super::gateway::Gateway;
 use super::net::ConnId;
 use crate::guest::Instance;
 
-/// Names a process. Never used again: a restarted node is another one.
+/// Identifies a process. Never reused: a restarted node is another one.
 pub(super) type Pid = usize;
 
 /// A shard's machine and what it runs.
@@ -20,9 +20,9 @@ pub(super) struct Hosted {
     pub(super) epoch: Epoch,
     pub(super) machine: shard::Machine,
     pub(super) instances: BTreeMap<Entity, Instance>,
-    /// Activations under way, by entity.
+    /// Pending activations, by entity.
     pub(super) starting: BTreeMap<Entity, u64>,
-    /// Rooms asked for or held, by entity.
+    /// Slots requested or held, by entity.
     pub(super) slots: BTreeMap<Entity, u64>,
     /// When a tick is due, in the world's time.
     pub(super) armed: Option<u64>,
@@ -54,7 +54,7 @@ pub(super) struct Process {
     pub(super) node: NodeId,
     pub(super) alive: bool,
     pub(super) paused_until: u64,
-    /// Its control thread stands still until then, and its workers go on.
+    /// Its control thread is stalled until then, and its workers continue.
     pub(super) stalled_until: u64,
     /// Its clock starts anywhere, runs a little fast or slow, in thousandths, and may have stood still.
     pub(super) offset: u64,
@@ -109,7 +109,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// What its clock shows.
+    /// Its clock's reading.
     pub(super) fn mono(&self, now: u64) -> u64 {
         self.offset + now.saturating_sub(self.stood) * self.rate / 1000
     }

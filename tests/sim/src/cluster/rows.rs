@@ -1,4 +1,4 @@
-//! A store of rows as bad as a real one: applying is not syncing, and a crash between loses what nobody was answered.
+//! A store of rows as bad as a real one: applying is not syncing, and a crash between loses what was not acknowledged.
 //!
 //! It keeps the contract of `ClusterStore`: writes are judged in order, nothing is handed out before it is durable
 //! (R2), a watch may skip values but never the last one.
@@ -62,7 +62,7 @@ impl Rows {
         self.disk.revision
     }
 
-    /// Whether something is applied and not durable.
+    /// Whether an applied write is not yet durable.
     pub(super) fn dirty(&self) -> bool {
         self.disk.revision != self.cache.revision
     }

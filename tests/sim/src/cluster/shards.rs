@@ -1,4 +1,4 @@
-//! The shards' machines of a process: told, and their actions carried out.
+//! The shards' machines of a process: passes events to them and carries out their actions.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::violation::ViolationKind;
 /// How late a node may be to stop its turns after its lease lapsed: its tick, and the way to its shards.
 const SLACK: u64 = 80;
 
-/// A turn under way, and what it runs.
+/// A turn in progress, and what it runs.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) entity: Entity,

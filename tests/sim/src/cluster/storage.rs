@@ -1,4 +1,4 @@
-//! The way to the store, as a node goes it: calls on two connections, one for rows and one for entities.
+//! A node's access to the store: calls on two connections, one for rows and one for entities.
 
 use ostraca_core::ids::{Epoch, ShardId, ShardPath};
 use ostraca_core::node::{Event, WriteError};
@@ -78,7 +78,7 @@ pub(super) fn not_reached(call: &StoreCall) -> StoreResponse {
     }
 }
 
-/// The answer to somebody who cannot know.
+/// The answer with an unknown outcome.
 pub(super) fn given_up(call: &StoreCall) -> StoreResponse {
     match call {
         StoreCall::Entity(shard, epoch, _, request) => {
@@ -95,7 +95,7 @@ pub(super) fn given_up(call: &StoreCall) -> StoreResponse {
     }
 }
 
-/// Who no row ever named.
+/// A member that no row ever named.
 pub(super) const GHOST: &str = "ghost";
 
 impl World {
@@ -119,7 +119,7 @@ impl World {
         self.frame(conn, 0, Frame::Call(tag, call));
     }
 
-    /// A node hears the store's answer.
+    /// A node receives the store's answer.
     pub(super) fn store_replied(&mut self, pid: Pid, tag: u64, reply: StoreResponse) {
         let Some(asked) = self.asked.remove(&tag) else { return };
         let failed = match &reply {

@@ -8,7 +8,7 @@ use super::World;
 use super::process::Pid;
 
 impl World {
-    /// Prints a line, if somebody wants to read it.
+    /// Prints a line if tracing is on.
     #[expect(clippy::print_stdout, reason = "a trace is asked for by name, and is for people")]
     pub(super) fn print(&self, line: impl FnOnce() -> String) {
         if self.trace {
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// What each process has under way.
+    /// Each process's pending work.
     pub(super) fn trace_stuck(&self) {
         for it in self.processes.iter().filter(|it| it.alive) {
             self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.gateway.router.stats()));

@@ -8,7 +8,7 @@ use super::{LEASE, SimEvent, World};
 use crate::rng::Rng;
 
 impl World {
-    /// By dice of their own, so that other seeds stay what they were.
+    /// Uses a random generator of its own, so that the other choices of each seed stay the same.
     pub(super) fn plan_unrunnable_types(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x0f17_2424);
         let another_alone = self.options.pauses || self.options.slow_store;

@@ -1,4 +1,4 @@
-//! What the machines say, done and watched.
+//! Carries out and checks the machines' actions.
 
 use std::sync::Arc;
 

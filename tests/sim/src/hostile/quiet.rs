@@ -1,4 +1,4 @@
-//! The end of a run: everything comes to rest, and nothing is left.
+//! The end of a run: everything finishes, and nothing is left.
 
 use ostraca_core::shard::{Event, Phase};
 

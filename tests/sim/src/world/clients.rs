@@ -22,7 +22,7 @@ use super::event::SimEvent;
 use crate::node::ReplyTo;
 use crate::session::{PATIENT, PendingCall, SimSession, named_kind, overtaken};
 
-/// Who all clients are.
+/// The principal of all clients.
 const PRINCIPAL: &str = "client/any";
 /// Messages without an outcome that a client has at most.
 const UNRESOLVED: usize = 8;
@@ -39,11 +39,11 @@ pub(super) struct Client {
     doubts: BTreeSet<u64>,
     /// The creation time of every message that was sent.
     stamps: BTreeMap<u64, u64>,
-    /// When it is looked at next.
+    /// When it is next examined.
     armed: Option<u64>,
 }
 
-/// A copy on its way.
+/// A copy in transit.
 #[derive(Clone, Debug)]
 pub(super) struct MessageCopy {
     pub(super) client: usize,
@@ -228,7 +228,7 @@ impl World {
         self.drive(client);
     }
 
-    /// Callers hear how their calls ended. Who hears that it is not known may ask again under the id, unless it is over.
+    /// Delivers outcomes to callers. After an unknown outcome a caller may ask again under the same id while possible.
     fn hand_out(&mut self, client: usize, over: bool) {
         for (sequence, called, outcome) in self.clients[client].session.take_ended() {
             self.violations.extend(overtaken(sequence, &called, &outcome, self.forgetful));

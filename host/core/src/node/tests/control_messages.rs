@@ -194,7 +194,11 @@ fn s4_an_announced_row_moves_routes_early_and_never_back() {
     };
     let epoch = new.assignments[0].epoch;
     assert_eq!(tell(Row::Assignments(new), at + 1), [(ShardId(1), epoch)]);
-    assert_eq!(tell(old, at), [], "R13: a message that is older than the known row changes nothing");
+    assert_eq!(
+        tell(old, at),
+        [],
+        "R13: a message that is older than the known row changes nothing"
+    );
 }
 
 #[test]

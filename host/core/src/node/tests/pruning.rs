@@ -333,7 +333,10 @@ fn reports_that_match_the_rows_are_pruned() {
 
     let mute = NodeReport { store_available: false, ..base.clone() };
     heard(&mut alone, &mute);
-    assert!(!alone.machine.is_report_irrelevant(&g, &base), "it reports that the store answers again");
+    assert!(
+        !alone.machine.is_report_irrelevant(&g, &base),
+        "it reports that the store answers again"
+    );
     heard(&mut alone, &base);
     assert!(alone.machine.is_report_irrelevant(&g, &base));
     let mut unrunnable = base.clone();
@@ -484,5 +487,8 @@ fn a_hand_off_may_continue_until_its_seal_is_confirmed() {
     let message =
         ControlMessage::RowUpdate { key: RowKey::Assignments(0), row: of(2, None), revision: 20 };
     alone.handle(Event::Received { from: member("b", 1), message });
-    assert!(alone.machine.may_continue_hand_off(id), "it does not know whether its seal was written");
+    assert!(
+        alone.machine.may_continue_hand_off(id),
+        "it does not know whether its seal was written"
+    );
 }

@@ -14,7 +14,10 @@ fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
     let mut hand = Harness::new(Settings::default());
     hand.silent = true;
     let waiting = hand.send(1, 0, MessageKind::Command);
-    assert!(hand.asked.is_empty() && hand.loads == 0, "nothing is read before the claim is granted");
+    assert!(
+        hand.asked.is_empty() && hand.loads == 0,
+        "nothing is read before the claim is granted"
+    );
     hand.grant();
     assert_eq!(hand.machine.phase(), Phase::Serving, "whatever the store still has to be asked");
     // Only the message's own entity is loaded.

@@ -109,7 +109,11 @@ fn r10_an_unanswered_seal_is_read_until_it_is_known() {
     assert!(alone.wait(1).contains(&read));
     let earlier = AssignmentsRow { term: 0, ..AssignmentsRow::default() };
     alone.learn(RowKey::Assignments(0), Row::Assignments(earlier));
-    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it is sealed again");
+    assert_eq!(
+        (alone.machine.managing_term(), alone.writes.len()),
+        (None, 1),
+        "it is sealed again"
+    );
 }
 
 #[test]

@@ -26,7 +26,10 @@ fn r8_an_unanswered_renewal_is_read_and_not_rewritten() {
     assert_eq!(writes(&alone.wait(renew)), [&key("me")]);
     // While the answer may still arrive there is nothing to do, and no timer.
     assert_eq!(writes(&alone.wait(renew)), Vec::<&RowKey>::new());
-    assert!(alone.machine.next_wake().is_some_and(|wake| wake > alone.now + 1), "it would busy-loop");
+    assert!(
+        alone.machine.next_wake().is_some_and(|wake| wake > alone.now + 1),
+        "it would busy-loop"
+    );
     assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::ReadRow(key("me"))]);
     for _ in 0..2 {
         assert_eq!(alone.wait(retry - 1), []);
