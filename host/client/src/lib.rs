@@ -60,7 +60,7 @@
 //!
 //! # Retries
 //!
-//! The client sends a message again by itself until the call's deadline, always under the same id: when its connection
+//! The client resends a message automatically until the call's deadline, always under the same id: when its connection
 //! breaks, when the cluster refuses the message for now (a shard moves, a mailbox is full), and when a node does not
 //! know whether it ran. The pauses grow from 10 ms to 1 s, or to what a node asks for. A copy of a message that ran
 //! gets the recorded reply and does not run again.

@@ -1,4 +1,4 @@
-//! The application's handles: sessions, and calls under way.
+//! The application's handles: sessions, and pending calls.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -163,7 +163,7 @@ impl Session {
     }
 }
 
-/// A message under way; a future of its outcome. Dropping it does not take the message back, which counts as
+/// A pending message; a future of its outcome. Dropping it does not take the message back, which counts as
 /// unresolved until its reply or its deadline.
 #[derive(Debug)]
 #[must_use = "the outcome tells whether the message ran"]

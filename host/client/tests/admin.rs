@@ -1,4 +1,4 @@
-//! Answers that grow: they come as they are made, end with an end or with a problem, and may be left at any time.
+//! Streamed answers: they arrive as produced, end normally or with a problem, and may be dropped at any time.
 
 mod common;
 
@@ -140,7 +140,7 @@ async fn a_stopping_node_does_not_wait_for_event_followers() {
         let mut updates = client.events(true, 0).await.expect("asked");
         let sender = stage.sender().await;
         let stopping = Arc::clone(&stage.running.server);
-        // Far less than this timeout: nothing waits for the follower.
+        // Far less than this timeout: nothing waits for the reader.
         stopping.shut_down(Duration::from_secs(20)).await;
         sender.closed().await;
         assert_eq!(updates.next().await.expect_err("cut off").code(), "connection-lost");

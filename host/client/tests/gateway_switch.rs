@@ -1,4 +1,4 @@
-//! A client whose gateway is there and cut off from its cluster goes to another one; real connections, real time.
+//! A client whose gateway is up but cut off from its cluster switches to another; real connections, real time.
 
 mod common;
 

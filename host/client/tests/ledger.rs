@@ -276,7 +276,7 @@ fn an_unanswered_query_is_never_in_doubt() {
         matches!(&error, CallError::Unanswered { cause, .. } if &**cause == "deadline-exceeded")
     );
     assert_eq!(error.code(), "query-unanswered");
-    // Nothing of it is recorded that anybody could ask for.
+    // No outcome is recorded that could be requested.
     assert_eq!(ledger.settled(), 2);
 }
 
@@ -393,7 +393,7 @@ proptest! {
         ledger.set_limits(SessionLimits { messages: 8, ..SessionLimits::default() });
         let mut now = Instant::now();
         let mut next = 1;
-        // The model: who is unresolved, in flight, and has ever had a copy whose fate is open.
+        // The model: which messages are unresolved, in flight, or have ever had a copy in doubt.
         let mut unresolved: BTreeMap<u64, String> = BTreeMap::new();
         let mut flight: Vec<u64> = Vec::new();
         let mut doubt: BTreeSet<u64> = BTreeSet::new();
@@ -412,7 +412,7 @@ proptest! {
                 Step::Send => {
                     let mut last = 0;
                     while let Some(envelope) = ledger.next_to_send(now).cloned() {
-                        // One that cannot be stamped anew ends while others are sent.
+                        // One that cannot be restamped ends while others are sent.
                         for (sequence, outcome) in ledger.take_completed() {
                             unresolved.remove(&sequence);
                             over.push((sequence, outcome));

@@ -230,7 +230,7 @@ async fn broken_connections_lose_repeat_and_reorder_nothing() {
                 calls.push(session.command(entity, "add", "[1]"));
             }
             tokio::time::sleep(Duration::from_millis(5 + round)).await;
-            // What is under way when it stops has been run or not, and is not answered.
+            // Messages in flight when it stops may or may not have run, and are not answered.
             running.stop().await;
             running = Running::restart(&ca, &node, &address).await;
         }

@@ -1,4 +1,4 @@
-//! Profiles: found, read, refused; and what a client says when there is nobody to connect to.
+//! Profiles: found, read, refused; and the client's error when no node can be reached.
 
 mod common;
 

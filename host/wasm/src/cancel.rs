@@ -1,4 +1,4 @@
-//! Cancels work that nobody waits for any more.
+//! Cancels work whose result is no longer needed.
 
 use std::future::Future;
 use std::pin::pin;

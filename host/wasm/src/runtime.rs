@@ -74,7 +74,7 @@ impl WasmRuntime {
         std::thread::Builder::new()
             .name("ostraca-compile".into())
             .spawn(move || {
-                // A failed send means that nobody is waiting any more.
+                // A failed send means that the caller no longer waits.
                 let _ = answer.send(host.0.prepare(&component, limits, &cancel));
             })
             .map_err(|error| Error::ThreadFailed(error.to_string()))?;

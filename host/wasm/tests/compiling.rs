@@ -74,7 +74,7 @@ fn excess_initial_memory_is_refused_before_compiling() {
     assert_eq!(refusal(&host, &component).code(), "table-limit");
 }
 
-/// An entity that makes so many core instances; three are the ones that every component of `wit-component` has.
+/// An entity that creates this many core instances; three are the ones that every component of `wit-component` has.
 fn instances(count: usize) -> Vec<u8> {
     let more = "(core instance (instantiate $m))".repeat(count);
     with_nested(&format!("(component (core module $m) {more})"))

@@ -17,7 +17,7 @@ use ostraca_wasm::{
     GuestTurnOutput, InstanceLimits, MessageKind, StateError, StateSource, StopReason,
 };
 
-/// State as a store would give it, counting how often it is asked; none fails.
+/// State as a store would return it, counting reads; `None` fails.
 struct Stored(Option<Vec<(&'static str, &'static str)>>, Arc<AtomicU32>);
 
 impl StateSource for Stored {

@@ -1,7 +1,7 @@
-//! A clock that goes on while the machine sleeps.
+//! A clock that keeps running while the machine sleeps.
 //!
 //! Leases lapse by it (R8), and clients use it to advance the cluster time that they stamp messages with (R17).
-//! The clock of the standard library stands still while a machine is suspended: after sleep, a laptop's
+//! The clock of the standard library stops while a machine is suspended: after sleep, a laptop's
 //! creation times would lie far behind, and every entity that has dropped sessions meanwhile would refuse them.
 
 use std::time::Duration;

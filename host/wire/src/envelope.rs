@@ -12,7 +12,7 @@ use crate::outcome::wire_kind;
 use crate::problem;
 use crate::proto::{self, Envelope, Problem};
 
-/// The only namespace; an empty one stands for it.
+/// The only namespace; an empty one means the same.
 pub const NAMESPACE: &str = "default";
 
 /// Bounds on the timeout of a message, in milliseconds, so that no message is kept forever because its sender

@@ -164,7 +164,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Hands over everything.
+    /// Flushes everything to QUIC.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Hands over everything; fails if the peer reads nothing of it for `deadline`.
+    /// Flushes everything to QUIC; fails if the peer reads nothing of it for `deadline`.
     #[cfg(feature = "server")]
     pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
         while !self.is_flushed() {

@@ -13,7 +13,7 @@ pub struct Limits {
     pub max_frame: u32,
     /// Unanswered messages of a session. Default 256.
     pub session_in_flight_messages: u32,
-    /// Bytes of a session's unanswered messages. Default 8 MiB. Reading goes on to the end of the message that
+    /// Bytes of a session's unanswered messages. Default 8 MiB. Reading continues to the end of the message that
     /// crosses the limit, so a session holds at most this and one frame.
     pub session_in_flight_bytes: u64,
     /// Bytes of a connection: its unanswered messages, and replies not yet handed to QUIC. Default 32 MiB. At

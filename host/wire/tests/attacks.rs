@@ -1,4 +1,4 @@
-//! Bad input from whoever has a certificate: a stable code, on its own stream or connection only, and
+//! Bad input from clients with a certificate: a stable code, on its own stream or connection only, and
 //! a neighbour that is answered right after.
 
 mod common;
@@ -32,7 +32,7 @@ async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<CloseCod
         }
         other => panic!("no reset: {other:?}"),
     };
-    // The connection itself goes on.
+    // The connection itself stays open.
     let (mut send, mut recv) = connection.open_bi().await.expect("another stream");
     send.write_all(&session_open()).await.expect("write");
     send.write_all(&frame(&envelope(1, "echo", b"x"))).await.expect("write");
@@ -83,7 +83,7 @@ async fn abandoned_streams_end_at_their_deadline_and_block_no_one() {
         let mut left = Vec::new();
         for _ in 0..99 {
             let (mut send, recv) = connection.open_bi().await.expect("stream");
-            // One byte, so that the node hears of the stream.
+            // One byte, so that the node learns of the stream.
             send.write_all(&[0]).await.expect("write");
             left.push((send, recv));
         }

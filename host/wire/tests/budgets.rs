@@ -1,4 +1,4 @@
-//! What a node holds for its clients stays within its budgets, whatever they send and do not read.
+//! What a node holds for its clients stays within its budgets, regardless of what they send and do not read.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The bytes of what is asked about the cluster, unused fields too: a change here is a change of the protocol.
+//! The bytes of admin requests, including unused fields: a change here is a change of the protocol.
 
 use std::fmt::Debug;
 

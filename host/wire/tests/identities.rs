@@ -1,4 +1,4 @@
-//! Who gets in: certificates of the cluster, and nobody else; the refused hear what to do.
+//! Admission: only certificates of the cluster; a refusal tells what to do.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ostraca_wire::dial::Dialer;
 use ostraca_wire::identity::{Identity, PrincipalKind};
 use time::{Duration, OffsetDateTime};
 
-/// How a node refuses whoever shows this; it goes on to answer others.
+/// How a node refuses this certificate; it still answers others.
 async fn refused(node: &Node, identity: Option<&Identity>) -> (String, String) {
     let error = node.dialer(identity).connect(node.address).await.expect_err("refused");
     assert!(!error.is_retryable(), "{error:?}");

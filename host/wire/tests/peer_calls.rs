@@ -77,14 +77,14 @@ async fn a_broken_link_ends_every_request_and_accepts_no_more() {
         assert!(matches!(error, Error::NotSent(_)) && error.is_retryable(), "{error:?}");
         until(|| !two.streams.ended.lock().expect("ended").is_empty()).await;
 
-        // The other side's end is no different; nor is one that is not heard of.
+        // The same if the other side ends, noticed or not.
         let (_link, calls) = crate::calls(&one, &two).await;
         let held = calls.call("hold".into());
         until(|| two.streams.calls() == 21).await;
         let streams = two.streams.clone();
         two.stop().await;
         assert!(matches!(held.await.expect_err("lost"), Error::ConnectionLost(_)));
-        // Its handler, which does not end, holds nothing up.
+        // Its handler, which does not end, delays nothing.
         assert_eq!(streams.ended.lock().expect("ended").len(), 2);
         one.stop().await;
     })

@@ -142,7 +142,7 @@ async fn senders_that_share_a_stream_get_replies_in_turn() {
             forward.envelope.principal = principal.into();
             framed(forward)
         };
-        // Far more than the link takes, and nothing of it is read.
+        // Far more than the link accepts, and none of it is read.
         for tag in 1..=900 {
             bytes.extend(of(tag, "client/mallory", "big", REPLY.to_string().as_bytes()));
         }
@@ -173,7 +173,7 @@ async fn senders_that_share_a_stream_get_replies_in_turn() {
                 refused += 1;
             }
         }
-        // Before it came what QUIC had taken already.
+        // It is preceded by what QUIC had already accepted.
         let before = before.expect("an answer");
         assert!(before < 4 << 20, "behind {before} bytes of another sender");
         assert!(all > 6 << 20 && all < 14 << 20 && refused > 700, "{all} bytes, {refused} refused");
@@ -213,7 +213,7 @@ async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
     .await;
 }
 
-/// A connection of a node that may say anything.
+/// A node's connection that may send anything.
 async fn greeted(to: &PeerNode, alpn: &[u8]) -> (quinn::Endpoint, quinn::Connection) {
     let identity = to.ca.issue_node("three", &[]).expect("identity");
     let (endpoint, connection) = to.raw(&identity, alpn).await.expect("handshake");
@@ -292,7 +292,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
                 }
                 other => panic!("no reset for {what}: {other:?}"),
             }
-            // The connection itself goes on.
+            // The connection itself stays open.
             let kind = if alpn == ALPN_PEER { &store } else { &control };
             let (mut send, mut recv) = connection.open_bi().await.expect("another stream");
             let call = frame(&RpcRequest { tag: 1, body: "hi".into() });
@@ -339,7 +339,7 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         until(|| sink.count() == 1).await;
         assert_eq!(&sink.replies.lock().expect("replies")[0].1.body[..], b"x");
 
-        // Its text is no UTF-8: whose answer it is can be told all the same.
+        // Its text is not UTF-8: the request that it answers is still identifiable.
         let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
         let mut bad = framed(forward(5, "QQQ", b""));

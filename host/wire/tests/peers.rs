@@ -39,7 +39,7 @@ async fn two_nodes_identify_each_other_by_certificate_and_hello() {
             // It dialled from the port on which it listens.
             assert_eq!(peer.remote, one.address);
         }
-        // What is said later is heard by later connections.
+        // Later connections see later announcements.
         let mut later = peer_descriptor(&one.ca, "one");
         later.node.incarnation = Incarnation { counter: 2, nonce: 3 };
         one.server.set_node_descriptor(later.node);
@@ -100,7 +100,7 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
         }
         foreign.stop().await;
 
-        // One that takes the certificate of the node it dials, and whose own is another authority's.
+        // A client that trusts the node that it dials, with a certificate of another authority.
         let stranger = other.issue_node("three", &[]).expect("identity");
         let peer_descriptor = |name: &str| peer_descriptor(&one.ca, name);
         let half = PeerNode::start_as(
@@ -321,7 +321,7 @@ async fn nodes_may_connect_when_clients_use_all_connections() {
     .await;
 }
 
-/// Passes packets on between whoever sends to it and one node, until it is cut.
+/// Forwards packets between its clients and one node, until it is cut.
 async fn forwarder(to: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
     let address = socket.local_addr().expect("address");

@@ -9,7 +9,7 @@ use crate::state::{Call, DelayedRequest, Phase, State};
 use crate::step::Step;
 use crate::world::handle_event;
 
-/// The faults that may come next.
+/// The possible next faults.
 pub fn faults(state: &State, steps: &mut Vec<Step>) {
     let budget = state.budget;
     for (node, process) in state.nodes.iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
     handle_event(scope, state, node, Event::RowWritten { request_id: number, result });
 }
 
-/// Something is held up, or goes on.
+/// A fault holds something up, or releases it.
 pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
     let (Step::Cut(node)
     | Step::Heal(node)
@@ -133,7 +133,7 @@ pub fn owner(state: &State) -> Option<NodeId> {
     }
 }
 
-/// The first of a link will come once more.
+/// The first message of a link will arrive once more.
 pub fn keep_copy(state: &mut State, from: usize, to: usize) {
     state.budget.duplicates -= 1;
     let first = state.links.get(&(from, to)).and_then(|queue| queue.front()).cloned();

@@ -9,14 +9,14 @@ use crate::scope::Scope;
 use crate::state::{DelayedRequest, Hosted, Phase, State};
 use crate::world::handle_event;
 
-/// A shard's machine ends: its claim may be on its way still.
+/// A shard's machine ends: its claim may still be in transit.
 pub fn leave(state: &mut State, hosted: Hosted) {
     if hosted.phase == Phase::Claiming {
         state.delayed_requests.push(DelayedRequest::Claim(hosted.claim));
     }
 }
 
-/// A claim reaches the store: whether it stands now.
+/// A claim reaches the store: whether it was granted.
 pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
     let shard = claim.shard.shard;
     if let Some(standing) = state.claims.get(&shard)
@@ -32,7 +32,7 @@ pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
     Ok(())
 }
 
-/// A shard's machine goes on: its claim reaches the store, or the node hears of it.
+/// A shard's machine advances: its claim reaches the store, or the node learns the answer.
 pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
     let Some(process) = &mut state.nodes[node] else { return };
     let Some(hosted) = process.hosted.get_mut(&shard) else { return };

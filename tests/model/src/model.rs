@@ -92,7 +92,7 @@ impl Cluster {
         state
     }
 
-    /// Lets everything happen that will, in one order.
+    /// Runs all pending steps, in one order.
     fn settle(&self, state: &mut State) {
         let mut steps = Vec::new();
         for _ in 0..12 {
@@ -105,7 +105,7 @@ impl Cluster {
                 }
             }
             *state = pass(&self.scope, state);
-            // A cluster without a manager, or with nobody who could take the shard, rests as well.
+            // A cluster without a manager, or without a node that could own the shard, is at rest as well.
             state.broken = None;
         }
     }

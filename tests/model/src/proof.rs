@@ -1,11 +1,11 @@
-//! Whether what the model throws away does nothing: looked at in each step, where the scope asks for it.
+//! Checks in each step, if the scope requests it, that what the model discards has no effect.
 //!
 //! - Each machine runs beside one that forgets nothing. Told the same, both must want the same, and be the
 //!   same once the second forgets.
 //! - Everything that was said and thrown away is said to its hearer after each later step, and must change
 //!   nothing, nor what it is answered with, unless a nudge would, which is a step of its own. Reports only in
 //!   the step that throws them away: none follows another there, and on a link none comes between.
-//! - An epoch that was given up stays so.
+//! - An epoch that was given up stays given up.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub fn given_up(state: &State, shard: ShardId, epoch: Epoch) -> bool {
     state.proof.as_ref().is_some_and(|proof| proof.given_up.contains(&(shard, epoch)))
 }
 
-/// Control messages that will never do anything.
+/// Control messages that will never have an effect.
 pub fn thrown_away(state: &mut State, messages: Vec<(Member, usize, ControlMessage)>) {
     let Some(mut proof) = state.proof.take() else { return };
     let all = Arc::make_mut(&mut proof);
@@ -86,7 +86,7 @@ pub fn thrown_away(state: &mut State, messages: Vec<(Member, usize, ControlMessa
     state.proof = Some(proof);
 }
 
-/// Looks at everything that was thrown away.
+/// Checks everything that was discarded.
 pub fn check(scope: &Scope, state: &mut State) {
     if !scope.proof {
         return;

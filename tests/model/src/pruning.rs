@@ -1,4 +1,4 @@
-//! What is past: what no node will ever look at again, thrown away after each step.
+//! Pruning: state that no node will ever read again is discarded after each step.
 
 use ostraca_core::ids::{Epoch, NodeId, ShardId};
 use ostraca_core::node::{ControlMessage, HandOff, NodeReport, WriteError};
@@ -14,7 +14,7 @@ pub fn clear(state: &mut State) {
     clear_history(state);
 }
 
-/// Whether this will never do anything when it comes, nor what it is answered with.
+/// Whether neither this message nor its answer will ever have an effect.
 pub fn is_irrelevant(state: &State, to: usize, from: &Member, message: &ControlMessage) -> bool {
     let Some(process) = &state.nodes[to] else { return true };
     if !process.machine.is_irrelevant(from, message) {
@@ -28,7 +28,7 @@ pub fn is_irrelevant(state: &State, to: usize, from: &Member, message: &ControlM
         ControlMessage::HandOff(hand_off) => ControlMessage::ShardStopped(hand_off),
         _ => return true,
     };
-    // An answer bears no more of who gives it than the name.
+    // An answer contains no more about its sender than the name.
     let me = Member { node: State::name(to), incarnation: from.incarnation };
     match &state.nodes[State::number(&from.node)] {
         Some(asker) => asker.machine.is_irrelevant(&me, &answer),
@@ -109,7 +109,7 @@ fn clear_requests(state: &mut State) {
             write.number = 0;
         }
     }
-    // They come in any order, and of two that are alike the second does nothing.
+    // They arrive in any order, and the second of two equal ones has no effect.
     state.delayed_requests.sort_by_cached_key(hash);
     state.delayed_requests.dedup();
 }
@@ -124,7 +124,7 @@ fn clear_history(state: &mut State) {
     let live = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Live);
     let judged =
         |node: &NodeId| rows.get(&RowKey::Node(node.clone())).is_some_and(|row| live(&row.0));
-    // Nobody claims below the claim that stands, and no row is written below the one that stands.
+    // No node claims below the current claim, and no row is written below the current one.
     let claimed = |shard: ShardId| claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
     // A row that was given up is taken up again by one that sees no higher one.
     let seen = |shard: ShardId| {

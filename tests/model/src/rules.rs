@@ -1,10 +1,10 @@
-//! The rules, as they are looked after at each write and each claim. A rule's name is its property's.
+//! The rules, checked at each write and each claim. A rule has the name of its property.
 
 use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard_at};
 
 use crate::state::{NOW, State};
 
-/// R1, R5: a claim stands only for the incarnation that a row named under its epoch.
+/// R1, R5: a claim is granted only to the incarnation that a row named under its epoch.
 pub const NAMED: &str = "claims belong to incarnations that a row named under that epoch";
 /// R5, S14: one epoch names one incarnation.
 pub const ONE_INCARNATION: &str = "an epoch names one incarnation";
@@ -97,7 +97,7 @@ fn check_assignments(
             state.break_rule(ONE_INCARNATION);
         }
         let Some(was) = before.owner.filter(|_| row.epoch != before.epoch) else { continue };
-        // A manager that gives its own shard up says so to nobody.
+        // A manager that releases its own shard notifies no other node.
         let own = State::number(&was.node) == author
             && state.nodes[author].as_ref().is_some_and(|process| {
                 process.machine.held_shards().all(|held| (held.0, held.1) != (shard, before.epoch))

@@ -1,4 +1,4 @@
-//! Runs of the model, and what they came to.
+//! Runs of the model, and their results.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::model::Cluster;
 use crate::scope::Scope;
 use crate::step::StepCounts;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Different states.
@@ -19,18 +19,18 @@ pub struct Outcome {
     pub steps: usize,
     /// Steps of the longest path.
     pub depth: usize,
-    /// Every state within the scope (to the depth, where one was given) was looked at.
+    /// Every state within the scope (to the depth, where one was given) was examined.
     pub whole: bool,
     /// Rules that were broken, each with the path that leads there.
     pub broken: Vec<(&'static str, Vec<String>)>,
-    /// How often each thing happened.
+    /// How often each kind of step occurred.
     pub seen: Arc<StepCounts>,
     /// How long it took.
     pub took: Duration,
 }
 
 impl Outcome {
-    /// Whether nothing was broken and nothing left out.
+    /// Whether no rule was violated and no state left out.
     pub fn holds(&self) -> bool {
         self.whole && self.broken.is_empty()
     }
@@ -59,7 +59,7 @@ pub fn every_state(scope: Scope, at_most: Duration) -> Outcome {
     outcome(&checker, begun, begun.elapsed() < at_most)
 }
 
-/// Looks at every state that is at most so many steps away, nearest first; the path to what is broken is
+/// Examines every state that is at most this many steps away, nearest first; the path to what is broken is
 /// a shortest one.
 pub fn to_depth(scope: Scope, depth: usize) -> Outcome {
     let (model, begun) = (Cluster::new(scope), Instant::now());

@@ -1,16 +1,16 @@
-//! What a run of the model looks at: how the cluster begins, and how much may go wrong.
+//! The scope of a run of the model: the initial cluster, and how many faults may occur.
 
 use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Mutation, Settings};
 
-/// How often each kind of thing may still happen.
+/// How often each kind of fault may still occur.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// Processes that die.
     pub crashes: u8,
     /// Dead processes that are started again.
     pub restarts: u8,
-    /// Control messages that come a second time, at any later time.
+    /// Control messages that arrive a second time, at any later time.
     pub duplicates: u8,
     /// Control messages, requests or answers that are lost, and requests that come at any later time.
     pub losses: u8,
@@ -27,7 +27,7 @@ pub struct Budget {
 /// How the cluster begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Three processes that know nothing, and an empty store.
+    /// Three processes without state, and an empty store.
     Cold,
     /// At rest: the shard is with the node that may not manage.
     OwnerHosts,
@@ -48,7 +48,7 @@ pub struct Scope {
     pub budget: Budget,
     /// Rules that are switched off.
     pub mutations: Vec<Mutation>,
-    /// Shows at each step that what was thrown away does nothing: see [`crate::proof`].
+    /// Checks at each step that what was discarded has no effect: see [`crate::proof`].
     pub proof: bool,
 }
 
@@ -66,14 +66,14 @@ impl Scope {
         self
     }
 
-    /// With so many shards.
+    /// With this many shards.
     #[must_use]
     pub fn of_shards(mut self, shards: u32) -> Self {
         self.shards = shards;
         self
     }
 
-    /// With a look at what is thrown away.
+    /// With checks of what is discarded.
     #[must_use]
     pub fn with_proof(mut self) -> Self {
         self.proof = true;

@@ -12,7 +12,7 @@ use ostraca_core::rows::{HandOffId, Member, Row, RowKey};
 use crate::proof::Proof;
 use crate::scope::Budget;
 
-/// The one time that the clocks of all nodes show: as time passes, whatever they remember moves back.
+/// The one time that the clocks of all nodes show: as time passes, all remembered times move back.
 pub const NOW: u64 = 1_000;
 
 /// All that there is.
@@ -26,11 +26,11 @@ pub struct State {
     pub renewed: BTreeMap<NodeId, u64>,
     /// The `EntityStore`'s claims.
     pub claims: BTreeMap<ShardId, Claim>,
-    /// What was said and not heard yet, in order, from node to node.
+    /// Messages in transit, in order, from node to node.
     pub links: BTreeMap<(usize, usize), VecDeque<(Member, ControlMessage)>>,
-    /// Copies that come whenever they like: from whom, to which node, what.
+    /// Copies that may arrive at any time: sender, receiver, message.
     pub strays: Vec<(Member, usize, ControlMessage)>,
-    /// Requests whose sender does not wait for them any more, and which may still reach the store.
+    /// Requests whose sender no longer waits for them, and which may still reach the store.
     pub delayed_requests: Vec<DelayedRequest>,
     /// Whom a row named under which epoch, ever.
     pub named: BTreeMap<(ShardId, Epoch), Member>,
@@ -44,7 +44,7 @@ pub struct State {
     pub restarts: u64,
     /// The rule that was broken.
     pub broken: Option<&'static str>,
-    /// What was thrown away, where [`crate::proof`] looks on.
+    /// What was discarded, if [`crate::proof`] checks it.
     pub proof: Option<Arc<Proof>>,
 }
 
@@ -55,11 +55,11 @@ pub struct Process {
     pub machine: Arc<Machine>,
     /// Its hash.
     pub digest: u64,
-    /// The same machine, but it forgets nothing: where [`crate::proof`] looks on.
+    /// The same machine, but it forgets nothing: if [`crate::proof`] checks it.
     pub whole: Option<Arc<Machine>>,
     /// Its calls to the stores, in order.
     pub calls: VecDeque<Call>,
-    /// Changes of rows that its watch has not told yet; none: no watch runs.
+    /// Changes of rows that its watch has not delivered yet; none: no watch runs.
     pub watch: Option<VecDeque<(RowKey, Row, u64)>>,
     /// Its shards' machines, in small.
     pub hosted: BTreeMap<ShardId, Hosted>,
@@ -67,7 +67,7 @@ pub struct Process {
     pub suspended: bool,
     /// Cut off from the `ClusterStore`.
     pub cut: bool,
-    /// Its watch tells nothing, while all else works.
+    /// Its watch delivers nothing, while all else works.
     pub lag: bool,
     /// Stopped by a signal.
     pub paused: bool,
@@ -82,7 +82,7 @@ pub enum Call {
     Read(RowKey),
     /// A write that the store has not seen.
     Write(Write),
-    /// A write's answer under way.
+    /// A write's answer in transit.
     Response(RowKey, u64, Result<u64, WriteError>),
     /// A read of claims.
     Claims(u64, Vec<ShardId>),
@@ -101,7 +101,7 @@ pub struct Write {
     pub row: Row,
 }
 
-/// A request that nobody waits for.
+/// An abandoned request.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum DelayedRequest {
     /// A compare-and-set of a node.
@@ -124,13 +124,13 @@ pub struct Hosted {
 pub enum Phase {
     /// The claim has not reached the store.
     Claiming,
-    /// Another claim stands; the node does not know yet.
+    /// Another claim is current; the node does not know yet.
     Refused(Epoch),
-    /// The claim stands and the shard serves; the node does not know yet.
+    /// The claim was granted and the shard serves; the node does not know yet.
     Granted,
     /// It serves, and the node knows.
     Serving,
-    /// It was told to stop; it served before, or did not.
+    /// It was asked to stop; whether it served before.
     Stopping(bool),
 }
 

@@ -1,4 +1,4 @@
-//! What may happen next, and how often each thing was seen.
+//! The possible steps, and how often each kind occurred.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,38 +7,38 @@ use ostraca_core::rows::Row;
 
 use crate::state::{Phase, State};
 
-/// One thing that may happen next.
+/// One possible step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
     /// A node's first call to a store is made, or answered.
     Call(usize),
     /// A node's watch tells a change.
     Watch(usize),
-    /// The second node hears what the first said.
+    /// The second node receives the first one's message.
     Deliver(usize, usize),
-    /// A shard's machine of a node goes on.
+    /// A shard's machine of a node advances.
     Shard(usize, ShardId),
     /// A manager looks at what there is to do, as it does when it hears what it knows.
     Nudge(usize),
     /// Time passes.
     Pass,
-    /// A copy of something said comes.
+    /// A copy of a message arrives.
     Stray(usize),
-    /// A request that nobody waits for reaches its store.
+    /// An abandoned request reaches its store.
     DeliverDelayed(usize),
     /// A process dies.
     Crash(usize),
     /// A dead one is started again.
     Restart(usize),
-    /// The second node hears what the first said, and will once more.
+    /// The second node receives the first one's message, and will receive it once more.
     Duplicate(usize, usize),
-    /// What the first said does not come to the second.
+    /// The first node's message to the second is lost.
     LoseMessage(usize, usize),
-    /// What the first said comes to the second some time, after whatever is said meanwhile.
+    /// The first node's message to the second is delayed, and later ones overtake it.
     DelayMessage(usize, usize),
     /// A write's answer is lost.
     LoseResponse(usize),
-    /// A write reaches the store some time or never; its writer hears nothing.
+    /// A write reaches the store late or never; its writer gets no answer.
     Delay(usize),
     /// A node is cut from the `ClusterStore`.
     Cut(usize),
@@ -56,7 +56,7 @@ pub enum Step {
     Drain,
 }
 
-/// How often each thing was seen, to know that a run was not about nothing.
+/// How often each kind of step occurred, to know that a run is not vacuous.
 #[derive(Debug, Default)]
 pub struct StepCounts {
     counts: [AtomicU64; 26],
@@ -92,7 +92,7 @@ impl StepCounts {
         "nudges",
     ];
 
-    /// Counts what a step was and came to.
+    /// Counts a step and its result.
     pub fn record(&self, before: &State, after: &State, step: Step) {
         self.add(match step {
             Step::Call(_) => 0,

@@ -54,7 +54,7 @@ pub fn pass(scope: &Scope, before: &State) -> State {
     state
 }
 
-/// Whether a cluster that will do nothing more has done what it should.
+/// Whether a cluster at rest has reached its goal.
 fn rests_well(scope: &Scope, state: &State) -> bool {
     let held_up = state.nodes.iter().flatten().any(|node| node.cut || node.lag || node.paused);
     held_up
@@ -137,9 +137,9 @@ fn relate(state: &mut State, to: &dyn Numbers) {
     }
 }
 
-/// What becomes of the numbers in a state.
+/// How the numbers in a state are normalized.
 trait Numbers: Canonicalizer {
-    /// Whether it only looks at them.
+    /// Whether it only reads them.
     fn looks(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What a step does: machines are told events, and what they want done is queued or done.
+//! The effects of a step: machines handle events, and their actions are queued or executed.
 //!
 //! Done at once, inside the step that causes it (so that no order of it with other things is looked at):
 //! a renewal, with its answer; the watch's word of a renewal, where nothing is queued before it; and word
@@ -64,7 +64,7 @@ pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event)
     carry_out(scope, state, node);
 }
 
-/// A manager hears what it knows.
+/// A manager receives what it already knows.
 pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     for machine in process.whole.iter_mut().chain([&mut process.machine]) {
@@ -145,7 +145,7 @@ fn apply_action(
         Action::Send { to, mut message } => {
             let from = process.machine.member();
             if let ControlMessage::Report(report) = &mut message {
-                // Numbers rise for ever. Without one, a report counts whenever it comes, which is the more that may happen.
+                // Numbers rise forever. Without one, a report counts whenever it comes, which is the more that may happen.
                 let _ = report.take_number();
             }
             if let Some(from) = from {
@@ -192,7 +192,7 @@ fn apply_action(
     }
 }
 
-/// Whether a write renews a lease and does nothing else of interest.
+/// Whether a write only renews a lease.
 fn renews(state: &State, node: usize, write: &Write) -> bool {
     let (RowKey::Node(name), Row::Node(row)) = (&write.key, &write.row) else { return false };
     let Some((Row::Node(old), _)) = state.rows.get(&write.key) else { return false };
@@ -221,7 +221,7 @@ fn send(state: &mut State, node: usize, from: Member, to: usize, message: Contro
         _ => {}
     }
     let Some(process) = &state.nodes[to] else { return };
-    // Not said again while the same is on its way: as if it were lost.
+    // Not sent again while the same message is in transit: as if it were lost.
     let queued = state.links.get(&(node, to));
     if queued.is_some_and(|queue| queue.iter().any(|(_, before)| *before == message)) {
         return;
@@ -253,7 +253,7 @@ pub fn apply(
     }
     for process in state.nodes.iter_mut().flatten() {
         if let Some(watch) = &mut process.watch {
-            // One that falls behind is told the last of several renewals only.
+            // A watch that falls behind delivers only the last of several renewals.
             let last = watch.iter_mut().rev().find(|(key, ..)| *key == write.key);
             if let Some((_, row, at)) = last
                 && alike(row, &write.row)
@@ -277,7 +277,7 @@ fn alike(one: &Row, other: &Row) -> bool {
     }
 }
 
-/// Tells what may be told at once: see the module's header.
+/// Delivers what may be delivered at once: see the module's header.
 pub fn hurry(scope: &Scope, state: &mut State) {
     loop {
         let next = state.awake().find_map(|(node, process)| {
@@ -301,7 +301,7 @@ pub fn deliver_watch_event(scope: &Scope, state: &mut State, node: usize) {
     }
 }
 
-/// A node hears what was said.
+/// A node receives a message.
 pub fn deliver(scope: &Scope, state: &mut State, from: usize, to: usize) {
     if let Some((from, message)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
         handle_event(scope, state, to, Event::Received { from, message });

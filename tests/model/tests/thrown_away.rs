@@ -1,5 +1,5 @@
-//! What the model throws away does nothing: looked at in each step of the mixes of faults (see `proof`).
-//! `MODEL=all` looks at each step of the largest mix.
+//! What the model discards has no effect: checked in each step of the mixes of faults (see `proof`).
+//! `MODEL=all` checks each step of the largest mix.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 

@@ -27,7 +27,7 @@ const BOUNCES: [Code; 6] = [
 ];
 /// Codes that gateways and owners both use: they indicate neither.
 const AMBIGUOUS: [Code; 2] = [codes::OVERLOADED, codes::DEADLINE_EXCEEDED];
-/// The id belongs to another message. This one has not run, whatever became of that one.
+/// The id belongs to another message. This one has not run, regardless of the outcome of that one.
 const OTHER_MESSAGE: Code = codes::ID_REUSED;
 
 impl<W> Ledger<W> {

@@ -75,7 +75,7 @@ impl<W> Ledger<W> {
 
     fn restamp(&mut self, sequence: u64, asked: u64) -> Restamp {
         let Some(call) = self.calls.get(&sequence) else { return Restamp::Never };
-        // A copy of a given-up message may still be on its way, with its old creation time.
+        // A copy of a given-up message may still be in transit, with its old creation time.
         let careful = !self.has_mutation(Mutation::RestampInDoubt);
         if careful && (call.in_doubt || self.given_up.range(sequence + 1..).next().is_some()) {
             return Restamp::Never;

@@ -39,7 +39,7 @@ impl<W> Ledger<W> {
         // 0 would mean no deadline.
         envelope.remaining_ms = millis(call.message.deadline.saturating_duration_since(now)).max(1);
         call.bytes = envelope.encoded_len() as u64;
-        // Begins a new stall, unless one is under way.
+        // Starts a new stall, unless one is in progress.
         self.stall.get_or_insert(Stall { since: now, rejected_by_gateway: false });
         self.messages_in_flight += 1;
         self.bytes_in_flight += call.bytes;

@@ -32,7 +32,7 @@ package wasi:cli@0.2.0 {
     }
 }";
 
-/// A guest whose memory is all noughts, so that every pointer into it is an empty list, or ok. `parts` are functions
+/// A guest whose memory is all zeros, so that every pointer into it is an empty list, or ok. `parts` are functions
 /// `$start` and `$message` (and `$init`), `imports` what they call.
 pub(crate) fn guest(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
     let wit = WIT.replacen("world entity {", &format!("world entity {{ {wasi}"), 1) + WASI;
@@ -97,7 +97,7 @@ pub(crate) fn doubling(levels: u32) -> String {
     })
 }
 
-/// An entity whose `message` has so many loops, each in the one before. To compile it takes much more time than to read it.
+/// An entity whose `message` has this many nested loops. Compiling it takes much longer than reading it.
 pub(crate) fn nested_loops(depth: usize) -> Vec<u8> {
     let body = format!("{}{}", "(loop ".repeat(depth), ")".repeat(depth));
     guest("", "", &format!("(func $start) (func $message {body})"))

@@ -79,7 +79,7 @@ fn a_reply_without_room_is_dropped_and_not_charged() {
     let full = third.try_charge_reply(MIB).expect_err("full");
     assert!(full.to_string().contains("`network.connection-bytes` (2097152 bytes)"), "{full}");
     assert_eq!(budgets.charged_bytes(), 4 * MIB + 3 * OVERHEAD);
-    // A short one says why, and is paid for.
+    // A short reply carries the reason, and is charged.
     assert_eq!(third.try_charge_reply(OVERHEAD), Ok(()));
     drop((first, second));
     assert_eq!(third.try_charge_reply(MIB), Ok(()));
@@ -126,7 +126,7 @@ fn a_link_always_has_room_for_one_more_principal() {
     assert_eq!((third.len(), a.exceeded_budget(), c.exceeded_budget()), (1, None, None));
     let fourth = of("client/d").charge(0);
     assert_eq!((fourth.exceeded_reply_budget(), fourth.try_charge_reply(MIB)), (None, Ok(())));
-    // What one gives back the others may have.
+    // What one principal releases is available to the others.
     drop((first, fourth));
     assert_eq!(second[0].exceeded_reply_budget(), None);
     drop((second, third));

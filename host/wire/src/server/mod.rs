@@ -3,7 +3,7 @@
 //!
 //! Whatever an unknown or faulty client does ends here, with a code, and affects only its own stream or
 //! connection: garbage, partial frames, lengths beyond the limit, abandoned streams. Each connection and each
-//! stream is a task of one tracker, and the end of one, by whatever cause, ends no other.
+//! stream is a task of one tracker, and the end of one, for any reason, ends no other.
 
 mod admin;
 mod connection;

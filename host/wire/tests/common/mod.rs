@@ -174,7 +174,7 @@ impl Node {
         self.dialer(Some(&identity)).connect(self.address).await
     }
 
-    /// A connection whose windows are small: whoever does not read it has nothing more sent to it.
+    /// A connection with small windows: a client that does not read soon receives nothing more.
     pub(crate) async fn narrow_link_of(&self, name: &str) -> ClientConnection {
         let limits = Limits {
             stream_receive_window: 16 << 10,
@@ -188,7 +188,7 @@ impl Node {
         dialer.connect(self.address).await.expect("link")
     }
 
-    /// A connection on which nothing was said.
+    /// A connection without a hello.
     pub(crate) async fn raw(&self) -> (quinn::Endpoint, quinn::Connection) {
         let identity = self.ca.issue_client("mallory").expect("identity");
         let trust = self.ca.trust().expect("trust");
@@ -230,7 +230,7 @@ pub(crate) fn frame<M: Message>(message: &M) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// A field that nobody knows, of groups within groups, so many deep.
+/// An unknown field of groups nested `depth` deep.
 pub(crate) fn nested(deep: usize) -> Vec<u8> {
     // Field 100, as a group's begin and end.
     [[0xa3, 0x06].repeat(deep), [0xa4, 0x06].repeat(deep)].concat()

@@ -1,5 +1,5 @@
 //! Nodes that serve each other's streams: calls that echo, hold or push, and messages that echo or hold, or are queries
-//! with a reply of as many bytes as their body says ("big").
+//! with a reply of the size in their body ("big").
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
@@ -219,7 +219,7 @@ impl PeerNode {
         self.dialer.connect(other.address, Alpn::Bulk, Some(NodeId::from(node))).await
     }
 
-    /// A connection of this identity on which nothing was said.
+    /// A connection of this identity without a hello.
     pub(crate) async fn raw(
         &self,
         identity: &Identity,
@@ -284,7 +284,7 @@ pub(crate) fn forward(tag: u64, method: &str, body: &[u8]) -> Forward {
     Forward { tag, envelope }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn until(mut so: impl FnMut() -> bool) {
     while !so() {
         tokio::time::sleep(Duration::from_millis(2)).await;
