@@ -230,7 +230,7 @@ pub(crate) fn frame<M: Message>(message: &M) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// An unknown field of groups nested `depth` deep.
+/// An unknown field of groups nested `deep` levels.
 pub(crate) fn nested(deep: usize) -> Vec<u8> {
     // Field 100, as a group's begin and end.
     [[0xa3, 0x06].repeat(deep), [0xa4, 0x06].repeat(deep)].concat()
