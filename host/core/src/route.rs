@@ -101,7 +101,7 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// Takes a message for `shard`, of `bytes` bytes (S5, S11.3, K13). `deadline` is a time of the same clock as `now`.
+    /// Takes a message for `shard` with its size in bytes (S5, S11.3, K13). `deadline` is a time of the same clock as `now`.
     pub fn route(
         &mut self,
         now: u64,

@@ -119,7 +119,7 @@ impl NodeRow {
     const LEAVING: u32 = 6;
     const REGISTERED: u32 = 8;
 
-    /// Whether this incarnation is leaving by itself, and hands its shards off until then.
+    /// Whether this incarnation is leaving voluntarily, and hands its shards off until then.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         // Bytes that do not decode as a flag count as none.
@@ -294,7 +294,7 @@ pub fn shard_at(chunk: u32, place: usize) -> ShardId {
     ShardId(chunk * SHARDS_PER_CHUNK + u32::try_from(place).unwrap_or(0) + 1)
 }
 
-/// How many chunks a pool of so many shards has, and how many shards chunk `chunk` holds.
+/// How many chunks a pool of this many shards has, and how many shards chunk `chunk` holds.
 #[must_use]
 pub fn chunk_count(shards: u32) -> u32 {
     shards.div_ceil(SHARDS_PER_CHUNK)

@@ -25,7 +25,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Compared by its place alone.
+/// Compared by its position only.
 struct Timed<T> {
     at: (u64, u64),
     event: T,

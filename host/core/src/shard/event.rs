@@ -11,7 +11,7 @@ use crate::message::{ErrorCode, Message};
 use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
 /// One event. Events about an instance name its generation, events about a turn its id:
-/// those that come late, for something that the machine has given up, are ignored.
+/// late ones, for something that the machine has given up, are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The time of [`Machine::next_wake`](super::Machine::next_wake) has come.
@@ -37,7 +37,7 @@ pub enum Event {
         /// Its outcome.
         outcome: ClaimOutcome,
     },
-    /// A message came. Its token is its own: whoever keeps a clone, to send it again, makes another for that.
+    /// A message arrived. Its token is unique: a caller that resends a clone creates a new token for it.
     Message(Arc<Message>),
     /// The answer to [`Action::Load`](super::Action::Load).
     Loaded {
@@ -80,7 +80,7 @@ pub enum Event {
         /// Its result.
         result: TurnOutput,
     },
-    /// Nobody waits any more for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
+    /// The sender no longer waits for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
     /// was not run.
     QueryAbandoned {
         /// The entity.
@@ -99,7 +99,7 @@ pub enum Event {
     Resume,
     /// Give the shard up.
     Stop(StopReason),
-    /// The shard is another's: everything is dropped at once, without [`Action::Stopped`](super::Action::Stopped)
+    /// The shard belongs to another node: everything is dropped at once, without [`Action::Stopped`](super::Action::Stopped)
     /// or [`Action::Lost`](super::Action::Lost), and later events are ignored.
     Drop,
 }
@@ -144,7 +144,7 @@ pub enum TurnResult {
         code: ErrorCode,
         /// What happened.
         message: String,
-        /// Milliseconds after which the same message may fare better; none if it is the guest's doing.
+        /// Milliseconds after which a retry may succeed; none if the guest is the cause.
         retry_after: Option<u32>,
     },
     /// The guest was not asked: its node has no room for what it would answer. The instance is as it was.
@@ -153,7 +153,7 @@ pub enum TurnResult {
         code: ErrorCode,
         /// What happened.
         message: String,
-        /// Milliseconds after which the same message may fare better.
+        /// Milliseconds after which a retry may succeed.
         retry_after: u32,
     },
 }

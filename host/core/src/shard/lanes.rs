@@ -1,4 +1,4 @@
-//! What an entity remembers of its sessions: dedup, order and bounded memory in one mechanism (R17).
+//! What an entity remembers about its sessions: dedup, order and bounded memory in one mechanism (R17).
 //!
 //! A lane has one home for as long as it exists: in the head while there is room, else a record beside it. It never
 //! moves back. Any lane may be dropped at any time: the watermark then refuses what could be a copy of
@@ -22,7 +22,7 @@ const MAX_DELETES_PER_TURN: usize = 64;
 /// Records beside the head that a turn writes again because their replies were dropped, at most. Each turn adds one
 /// reply at most, so this keeps up.
 const MAX_REWRITES_PER_TURN: usize = 2;
-/// Bytes that a record may hold too much before it is worth being written again.
+/// Obsolete bytes that a record may hold before it is worth rewriting.
 const REWRITE_THRESHOLD_BYTES: usize = 512;
 
 /// What may be done with a message whose turn has come.
@@ -32,7 +32,7 @@ pub(super) enum LaneDecision {
     Run,
     /// It ran: this is its outcome.
     Replay(RecordedReply),
-    /// Its sequence has passed and nothing is known of it.
+    /// Its sequence has passed and its outcome is unknown.
     Superseded,
     /// Its session has no lane, and it may be a copy of what ran in one that was dropped.
     SessionForgotten,
@@ -48,13 +48,13 @@ pub(super) enum LaneDecision {
 struct LaneState {
     lane: Lane,
     spilled: bool,
-    /// What its replies take of the entity's bound.
+    /// Bytes of its replies, counted against the entity's bound.
     unsettled: usize,
-    /// Bytes that its record beside the head holds too much.
+    /// Obsolete bytes in its record beside the head.
     stale: usize,
 }
 
-/// What is known of a session only while the entity is in memory.
+/// What is known about a session only while the entity is in memory.
 #[derive(Debug, Default)]
 struct TransientSession {
     /// The last sequence that was answered, queries included.
@@ -79,10 +79,10 @@ pub(super) struct Lanes {
     full_replies: BTreeMap<u64, ScopedSessionId>,
     /// The same of those whose answer was dropped.
     stubs: BTreeMap<u64, ScopedSessionId>,
-    /// Lanes whose records hold too much, by how much.
+    /// Lanes whose records hold obsolete bytes, by how many.
     stale: BTreeSet<(usize, ScopedSessionId)>,
     unsettled: usize,
-    /// When the lanes were last gone through for old ones, in cluster time.
+    /// When the lanes were last scanned for old ones, in cluster time.
     purged_at: u64,
 }
 
@@ -171,13 +171,13 @@ impl Lanes {
         }
     }
 
-    /// Notes that a query was answered, so that what follows it may run.
+    /// Records that a query was answered, so that what follows it may run.
     pub(super) fn record_query_answered(&mut self, message: &Message, bound: usize) {
         let passing = self.transient_mut(message.id.session, bound);
         passing.last_answered = passing.last_answered.max(message.id.sequence);
     }
 
-    /// Notes that a message was refused for good, so that what follows it need not wait.
+    /// Records that a message was refused for good, so that what follows it need not wait.
     pub(super) fn record_refused(&mut self, message: &Message, bound: usize) {
         let passing = self.transient_mut(message.id.session, bound);
         passing.refused = passing.refused.max(message.id.sequence);
@@ -191,7 +191,7 @@ impl Lanes {
         self.transient.entry(session).or_default()
     }
 
-    /// Records a command's outcome, dropping what there is no room for; gives what [`Lanes::take_head_and_writes`] gives.
+    /// Records a command's outcome, dropping what there is no room for; returns the same as [`Lanes::take_head_and_writes`].
     pub(super) fn record(
         &mut self,
         message: &Message,

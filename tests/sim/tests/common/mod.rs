@@ -1,10 +1,10 @@
-//! Digests of runs, held against those that are kept.
+//! Compares digests of runs with the recorded ones.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// So many seeds, from the first on, have their digests kept.
+/// Number of seeds, from the first on, with recorded digests.
 const KEPT: u64 = 1_000;
 
 /// Digests of runs by their seeds.
