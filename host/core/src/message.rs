@@ -92,7 +92,7 @@ pub enum Outcome {
     },
     /// This copy did not run and never will.
     NotRun {
-        /// Stable, one of [`codes`] or a guest failure's.
+        /// Stable, one of [`ostraca_codes::codes`] or a guest failure's.
         code: ErrorCode,
         /// What happened and what to do.
         message: String,
