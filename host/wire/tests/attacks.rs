@@ -104,6 +104,30 @@ async fn abandoned_streams_end_at_their_deadline_and_block_no_one() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_refused_hello_ends_no_stream_before_its_reason() {
+    in_time(async {
+        let node = Node::start();
+        let mut other = hello::client_hello(Some(node.ca.cluster()), &Limits::default());
+        other.cluster_id = vec![0; 16].into();
+        let other = frame(&Open { stream: Some(open::Stream::Hello(other)) });
+        for _ in 0..300 {
+            let (_endpoint, connection) = node.raw().await;
+            let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+            send.write_all(&other).await.expect("write");
+            match recv.read_to_end(10_000).await {
+                Err(quinn::ReadToEndError::Read(quinn::ReadError::ConnectionLost(why))) => {
+                    let code = Error::from(why).code();
+                    assert_eq!(code, CloseCode::ClusterMismatch.code());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        node.stop().await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_connection_without_a_valid_hello_is_closed_with_why() {
     in_time(async {

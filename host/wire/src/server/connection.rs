@@ -63,8 +63,10 @@ impl<S: Service> Inner<S> {
                 }
             };
         connection.set_send_window(send_window);
-        let hello = self.hello(&connection, identity, account);
-        let peer = self.with_hello_timeout(&connection, hello).await?;
+        let hello = async |frame, writer: &mut _| {
+            self.answer_hello(&connection, identity, account, frame, writer).await
+        };
+        let peer = self.exchange_hello(&connection, hello).await?;
         debug!(principal = %peer.principal_name, address = %peer.address, "connection opened");
         self.streams(&connection, |send, recv| {
             let (shared, peer) = (Arc::clone(self), Arc::clone(&peer));
@@ -83,14 +85,25 @@ impl<S: Service> Inner<S> {
         dial::refuse(connection, CloseCode::TooManyConnections, text)
     }
 
-    /// Runs a hello under its timeout, and closes the connection if it fails.
-    pub(super) async fn with_hello_timeout<P>(
+    /// Receives the first frame of a connection and lets `answer` write the response, within
+    /// `hello_timeout`; closes the connection if either fails.
+    pub(super) async fn exchange_hello<P>(
         &self,
         connection: &quinn::Connection,
-        hello: impl Future<Output = Result<P, Error>>,
+        answer: impl AsyncFnOnce(Bytes, &mut FrameWriter) -> Result<P, Error>,
     ) -> Result<P, Error> {
         let deadline = self.limits.hello_timeout;
-        match timeout(deadline, hello).await {
+        // Dropped only after the close: a stream that ends first would hide the reason from the peer.
+        let mut writer = None;
+        let exchange = async {
+            let (send, recv) = connection.accept_bi().await?;
+            let writer = writer.insert(FrameWriter::new(send));
+            let mut reader =
+                FrameReader::new(recv, self.limits.max_frame, self.limits.frame_timeout);
+            let empty = || Error::violation(CloseCode::InvalidHello, "the first stream was empty");
+            answer(reader.next().await?.ok_or_else(empty)?, writer).await
+        };
+        match timeout(deadline, exchange).await {
             Ok(Ok(peer)) => Ok(peer),
             Ok(Err(error)) => {
                 let (code, text) = match &error {
@@ -138,25 +151,15 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// The first frame of a connection, and the writer for its response.
-    pub(super) async fn accept_hello_stream(
-        &self,
-        connection: &quinn::Connection,
-    ) -> Result<(Bytes, FrameWriter), Error> {
-        let (send, recv) = connection.accept_bi().await?;
-        let mut reader = FrameReader::new(recv, self.limits.max_frame, self.limits.frame_timeout);
-        let empty = || Error::violation(CloseCode::InvalidHello, "the first stream was empty");
-        Ok((reader.next().await?.ok_or_else(empty)?, FrameWriter::new(send)))
-    }
-
-    /// Receives the client's hello and answers it.
-    async fn hello(
+    /// Answers the client's hello, which is the connection's first frame.
+    async fn answer_hello(
         &self,
         connection: &quinn::Connection,
         identity: Principal,
         account: Arc<Account>,
+        frame: Bytes,
+        writer: &mut FrameWriter,
     ) -> Result<Arc<ClientInfo>, Error> {
-        let (frame, mut writer) = self.accept_hello_stream(connection).await?;
         let bad = |text: &str| Error::violation(CloseCode::InvalidHello, text);
         let open = Open::decode(frame).map_err(|e| bad(&decode_error_message(&e)))?;
         let Some(open::Stream::Hello(theirs)) = open.stream else {

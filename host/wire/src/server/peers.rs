@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use prost::Message;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -25,7 +26,9 @@ pub(super) async fn connection<S: Service>(
     _counted: ConnectionGuard,
 ) {
     let remote = connection.remote_address();
-    let peer = match shared.with_hello_timeout(&connection, hello(&shared, &connection)).await {
+    let hello =
+        async |frame, writer: &mut _| answer_hello(&shared, &connection, frame, writer).await;
+    let peer = match shared.exchange_hello(&connection, hello).await {
         Ok(peer) => Arc::new(peer),
         Err(error) => {
             // Repeated attempts must not fill the log.
@@ -70,15 +73,16 @@ async fn opened<S: Service>(
     StreamKind::opened(open.stream, alpn)
 }
 
-/// Receives the node's hello and answers it.
-async fn hello<S: Service>(
+/// Answers the node's hello, which is the connection's first frame.
+async fn answer_hello<S: Service>(
     shared: &Inner<S>,
     connection: &quinn::Connection,
+    frame: Bytes,
+    writer: &mut FrameWriter,
 ) -> Result<PeerInfo, Error> {
     let refused = |(code, text)| Error::violation(code, text);
     let certificate = tls::peer(connection)?;
     node_id_of(&certificate).map_err(refused)?;
-    let (frame, mut writer) = shared.accept_hello_stream(connection).await?;
     let bad = |text: String| Error::violation(CloseCode::InvalidHello, text);
     let open = PeerOpen::decode(frame).map_err(|e| bad(decode_error_message(&e)))?;
     let Some(peer_open::Stream::Hello(theirs)) = open.stream else {
