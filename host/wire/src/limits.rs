@@ -1,4 +1,5 @@
-//! What a side accepts from its peer: every bound of the protocol, with its default.
+//! What a side accepts from its peer: every bound of the protocol that is a setting, with its default. The fixed
+//! lengths of an envelope's fields are in `validate.rs`.
 
 use std::time::Duration;
 

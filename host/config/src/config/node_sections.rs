@@ -1,5 +1,5 @@
-//! A node's sections about other nodes: gateway, peers, hand-off, rebalance. Defaults come from the libraries; what all nodes
-//! share is in `cluster_settings.rs`.
+//! A node's roles, and its sections about other nodes: gateway, peers, hand-off, rebalance. Defaults come from the
+//! libraries. What all nodes share is in `cluster_settings.rs`; network, entities and store are in `file.rs`.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
