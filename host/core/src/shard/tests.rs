@@ -1,6 +1,7 @@
 //! Unit tests of the shard machine, one rule each; the simulator tests interleavings.
 
 mod costs;
+mod dormant;
 mod formats;
 mod lane_eviction;
 mod passivate;
