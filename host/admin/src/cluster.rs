@@ -12,6 +12,7 @@ use ostraca_wire::proto::{
 };
 use ostraca_wire::server::AdminOutput;
 
+use super::catalog_problem::to_problem;
 use super::{AdminService, store_failed};
 
 impl AdminService {
@@ -94,16 +95,4 @@ impl AdminService {
             nodes: nodes.collect(),
         })
     }
-}
-
-fn to_problem(error: catalog::Error) -> Problem {
-    let (retryable, code) = (error.is_retryable(), error.code());
-    let (retryable, help) = match &error {
-        catalog::Error::RowConflict(_) => (true, "it was changed concurrently: try again"),
-        catalog::Error::FormatNotSupported(_) => {
-            (false, "update these nodes, or forget lost ones (`ostraca forget`); then retry")
-        }
-        _ => (retryable, ""),
-    };
-    Problem { retryable, ..problem(code, error.to_string(), help) }
 }

@@ -28,6 +28,8 @@ use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
 use ostraca_workers::guest_types;
 
+use super::catalog_problem::to_problem;
+
 /// How long a deploy that changes nothing waits until this node has loaded the current revision.
 const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -329,12 +331,6 @@ fn changed(kind: &str, revision: u64, expected: u64) -> Problem {
         format!("the current revision of `{kind}` is {revision}, expected {expected}"),
         "check `ostraca deployments`, then deploy again",
     )
-}
-
-fn to_problem(error: catalog::Error) -> Problem {
-    let help = "try again; `ostraca status` shows the store's state";
-    let retryable = error.is_retryable();
-    Problem { retryable, ..problem(error.code(), error.to_string(), help) }
 }
 
 #[cfg(test)]

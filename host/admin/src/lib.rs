@@ -8,6 +8,7 @@
 //! Confusing at first: a deploy compiles on the node that takes it, even one that runs no entities, and then waits for
 //! the hosts, which compile for themselves when they see the row.
 
+mod catalog_problem;
 mod cluster;
 mod deploy;
 mod deploy_wait;

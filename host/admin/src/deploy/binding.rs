@@ -14,7 +14,8 @@ use ostraca_store::{CompareAndSet, CompareAndSetError};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::Problem;
 
-use super::{Deployer, to_problem};
+use super::super::catalog_problem::to_problem;
+use super::Deployer;
 
 fn wanted(manifest: &Manifest) -> BindingRow {
     BindingRow {
