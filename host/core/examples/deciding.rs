@@ -1,9 +1,9 @@
-//! What an event costs a manager: `cargo run --release -p ostraca-core --example deciding [-- SHARDS]`.
+//! The manager's cost for each event: `cargo run --release -p ostraca-core --example deciding [-- SHARDS]`.
 //!
-//! One machine manages 4,096 shards (or as many as given) on 100 hosts at rest. It is told 1,000 events of each kind: what
-//! hosts tell again and again (a renewal, a report), and what changes something (a shard of a host that says so is gone).
-//! Then a host is drained: hosts and store answer at once, and what the manager's machine itself takes is divided by the
-//! shards that moved.
+//! One machine manages 4,096 shards (or the given number) on 100 idle hosts. It handles 1,000 events of each kind:
+//! those that hosts repeat (a renewal, a report), and one that changes something (a host reports that it no longer
+//! has a shard). Then a host is drained: hosts and store respond instantly, and the manager's own time is divided
+//! by the number of moved shards.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -96,7 +96,7 @@ impl World {
         rows.flatten().map(|row| row.owner.clone()).collect()
     }
 
-    /// Lets it manage until nothing moves any more; what that took for each shard that moved.
+    /// Runs the manager until no shard moves any more, and prints the time for each shard that moved.
     fn settle(&mut self, name: &str, event: Event) {
         let before = self.owners();
         let mut took = self.tell(event);
@@ -157,7 +157,7 @@ impl World {
         self.put(key, Row::Node(row))
     }
 
-    /// A host's report; without its `skip`th shard.
+    /// A host's report, without its `skip`th shard.
     fn report(&self, number: u64, skip: Option<usize>) -> Event {
         let from = Self::host(number);
         let (mut seen, mut held) = (Vec::new(), Vec::new());
@@ -222,8 +222,8 @@ fn main() {
         println!("{name}: {:.1} µs an event", took.as_secs_f64() * 1e6 / EVENTS as f64);
     };
     line("a renewal", &mut |world, number| world.renewal(number % HOSTS));
-    line("a report that says nothing new", &mut |world, number| world.report(number % HOSTS, None));
-    line("a report that a shard is gone, and its new owner", &mut |world, number| {
+    line("a report without changes", &mut |world, number| world.report(number % HOSTS, None));
+    line("a report of a lost shard, and its reassignment", &mut |world, number| {
         world.report(number % HOSTS, Some(0))
     });
 

@@ -1,7 +1,7 @@
-//! What the core takes for the work of each message: `cargo run --release -p ostraca-core --example hot_paths`.
+//! The core's cost for each message: `cargo run --release -p ostraca-core --example hot_paths`.
 //!
-//! It prints a line of JSON for each path. With two arguments, a path and a number of rounds, it runs only these and
-//! prints the nanoseconds that they took: `make bench` runs it so under valgrind.
+//! It prints a line of JSON for each path. With two arguments, a path and a number of rounds, it runs only that
+//! path and prints the elapsed nanoseconds. `make bench` runs it in this way under valgrind.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::hint::black_box;
@@ -27,7 +27,7 @@ use ostraca_core::shard::{
     TypeSettings,
 };
 
-/// A path's name, what a round of it is, its rounds where none are given, and what runs them.
+/// A path's name, what a round of it is, its default number of rounds, and the function that runs it.
 type Path = (&'static str, &'static str, u64, fn(u64) -> Duration);
 
 const PATHS: [Path; 6] = [
@@ -74,16 +74,16 @@ fn route(rounds: u64) -> Duration {
         let deadline = Some(number + 60_000);
         router.route_into(number, shard, Arc::clone(&message), 300, deadline, &mut steps);
         let Some(route::Action::Local { attempt_id, .. }) = steps.pop() else {
-            panic!("the shard is of this node")
+            panic!("the shard belongs to this node")
         };
         let reply =
             router.on_attempt_result(number, attempt_id, AttemptResult::Answered, &mut steps);
-        assert!(black_box(reply).is_some() && steps.is_empty(), "it was answered once");
+        assert!(black_box(reply).is_some() && steps.is_empty(), "it is answered once");
     }
     begun.elapsed()
 }
 
-/// A shard's machine with a live entity, whose sandbox and store answer at once.
+/// A shard's machine with a live entity, whose sandbox and store respond instantly.
 struct Shard {
     machine: Machine,
     session: ScopedSessionId,

@@ -1,7 +1,7 @@
-//! P9: how long a plan takes: `cargo run --release -p ostraca-core --example planning -- [STRATEGY]`.
+//! P9: the time that a plan takes: `cargo run --release -p ostraca-core --example planning -- [STRATEGY]`.
 //!
-//! 4,096 shards on 1,000 nodes: all of them placed from nothing, then the moves for one node more. One line
-//! of JSON, and one for people. Aims: each below 50 ms; at most `ceil(shards / (nodes + 1))` moves.
+//! 4,096 shards on 1,000 nodes: first the placement of all shards, then the moves when one node is added. Prints a
+//! line of JSON and a readable one. Targets: each below 50 ms; at most `ceil(shards / (nodes + 1))` moves.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::error::Error;

@@ -1,17 +1,16 @@
-//! Which host a shard goes to: the strategies (section "who decides": K22, K23, S16, E5, A4).
+//! Which host gets which shard: the strategies (section "who decides": K22, K23, S16, E5, A4).
 //!
 //! A strategy is a pure function of an [`AllocationView`]: it keeps no state between calls, so a new manager
-//! decides as the old one would have. It only proposes. The manager and the store ensure that a shard never has
-//! two owners (S14), and no strategy can break that: the worst that a bad one can do is to
-//! leave shards where they are or to move them needlessly.
+//! decides as the old one would have. It only proposes. The manager and the store ensure that a shard never has two
+//! owners (S14), and no strategy can break that: the worst that a bad strategy can do is leave shards where they
+//! are or move them needlessly.
 //!
-//! What is easily confused: [`ShardPlacement::hand_off_in_progress`] is a hand-off in progress. Such a shard already counts at the host that
-//! it goes to, and no strategy proposes a move of it (A5). So rounds may overlap: a manager that
-//! has started ten moves asks again and gets the next ten.
+//! Confusing at first: a shard with [`ShardPlacement::hand_off_in_progress`] already counts at the host that it
+//! moves to, and no strategy proposes a move of it (A5). So rounds may overlap: a manager that has started ten
+//! moves calls the strategy again and gets the next ten.
 //!
-//! All strategies here respect versions as in S16.2 and S16.5: while hosts differ in version (a rolling
-//! update is in progress) no shard leaves the host that has it, and those that need an owner go to hosts of
-//! the latest version only.
+//! All strategies here respect versions as S16.2 and S16.5 require: while hosts differ in version (a rolling update
+//! is in progress), no shard leaves its host, and shards that need an owner get only hosts of the latest version.
 
 mod average;
 mod check;
@@ -34,26 +33,27 @@ use crate::ids::{NodeId, ShardId};
 /// A node that may own shards: live, with the host role, not draining, its store answering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its node.
+    /// The node's id.
     pub node: NodeId,
-    /// Its program's version; the highest in the view is the latest.
+    /// The version of the node's program; the highest in the view is the latest.
     pub version: u64,
 }
 
 /// Where one shard is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardPlacement {
-    /// Its owner, as an index into [`AllocationView::hosts`]; none if it needs one. An index that is out of range
-    /// counts as none.
+    /// Its owner, as an index into [`AllocationView::hosts`]; `None` if it needs one. An index that is out of range
+    /// counts as `None`.
     pub owner: Option<usize>,
-    /// A hand-off of it is in progress, to `owner` (none: not yet known where). It is not moved (A5).
+    /// Whether a hand-off of it is in progress, to `owner` (`None`: target not yet known). Such a shard is not
+    /// moved (A5).
     pub hand_off_in_progress: bool,
 }
 
-/// What a strategy decides on.
+/// The input of a strategy's decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationView {
-    /// The hosts, oldest first: of two otherwise equal hosts, the older gives first (S16.3).
+    /// The hosts, oldest first: of two otherwise equal hosts, the older one gives first (S16.3).
     pub hosts: Vec<Host>,
     /// Every shard of the pool; shard `n` is at index `n - 1`.
     pub shards: Vec<ShardPlacement>,
@@ -61,39 +61,39 @@ pub struct AllocationView {
     pub seed: u64,
 }
 
-/// A shard, and the host that is to own it. Its current owner, if it has one, has to stop it first (S16.8).
+/// A shard and the host that should own it. Its current owner, if it has one, must stop it first (S16.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which shard.
+    /// The shard to move.
     pub shard: ShardId,
     /// Its new owner, as an index into [`AllocationView::hosts`].
     pub to: usize,
 }
 
-/// Decides who owns what (A4, K22, K23). An application may bring its own.
+/// Decides which host owns which shard (A4, K22, K23). An application may supply its own strategy.
 ///
-/// For every view, an implementation must name only hosts and shards of the view, no shard twice in one
-/// answer and none that is busy, and must return the same result for the same view. It must not block.
-/// The manager makes no move that breaks this, and none beyond the limit; it reports that it was proposed.
+/// For every view, an implementation must name only hosts and shards of the view, no shard twice in one result, and
+/// no shard whose hand-off is in progress. It must return the same result for the same view, and must not block.
+/// The manager does not make a move that breaks this or that exceeds the limit, and reports that it was proposed.
 pub trait AllocationStrategy: fmt::Debug + Send + Sync {
-    /// Its name, as operators see it.
+    /// The strategy's name, as operators see it.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 
-    /// Owners for the shards that need one: after a fail-over or a drain, or at first. All of them get one,
-    /// if there is any host.
+    /// Returns owners for the shards that need one: initially, or after a fail-over or a drain. All such shards get
+    /// one if there is any host.
     fn allocate(&self, view: &AllocationView) -> Vec<Move>;
 
-    /// Moves of shards that have an owner, at most `limit` of them, none to the owner that it has.
+    /// Returns moves of shards that have an owner, at most `limit` of them, never to the current owner.
     ///
-    /// Must converge: if its moves are carried out and it is asked again repeatedly, and nothing
-    /// else changes, it eventually returns no moves.
+    /// Must converge: if its moves are carried out and it is called again repeatedly, and nothing else changes, it
+    /// eventually returns no moves.
     fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move>;
 }
 
 impl AllocationView {
-    /// The hosts of the latest version, the only ones that are given shards (S16.5).
+    /// The hosts of the latest version, the only ones that may be given shards (S16.5).
     fn latest(&self) -> impl Iterator<Item = usize> {
         let latest = self.hosts.iter().map(|host| host.version).max();
         self.hosts
@@ -103,12 +103,12 @@ impl AllocationView {
             .map(|(index, _)| index)
     }
 
-    /// Whether no rolling update is under way (S16.2).
+    /// Whether all hosts run one version, that is, no rolling update is in progress (S16.2).
     fn one_version(&self) -> bool {
         self.hosts.windows(2).all(|pair| pair[0].version == pair[1].version)
     }
 
-    /// Every shard, its owner where that is a host of this view, and whether it is busy.
+    /// Every shard, its owner if that is a host of this view, and whether a hand-off of it is in progress.
     fn each(&self) -> impl Iterator<Item = (ShardId, Option<usize>, bool)> {
         (1..).map(ShardId).zip(&self.shards).map(|(shard, place)| {
             (
@@ -124,7 +124,7 @@ impl AllocationView {
         self.each().filter(|(_, owner, busy)| owner.is_none() && !busy).map(|(shard, _, _)| shard)
     }
 
-    /// The shards that could be moved, with their owners.
+    /// The shards that can be moved, with their owners.
     fn movable(&self) -> impl Iterator<Item = (ShardId, usize)> {
         self.each()
             .filter(|(_, _, busy)| !busy)
@@ -156,10 +156,10 @@ pub enum BuiltinStrategy {
 }
 
 impl BuiltinStrategy {
-    /// All of them.
+    /// All built-in strategies.
     pub const ALL: [Self; 4] = [Self::Average, Self::LeastShard, Self::Ranges, Self::Rendezvous];
 
-    /// Its name in a configuration.
+    /// The name in a configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -170,13 +170,13 @@ impl BuiltinStrategy {
         }
     }
 
-    /// The strategy itself, with its defaults.
+    /// The strategy with its defaults.
     #[must_use]
     pub fn build(self) -> Box<dyn AllocationStrategy> {
         self.build_with(LeastShard::default())
     }
 
-    /// The strategy itself; `least_shard` where it is that one.
+    /// The strategy, with `least_shard` as the settings of [`LeastShard`].
     #[must_use]
     pub fn build_with(self, least_shard: LeastShard) -> Box<dyn AllocationStrategy> {
         match self {
@@ -187,7 +187,7 @@ impl BuiltinStrategy {
         }
     }
 
-    /// The one of that name.
+    /// The strategy with this name.
     ///
     /// # Errors
     /// [`UnknownStrategy`], which lists the known names.

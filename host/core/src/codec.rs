@@ -1,15 +1,15 @@
-//! How structs are encoded wherever they are stored or sent: postcard, complete, with no trailing bytes.
+//! How structs are encoded wherever they are stored or sent: as postcard, without trailing bytes.
 //!
-//! Every record, row, control message and store call goes through [`decode`]: what a release does not understand is
-//! refused by name, and bytes behind the end are an error, never ignored.
+//! Every record, row, control message and store call is decoded by [`decode`]: what a release does not understand
+//! is refused by name, and trailing bytes are an error, never ignored.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::extension_error::{self, ExtensionError};
 
-/// The format that this release writes into records and rows, and the highest that it reads. 1 and 2 were never
-/// released.
+/// The format that this release writes into records and rows, and the highest that it reads. Formats 1 and 2 were
+/// never released.
 pub const FORMAT: u8 = 3;
 /// The lowest format that this release reads.
 pub const OLDEST_FORMAT: u8 = 3;
@@ -17,26 +17,26 @@ pub const OLDEST_FORMAT: u8 = 3;
 /// Why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// An extension block is refused.
+    /// An extension block was refused.
     #[error(transparent)]
     Extension(#[from] ExtensionError),
     /// More bytes follow.
     #[error("{0} trailing bytes")]
     Trailing(usize),
-    /// They are truncated or otherwise malformed.
+    /// The bytes are truncated or otherwise malformed.
     #[error("{0}")]
     Malformed(String),
 }
 
-/// The bytes of a value.
+/// Encodes a value.
 ///
 /// # Errors
-/// [`CodecError::Malformed`] for a value that postcard cannot encode; the formats have none.
+/// [`CodecError::Malformed`] for a value that postcard cannot encode; the project's formats contain none.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
     append_encoded(Vec::new(), value)
 }
 
-/// The same, appended to existing bytes.
+/// Encodes a value and appends it to existing bytes.
 ///
 /// # Errors
 /// As [`encode`].
@@ -47,10 +47,10 @@ pub fn append_encoded<T: Serialize + ?Sized>(
     postcard::to_extend(value, before).map_err(|error| CodecError::Malformed(error.to_string()))
 }
 
-/// A value from all of its bytes.
+/// Decodes a value from all of the bytes.
 ///
 /// # Errors
-/// [`CodecError`] says why they are none.
+/// [`CodecError`] if the bytes are not a value of this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     match decode_prefix(bytes)? {
         (value, []) => Ok(value),
@@ -58,12 +58,12 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     }
 }
 
-/// A value from the first bytes; also returns the rest.
+/// Decodes a value from the first bytes, and also returns the rest.
 ///
 /// # Errors
-/// [`CodecError`] says why they are none.
+/// [`CodecError`] if the bytes do not start with a value of this type.
 pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), CodecError> {
-    // May be left over from a decoding elsewhere.
+    // An error may be left over from another decoding.
     extension_error::take_last_error();
     postcard::take_from_bytes(bytes).map_err(|error| match extension_error::take_last_error() {
         Some(refused) => refused.into(),
@@ -71,10 +71,10 @@ pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Co
     })
 }
 
-/// The format byte of a record or row, if this release reads it.
+/// Checks that this release reads the format byte of a record or row.
 ///
 /// # Errors
-/// Both numbers, and what to do.
+/// A text with the format, the supported formats, and what to do.
 pub fn check_format(found: u8) -> Result<(), String> {
     if (OLDEST_FORMAT..=FORMAT).contains(&found) {
         return Ok(());
@@ -98,7 +98,7 @@ mod tests {
         for known in OLDEST_FORMAT..=FORMAT {
             assert_eq!(check_format(known), Ok(()));
         }
-        let newer = check_format(FORMAT + 1).expect_err("a later release's");
+        let newer = check_format(FORMAT + 1).expect_err("a later format");
         assert!(newer.contains("use a newer release"), "{newer}");
         let older = check_format(OLDEST_FORMAT - 1).expect_err("never released");
         assert!(older.contains("ostraca init"), "{older}");

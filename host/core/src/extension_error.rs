@@ -1,13 +1,13 @@
-//! Why an extension block is refused, and how that reason gets past postcard.
+//! Why an extension block is refused, and how that reason is passed around postcard.
 //!
-//! The codec and the extension blocks both need it, and blocks decode their fields with the codec. So it lies below
-//! both of them.
+//! The codec and the extension blocks both need it, and blocks decode their fields with the codec. So this module
+//! lies below both.
 
 use std::cell::Cell;
 
-/// Fields of one block, at most.
+/// Maximum number of fields in one block.
 pub const MAX_FIELDS: usize = 64;
-/// Bytes of the values of one block, at most.
+/// Maximum total bytes of the values of one block.
 pub const MAX_BYTES: usize = 64 * 1024;
 
 /// Why an extension block is refused.
@@ -31,7 +31,7 @@ pub enum ExtensionError {
         /// The field's number.
         number: u32,
     },
-    /// There are more fields or bytes than one block may have.
+    /// The block has more fields or bytes than allowed.
     #[error(
         "the extensions of {struct_name} have more than {MAX_FIELDS} fields or {MAX_BYTES} bytes"
     )]
@@ -42,17 +42,17 @@ pub enum ExtensionError {
 }
 
 thread_local! {
-    /// Why the current decoding was refused: postcard's errors carry no text.
+    /// Why the current decoding was refused: postcard's errors cannot carry text.
     static LAST_ERROR: Cell<Option<ExtensionError>> = const { Cell::new(None) };
 }
 
-/// Remembers why a block is refused, for [`take_last_error`], and makes the deserializer's error of it.
+/// Stores why a block is refused, for [`take_last_error`], and returns the deserializer's error for it.
 pub(crate) fn record_error<E: serde::de::Error>(error: ExtensionError) -> E {
     LAST_ERROR.set(Some(error));
     E::custom(error)
 }
 
-/// Takes why the last decoding on this thread was refused, if a block was the reason.
+/// Takes the reason why the last decoding on this thread was refused, if an extension block caused it.
 pub(crate) fn take_last_error() -> Option<ExtensionError> {
     LAST_ERROR.take()
 }

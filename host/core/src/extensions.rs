@@ -1,9 +1,9 @@
-//! Fields that a struct gained after its shape was frozen: numbered, and carried along where they are unknown.
+//! Fields that a struct gained after its layout was frozen: numbered, and preserved even if they are unknown.
 //!
-//! Everything stored or sent is encoded as postcard, whose structs cannot grow. So each struct that may grow ends with
-//! an [`Extensions`] block: a list of (number, bytes), one zero byte when it is empty. A new field is a new number
-//! of the struct, listed in `docs/formats.md`, and no number is ever used again. A release that does not know a
-//! number keeps it when it writes the struct back.
+//! Everything stored or sent is encoded as postcard, whose structs cannot grow. So each struct that may grow ends
+//! with an [`Extensions`] block: a list of (number, bytes), or one zero byte if it is empty. A new field is a new
+//! number of the struct, listed in `docs/formats.md`, and numbers are never reused. A release that does not know a
+//! number keeps the field when it writes the struct back.
 //!
 //! Readers may ignore even numbers that they do not know. Odd numbers are *required*: a struct with an unknown odd
 //! number is refused by name, because its meaning would be misread without that field.
@@ -22,15 +22,15 @@ pub use crate::extension_error::{ExtensionError, MAX_BYTES, MAX_FIELDS};
 
 /// A struct that ends with an extension block.
 pub trait Extensible {
-    /// Its name in errors and in `docs/formats.md`.
+    /// The struct's name in errors and in `docs/formats.md`.
     const NAME: &'static str;
-    /// The numbers that this release knows.
+    /// The field numbers that this release knows.
     const FIELDS: &'static [u32] = &[];
 }
 
 /// The extension block of `T`. An empty one allocates nothing.
 pub struct Extensions<T> {
-    /// Sorted by number, each number once.
+    /// Sorted by number, without duplicates.
     fields: Box<[Field]>,
     marker: PhantomData<fn() -> T>,
 }
@@ -41,14 +41,14 @@ struct Field {
     value: Bytes,
 }
 
-/// Whether a reader must understand the field with that number.
+/// Whether a reader must understand the field with this number.
 #[must_use]
 pub fn is_required(number: u32) -> bool {
     number % 2 == 1
 }
 
 impl<T: Extensible> Extensions<T> {
-    /// The field with that number, which must be one of [`Extensible::FIELDS`].
+    /// Returns the field with this number, which must be one of [`Extensible::FIELDS`].
     ///
     /// # Errors
     /// [`CodecError`] if its bytes are not a `V`.
@@ -58,10 +58,10 @@ impl<T: Extensible> Extensions<T> {
         found.ok().map(|at| codec::decode(&self.fields[at].value)).transpose()
     }
 
-    /// Sets the field with that number, which must be one of [`Extensible::FIELDS`].
+    /// Sets the field with this number, which must be one of [`Extensible::FIELDS`].
     ///
     /// # Errors
-    /// [`CodecError`] if the value cannot be encoded or the block becomes too large; it is then unchanged.
+    /// [`CodecError`] if the value cannot be encoded or the block becomes too large; the block is then unchanged.
     pub fn set<V: Serialize>(&mut self, number: u32, value: &V) -> Result<(), CodecError> {
         debug_assert!(T::FIELDS.contains(&number), "{} has no field {number}", T::NAME);
         let value = Bytes::from(codec::encode(value)?);
@@ -80,10 +80,10 @@ impl<T: Extensible> Extensions<T> {
 }
 
 impl<T: Extensible> Extensions<T> {
-    /// Takes the field with that number out of the block.
+    /// Removes the field with this number from the block and returns it.
     ///
     /// # Errors
-    /// [`CodecError`] if its bytes are not a `V`; it is taken out anyway.
+    /// [`CodecError`] if its bytes are not a `V`; the field is removed anyway.
     pub fn take<V: DeserializeOwned>(&mut self, number: u32) -> Result<Option<V>, CodecError> {
         let value = self.get(number);
         if self.fields.iter().any(|field| field.number == number) {
@@ -95,7 +95,7 @@ impl<T: Extensible> Extensions<T> {
 }
 
 impl<T> Extensions<T> {
-    /// Whether it has no field.
+    /// Whether the block is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()

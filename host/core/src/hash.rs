@@ -6,22 +6,22 @@ use crate::ids::ShardId;
 
 /// The shard of an entity id: `murmur3_x86_32(key, seed 0) % shards + 1` (S6, M1).
 ///
-/// Only the id is hashed, not the type: entities of different types with one id share a shard.
-/// `shards` of zero counts as one.
+/// Only the id is hashed, not the type: entities of different types with the same id share a shard. A `shard_count`
+/// of zero counts as one.
 #[must_use]
 pub fn shard_of(key: &str, shard_count: u32) -> ShardId {
-    // Reading from memory cannot fail; zero would merely select another fixed shard.
+    // Reading from memory cannot fail; zero would only select another fixed shard.
     let hash = murmur3::murmur3_32(&mut Cursor::new(key.as_bytes()), 0).unwrap_or(0);
     ShardId(hash % shard_count.max(1) + 1)
 }
 
-/// What part of an id is hashed, as the manifest's `shard-key` says (K6, E2).
+/// Which part of an id is hashed, according to `shard-key` of the manifest (K6, E2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ShardKeyRule {
     /// The whole id.
     #[default]
     Id,
-    /// The id up to the first such separator, or the whole id where it has none.
+    /// The id up to the first such separator, or the whole id if it does not contain one.
     Until(String),
 }
 
@@ -35,10 +35,10 @@ impl std::fmt::Display for ShardKeyRule {
 }
 
 impl ShardKeyRule {
-    /// Reads `id` or `until:SEPARATOR`.
+    /// Parses `id` or `until:SEPARATOR`.
     ///
     /// # Errors
-    /// Says what is accepted, for any other text.
+    /// For any other text: lists what is accepted.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.strip_prefix("until:") {
             Some("") => Err("`until:` needs a separator, as in `until:/`".into()),

@@ -1,4 +1,4 @@
-//! Names of things: namespaces, pools, shards, nodes, entities, messages and turns.
+//! Identifiers of namespaces, pools, shards, nodes, entities, messages and turns.
 //!
 //! Strings are `Arc<str>`: the same names travel through events, actions and commits, and a
 //! turn should not pay for copies of them.
@@ -18,13 +18,13 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// How often a shard changed its owner. Comes only from compare-and-set on the shard's row (R5).
+/// How often a shard has changed its owner. Changed only by compare-and-set on the shard's row (R5).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u64);
 
-/// The random identity of a cluster, made once by `ostraca init`.
+/// The random identity of a cluster, created once by `ostraca init`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterId(pub u128);
 
@@ -63,7 +63,7 @@ impl From<&str> for NodeId {
 pub struct Incarnation {
     /// Raised by compare-and-set at each start of the node.
     pub counter: u64,
-    /// Random, so that two processes that took the same counter still differ.
+    /// Random, so that two processes with the same counter still differ.
     pub nonce: u64,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// Which shard of which pool of which namespace. Every key of the `EntityStore` starts with it (R23).
+/// Identifies a shard by namespace, pool and number. Every key of the `EntityStore` starts with it (R23).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardPath {
     /// The namespace; `default` unless specified.
@@ -100,7 +100,7 @@ pub struct Entity {
 }
 
 impl Entity {
-    /// Makes a reference from its two parts.
+    /// Creates an entity reference from its two parts.
     pub fn new(kind: impl Into<Arc<str>>, id: impl Into<Arc<str>>) -> Self {
         Self { entity_type: kind.into(), id: id.into() }
     }
@@ -135,16 +135,16 @@ impl fmt::Debug for ScopedSessionId {
     }
 }
 
-/// A message's id: its session and its place in it (R17).
+/// A message's id: its session and its sequence within the session (R17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MessageId {
     /// The sender's session.
     pub session: ScopedSessionId,
-    /// Starts at 1 and rises within the session, over all its targets.
+    /// Starts at 1 and rises within the session, across all its targets.
     pub sequence: u64,
 }
 
-/// What a message asks for, hashed: the same id with another digest is an error, not an answer (R17).
+/// A hash of the request that a message makes: the same id with another digest is an error, not a duplicate (R17).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MessageDigest(pub [u8; 16]);
 
@@ -173,17 +173,17 @@ fn first_16(hash: &blake3::Hash) -> [u8; 16] {
     out
 }
 
-/// One attempt to run a turn. Unique over all nodes and restarts, so that a store can tell a commit
-/// that it has already made from another one (R1).
+/// One attempt to run a turn. Unique across all nodes and restarts, so that a store can distinguish a repeated
+/// commit from a different one (R1).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct TurnId {
     /// The nonce of the incarnation that ran it.
     pub nonce: u64,
-    /// The shard's number: machines of one incarnation count apart,
+    /// The shard's number: machines of one incarnation count separately,
     pub shard: u32,
-    /// and so do the machines of a shard that goes and comes back.
+    /// and so do successive machines of one shard.
     pub epoch: Epoch,
     /// Counts up within the shard's machine.
     pub number: u64,

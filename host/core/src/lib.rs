@@ -1,8 +1,8 @@
 //! The core of Ostraca: who owns what, what runs when, and what may be answered.
 //!
-//! This crate is sans-IO. It has no clock, no socket, no task and no randomness of its own: a machine
-//! takes an event and the time (`handle`), and gives actions back (`poll`). A node carries them out;
-//! the simulator does the same in virtual time, with exactly the same code.
+//! This crate is sans-IO. It has no clock, socket, task or randomness of its own: a machine receives an event and
+//! the time (`handle`), and returns actions (`poll`). A node carries them out; the simulator does the same in
+//! virtual time, with exactly the same code.
 
 pub mod assign;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! Messages as the core sees them, and the three ways in which one ends (R16).
+//! Messages as the core sees them, and their three outcomes (R16).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::ids::{Entity, Epoch, MessageDigest, MessageId};
 use crate::records::{Claim, GuestReply};
 use crate::rows::Member;
 
-/// The time, as a node gives it with every event. Neither part is a wall clock.
+/// The time that a node passes with every event. Neither part is a wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
     /// Milliseconds of the node's own clock, which counts suspension (`CLOCK_BOOTTIME`, R8).
     pub mono: u64,
-    /// Milliseconds of cluster time: kept in the `ClusterStore`, moved on only by clocks that run, so it
-    /// may stop while no node runs but never jumps. Messages are stamped with it (R17).
+    /// Milliseconds of cluster time: kept in the `ClusterStore` and advanced only by running clocks, so it may stop
+    /// while no node runs but never jumps. Messages are stamped with it (R17).
     pub cluster_time: u64,
 }
 
@@ -30,16 +30,16 @@ pub enum MessageKind {
     Query,
 }
 
-/// Names one request to this node: where its reply goes.
+/// Identifies one request to this node, and thus where its reply is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplyToken(pub u64);
 
-/// A message that has reached the node which may own its target.
+/// A message that has reached the node that may own its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Where the reply goes.
+    /// Where the reply is sent.
     pub reply_token: ReplyToken,
-    /// Whom it is for.
+    /// The target entity.
     pub target: Entity,
     /// Its id (R17).
     pub id: MessageId,
@@ -49,26 +49,26 @@ pub struct Message {
     pub settled: u64,
     /// Command or query, as the method declares.
     pub kind: MessageKind,
-    /// Which method.
+    /// The method's name.
     pub method: Arc<str>,
-    /// Opaque.
+    /// The arguments; opaque to the core.
     pub body: Bytes,
-    /// What it asks for, hashed.
+    /// The hash of target, method and body.
     pub digest: MessageDigest,
-    /// When its sender made it, in milliseconds of cluster time; the same in every copy (R17).
+    /// When its sender created it, in milliseconds of cluster time; the same in every copy (R17).
     pub created_ms: u64,
     /// When it arrived, on this node's clock ([`Now::mono`]).
     pub arrived_at: u64,
     /// When its sender stops waiting, on this node's clock; a turn does not start later (R22).
     pub deadline: Option<u64>,
-    /// What the core passes on unread.
+    /// Parts that the core passes on without reading them.
     pub context: Arc<MessageMetadata>,
 }
 
-/// The parts of an envelope that only the guest and the traces care about.
+/// The parts of an envelope that only the guest and tracing use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageMetadata {
-    /// Who sent it.
+    /// The sender.
     pub principal: Arc<str>,
     /// The body's content type.
     pub content_type: Arc<str>,
@@ -83,24 +83,24 @@ pub struct MessageMetadata {
 /// How a message ended for one of its senders (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It ran, durably; every copy is answered the same.
+    /// It ran, durably; every copy gets the same answer.
     Final {
-        /// What the guest answered.
+        /// The guest's answer.
         reply: GuestReply,
-        /// The entity's version after the command, or that the query read.
+        /// The entity's version after the command, or the version that the query read.
         version: u64,
     },
     /// This copy did not run and never will.
     NotRun {
-        /// Stable, one of [`ostraca_codes::codes`] or a guest failure's.
+        /// Stable: one of [`ostraca_codes::codes`], or the code of a guest failure.
         code: ErrorCode,
         /// What happened and what to do.
         message: String,
-        /// Milliseconds after which a retry may succeed; none if it will not without other changes.
+        /// Milliseconds after which a retry may succeed; `None` if it cannot succeed without other changes.
         retry_after: Option<u32>,
-        /// With `not-owner` and `rebalancing`, what the sender's gateway may learn for its routes.
+        /// With `not-owner` and `rebalancing`: what the sender's gateway may learn for its routes.
         owner_hint: Option<Box<OwnerHint>>,
-        /// With `too-old` and `created-in-future`, a creation time that would pass.
+        /// With `too-old` and `created-in-future`: a creation time that would be accepted.
         suggested_created_ms: Option<u64>,
     },
     /// It may have run: send it again under the same id only.
@@ -135,7 +135,7 @@ impl Outcome {
         }
     }
 
-    /// The same with a creation time that would pass, if it is a refusal.
+    /// If this is a refusal, adds a creation time that would be accepted.
     #[must_use]
     pub fn with_suggested_created_ms(mut self, created: u64) -> Self {
         if let Self::NotRun { suggested_created_ms: stamp, .. } = &mut self {
@@ -144,7 +144,7 @@ impl Outcome {
         self
     }
 
-    /// The same with a hint, if it is a refusal and there is one.
+    /// If this is a refusal and there is a hint, adds the hint.
     #[must_use]
     pub fn with_owner_hint(mut self, known: Option<OwnerHint>) -> Self {
         if let Self::NotRun { owner_hint: hint, .. } = &mut self {
@@ -154,13 +154,13 @@ impl Outcome {
     }
 }
 
-/// What the refusing node knows of the shard's owner. Routes move only to higher epochs (R13), so a hint may
-/// be outdated without doing harm.
+/// What the refusing node knows about the shard's owner. Routes move only to higher epochs (R13), so an outdated
+/// hint does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerHint {
-    /// With an owner, the epoch under which it has the shard; without one, the epoch that ends or has ended.
+    /// With an owner: the epoch under which it has the shard. Without one: the epoch that is ending or has ended.
     pub epoch: Epoch,
-    /// The owner, where it is known: the holder of the current claim.
+    /// The owner, if known: the holder of the current claim.
     pub owner: Option<Member>,
 }
 

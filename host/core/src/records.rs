@@ -1,7 +1,7 @@
-//! What a store keeps of an entity, and what it is asked to write: claims, heads, lanes, commits.
+//! What a store keeps for each entity, and what it is asked to write: claims, heads, lanes, commits.
 //!
-//! The confusing pair: a *claim* is a node's right to write a shard; an entity's *head* is the record
-//! whose version each commit must name. A store accepts a commit only if both match (R1).
+//! Easily confused: a *claim* is a node's right to write a shard; an entity's *head* is the record whose version
+//! each commit must name. A store accepts a commit only if both match (R1).
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::rows::Member;
 pub struct Claim {
     /// The cluster that the claimant belongs to.
     pub cluster: ClusterId,
-    /// What is claimed.
+    /// The claimed shard.
     pub shard: ShardPath,
     /// The epoch under which the shard was assigned.
     pub epoch: Epoch,
@@ -34,8 +34,8 @@ impl Extensible for Claim {
 }
 
 impl Claim {
-    /// Whether this claim may replace `current`: it has a higher epoch, or is the same owner's
-    /// with the same or a higher number. Another node's of the same epoch is refused.
+    /// Whether this claim may replace `current`: it has a higher epoch, or belongs to the same owner and epoch with
+    /// an equal or higher number. A claim of another node in the same epoch is refused.
     #[must_use]
     pub fn supersedes(&self, current: &Self) -> bool {
         self.epoch > current.epoch
@@ -45,10 +45,10 @@ impl Claim {
     }
 }
 
-/// An entity's head record: most turns write this and nothing else.
+/// An entity's head record. Most turns write nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// Counts the entity's turns; 0 is an entity that never had one.
+    /// Number of the entity's turns; 0 if it never had one.
     pub version: u64,
     /// The deployment revision that wrote it (R24).
     pub revision: u64,
@@ -58,7 +58,7 @@ pub struct Head {
     pub commit_sequence: u64,
     /// Lanes that are small enough to be stored in the head.
     pub lanes: Vec<Lane>,
-    /// How many further lanes are stored beside the head, one record each.
+    /// Number of further lanes that are stored outside the head, one record each.
     pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).
     pub remembered: bool,
@@ -68,8 +68,8 @@ pub struct Head {
     pub deleted: bool,
     /// Bytes of keys and values in the entity's state.
     pub state_bytes: u64,
-    /// Every command that ran in a lane that was dropped since was created at this time or before, in milliseconds
-    /// of cluster time (R17). Never falls.
+    /// Every command that ran in a lane that has since been dropped was created at or before this time, in
+    /// milliseconds of cluster time (R17). Never falls.
     pub watermark: u64,
     /// Fields of later releases.
     pub extensions: Extensions<Head>,
@@ -84,15 +84,16 @@ impl Extensible for Head {
 pub struct Lane {
     /// The lane's session.
     pub session: ScopedSessionId,
-    /// The last sequence that ran; never run a lower one again.
+    /// The highest sequence that ran; it and lower ones never run again.
     pub last_sequence: u64,
-    /// Cluster time of the last use, in milliseconds: lanes of clients are purged by it.
+    /// Cluster time of the last use, in milliseconds: clients' lanes expire by it.
     pub used_at: u64,
-    /// The highest creation time of any command that ran in it: what the watermark rises to when it is dropped.
+    /// The highest creation time of any command that ran in the lane. The watermark rises to it when the lane is
+    /// dropped.
     pub newest_created: u64,
-    /// Which principal's it is, in short.
+    /// A short hash of the principal that owns the session.
     pub principal_tag: u32,
-    /// Replies that the session has not settled yet, by rising sequence.
+    /// Replies that the session has not settled yet, in ascending order of sequence.
     pub replies: Vec<RecordedReply>,
     /// Fields of later releases.
     pub extensions: Extensions<Lane>,
@@ -102,16 +103,16 @@ impl Extensible for Lane {
     const NAME: &'static str = "Lane";
 }
 
-/// A command's recorded outcome: what every copy of it is answered with (R16).
+/// A command's recorded outcome, with which every copy of it is answered (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedReply {
     /// The command's sequence in its session.
     pub sequence: u64,
-    /// The digest of what it asked for.
+    /// The digest of the command.
     pub digest: MessageDigest,
-    /// The entity's version after it.
+    /// The entity's version after the command.
     pub version: u64,
-    /// Its outcome.
+    /// The outcome.
     pub reply: GuestReply,
     /// Fields of later releases.
     pub extensions: Extensions<RecordedReply>,
@@ -126,19 +127,19 @@ impl Extensible for RecordedReply {
 pub enum GuestReply {
     /// The method's result.
     Result(Bytes),
-    /// An application error: the turn had no effect but this record (R21).
+    /// An application error: the turn had no effect except this record (R21).
     Error {
-        /// The guest's own code for it.
+        /// The guest's own error code.
         code: String,
         /// A message for people.
         message: String,
     },
-    /// The turn was recorded, and what it answered is no longer kept. Only in lanes and in answers to copies.
+    /// The turn was recorded, and its answer is no longer kept. Only in lanes and in answers to copies.
     Dropped,
 }
 
 impl GuestReply {
-    /// Its size in bytes, as limits count it.
+    /// The size in bytes, as counted for limits.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -148,43 +149,43 @@ impl GuestReply {
         }
     }
 
-    /// Whether it carries nothing.
+    /// Whether it has no content.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// One change of a record beside the head.
+/// One change of a record outside the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordWrite {
-    /// Which record.
+    /// The record's key.
     pub key: RecordKey,
     /// Its new value; `None` deletes it.
     pub value: Option<Bytes>,
 }
 
-/// The records beside an entity's head.
+/// The records of an entity other than its head.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RecordKey {
     /// A key of the entity's state.
     State(Bytes),
-    /// A lane too large for the head; its value is a postcard-encoded [`Lane`].
+    /// A lane that is too large for the head; its value is a postcard-encoded [`Lane`].
     Lane(ScopedSessionId),
 }
 
 /// One turn's effects, to be written atomically.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
-    /// The claim that must be current, exactly this one.
+    /// The claim that must be current, exactly as it is here.
     pub claim: Arc<Claim>,
     /// The entity that the turn ran on.
     pub entity: Entity,
-    /// The version that the stored head must have; 0 where there must be none.
+    /// The version that the stored head must have; 0 if there must be no head.
     pub expected_version: u64,
-    /// The new head: its version is `from + 1`, its turn names this attempt.
+    /// The new head: its version is `from + 1`, and its turn names this attempt.
     pub head: Head,
-    /// Changes of the records beside it.
+    /// Changes of the records outside the head.
     pub writes: Vec<RecordWrite>,
     /// Fields of later releases.
     pub extensions: Extensions<Commit>,
@@ -203,7 +204,7 @@ pub enum CommitOutcome {
     AlreadyCommitted,
     /// It had no effect and never will.
     Refused(CommitRefusal),
-    /// Unknown until the shard is claimed again.
+    /// It is unknown until the shard is claimed again.
     Unknown(String),
 }
 
@@ -212,28 +213,28 @@ pub enum CommitOutcome {
 pub enum CommitRefusal {
     /// Another claim is current, or none.
     ClaimMismatch {
-        /// The current one.
+        /// The current claim.
         current: Option<Box<Claim>>,
     },
     /// The head has another version.
     VersionMismatch {
-        /// The one that it has.
+        /// The stored version.
         stored: u64,
     },
-    /// A limit of the store that may pass: disk space low, too much waiting, or the store stopped before writing it.
+    /// A limit of the store that may pass: low disk space, a full queue, or the store stopped before writing.
     LimitReached(String),
-    /// No store of the cluster will ever take it: a record or the whole turn is too large.
+    /// No store of the cluster will ever accept it: a record or the whole turn is too large.
     TooLarge(String),
 }
 
 /// The outcome of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClaimOutcome {
-    /// It is current, durably; every earlier commit of the shard has taken effect or never will.
+    /// The claim is current, durably; every earlier commit of the shard has taken effect or never will.
     Granted,
-    /// Another one is current; the manager goes above it (R5).
+    /// Another claim is current; the manager assigns a higher epoch (R5).
     Refused {
-        /// The current one.
+        /// The current claim.
         current: Box<Claim>,
     },
     /// The store belongs to another cluster (R5).
@@ -245,12 +246,12 @@ pub enum ClaimOutcome {
     Failed(String),
 }
 
-/// What a load returns: durable, complete, after all commits of the entity queued before it (R2).
+/// The result of a load: durable, complete, and after all commits of the entity that were queued before it (R2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadedEntity {
     /// The head, if the entity ever had a turn.
     pub head: Option<Head>,
-    /// The lanes beside it.
+    /// The lanes outside the head.
     pub lanes: Vec<Lane>,
 }
 
@@ -284,9 +285,10 @@ mod tests {
             assert!(claim(higher, "b", 2, number).supersedes(&current));
             assert!(!current.supersedes(&claim(higher, "b", 2, number)));
         }
-        // A lower epoch never, not even its own owner's, however high its number.
+        // A claim of a lower epoch is always refused, even from the same owner and with a higher number.
         assert!(!claim(4, "a", 1, 9).supersedes(&current));
-        // In the same epoch only the same incarnation of the same node, and it does not go back.
+        // In the same epoch only the same incarnation of the same node may claim again, and only with an equal or
+        // higher number.
         assert!(claim(5, "a", 1, 3).supersedes(&current));
         assert!(claim(5, "a", 1, 4).supersedes(&current));
         assert!(!claim(5, "a", 1, 2).supersedes(&current));

@@ -1,23 +1,24 @@
-//! A gateway's router: who owns a shard, to this node's knowledge, and every message between its arrival
-//! and its answer.
+//! A gateway's router: who owns a shard, as far as this node knows, and every message between its arrival and its
+//! answer.
 //!
-//! The table is a cache. It is made of rows, corrected by the answers of nodes that were asked wrongly, and
-//! moves only to higher epochs (R13); a table from disk may fill it at start (S8), since the owner checks
-//! again before it runs anything (S11.6). Without a manager it stays in use as it is (S8, K17).
+//! The routing table is a cache. It is built from rows, corrected by the answers of nodes that do not own the
+//! shard, and moves only to higher epochs (R13). A table from disk may fill it at start (S8), since the owner
+//! checks again before it runs anything (S11.6). Without a manager it stays in use unchanged (S8, K17).
 //!
-//! A message is in one of three states. *Held*: it waits here, since its shard moves, has no live owner, was
-//! just bounced, or the link's window is full. *In flight*: it was given out under a tag, to this node's own
-//! machine or to another member; the router keeps a copy. *Gone*: given back to be answered, or refused. Nothing
-//! leaves the router in any other way (promise 8), and a buffered message is never dropped (A11).
+//! A message is in one of three states. *Buffered*: it waits here, because its shard is moving, has no live owner,
+//! or has just bounced the message, or because the link's window is full. *In flight*: it was sent under a tag, to
+//! this node's own machine or to another member; the router keeps a copy. *Gone*: it was returned to be answered,
+//! or refused. Messages leave the router in no other way (promise 8), and a buffered message is never dropped
+//! (A11).
 //!
-//! Confusing at first: a message is sent again while its first copy may still run. The target's lane makes
-//! that harmless (R17), but the message is then *in doubt*: a later answer that it did not run is about
-//! the later copy only, and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain,
-//! and leaves no doubt. Each attempt has a tag of its own, so the answers of abandoned ones are recognized.
+//! Confusing at first: a message is sent again while its first copy may still run. The target's lane makes that
+//! harmless (R17), but the message is then *in doubt*: a later answer that it did not run concerns only the later
+//! copy, and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain, and leaves no doubt. Each
+//! attempt has a tag of its own, so the answers of abandoned attempts are recognized.
 //!
-//! Messages of one shard leave in their order of arrival, including those that are sent again; while
-//! one waits, all later ones wait behind it (K18). Messages in flight have no timeout: each ends by its answer or
-//! by [`Router::on_link_lost`], and the node must ensure that a silent link breaks.
+//! Messages of one shard are sent in their order of arrival, including those that are sent again; while one waits,
+//! all later ones wait behind it (K18). Messages in flight have no timeout: each ends with its answer or with
+//! [`Router::on_link_lost`], and the node must ensure that a silent link breaks.
 
 mod action;
 mod flow;
@@ -39,22 +40,22 @@ pub use action::{Action, AttemptResult, Refusal, RouterStats};
 pub use settings::{Mutation, Settings};
 use table::{Buffering, InFlightMessage, LinkWindow, RoutedMessage, ShardRoute, index_of};
 
-/// Routes and pending messages. `T` is cheap to clone: a copy is kept while it is in flight.
+/// Routes and pending messages. `T` must be cheap to clone: the router keeps a copy of each message in flight.
 #[derive(Debug)]
 pub struct Router<T> {
     settings: Settings,
     local: Option<Member>,
-    /// This node's name, once an incarnation of it was registered.
+    /// This node's name, once an incarnation of it has been registered.
     local_node: Option<NodeId>,
     routes: Vec<ShardRoute<T>>,
     windows: BTreeMap<Member, LinkWindow>,
     /// By tag; never iterated, since its order is random.
     in_flight: HashMap<u64, InFlightMessage<T>>,
-    /// (when, which shard, which place) of all that is held.
+    /// Expiry time, shard and place of every buffered message.
     expiries: BTreeSet<(u64, usize, u64)>,
-    /// (when, which shard) of shards that may send what they hold from then on.
+    /// Time from which a shard may send its buffered messages, and the shard.
     timers: BTreeSet<(u64, usize)>,
-    /// Links whose window has room again, with shards waiting for it.
+    /// Links whose window has room again while shards wait for it.
     unblocked: Vec<Member>,
     last_arrival: u64,
     last_attempt_id: u64,
@@ -63,7 +64,7 @@ pub struct Router<T> {
 }
 
 impl<T: Clone> Router<T> {
-    /// A router of a pool with this many shards, which knows no owner.
+    /// Creates a router for a pool with this number of shards. It knows no owners yet.
     #[must_use]
     pub fn new(settings: Settings, shards: u32) -> Self {
         Self {
@@ -83,8 +84,9 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Sets the registered incarnation of this node: its shards are [`Action::Local`]. What is in flight to the former
-    /// one is in doubt, as if its link were lost; shards of former incarnations have no live owner.
+    /// Sets the registered incarnation of this node: messages for its shards are [`Action::Local`]. Messages in
+    /// flight to the former incarnation are in doubt, as if its link were lost; shards of former incarnations have
+    /// no live owner.
     pub fn set_local(&mut self, now: u64, me: Option<Member>, out: &mut Vec<Action<T>>) {
         if self.local == me {
             return;
@@ -101,7 +103,8 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// Takes a message for `shard` with its size in bytes (S5, S11.3, K13). `deadline` is a time of the same clock as `now`.
+    /// Routes a message for `shard` with its size in bytes (S5, S11.3, K13). `deadline` is on the same clock as
+    /// `now`.
     pub fn route(
         &mut self,
         now: u64,
@@ -137,7 +140,7 @@ impl<T: Clone> Router<T> {
         Action::Buffered
     }
 
-    /// [`Self::route`] for one of many: pushes what is to be done, and nothing for a message that is held.
+    /// [`Self::route`] for one of many messages: pushes the actions, and nothing for a message that is buffered.
     pub fn route_into(
         &mut self,
         now: u64,
@@ -155,8 +158,8 @@ impl<T: Clone> Router<T> {
 
     /// A shard's row, as this node sees it now: [`node::Action::UpdateRoute`](crate::node::Action::UpdateRoute).
     ///
-    /// Lower epochs are ignored (R13). What was sent under a lower epoch is in doubt, and goes again ahead of
-    /// what was held.
+    /// Lower epochs are ignored (R13). Messages that were sent under a lower epoch are in doubt, and are sent again
+    /// ahead of the buffered ones.
     pub fn update_route(
         &mut self,
         now: u64,
@@ -175,9 +178,9 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// A hand-off begins: [`node::Action::BufferShard`](crate::node::Action::BufferShard) (A8, K24). Messages for the shard wait for
-    /// a higher epoch, for this one without a hand-off, or until `hold_wait` has passed: then the route that is
-    /// known is tried, and its answer corrects it (R12).
+    /// A hand-off begins: [`node::Action::BufferShard`](crate::node::Action::BufferShard) (A8, K24). Messages for
+    /// the shard wait for a higher epoch, for this epoch without a hand-off, or until `buffer_timeout` has passed:
+    /// then the known route is tried, and the answer corrects it (R12).
     pub fn buffer_shard(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
         let Some(index) = index_of(shard, self.routes.len()) else { return };
         let until = now.saturating_add(self.settings.buffer_timeout);
@@ -193,8 +196,9 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// The link to this member broke, or its incarnation ended (S12): what is in flight to it is in doubt, and goes to the
-    /// owner that the route names. If that is still the same one, it waits for `retry`: a link may be made again.
+    /// The link to this member broke, or its incarnation ended (S12): messages in flight to it are in doubt, and
+    /// are sent to the owner that the route names. If that is the same member, they wait for a pause first: the
+    /// link may be re-established.
     pub fn on_link_lost(&mut self, now: u64, member: &Member, out: &mut Vec<Action<T>>) {
         let Some(link) = self.windows.remove(member) else { return };
         let mut touched: BTreeSet<usize> = link.waiting_shards.iter().copied().collect();
@@ -214,9 +218,9 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// How an attempt ended (S11.8). Given back with [`AttemptResult::Answered`]: the message, and whether an earlier copy of it is
-    /// in doubt, so that an answer that it did not run ends as `unknown` (R16). None: it goes on, or the
-    /// attempt was abandoned long ago.
+    /// Handles the result of an attempt (S11.8). For [`AttemptResult::Answered`], returns the message and whether
+    /// an earlier copy of it is in doubt, in which case an answer that it did not run ends as `unknown` (R16).
+    /// `None`: the router keeps the message, or the attempt was abandoned long ago.
     pub fn on_attempt_result(
         &mut self,
         now: u64,
@@ -251,7 +255,7 @@ impl<T: Clone> Router<T> {
         done
     }
 
-    /// What it currently holds.
+    /// Counts of what the router currently holds.
     #[must_use]
     pub fn stats(&self) -> RouterStats {
         RouterStats {
@@ -268,7 +272,8 @@ impl<T: Clone> Router<T> {
         Some((self.routes[index].epoch, self.target(index)))
     }
 
-    /// Whose a shard is by a newer route than the sender's, `than`, if it is another node's than this `node`'s.
+    /// The shard's owner, if it is another node than `node` and this router's route is newer than `than`, the
+    /// sender's.
     #[must_use]
     pub fn redirect_hint(&self, shard: ShardId, than: Epoch, node: &str) -> Option<OwnerHint> {
         let (known, owner) = self.route_for(shard)?;

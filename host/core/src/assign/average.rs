@@ -1,17 +1,17 @@
-//! The default strategy: S16, every host with the average number of shards, by the fewest moves.
+//! The default strategy (S16): every host gets the average number of shards, by the fewest moves.
 //!
-//! S16 leaves two points open, and its most literal reading breaks our guarantees; decision 0010 says
-//! why they are read as they are here:
-//! - The average is a fraction, a number of shards is not. A host's excess (S16.2) is rounded *up*: it may
-//!   give what it has above the average rounded down. Rounded the other way, 4, 4, 4 and 1 would stay.
-//!   S16.7 keeps a host from giving more than it should.
-//! - "Then shards on the pods with most shards" (S16.3) is judged before each pick, not once at the start.
-//!   Judged once, one host after the other goes down to the average rounded down and some are filled up
-//!   again: a tenth host that joins nine of 11 shards each would cause 13 moves, where 9 do.
+//! S16 leaves two points open, and its most literal reading breaks this project's guarantees. Decision 0010
+//! explains the reading chosen here:
+//! - The average is a fraction, but the number of shards is an integer. A host's excess (S16.2) is rounded *up*: it
+//!   may give every shard above the average rounded down. Rounded the other way, counts of 4, 4, 4 and 1 would
+//!   stay. S16.7 keeps a host from giving too many.
+//! - "Then shards on the pods with most shards" (S16.3) is evaluated before each pick, not once at the start. If
+//!   evaluated once, one host after the other goes down to the average rounded down, and some are filled up again:
+//!   a tenth host that joins nine with 11 shards each would cause 13 moves, where 9 suffice.
 //!
-//! So each move goes from the host that has most to the one that has fewest, while they differ by two at
-//! least. Then no plan has fewer moves; a host that gave a shard never gets one, in this round or a later one, so no
-//! shard moves twice; and a plan that is cut off at a limit and continued is as good as an uninterrupted one.
+//! So each move goes from the host with the most shards to the one with the fewest, while they differ by at least
+//! two. Then no plan has fewer moves. A host that gave a shard never gets one, in this round or a later one, so no
+//! shard moves twice. A plan that is cut off at a limit and continued is as good as an uninterrupted one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,8 +21,8 @@ use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
 /// S16, the default: all hosts within one shard of each other, by as few moves as possible.
 ///
-/// A host that joins causes at most `ceil(shards / hosts)` moves, itself counted among the hosts; one that
-/// leaves causes only the moves of its own shards.
+/// A joining host causes at most `ceil(shards / hosts)` moves, where `hosts` includes it. A leaving host causes
+/// only the moves of its own shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Average;
 
@@ -40,8 +40,8 @@ impl AllocationStrategy for Average {
     }
 }
 
-/// Gives every unassigned shard to the host that has fewest by then (K22, S16.5). Also says what each host
-/// has afterwards.
+/// Gives every unassigned shard to the host that has the fewest at that point (K22, S16.5). Also returns each
+/// host's count afterwards.
 pub(super) fn allocate_to_emptiest(view: &AllocationView) -> (Vec<Move>, Vec<usize>) {
     let mut counts = view.counts();
     let mut fewest: BinaryHeap<_> =
@@ -57,24 +57,25 @@ pub(super) fn allocate_to_emptiest(view: &AllocationView) -> (Vec<Move>, Vec<usi
     (moves, counts)
 }
 
-/// Moves shards from the host with most to the one with fewest, while they differ by more than `gap`, which
-/// has to be one at least.
+/// Moves shards from the host with the most to the one with the fewest, while they differ by more than `gap`, which
+/// must be at least one.
 pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move> {
     let mut moves = Vec::new();
     if view.hosts.is_empty() || !view.one_version() {
         return moves; // S16.2
     }
-    // Unassigned shards come first (S16.3): they already count when the others are judged.
+    // Unassigned shards come first (S16.3): the counts already include them.
     let (_, counts) = allocate_to_emptiest(view);
-    // S16.1, of all shards: one whose hand-off has no target yet will count somewhere soon.
+    // S16.1: the average includes all shards, since a shard whose hand-off has no target yet will soon count
+    // somewhere.
     let average = view.shards.len() / view.hosts.len();
     let mut excess = vec![Vec::new(); view.hosts.len()];
     for (shard, owner) in view.movable() {
         excess[owner].push(shard);
     }
 
-    // Hosts above the average only give, the others only get. While two hosts differ by more than one,
-    // the one with most is above and the one with fewest is not, so nothing is missed by that.
+    // Hosts above the average only give shards, the others only get them. While two hosts differ by more than one,
+    // the host with the most is above the average and the host with the fewest is not, so this misses no move.
     let mut most = BinaryHeap::new();
     let mut fewest = BinaryHeap::new();
     for (host, count) in counts.into_iter().enumerate() {
@@ -91,13 +92,13 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         && let Some(mut top) = fewest.peek_mut()
     {
         let Reverse((least, to)) = &mut *top;
-        // S16.7. S16.6 is the same with a difference of none. All others differ by no more than these two.
+        // S16.7. S16.6 is the same with a difference of zero. No other two hosts differ by more than these two.
         if count.saturating_sub(*least) <= gap {
             break;
         }
-        // None left: all its shards are busy, and the host stays as it is for now (A5).
+        // All its shards are in a hand-off: the host stays as it is for now (A5).
         let Some(shard) = random.take(&mut excess[from]) else { continue };
-        // S16.8: from now on it counts at its new owner.
+        // S16.8: from now on the shard counts at its new owner.
         moves.push(Move { shard, to: *to });
         *least += 1;
         most.push((count - 1, Reverse(from)));

@@ -7,31 +7,31 @@ use serde::{Deserialize, Serialize};
 
 use super::{AllocationView, Move};
 
-/// What was asked of the strategy.
+/// The request that the strategy answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MoveKind {
     /// Owners for shards without one.
     Allocate,
-    /// At most so many moves of shards that have an owner.
+    /// At most this many moves of shards that have an owner.
     Rebalance(usize),
 }
 
 /// Why a proposed move is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum InvalidMove {
-    /// No shard has that number.
+    /// No shard has this number.
     UnknownShard,
-    /// No host has that index.
+    /// No host has this index.
     UnknownHost,
-    /// The shard is named a second time.
+    /// The shard has another move in the same result.
     DuplicateShard,
     /// A hand-off of the shard is in progress.
     HandOffInProgress,
-    /// A placement of a shard that has an owner, or a move of one that has none.
+    /// A placement of a shard that has an owner, or a move of a shard that has none.
     NotRequested,
-    /// A move to the owner that the shard has.
+    /// A move to the shard's current owner.
     SameOwner,
-    /// More moves than were asked for.
+    /// More moves than requested.
     LimitExceeded,
 }
 
@@ -49,13 +49,13 @@ impl fmt::Display for InvalidMove {
     }
 }
 
-/// The proposed moves that can be made, in their order, and how many cannot for which reason.
+/// Returns the valid moves, in their order, and the number of invalid ones for each reason.
 pub(crate) fn filter_valid_moves(
     view: &AllocationView,
     proposed: Vec<Move>,
-    asked: MoveKind,
+    request: MoveKind,
 ) -> (Vec<Move>, BTreeMap<InvalidMove, usize>) {
-    let limit = match asked {
+    let limit = match request {
         MoveKind::Allocate => view.shards.len(),
         MoveKind::Rebalance(limit) => limit.min(view.shards.len()),
     };
@@ -63,7 +63,7 @@ pub(crate) fn filter_valid_moves(
     let mut wrong = BTreeMap::new();
     let mut moves = Vec::new();
     for step in proposed {
-        match validate_move(view, &named, step, asked) {
+        match validate_move(view, &named, step, request) {
             Some(why) => *wrong.entry(why).or_insert(0) += 1,
             None if moves.len() >= limit => {
                 *wrong.entry(InvalidMove::LimitExceeded).or_insert(0) += 1
@@ -81,7 +81,7 @@ fn validate_move(
     view: &AllocationView,
     named: &[bool],
     step: Move,
-    asked: MoveKind,
+    request: MoveKind,
 ) -> Option<InvalidMove> {
     let at = (step.shard.0 as usize).checked_sub(1);
     let Some((at, place)) = at.and_then(|at| Some((at, view.shards.get(at)?))) else {
@@ -94,7 +94,7 @@ fn validate_move(
         Some(InvalidMove::DuplicateShard)
     } else if place.hand_off_in_progress {
         Some(InvalidMove::HandOffInProgress)
-    } else if owner.is_some() != matches!(asked, MoveKind::Rebalance(_)) {
+    } else if owner.is_some() != matches!(request, MoveKind::Rebalance(_)) {
         Some(InvalidMove::NotRequested)
     } else {
         (owner == Some(step.to)).then_some(InvalidMove::SameOwner)
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn invalid_moves_are_counted_by_reason() {
         let host = |name: &str| Host { node: name.into(), version: 1 };
-        // The owner of the third shard is no host of the view any more: it needs one.
+        // The owner of the third shard is no longer a host of the view, so the shard needs an owner.
         let owners = [Some(0), None, Some(2)];
         let shards =
             owners.map(|owner| ShardPlacement { owner, hand_off_in_progress: false }).to_vec();

@@ -1,12 +1,13 @@
-//! The strategy that leaves small differences alone (K22, K23).
+//! The strategy that tolerates small differences (K22, K23).
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use super::average::{allocate_to_emptiest, level};
 use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
-/// A shard without an owner goes to the host with fewest; shards move from the host with most, only while
-/// it has more than a threshold more than the one with fewest, and only few at once (K22, K23, K40).
+/// A shard without an owner gets the host with the fewest shards. Shards move from the host with the most, only
+/// while it exceeds the host with the fewest by more than a threshold, and only a few at the same time (K22, K23,
+/// K40).
 ///
 /// Hosts may differ by as much as the threshold. Use it where moves are expensive: many entities per shard,
 /// long recoveries.
@@ -17,8 +18,9 @@ pub struct LeastShard {
 }
 
 impl LeastShard {
-    /// By how many shards two hosts may differ before any is moved (`rebalance-threshold`), and how many
-    /// may be in progress at once (`max-simultaneous-rebalance`), whatever their cause. Defaults 10 and 3.
+    /// The number of shards by which two hosts may differ before any is moved (`rebalance-threshold`), and the
+    /// number of moves that may be in progress at the same time (`max-simultaneous-rebalance`), whatever their
+    /// cause. Defaults 10 and 3.
     ///
     /// A threshold of 0 would move a shard back and forth forever, and a limit of 0 would move none.
     #[must_use]
@@ -26,13 +28,13 @@ impl LeastShard {
         Self { threshold, limit }
     }
 
-    /// By how many shards two hosts may differ.
+    /// The number of shards by which two hosts may differ.
     #[must_use]
     pub const fn threshold(self) -> NonZeroU32 {
         self.threshold
     }
 
-    /// How many shards may be moving at once.
+    /// The number of shards that may be moving at the same time.
     #[must_use]
     pub const fn limit(self) -> NonZeroUsize {
         self.limit

@@ -1,16 +1,16 @@
-//! Strategies where the names of the hosts alone say where a shard belongs: its home.
+//! Strategies in which the hosts' names alone determine each shard's preferred host.
 //!
-//! Two managers that never exchanged a message decide alike, and no count is needed. The price is moves
-//! ([`Ranges`]) or balance ([`Rendezvous`]).
+//! Two managers that never exchanged a message decide alike, and shards need not be counted. The price is more
+//! moves ([`Ranges`]) or less balance ([`Rendezvous`]).
 
 use super::random::mix;
 use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 use crate::ids::ShardId;
 
-/// Contiguous ranges of shards, one a host, in the order of the nodes' names (E5).
+/// Contiguous ranges of shards, one for each host, in the order of the nodes' names (E5).
 ///
-/// The ranges differ by one shard at most. But one node more moves about half of all shards, as every
-/// range shifts: only for clusters whose size hardly ever changes, or whose shards are cheap to move.
+/// The ranges differ by at most one shard. But adding a node moves about half of all shards, because every range
+/// shifts. Use it only for clusters whose size rarely changes, or whose shards are cheap to move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranges;
 
@@ -28,11 +28,12 @@ impl AllocationStrategy for Ranges {
     }
 }
 
-/// The home of a shard is the host whose hash together with the shard's number is the highest.
+/// A shard's preferred host is the one whose name, hashed together with the shard's number, gives the highest
+/// value.
 ///
-/// One node more moves only the shards that become its own, one in `hosts` on average; one less moves only
-/// those that it had. But counts vary randomly: with 1,024 shards on 16 hosts, 64 each on average,
-/// expect some with 50 and some with 80. A plan takes time in proportion to shards times hosts.
+/// Adding a node moves only the shards that it takes over, one in `hosts` on average; removing one moves only its
+/// own. But counts vary randomly: with 1,024 shards on 16 hosts, 64 each on average, expect some hosts with 50 and
+/// some with 80. The time for a plan is proportional to shards times hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rendezvous;
 
@@ -84,7 +85,7 @@ fn ranges(view: &AllocationView) -> impl Fn(ShardId) -> Option<usize> {
 }
 
 fn rendezvous(view: &AllocationView) -> impl Fn(ShardId) -> Option<usize> {
-    // A name is hashed once per plan, not once per shard: 1,000 hosts times 4,096 shards are many.
+    // Hash each name once per plan, not once per shard: 1,000 hosts times 4,096 shards would be expensive.
     let hosts: Vec<(u64, usize)> = view
         .latest()
         .map(|host| {

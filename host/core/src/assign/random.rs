@@ -1,4 +1,4 @@
-//! Random choices out of a view's seed: this crate has no randomness of its own.
+//! Random choices derived from a view's seed: this crate has no other source of randomness.
 
 /// Spreads the bits of `value`: the last step of splitmix64.
 pub(super) const fn mix(value: u64) -> u64 {
@@ -7,7 +7,7 @@ pub(super) const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// A splitmix64 generator. Good enough to pick shards with; nothing here is secret.
+/// A splitmix64 generator. Good enough to pick shards; nothing here is secret.
 #[derive(Debug)]
 pub(super) struct SplitMix64(pub(super) u64);
 
@@ -18,7 +18,7 @@ impl SplitMix64 {
         mix(self.0)
     }
 
-    /// Takes one of `items`, each as likely as the others but for a bias below `len / 2^64`.
+    /// Removes and returns one of `items`, each equally likely except for a bias below `len / 2^64`.
     pub(super) fn take<T>(&mut self, items: &mut Vec<T>) -> Option<T> {
         let len = u64::try_from(items.len()).ok().filter(|len| *len > 0)?;
         let index = usize::try_from(self.next() % len).ok()?;
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn the_generator_is_splitmix64() {
-        // As published with the algorithm.
+        // The values published with the algorithm.
         let mut random = SplitMix64(1_234_567);
         let numbers = [(); 5].map(|()| random.next());
         let published: [u64; 5] = [

@@ -1,4 +1,4 @@
-//! What each strategy must do, rule by rule; `tests/histories.rs` checks the same with random histories.
+//! Tests of each strategy, rule by rule; `tests/histories.rs` tests the same rules with random histories.
 
 mod histories;
 
@@ -13,7 +13,7 @@ use crate::ids::ShardId;
 
 const ALL: usize = usize::MAX;
 
-/// Hosts of one version with these numbers of shards, and further shards that need an owner.
+/// Hosts of one version with these numbers of shards, and additional shards that need an owner.
 fn view(counts: &[usize], unassigned: usize) -> AllocationView {
     let hosts = (0..counts.len()).map(host).collect();
     let owned = counts.iter().enumerate().flat_map(|(owner, count)| {
@@ -34,11 +34,11 @@ fn place_of(view: &AllocationView, shard: ShardId) -> ShardPlacement {
     view.shards[shard.0 as usize - 1]
 }
 
-/// Carries moves out, after checking that they are valid.
+/// Applies the moves, after checking that they are valid.
 fn carry_out(view: &mut AllocationView, moves: &[Move], busy: bool) {
     let mut seen = BTreeSet::new();
     for Move { shard, to } in moves {
-        assert!(seen.insert(*shard), "{shard} twice in one answer");
+        assert!(seen.insert(*shard), "{shard} twice in one result");
         assert!(*to < view.hosts.len(), "{shard} to a host that does not exist");
         let place = &mut view.shards[shard.0 as usize - 1];
         assert!(!place.hand_off_in_progress, "{shard} is being moved");
@@ -155,7 +155,7 @@ fn s16_3_the_fullest_host_gives_and_the_oldest_on_a_tie() {
 
 #[test]
 fn s16_3_the_fullest_host_is_recomputed_before_each_pick() {
-    // If each were reduced to the average in turn, nine hosts would give 13 shards here.
+    // If each host were reduced to the average in turn, nine hosts would give 13 shards here.
     let mut counts = vec![11; 9];
     counts.push(0);
     let mut view = view(&counts, 0);
@@ -201,7 +201,7 @@ fn s16_5_only_hosts_of_the_latest_version_are_given_shards() {
 #[test]
 fn s16_6_and_s16_7_a_difference_of_one_moves_nothing() {
     assert_eq!(Average.rebalance(&view(&[4, 3, 3], 0), ALL), []);
-    assert_eq!(Average.rebalance(&view(&[3, 3], 0), ALL), [], "least of all its own shards");
+    assert_eq!(Average.rebalance(&view(&[3, 3], 0), ALL), [], "equal counts");
     assert_eq!(Average.rebalance(&view(&[5, 3], 0), ALL).len(), 1);
 }
 

@@ -104,15 +104,15 @@ fn trailing_bytes_and_truncated_blocks_are_refused() {
 
 #[test]
 fn a_block_has_a_bound_on_fields_and_on_bytes() {
-    assert_eq!((MAX_FIELDS, MAX_BYTES), (64, 65_536), "as every release has it");
+    assert_eq!((MAX_FIELDS, MAX_BYTES), (64, 65_536), "the same in every release");
     let fields = |count: u8| {
         let block = (1..=count).flat_map(|number| [number * 2, 0]);
         [9, count].into_iter().chain(block).collect::<Vec<u8>>()
     };
-    old(&fields(60)).expect("few enough");
+    old(&fields(60)).expect("within the limit");
     let most = [&fields(63)[2..], &[0x80, 1, 0]].concat();
     old(&[&[9, 64][..], &most].concat()).expect("as many as a block may have");
-    // Numbers from 128 on take two bytes.
+    // Numbers from 128 upwards take two bytes.
     let mut many: Vec<u8> = vec![9, 65];
     (1..=65_u32).for_each(|number| {
         let number = number * 2;
@@ -155,7 +155,7 @@ impl Extensible for Wide {
 #[test]
 fn setting_fields_respects_the_limit_of_decoding() {
     let mut block = Extensions::<Wide>::default();
-    let (last, rest) = Wide::FIELDS.split_last().expect("many");
+    let (last, rest) = Wide::FIELDS.split_last().expect("fields");
     for number in rest {
         block.set(*number, &0_u8).expect("as many as fit");
     }
@@ -186,6 +186,6 @@ fn blocks_are_equal_and_hash_alike_only_with_equal_fields() {
 #[test]
 fn a_value_that_is_not_a_block_is_refused_by_name() {
     let number = serde::de::value::U32Deserializer::<serde::de::value::Error>::new(5);
-    let error = Extensions::<Old>::deserialize(number).expect_err("no block");
+    let error = Extensions::<Old>::deserialize(number).expect_err("not a block");
     assert_eq!(error.to_string(), "invalid type: integer `5`, expected the extensions of Thing");
 }

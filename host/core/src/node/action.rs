@@ -1,4 +1,4 @@
-//! What a node's machine asks its node to do.
+//! The actions that a node's machine requests of its node.
 
 use std::fmt;
 
@@ -10,10 +10,11 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::rows::{Member, Row, RowKey};
 use crate::shard::StopReason;
 
-/// One thing to do. Those with an answer get it as an event.
+/// One action. If it has an answer, that arrives as an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Read all rows of nodes, manager and shards, and begin a watch from there: [`Event::RowsListed`](super::Event::RowsListed).
+    /// Read all rows of nodes, manager and shards, and begin a watch from there:
+    /// [`Event::RowsListed`](super::Event::RowsListed).
     ListRows,
     /// Read one row: [`Event::RowObserved`](super::Event::RowObserved).
     ReadRow(RowKey),
@@ -23,7 +24,7 @@ pub enum Action {
         request_id: u64,
         /// The row.
         key: RowKey,
-        /// The revision that it must have; none: it must not exist.
+        /// The revision that the row must have; `None`: the row must not exist.
         expected: Option<u64>,
         /// Its new value.
         row: Row,
@@ -32,16 +33,17 @@ pub enum Action {
     Send {
         /// The recipient.
         to: NodeId,
-        /// The message.
+        /// The message to send.
         message: ControlMessage,
     },
-    /// This incarnation of the node is registered: `hello`s name it from now on, and shards are claimed in its name.
+    /// This incarnation of the node is registered: each `hello` names it from now on, and shards are claimed in its
+    /// name.
     Registered(Member),
-    /// The lease was renewed by a request sent at this time of the node's clock. It goes to all shards (R8).
+    /// The lease was renewed by a request sent at this time of the node's clock. All shards are notified (R8).
     LeaseRenewed {
         /// When it was sent.
         sent_at: u64,
-        /// How long it may be relied on. The latest action counts.
+        /// How long the lease may be relied on. The most recent action counts.
         lease: u64,
     },
     /// The lease lapsed: shards suspend turns, queries and asks, and keep their instances (R9).
@@ -55,7 +57,7 @@ pub enum Action {
         /// The shards.
         shards: Vec<ShardId>,
     },
-    /// Make a machine for a shard: it claims and serves. A machine of an earlier epoch, if any, has ended.
+    /// Start a machine for a shard: it claims and serves. A machine of an earlier epoch, if any, has ended.
     StartShard {
         /// The shard.
         shard: ShardId,
@@ -73,14 +75,14 @@ pub enum Action {
         /// Why it stops.
         reason: StopReason,
     },
-    /// Drop a shard at once: it is another's. Nothing follows.
+    /// Drop a shard immediately: it belongs to another owner. No event follows.
     DropShard {
         /// The shard.
         shard: ShardId,
         /// The epoch of its assignment.
         epoch: Epoch,
     },
-    /// A shard's route, for the [`Router`](crate::route::Router). Each change of the shard's row gives one.
+    /// A shard's route, for the [`Router`](crate::route::Router). Emitted at each change of the shard's row.
     UpdateRoute {
         /// The shard.
         shard: ShardId,
@@ -102,14 +104,15 @@ pub enum Action {
     UpdatePeer {
         /// The incarnation.
         member: Member,
-        /// Whether it is alive according to its row. If not, messages that were sent to it get no answer.
+        /// Whether it is alive according to its row. If not, messages that were sent to it will get no answer.
         alive: bool,
         /// Its addresses.
         addresses: Vec<String>,
     },
     /// An event that operators may want to see (`ostraca events`).
     Notify(Notice),
-    /// This incarnation has ended although its process still runs: all its shards were dropped. The node registers again.
+    /// This incarnation has ended although its process still runs: all its shards were dropped. The node registers
+    /// again.
     Fenced,
     /// The node has left: no action follows.
     Left,
@@ -140,7 +143,7 @@ pub enum Notice {
     HandOffStarted {
         /// The shard.
         shard: ShardId,
-        /// The owner that gives it up.
+        /// The owner that hands it off.
         from: Member,
     },
     /// A shard has a new owner.
@@ -159,7 +162,7 @@ pub enum Notice {
         /// The owner, which did not stop it.
         owner: Member,
     },
-    /// This node manages and receives no report from another host: it hands the leadership to the next candidate.
+    /// This manager receives no reports from other hosts: it hands the leadership to the next candidate.
     ManagerSteppedDown {
         /// The next candidate.
         to: NodeId,
@@ -168,9 +171,9 @@ pub enum Notice {
     LeaseLapsed,
     /// This node's lease is valid again.
     LeaseRecovered,
-    /// This node released its shards: the `EntityStore` did not answer it for one lease (R9).
+    /// This node released its shards: the `EntityStore` did not respond to it for one lease (R9).
     ShardsReleased {
-        /// How many shards.
+        /// How many shards were released.
         shards: usize,
         /// Milliseconds for which it gets no shards that other hosts can have.
         probation: u64,

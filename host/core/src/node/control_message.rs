@@ -7,28 +7,29 @@ use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::rows::{HandOffId, Row, RowKey};
 
-/// A message from node to node. Variants are only added at the end: their numbers are on the wire.
+/// A message from one node to another. Variants are only added at the end: their numbers are on the wire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ControlMessage {
-    /// Manager to all: a row that it wrote, so that no node has to wait for the watch (S4).
+    /// Manager to all: a row that it wrote, so that nodes need not wait for the watch (S4).
     RowUpdate {
         /// The row's key.
         key: RowKey,
         /// Its value.
         row: Row,
-        /// The store's revision of it.
+        /// The row's revision in the store.
         revision: u64,
     },
-    /// Manager to all: hold messages for the shard back (K24, A7).
+    /// Manager to all: buffer messages for the shard (K24, A7).
     BeginHandOff {
         /// The hand-off that begins.
         hand_off: HandOff,
         /// The revision of the row that has the intent.
         revision: u64,
     },
-    /// The answer to it, whether or not the shard was known (A8). It does not name the owner's incarnation: the id does.
+    /// Acknowledges a begin-hand-off, whether or not the shard was known (A8). It does not name the owner's
+    /// incarnation: the id implies it.
     BeginHandOffAck {
-        /// The term of the manager that asked.
+        /// The term of the manager that sent the request.
         term: u64,
         /// The shard of the hand-off.
         shard: ShardId,
@@ -37,26 +38,26 @@ pub enum ControlMessage {
         /// The hand-off's id.
         id: HandOffId,
     },
-    /// Manager to the owner: give the shard up (A9).
+    /// Manager to the owner: stop the shard and release it (A9).
     HandOff(HandOff),
     /// Owner to manager: no instance of the shard is alive, no commit of it is pending, and under this
     /// epoch none ever will be (A16). Final.
     ShardStopped(HandOff),
-    /// Node to manager, with each renewal and when something changed: everything that it holds (R11).
+    /// Node to manager, with each renewal and after each change: everything that the node holds (R11).
     Report(Box<NodeReport>),
     /// Any node to the manager: balance now, whatever the interval.
     Rebalance,
-    /// Any node to the manager: a node does not answer the sender (S12). It does not shorten any lease.
+    /// Any node to the manager: a node does not respond to the sender (S12). This does not shorten any lease.
     NodeUnreachable {
-        /// The node that does not answer.
+        /// The node that does not respond.
         node: NodeId,
     },
 }
 
-/// Names a hand-off in every message about it. A message counts only if all parts match (R11).
+/// Identifies a hand-off in every message about it. A message counts only if all parts match (R11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HandOff {
-    /// The term of the manager that runs it: not always the one that began it.
+    /// The term of the manager that runs it, which may differ from the one that began it.
     pub term: u64,
     /// The shard that moves.
     pub shard: ShardId,
@@ -64,29 +65,29 @@ pub struct HandOff {
     pub epoch: Epoch,
     /// The owner's incarnation.
     pub incarnation: Incarnation,
-    /// The id that its first manager gave it.
+    /// The id that the manager gave it at its start.
     pub id: HandOffId,
 }
 
 impl ControlMessage {
-    /// How many kinds this release knows; it ignores those with a higher number.
+    /// How many kinds this release knows. It ignores messages of higher kinds.
     pub const KIND_COUNT: u32 = 8;
 }
 
 /// Everything that a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// The node's incarnation.
+    /// The reporting incarnation.
     pub incarnation: Incarnation,
-    /// The revision of each chunk, by number, that the node has acted on: a shard that is missing counts
-    /// as missing only if the node had seen its assignment.
+    /// The revision of each chunk, by number, that the node has acted on. The absence of a shard from the report
+    /// counts only if the node had seen the shard's assignment.
     pub applied_chunks: Vec<(u32, u64)>,
-    /// Its shards.
+    /// The shards that it holds.
     pub shards: Vec<ReportedShard>,
-    /// Whether the `EntityStore` answers it (R9): while it does not, the node would release any shard it got. Its row says the
-    /// same, but only with its next renewal.
+    /// Whether the `EntityStore` responds to the node (R9). While it does not, the node would release any shard it
+    /// got. The node's row contains the same, but only from its next renewal on.
     pub store_available: bool,
-    /// Shards whose claim was refused, in which epoch, and the epoch of the store's current claim (R5).
+    /// Shards whose claim was refused, each with its epoch and the epoch of the store's current claim (R5).
     pub refused_claims: Vec<(ShardId, Epoch, Epoch)>,
     /// Fields of later releases.
     pub extensions: Extensions<NodeReport>,
@@ -100,20 +101,20 @@ impl Extensible for NodeReport {
 impl NodeReport {
     const UNRUNNABLE: u32 = 4;
     const NUMBER: u32 = 6;
-    /// Maximum number of types that it names: one is as bad as many.
+    /// Maximum number of types that a report names: for the manager, one is as bad as many.
     pub const MAX_UNRUNNABLE_TYPES: usize = 16;
 
     /// Deployed types that the node cannot run (R24).
     #[must_use]
     pub fn unrunnable_types(&self) -> Vec<String> {
-        // Bytes that do not decode as a list of names count as none.
+        // Bytes that do not decode as a list of names count as an empty list.
         self.extensions.get(Self::UNRUNNABLE).ok().flatten().unwrap_or_default()
     }
 
-    /// Sets them; at most [`Self::MAX_UNRUNNABLE_TYPES`].
+    /// Sets the types; at most [`Self::MAX_UNRUNNABLE_TYPES`] of them.
     ///
     /// # Errors
-    /// They take more bytes than a block may.
+    /// They need more bytes than an extension block may have.
     pub fn set_unrunnable_types(&mut self, types: &[String]) -> Result<(), CodecError> {
         if types.is_empty() {
             return Ok(());
@@ -122,8 +123,8 @@ impl NodeReport {
         self.extensions.set(Self::UNRUNNABLE, &named)
     }
 
-    /// Takes the report's number out. Each report of a process has a higher number than those before it, so one that
-    /// arrives late is recognized. A release that does not number its reports gives `None`.
+    /// Removes and returns the report's number. Each report of a process has a higher number than those before it,
+    /// so a late one is recognized. `None` for a report of a release that does not number them.
     pub fn take_number(&mut self) -> Option<u64> {
         self.extensions.take(Self::NUMBER).ok().flatten()
     }
@@ -131,7 +132,7 @@ impl NodeReport {
     /// Sets the report's number.
     ///
     /// # Errors
-    /// The block has no room for it.
+    /// The block has no room for the number.
     pub fn set_number(&mut self, number: u64) -> Result<(), CodecError> {
         self.extensions.set(Self::NUMBER, &number)
     }
@@ -144,6 +145,6 @@ pub struct ReportedShard {
     pub shard: ShardId,
     /// The epoch of its assignment.
     pub epoch: Epoch,
-    /// Whether it serves; else it is claiming or stopping.
+    /// Whether it is being served; otherwise it is being claimed or stopped.
     pub serving: bool,
 }

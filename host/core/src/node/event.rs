@@ -1,4 +1,4 @@
-//! What a node's machine handles.
+//! The events that a node's machine handles.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,25 +11,26 @@ use crate::rows::{Member, Row, RowKey};
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Event {
-    /// The time of [`Machine::next_wake`](super::Machine::next_wake) has come.
+    /// The time given by [`Machine::next_wake`](super::Machine::next_wake) has come.
     Tick,
-    /// The answer to [`Action::ListRows`](super::Action::ListRows): every row of nodes, manager and shards, as of
-    /// one revision, from which a watch was begun. None: the store did not answer; the machine asks again later.
+    /// The answer to [`Action::ListRows`](super::Action::ListRows): every row of nodes, manager and shards at one
+    /// revision, from which a watch was started. `None`: the store did not respond; the machine lists again later.
     RowsListed(Option<Vec<(RowKey, Row, u64)>>),
-    /// A row was changed, as the watch says, or as [`Action::ReadRow`](super::Action::ReadRow) found it (`None`: it does not exist).
+    /// A row changed according to the watch, or was read by [`Action::ReadRow`](super::Action::ReadRow) (`None`: it
+    /// does not exist).
     RowObserved {
         /// The row.
         key: RowKey,
         /// Its value and revision.
         value: Option<(Row, u64)>,
     },
-    /// The watch missed changes or broke: all rows are listed again.
+    /// The watch missed changes or broke: all rows must be listed again.
     WatchLost,
     /// The answer to [`Action::WriteRow`](super::Action::WriteRow).
     RowWritten {
         /// The action's number.
         request_id: u64,
-        /// The new revision, or why there is none.
+        /// The new revision, or why the write failed.
         result: Result<u64, WriteError>,
     },
     /// A message from another node, authenticated by its certificate and hello.
@@ -53,13 +54,13 @@ pub enum Event {
         /// The epoch of its assignment.
         epoch: Epoch,
     },
-    /// A shard's claim was refused: the machine is gone.
+    /// A shard's claim was refused, and its machine has ended.
     ShardLost {
         /// The shard.
         shard: ShardId,
         /// The epoch of its assignment.
         epoch: Epoch,
-        /// The epoch of the current claim, where the store named it.
+        /// The epoch of the current claim, if the store returned it.
         current_epoch: Option<Epoch>,
     },
     /// The `EntityStore` answered a request *sent* at this time of the node's clock (R9).
@@ -67,44 +68,45 @@ pub enum Event {
         /// When it was sent.
         sent_at: u64,
     },
-    /// The answer to [`Action::ReadClaims`](super::Action::ReadClaims), in its order; none: the store did not answer.
+    /// The answer to [`Action::ReadClaims`](super::Action::ReadClaims), in its order; `None`: the store did not
+    /// respond.
     ClaimsRead {
         /// The action's number.
         request_id: u64,
         /// The current claims.
         claims: Option<Vec<Option<Claim>>>,
     },
-    /// Rows from a cache on disk, before any list: for sending only, they confer no ownership (R13, S8).
+    /// Rows from a cache on disk, before any list: used only to route messages, they confer no ownership (R13, S8).
     CachedRows(Vec<(RowKey, Row, u64)>),
-    /// These deployed types cannot be run on this node, and no others (R24).
+    /// Exactly these deployed types cannot be run on this node (R24).
     UnrunnableTypes(Vec<String>),
-    /// The cluster's settings, as in their row now. An older revision than the known one changes nothing.
+    /// The cluster's settings, as their row has them now. A revision older than the known one changes nothing.
     LeaseSettingsChanged(LeaseSettings),
-    /// An operator wants a node's shards elsewhere, or revokes that (R12).
+    /// An operator wants a node's shards moved elsewhere, or revokes that (R12).
     Drain {
         /// The node to drain.
         node: NodeId,
-        /// Whether it is to drain.
+        /// Whether to drain it, or to revoke the drain.
         draining: bool,
     },
-    /// An operator asks for a rebalance now. A node that is not the manager forwards it.
+    /// An operator requests a rebalance now. A node that is not the manager forwards it.
     Rebalance,
-    /// A peer has not answered this node's messages for a long time (S12).
+    /// A peer has not responded to this node's messages for a long time (S12).
     NodeUnreachable {
         /// The peer.
         node: NodeId,
     },
     /// Leave the cluster gracefully: drain, then write the row as left (S10, K35).
     Leave,
-    /// The time for draining is over: stop the remaining shards, and write the row as left.
+    /// The time for draining has passed: stop the remaining shards, and write the row as left.
     LeaveNow,
 }
 
 /// Why a write failed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WriteError {
-    /// The row had another revision: this is its value (`None`: it does not exist).
+    /// The row had another revision; this is its current value (`None`: it does not exist).
     Conflict(Option<(Row, u64)>),
-    /// It is unknown whether it was written.
+    /// It is unknown whether the row was written.
     Unknown,
 }

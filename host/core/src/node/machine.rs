@@ -1,11 +1,11 @@
 //! The machine itself: its parts, and how events are dispatched to them.
 //!
 //! Each part owns its fields: [`Membership`] the lease, [`Holdings`] the shards that this node actually holds,
-//! [`ObservedCluster`] the observed rows, [`Manager`] the rows that this node has sealed. A part gets a
-//! [`Context`] and references to the parts that it reads; what concerns several parts is done here and in `dispatch`.
+//! [`ObservedCluster`] the observed rows, [`Manager`] the rows that this node has sealed. A part gets a [`Context`]
+//! and references to the parts that it reads; what concerns several parts is handled here and in `dispatch`.
 //!
-//! Confusing at first: each part is level-triggered. After every event it compares the actual with the desired state and
-//! closes the gap, so that a lost message or the crash of another node needs no repair code of its own.
+//! Confusing at first: each part is level-triggered. After every event it compares the actual with the desired
+//! state and closes the gap, so that a lost message or the crash of another node needs no recovery code of its own.
 
 mod context;
 mod dispatch;
@@ -48,9 +48,9 @@ pub struct NodeIdentity {
     pub version: u64,
     /// Its addresses.
     pub addresses: Vec<String>,
-    /// Shards of the pool.
+    /// Number of shards of the pool.
     pub shard_count: u32,
-    /// Random: nonces and choices come from it.
+    /// Random: nonces and random choices are derived from it.
     pub seed: u64,
 }
 
@@ -62,13 +62,13 @@ pub struct Machine {
     holdings: Holdings,
     observed: ObservedCluster,
     manager: Manager,
-    /// When an event was last handled: an observer that slept does not judge (R8).
+    /// When an event was last handled: an observer that slept must not declare others dead (R8).
     last_event_at: Option<u64>,
     next_wake: Option<u64>,
 }
 
 impl Machine {
-    /// A node's machine; it starts by listing the rows.
+    /// Creates a node's machine, which starts by listing the rows.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -89,24 +89,25 @@ impl Machine {
         }
     }
 
-    /// Takes an event.
+    /// Handles an event.
     pub fn handle(&mut self, now: Now, event: Event) {
         self.context.now = now;
         self.check_clock_gap();
         self.membership.check_lapse(&mut self.context);
-        // A thousand of these arrive at once and affect no decision of the manager: its next event does.
+        // A thousand of these may arrive at the same time, and none affects a decision of the manager: it decides
+        // at its next event.
         let is_minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
         self.dispatch(event);
         self.deliver_local_messages();
         self.drive(is_minor);
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll(&mut self) -> Option<Action> {
         self.context.poll()
     }
 
-    /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
+    /// When [`Event::Tick`] is due, on the clock of [`Now::mono`].
     #[must_use]
     pub fn next_wake(&self) -> Option<u64> {
         self.next_wake
@@ -118,7 +119,8 @@ impl Machine {
         &self.context.identity.node
     }
 
-    /// Sets the time of the driver's wall clock, in milliseconds since 1970. Without it rows do not contain it.
+    /// Sets the time of the driver's wall clock, in milliseconds since 1970. Until it is set, rows do not contain
+    /// it.
     pub fn set_unix_ms(&mut self, unix_ms: u64) {
         self.context.unix_ms = Some(unix_ms);
     }
@@ -129,20 +131,20 @@ impl Machine {
         self.membership.member().cloned()
     }
 
-    /// The term in which it manages, if it does and has sealed every row.
+    /// The term of which this node is the manager with every row sealed, if any.
     #[must_use]
     pub fn managing_term(&self) -> Option<u64> {
         self.manager.sealed_term()
     }
 
-    /// Whether its lease lapsed, so that its shards wait (R9).
+    /// Whether its lease has lapsed, so that its shards are suspended (R9).
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.membership.is_suspended()
     }
 
-    /// Live hosts that cannot run every deployed type, with those types, as they reported to this node: known to the
-    /// manager only.
+    /// Live hosts that cannot run every deployed type, with those types, as they reported to this node. Only the
+    /// manager knows them.
     pub fn hosts_with_unrunnable_types(&self) -> impl Iterator<Item = (&NodeId, &[String])> {
         let hosts = self.observed.unrunnable_types().filter(|_| self.manager.has_term());
         hosts
@@ -166,24 +168,24 @@ impl Machine {
         self.observed.chunks()
     }
 
-    /// What it holds: shard, epoch, whether it serves.
+    /// The shards that it holds: shard, epoch, and whether it is served.
     pub fn held_shards(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
         self.holdings.shards()
     }
 
-    /// What a balancing would move now: shard, from, to. For a dry run, on any node.
+    /// The moves that a rebalance would make now: shard, from, to. For a dry run, on any node.
     #[must_use]
     pub fn preview_rebalance(&self) -> Vec<(ShardId, NodeId, NodeId)> {
         self.manager.preview_rebalance(&self.context, &self.observed)
     }
 
-    /// Chunks that were examined since it was last asked.
+    /// The number of chunks examined since the last call.
     #[cfg(test)]
     pub(super) fn take_visits(&mut self) -> usize {
         std::mem::take(&mut self.context.visits)
     }
 
-    /// An observer that slept counts every lease as just renewed (R8).
+    /// An observer that slept treats every lease as just renewed (R8).
     fn check_clock_gap(&mut self) {
         let now = self.context.mono();
         let margin = self.context.settings.lease_margin;
@@ -196,7 +198,7 @@ impl Machine {
         self.last_event_at = Some(now);
     }
 
-    /// Does all that may be due.
+    /// Does everything that may be due.
     fn drive(&mut self, is_minor: bool) {
         self.observed.drive_list(&mut self.context);
         self.drive_membership();
@@ -301,7 +303,7 @@ impl Machine {
             return None;
         }
         let now = self.context.mono();
-        // A message of this node to itself may need a decision.
+        // A message of this node to itself may require a decision.
         let decides = !self.membership.is_suspended() && self.manager.decision_is_due();
         let interval = if decides { 1 } else { self.context.settings.tick_interval() };
         let report = self.holdings.report_due(&self.membership).unwrap_or(u64::MAX);

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 /// Bounds and intervals of a node. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Which revision of the cluster's settings these are. Default 0: none was read yet.
+    /// The revision of the cluster's settings that these come from. Default 0: none has been read yet.
     pub settings_revision: u64,
     /// How long a lease lasts after its last renewal was sent. Default 3,000.
     pub lease: u64,
     /// How often it is renewed. Default 750.
     pub renew_interval: u64,
-    /// What a judge of other leases adds to theirs, for clocks that differ. Default 600.
+    /// What an observer adds to the leases of others, for clocks that differ. Default 600.
     pub lease_margin: u64,
-    /// How long before a store that did not answer is asked again. Default 250.
+    /// How long to wait before repeating a request that the store did not answer. Default 250.
     pub store_retry_interval: u64,
     /// How long a begin-hand-off waits for its acknowledgements (S15.2 `pingTimeout`; R12). Default 1,000.
     pub ack_timeout: u64,
@@ -21,23 +21,23 @@ pub struct Settings {
     pub stop_resend_interval: u64,
     /// How long a hand-off may take before it is abandoned (K40). Default 60,000.
     pub hand_off_timeout: u64,
-    /// Hand-offs of drains that may be in progress at once (R12). Default 32.
+    /// Hand-offs for drains that may be in progress at the same time (R12). Default 32.
     pub max_drain_hand_offs: usize,
-    /// Hand-offs of balancing that may be in progress at once (K23, K40). Default 32.
+    /// Hand-offs for balancing that may be in progress at the same time (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
     /// How often the manager balances (S13, A1). Default 10,000.
     pub rebalance_interval: u64,
-    /// How soon it tries again after something failed (S15.8). Default 2,000.
+    /// How soon the manager retries after a failure (S15.8). Default 2,000.
     pub rebalance_retry_interval: u64,
-    /// How soon after a change a node reports what it holds; it reports with each renewal anyway. Default 20.
+    /// How soon after a change a node reports what it holds; it also reports with each renewal. Default 20.
     pub report_delay: u64,
-    /// How long messages between two live nodes may be lost, two leases: then a node ends its own incarnation if rows
-    /// wait for what it cannot report to the manager, and the manager gives a node whose reports do not arrive nothing
-    /// that others can have. Default 6,000.
+    /// How long messages between two live nodes may be lost before they act: two leases. Then a node ends its own
+    /// incarnation if rows wait for something that it cannot report to the manager, and the manager gives a node
+    /// whose reports do not arrive no shards that others can own. Default 6,000.
     pub manager_silence_timeout: u64,
-    /// Steps between candidates for the leadership, in order of age (K21). Default 150.
+    /// Delay between successive candidates for the leadership, in order of age (K21). Default 150.
     pub campaign_stagger: u64,
-    /// Whether the store's directory lock proves that no former incarnation of this node runs (R7): only where the
+    /// Whether the store's directory lock proves that no earlier incarnation of this node runs (R7): only if the
     /// cluster's store is embedded in this very process.
     pub embedded_store: bool,
     /// Rules that tests disable to check that the oracle fails. Ignored without the feature `testing`.
@@ -45,12 +45,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How often a machine checks what time alone changes.
+    /// How often a machine checks for changes that time alone causes.
     pub(super) fn tick_interval(&self) -> u64 {
         (self.renew_interval / 4).max(1)
     }
 
-    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    /// Whether a test disabled a rule. Without the feature `testing`, all rules apply.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
         self.mutations.contains(&mutation)
@@ -86,7 +86,7 @@ impl Default for Settings {
     }
 }
 
-/// The cluster's settings that a node's machine goes by. Times are in milliseconds.
+/// The cluster's settings that a node's machine follows. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseSettings {
     /// Rises with each change.
@@ -106,17 +106,17 @@ pub struct LeaseSettings {
 pub enum Mutation {
     /// A new owner is written without marking the old one dead (R7).
     AssignWithoutDeath,
-    /// A node registers over a live lease at once (R7).
+    /// A node registers over a live lease without waiting (R7).
     RegisterOverLiveLease,
-    /// Leases are judged at once by an observer that has just started or slept (R8).
+    /// An observer that has just started or slept treats leases as expired without waiting (R8).
     TrustStaleObservations,
     /// A lapsed node resumes without reading its claims (R9).
     ResumeWithoutClaimCheck,
-    /// A node whose store does not answer keeps its shards (R9).
+    /// A node whose store does not respond keeps its shards (R9).
     KeepShardsWithoutStore,
-    /// A node that gives its shards up again and again is on probation no longer than the first time (R9).
+    /// A node that repeatedly releases its shards is on probation no longer than the first time (R9).
     ConstantProbation,
-    /// A host that cannot run a deployed type keeps the shards that it has (R24).
+    /// A host that cannot run a deployed type keeps its shards (R24).
     IgnoreUnrunnableTypes,
     /// A new manager decides before it has sealed every row (R10).
     SkipSeal,
@@ -134,14 +134,14 @@ pub enum Mutation {
     SkipSuspend,
     /// A node whose messages do not reach the manager continues forever (R11).
     IgnoreManagerSilence,
-    /// A manager that gets no report from another host stays forever (decision 0051).
+    /// A manager that gets no report from another host stays the manager forever (decision 0051).
     NeverStepDown,
     /// A longer lease is relied on before the row shows it, and a shorter one is shown before it is relied on (R8).
     ApplyLeaseImmediately,
     /// The intent is not written ahead: the owner gets the hand-off before the row shows it (S15).
     SkipWriteAhead,
-    /// A lease counts from when the answer to its renewal came (R8).
+    /// A lease is counted from when the answer to its renewal arrived (R8).
     LeaseFromRenewalResponse,
-    /// A lease counts from when the answer to its registration came (R8).
+    /// A lease is counted from when the answer to its registration arrived (R8).
     LeaseFromRegistrationResponse,
 }

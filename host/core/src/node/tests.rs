@@ -1,6 +1,6 @@
-//! Unit tests of the node's machine: a few machines around one store of rows that answers at once.
+//! Unit tests of the node's machine: a few machines with one store of rows that responds instantly.
 //!
-//! The simulator does the same with all faults; these tests show the intended behavior.
+//! The simulator runs the same code with all faults; these tests show the intended behavior.
 
 mod alone;
 mod canonical;

@@ -1,4 +1,4 @@
-//! What a router asks its node to do with a message, and how an attempt to send one ended.
+//! The actions that a router requests for a message, and the results of attempts to send one.
 
 use ostraca_codes::Code;
 
@@ -8,7 +8,7 @@ use crate::rows::Member;
 /// What the node must do with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<T> {
-    /// Hand it to this node's own machine of the shard (S11.3).
+    /// Hand it to this node's own machine for the shard (S11.3).
     Local {
         /// The shard.
         shard: ShardId,
@@ -19,9 +19,9 @@ pub enum Action<T> {
         /// The message.
         item: T,
     },
-    /// Send it to the owner (S11.4). It is never sent on from there.
+    /// Send it to the owner (S11.4), which never forwards it.
     Remote {
-        /// The owner: a link to another incarnation of its node does not reach it.
+        /// The owner. A link to another incarnation of its node must not be used.
         to: Member,
         /// The epoch of the route.
         epoch: Epoch,
@@ -30,43 +30,43 @@ pub enum Action<T> {
         /// The message.
         item: T,
     },
-    /// It waits in the router, which returns it later.
+    /// It is buffered in the router, which returns it later.
     Buffered,
-    /// Refuse it; the router has forgotten it.
+    /// Refuse it; the router no longer keeps it.
     Refuse {
         /// The message.
         item: T,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
 }
 
-/// Why the router gives a message back unsent.
+/// Why the router returns a message unsent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Stable.
+    /// The stable code.
     pub code: Code,
-    /// What happened; names the setting where a bound was met.
+    /// What happened; names the setting if a limit was reached.
     pub message: String,
-    /// Milliseconds after which a retry may succeed; none if it will not without other changes.
+    /// Milliseconds after which a retry may succeed; `None` if it cannot succeed without other changes.
     pub retry_after: Option<u32>,
-    /// Whether an earlier copy of it may have run: it ends as `unknown`, not as `not-run` (R16).
+    /// Whether an earlier copy of it may have run: then it ends as `unknown`, not as `not-run` (R16).
     pub in_doubt: bool,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptResult {
-    /// The owner answered it, with any outcome: the reply goes to the sender.
+    /// The owner answered it, with any outcome: the reply is passed to the sender.
     Answered,
-    /// It did not run there: the shard is another's (S11.6).
+    /// It did not run there: the shard belongs to another owner (S11.6).
     NotOwner {
-        /// The epoch that the node which was asked knows.
+        /// The epoch that the contacted node knows.
         epoch: Epoch,
-        /// Who owns the shard under it, if that node knows.
+        /// The shard's owner under that epoch, if known.
         owner: Option<Member>,
     },
-    /// It did not run there: the shard is being given up.
+    /// It did not run there: the shard is being released.
     Rebalancing,
     /// It never left this node: there is no link to that incarnation, or no machine of the shard here.
     NotSent,
@@ -75,10 +75,10 @@ pub enum AttemptResult {
 /// What a router currently holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterStats {
-    /// Messages that wait.
+    /// Number of buffered messages.
     pub buffered: usize,
-    /// Their bytes.
+    /// Total bytes of the buffered messages.
     pub buffered_bytes: usize,
-    /// Messages that were given out and not answered, to this node's own machines included.
+    /// Number of messages that were sent and not answered, including those sent to this node's own machines.
     pub in_flight: usize,
 }

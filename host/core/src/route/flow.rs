@@ -1,16 +1,16 @@
-//! How messages move between held and in flight.
+//! How messages move between buffered and in flight.
 //!
-//! A shard that holds messages is in exactly one place: in `timers` if it is blocked until a time, in its link's
-//! `waiting` if the window is full, or in none if it has no live owner, so that only a route can help. [`Router::destination_or_wait`]
-//! puts it there and [`Router::withdraw`] takes it away; whoever changes what this depends on calls
-//! [`Router::flush_shard`].
+//! A shard with buffered messages is in exactly one place: in `timers` if it is blocked until a time, in its link's
+//! `waiting_shards` if the window is full, or in neither if it has no live owner, so that only a new route can help.
+//! [`Router::destination_or_wait`] puts it there and [`Router::withdraw`] removes it. A function that changes what
+//! this depends on must call [`Router::flush_shard`].
 
 use super::table::{BufferedMessage, Buffering, InFlightMessage, RoutedMessage, shard_at};
 use super::{Action, Mutation, Router};
 use crate::ids::Epoch;
 use crate::rows::Member;
 
-/// The first pause after no node took a message, as a fraction of the longest.
+/// The first pause after a message was not accepted, as a fraction of the longest pause.
 const FIRST_PAUSE: u64 = 16;
 
 impl<T: Clone> Router<T> {
@@ -21,7 +21,8 @@ impl<T: Clone> Router<T> {
         })
     }
 
-    /// The owner to which a message of so many bytes may leave now. If it may not, the shard is put where it is woken from.
+    /// The owner to which a message of this size may be sent now. If it may not, the shard is put where it will be
+    /// woken.
     pub(super) fn destination_or_wait(
         &mut self,
         now: u64,
@@ -59,7 +60,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Sends what may leave, in order, and queues the rest in the right place.
+    /// Sends the messages that may be sent, in order, and leaves the shard waiting in the right place for the rest.
     pub(super) fn flush_shard(&mut self, now: u64, index: usize, out: &mut Vec<Action<T>>) {
         self.withdraw(index);
         while let Some((place, bytes)) = self.routes[index].first() {
@@ -68,14 +69,14 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Gives the windows that have room again to the shards that wait for them, a message each in turn.
+    /// Lets the shards that wait for a window with room send again, one message each in turn.
     pub(super) fn pump(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         while let Some(member) = self.unblocked.pop() {
             while let Some(link) = self.windows.get_mut(&member)
                 && let Some(&index) = link.waiting_shards.front()
             {
                 let first = self.routes[index].first();
-                // The first one has priority even if a smaller one would fit: else it might never leave.
+                // The first message has priority even if a smaller one would fit: otherwise it might never be sent.
                 if first.is_some_and(|(_, bytes)| !link.takes(&self.settings, bytes)) {
                     break;
                 }
@@ -93,8 +94,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Sends a held message, unless its deadline has passed meanwhile (R22), or its time had run out before it came
-    /// back from its last chance.
+    /// Sends a buffered message, unless its deadline has passed in the meantime (R22), or its buffer timeout had
+    /// passed before its last attempt was returned.
     fn send_buffered(
         &mut self,
         now: u64,
@@ -145,7 +146,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Takes a message back from where it was sent; that attempt's answer will no longer be recognized.
+    /// Recalls a message from where it was sent; the answer to that attempt will no longer be recognized.
     pub(super) fn recall(&mut self, tag: u64) -> Option<InFlightMessage<T>> {
         let flight = self.in_flight.remove(&tag)?;
         self.routes[flight.index].in_flight.remove(&flight.arrival);
@@ -159,8 +160,8 @@ impl<T: Clone> Router<T> {
         Some(flight)
     }
 
-    /// Has a message wait at its place. Whether there is room is asked only of those that come anew: one that
-    /// comes back was let in once, and refusing it would turn a bounce into an error.
+    /// Buffers a message at its place. Limits apply only to new messages: a returned message was admitted before,
+    /// and refusing it would turn a bounce into an error.
     pub(super) fn buffer(&mut self, now: u64, index: usize, place: u64, entry: RoutedMessage<T>) {
         let left = self.settings.buffer_timeout.saturating_sub(entry.waited);
         let expires = now.saturating_add(left).min(entry.deadline.unwrap_or(u64::MAX));
@@ -172,7 +173,7 @@ impl<T: Clone> Router<T> {
             .insert(place, BufferedMessage { message: entry, buffered_at: now, expires });
     }
 
-    /// Ends a message's wait.
+    /// Removes a message from the buffer.
     pub(super) fn unbuffer(
         &mut self,
         now: u64,
@@ -188,8 +189,8 @@ impl<T: Clone> Router<T> {
         Some(entry)
     }
 
-    /// Writes a route. What was sent under a lower epoch comes back in doubt, to its place before all that came
-    /// after it. The caller settles the shard.
+    /// Sets a route. Messages that were sent under a lower epoch return in doubt, to their places ahead of all
+    /// later messages. The caller flushes the shard.
     pub(super) fn set_route(
         &mut self,
         now: u64,
@@ -232,7 +233,7 @@ impl<T: Clone> Router<T> {
             let places: Vec<u64> = self.routes[index].buffered.keys().copied().collect();
             places.into_iter().for_each(|place| drop(self.unbuffer(now, index, place)));
         }
-        // An incarnation to which nothing is sent any longer is forgotten.
+        // Forget an incarnation to which nothing will be sent any more.
         if let Some(former) = former
             && self
                 .windows
@@ -243,12 +244,12 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Nothing of the shard leaves before a pause has passed, which grows as long as nothing is answered. The first is
-    /// short, for a new owner that learns of its shard a moment after its senders.
+    /// Blocks the shard for a pause, which grows as long as nothing is answered. The first pause is short, for a
+    /// new owner that learns of its shard a moment after its senders.
     pub(super) fn retry_later(&mut self, now: u64, index: usize) {
         let longest = self.settings.max_backoff;
         let slot = &mut self.routes[index];
-        // Many that were sent together are returned one after the other.
+        // Of many messages that were sent together, each is returned separately.
         if slot.backoff_until <= now {
             let first = longest / FIRST_PAUSE;
             slot.backoff = (slot.backoff * 2).max(first).max(1).min(longest.max(1));
@@ -256,7 +257,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// A copy of it may run although its answer is no longer awaited.
+    /// Marks a message whose copy may still run although its answer is no longer awaited.
     pub(super) fn mark_in_doubt(&self, entry: &mut RoutedMessage<T>) {
         entry.in_doubt = !self.has_mutation(Mutation::ForgetInDoubt);
     }

@@ -4,18 +4,18 @@ use serde::{Deserialize, Serialize};
 
 /// Bounds of a router. Times are in milliseconds.
 ///
-/// At worst it keeps `held_bytes`, and `link_bytes` for each node that it sends to.
+/// In the worst case it keeps `buffered_bytes`, plus `link_bytes` for each node that it sends to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Messages that may wait for one shard (K19). Default 10,000.
+    /// Number of messages that may be buffered for one shard (K19). Default 10,000.
     pub buffered_messages: usize,
-    /// Bytes of messages that may wait for all shards together (K19). Default 64 MiB.
+    /// Total bytes of messages that may be buffered for all shards (K19). Default 64 MiB.
     pub buffered_bytes: usize,
-    /// How long a message may wait in total, and how long a hand-off holds messages back before the route that
-    /// is known is tried again (R12). Default 10,000.
+    /// How long a message may be buffered in total, and how long a hand-off buffers messages before the known route
+    /// is tried again (R12). Default 10,000.
     pub buffer_timeout: u64,
-    /// The longest pause before a message that nobody took is sent again (S12). The first is a sixteenth of it, and
-    /// each is twice the one before. Default 100.
+    /// The longest pause before a message that was not accepted is sent again (S12). The first pause is a sixteenth
+    /// of it, and each further one is twice as long. Default 100.
     pub max_backoff: u64,
     /// Messages that may be in flight to one other node. Default 4,096.
     pub link_messages: usize,
@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    /// Whether a test disabled a rule. Without the feature `testing`, all rules apply.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
         self.mutations.contains(&mutation)
@@ -55,12 +55,12 @@ impl Default for Settings {
 /// A rule of the router that a test can disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mutation {
-    /// A message whose former copy may have run ends as not run (R16).
+    /// A message whose earlier copy may have run ends as not run (R16).
     ForgetInDoubt,
     /// A message that is in flight when the node stops ends as not run (R16).
     CloseWithoutInDoubt,
-    /// What is held for a shard is dropped when its route moves, and never answered (A11).
+    /// Messages buffered for a shard are dropped when its route moves, and never answered (A11).
     DropBuffered,
-    /// A route moves to lower epochs too (R13).
+    /// A route may move to lower epochs (R13).
     AcceptLowerEpochs,
 }

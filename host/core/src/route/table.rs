@@ -1,4 +1,4 @@
-//! What a router keeps of each shard, each link and each message.
+//! What a router keeps for each shard, each link and each message.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,13 +6,13 @@ use super::settings::Settings;
 use crate::ids::{Epoch, ShardId};
 use crate::rows::Member;
 
-/// A message, wherever it is.
+/// A message in any state.
 #[derive(Debug)]
 pub(super) struct RoutedMessage<T> {
     pub(super) item: T,
     pub(super) bytes: usize,
     pub(super) deadline: Option<u64>,
-    /// How long it was held before it was held now. Only waiting counts: a message that spent its
+    /// How long it was buffered before the current wait. Only time in the buffer counts: a message that spent its
     /// time in flight to a node that died still gets its chance with the next owner.
     pub(super) waited: u64,
     pub(super) in_doubt: bool,
@@ -24,7 +24,7 @@ impl<T> RoutedMessage<T> {
     }
 }
 
-/// A message that waits.
+/// A buffered message.
 #[derive(Debug)]
 pub(super) struct BufferedMessage<T> {
     pub(super) message: RoutedMessage<T>,
@@ -45,20 +45,21 @@ pub(super) struct InFlightMessage<T> {
 /// A hand-off that was announced, or that the route shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Buffering {
-    /// The epoch that it ends.
+    /// The epoch that ends with it.
     pub(super) epoch: Epoch,
     pub(super) until: u64,
 }
 
-/// A shard. Messages have a *place*: it counts all that came, so a map keyed by it is in order of arrival.
+/// A shard. Each message has a *place*, a number that counts the arrivals, so a map keyed by it is in order of
+/// arrival.
 #[derive(Debug)]
 pub(super) struct ShardRoute<T> {
     pub(super) epoch: Epoch,
     pub(super) owner: Option<Member>,
     pub(super) buffering: Option<Buffering>,
-    /// Nothing leaves before this time.
+    /// No message is sent before this time.
     pub(super) backoff_until: u64,
-    /// How long the last such wait was; none since something was answered.
+    /// How long the last such pause was; `None` if something has been answered since.
     pub(super) backoff: u64,
     pub(super) buffered: BTreeMap<u64, BufferedMessage<T>>,
     /// Tags by place.
@@ -84,29 +85,29 @@ impl<T> ShardRoute<T> {
         }
     }
 
-    /// From when on messages may leave.
+    /// The time from which messages may be sent.
     pub(super) fn blocked_until(&self) -> u64 {
         self.buffering.map_or(0, |hold| hold.until).max(self.backoff_until)
     }
 
-    /// The one that leaves next: its place and bytes.
+    /// The next message to send: its place and bytes.
     pub(super) fn first(&self) -> Option<(u64, usize)> {
         self.buffered.first_key_value().map(|(place, held)| (*place, held.message.bytes))
     }
 }
 
-/// What is in flight to one incarnation of a node.
+/// Messages in flight to one incarnation of a node.
 #[derive(Debug, Default)]
 pub(super) struct LinkWindow {
-    /// Tags; ascending, so in the order of sending.
+    /// Tags in ascending order, which is the order of sending.
     pub(super) in_flight: BTreeSet<u64>,
     pub(super) bytes: usize,
-    /// Shards that wait for the window, each once, and each takes one turn at a time.
+    /// Shards that wait for the window, each listed once; each sends one message in turn.
     pub(super) waiting_shards: VecDeque<usize>,
 }
 
 impl LinkWindow {
-    /// Whether the window has room. Whatever its size, one message may always go.
+    /// Whether the window has room. One message may always be sent, whatever its size.
     pub(super) fn takes(&self, settings: &Settings, bytes: usize) -> bool {
         self.in_flight.is_empty()
             || (self.in_flight.len() < settings.link_messages
@@ -114,12 +115,12 @@ impl LinkWindow {
     }
 }
 
-/// The place of a shard in the table.
+/// The index of a shard in the table.
 pub(super) fn index_of(shard: ShardId, shards: usize) -> Option<usize> {
     usize::try_from(shard.0).ok()?.checked_sub(1).filter(|index| *index < shards)
 }
 
-/// The shard at a place of the table.
+/// The shard at an index of the table.
 pub(super) fn shard_at(index: usize) -> ShardId {
     ShardId(u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1))
 }

@@ -1,4 +1,4 @@
-//! Timeouts of messages, and how they are refused.
+//! Timeouts of messages, and their refusals.
 
 use ostraca_codes::{Code, codes};
 
@@ -6,7 +6,7 @@ use super::table::{RoutedMessage, shard_at};
 use super::{Action, Mutation, Refusal, Router};
 
 impl<T> RoutedMessage<T> {
-    /// Gives it back unsent.
+    /// Turns the message into a refusal.
     pub(super) fn into_refusal(
         self,
         code: Code,
@@ -19,7 +19,7 @@ impl<T> RoutedMessage<T> {
 }
 
 impl<T: Clone> Router<T> {
-    /// When [`Self::tick`] has something to do, if nothing else comes before; it may lie in the past.
+    /// When [`Self::tick`] is next due, unless an event comes first; may lie in the past.
     #[must_use]
     pub fn next_wake(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
@@ -27,8 +27,8 @@ impl<T: Clone> Router<T> {
         timer.into_iter().chain(expiry).min()
     }
 
-    /// Sends again what has waited for its retry, and refuses what has waited too long. Sending comes first, so
-    /// that a buffer at its end asks the owner before it gives up (R12).
+    /// Sends the messages whose retry is due, and refuses those that waited too long. Sending comes first, so that
+    /// a message at its buffer timeout is tried with the owner before it is refused (R12).
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         while let Some(&(at, index)) = self.timers.first()
             && at <= now
@@ -38,7 +38,7 @@ impl<T: Clone> Router<T> {
         while let Some(&(at, index, place)) = self.expiries.first()
             && at <= now
         {
-            // Never none: both change together. Were it none, this would be an endless loop.
+            // Never `None`: both change together. If it were, this would be an endless loop.
             self.expiries.pop_first();
             let Some(entry) = self.unbuffer(now, index, place) else { continue };
             out.push(self.refuse_expired(now, index, entry));
@@ -48,7 +48,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// The node is about to stop: gives back what waits. What is in flight may still be answered.
+    /// The node is about to stop: returns buffered messages. Messages in flight may still be answered.
     pub fn refuse_buffered(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         for index in 0..self.routes.len() {
             if self.routes[index].buffered.is_empty() {
@@ -63,8 +63,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// A round of a node's stop: gives back what waits, and from `until` on everything, see [`Self::close`]. Whether nothing
-    /// is left: until then, it is called again and again.
+    /// One round of a node's stop: returns the buffered messages, and from `until` on all messages, see
+    /// [`Self::close`]. Returns whether none is left; the caller repeats this until then.
     pub fn shut_down_step(&mut self, now: u64, until: u64, out: &mut Vec<Action<T>>) -> bool {
         self.refuse_buffered(now, out);
         let left = self.buffered > 0 || !self.in_flight.is_empty();
@@ -75,7 +75,7 @@ impl<T: Clone> Router<T> {
         true
     }
 
-    /// The node stops: gives everything back. What is in flight is in doubt.
+    /// The node stops: returns all messages. Those in flight are in doubt.
     pub fn close(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         for index in 0..self.routes.len() {
             self.withdraw(index);
@@ -94,7 +94,7 @@ impl<T: Clone> Router<T> {
         self.windows.clear();
     }
 
-    /// The reason why a waiting message is given up.
+    /// The reason for refusing a buffered message at its timeout.
     pub(super) fn refuse_expired(
         &self,
         now: u64,
@@ -128,7 +128,7 @@ impl<T: Clone> Router<T> {
         entry.into_refusal(code, message, self.retry_after())
     }
 
-    /// Why no further message may wait for the shard, if none may.
+    /// Why no further message may be buffered for the shard; `None` if one may.
     pub(super) fn buffer_full_reason(&self, index: usize, bytes: usize) -> Option<String> {
         let (messages, all) = (self.settings.buffered_messages, self.settings.buffered_bytes);
         let shard = shard_at(index);

@@ -1,4 +1,4 @@
-//! Random joins, leaves, drains, hand-offs in progress and versions, by seed.
+//! Random joins, leaves, drains, hand-offs in progress and versions, derived from seeds.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn average_stays_within_one_and_a_join_moves_only_its_share() {
                 assert!(moves.len() <= view.shards.len().div_ceil(view.hosts.len()), "seed {seed}");
                 assert!(
                     moves.iter().all(|found| found.to == 0),
-                    "seed {seed}: to the new one only"
+                    "seed {seed}: only to the new host"
                 );
             } else {
                 let gone = random.below(view.hosts.len());
@@ -57,7 +57,7 @@ fn average_stays_within_one_and_a_join_moves_only_its_share() {
     }
 }
 
-/// Hand-offs take a while here, and the next round is requested meanwhile.
+/// Hand-offs take a while here, and the next round is requested in the meantime.
 #[test]
 fn average_balances_any_view_with_the_fewest_moves() {
     for seed in 0..300 {
@@ -122,7 +122,7 @@ fn every_strategy_places_all_shards_and_converges() {
             let moves = strategy.rebalance(&view, limit);
             assert_eq!(moves, strategy.rebalance(&view, limit), "seed {seed}, {strategy:?}");
             assert!(moves.len() <= limit && (moves.is_empty() || before.one_version()));
-            // Asked before the placing, it moves only what has an owner.
+            // Called before the placement, it moves only shards that have an owner.
             let early = strategy.rebalance(&before, limit);
             carry_out(&mut before.clone(), &early, false);
             assert!(early.iter().all(|found| !placed.contains(&found.shard)), "seed {seed}");

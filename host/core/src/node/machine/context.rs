@@ -1,5 +1,5 @@
-//! What each part of the machine gets with a call: the time, the settings, the node's identity, and the
-//! actions that it emits.
+//! What each part of the machine receives with a call: the time, the settings, the node's identity, and the queue
+//! of emitted actions.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ pub(super) struct Context {
     pub(super) now: Now,
     pub(super) settings: Settings,
     pub(super) identity: NodeIdentity,
-    /// The driver's wall clock, as last set: rows show it to people, and no decision uses it.
+    /// The driver's wall clock, as last set: rows show it to people, and no decision depends on it.
     pub(super) unix_ms: Option<u64>,
     pub(super) requests: Requests,
     actions: VecDeque<Action>,

@@ -1,6 +1,6 @@
-//! What concerns several parts: events, rows that became known, answers to writes, and messages.
+//! What concerns several parts: events, newly learned rows, answers to writes, and messages.
 //!
-//! A part that handles an event returns what the others must know; this module passes it on to them.
+//! A part that handles an event returns what the other parts must know; this module passes it on.
 
 use super::Machine;
 use super::manager::campaign::on_manager_row_written;
@@ -56,8 +56,8 @@ impl Machine {
         }
     }
 
-    /// Delivers messages of this node to itself. One that is not registered cannot be the sender, and a former
-    /// incarnation may have been the addressee: such a message is sent like any other.
+    /// Delivers messages of this node to itself. An unregistered node cannot be the sender, and the message may be
+    /// addressed to an earlier incarnation: then it is sent like any other message.
     pub(super) fn deliver_local_messages(&mut self) {
         while let Some(message) = self.context.take_local_message() {
             match self.membership.member().cloned() {
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Rebalances, or asks the manager to.
+    /// Rebalances, or requests it from the manager.
     fn request_rebalance(&mut self) {
         if self.manager.request_rebalance(&self.context) {
             return;
@@ -112,7 +112,7 @@ impl Machine {
         for (key, row, revision) in rows {
             self.learn(key, row, revision);
         }
-        // What was missed meanwhile is unknown (R8).
+        // Changes that were missed in the meantime are unknown (R8).
         if !self.context.has_mutation(Mutation::TrustStaleObservations) {
             self.observed.restart_lease_timers(self.context.mono());
         }
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Takes a row that is newer than what is known; older ones change nothing.
+    /// Learns a row if it is newer than the known one.
     fn learn(&mut self, key: RowKey, row: Row, revision: u64) {
         let Self { context, holdings, observed, manager, .. } = self;
         match (key, row) {
@@ -227,7 +227,8 @@ impl Machine {
         }
     }
 
-    /// Records a cluster row that this node wrote and sends it to the others (S4); or the one found in its place.
+    /// Records a cluster row that this node wrote and sends it to the others (S4), or records the one found in its
+    /// place.
     fn learn_written(&mut self, key: RowKey, row: Row, result: Result<u64, WriteError>) {
         match result {
             Ok(revision) => {
@@ -253,7 +254,7 @@ impl Machine {
                 self.membership.on_registered(&mut self.context, &row, revision, sent_at);
                 self.holdings.reapply_all_chunks(&self.observed);
                 self.learn(key, Row::Node(row), revision);
-                // The watch may have delivered a later change of the row before the registration was answered.
+                // The watch may have delivered a later change of the row before the answer to the registration.
                 let observed = self.observed.node(&self.context.identity.node);
                 if let Some((row, at)) = observed.filter(|(_, at)| *at > revision).cloned() {
                     self.on_own_row(row, at);
@@ -280,7 +281,7 @@ impl Machine {
                 manager.end_term();
                 membership.finish_leaving(context);
             }
-            // An incarnation that has left while the node stays gives way to the next one.
+            // An incarnation that has left while the node stays is followed by the next one.
             Effect::Left | Effect::Fenced => {
                 holdings.on_fenced(context, observed);
                 manager.end_term();

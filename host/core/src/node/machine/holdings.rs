@@ -21,13 +21,13 @@ use probation::Probation;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holdings {
     shards: BTreeMap<ShardId, HeldShard>,
-    /// Epochs that this process has given up: final (R11).
+    /// Epochs that this process has released: final (R11).
     released_epochs: BTreeMap<ShardId, Epoch>,
     /// Claims that the store refused, with the epoch of the current claim, until the row's epoch exceeds it.
     refused_claims: BTreeMap<ShardId, (Epoch, Epoch)>,
-    /// The revision of each chunk that was applied.
+    /// The last applied revision of each chunk.
     applied_chunks: BTreeMap<u32, u64>,
-    /// Chunks that changed since they were applied.
+    /// Chunks that changed since they were last applied.
     changed_chunks: BTreeSet<u32>,
     /// When the next report is due.
     report_at: Option<u64>,
@@ -37,7 +37,7 @@ pub(super) struct Holdings {
     unrunnable_types: Vec<String>,
     /// Shards whose release or hand-off the manager has yet to act on, each with its deadline.
     awaiting_manager: BTreeMap<ShardId, u64>,
-    /// Set when this node releases its shards because the store does not answer.
+    /// Set when this node releases its shards because the store does not respond.
     probation: Option<Probation>,
 }
 
@@ -46,14 +46,14 @@ pub(super) struct Holdings {
 struct HeldShard {
     epoch: Epoch,
     serving: bool,
-    /// It was asked to stop: final for this epoch.
+    /// Whether it was asked to stop, which is final for this epoch.
     stopping: bool,
-    /// The manager's node that waits for it, and the hand-off.
+    /// The manager's node that waits for the stop, and the hand-off.
     stop_requested_by: Option<(NodeId, HandOff)>,
 }
 
 impl HeldShard {
-    /// Asks the shard's machine to stop, unless it was asked before.
+    /// Asks the shard's machine to stop, unless that was already done.
     fn stop(&mut self, context: &mut Context, shard: ShardId) {
         if !std::mem::replace(&mut self.stopping, true) {
             let (epoch, reason) = (self.epoch, StopReason::HandedOff);
@@ -92,7 +92,7 @@ impl Holdings {
         self.changed_chunks = observed.chunks().map(|(chunk, ..)| chunk).collect();
     }
 
-    /// Applies chunks that changed. Not while suspended: a shard that is missing then was not lost.
+    /// Applies chunks that changed, but not while suspended: a shard that is missing then was not lost.
     pub(super) fn apply_changed_chunks(
         &mut self,
         context: &mut Context,
@@ -204,7 +204,7 @@ impl Holdings {
         self.report_soon(context);
     }
 
-    /// The store refused a claim: `current` is the epoch of the claim in its place, where it is known.
+    /// The store refused a claim: `current` is the epoch of the current claim, if known.
     pub(super) fn on_lost(
         &mut self,
         context: &Context,
@@ -223,8 +223,8 @@ impl Holdings {
         self.report_soon(context);
     }
 
-    /// A claim changed while this node was suspended (R9). A shard that is being claimed has no claim yet, and is lost
-    /// only to one above it.
+    /// A claim changed while this node was suspended (R9). A shard that is being claimed has no claim yet, and is
+    /// lost only if a higher claim exists.
     pub(super) fn on_claim_changed(
         &mut self,
         context: &mut Context,
@@ -242,7 +242,8 @@ impl Holdings {
 
     // Hand-offs and stops.
 
-    /// Hand-off: stops the shard. If there is nothing to stop, there never will be under this epoch (A11).
+    /// Hand-off: stops the shard. If there is nothing to stop now, there will be nothing later under this epoch
+    /// either (A11).
     pub(super) fn on_hand_off(
         &mut self,
         context: &mut Context,
@@ -264,7 +265,7 @@ impl Holdings {
                 }
                 held.stop(context, shard);
             }
-            // Late, for an epoch that has ended.
+            // A late message, for an epoch that has ended.
             Some(held) if held.epoch > epoch => {}
             held => {
                 if let Some(held) = held {
@@ -284,7 +285,7 @@ impl Holdings {
         }
     }
 
-    /// Drops every shard at once.
+    /// Drops every shard immediately.
     fn drop_all(&mut self, context: &mut Context, observed: &ObservedCluster, me: Option<&Member>) {
         for (shard, held) in std::mem::take(&mut self.shards) {
             context.push(Action::DropShard { shard, epoch: held.epoch });
@@ -325,11 +326,12 @@ mod testing {
             for (chunk, at) in &mut self.applied_chunks {
                 *at = to.map_revision(&RowKey::Assignments(*chunk), *at);
             }
-            // A model takes the numbers out of messages: its reports count as they arrive.
+            // A model removes the numbers from messages: its reports count in order of arrival.
             self.last_report_number = 0;
         }
 
-        /// Forgets released epochs that no row can return to: they are compared with rows only, whose epochs never fall.
+        /// Forgets released epochs below those of their rows: they are compared only with rows, whose epochs never
+        /// fall.
         pub(in super::super) fn prune_irrelevant(&mut self, observed: &ObservedCluster) {
             self.released_epochs
                 .retain(|shard, at| observed.assignment(*shard).is_none_or(|row| row.epoch <= *at));
@@ -353,7 +355,7 @@ mod testing {
         }
     }
 
-    /// Without what follows from rows and without the number of reports.
+    /// Excludes what is derived from rows, and the numbering of reports.
     impl Hash for Holdings {
         fn hash<H: Hasher>(&self, state: &mut H) {
             (&self.shards, &self.released_epochs, &self.refused_claims).hash(state);

@@ -1,7 +1,7 @@
 //! The manager: its election, the rows that it seals and writes, and its decisions (R10 to R12).
 //!
-//! It decides only from rows that have its own term, writes each decision before it sends it to other nodes, and may
-//! crash between any two steps: its successor finds the intent in the row and continues.
+//! It decides only from rows of its own term, writes each decision before it sends it to other nodes, and may crash
+//! between any two steps: its successor finds the intent in the row and continues.
 //!
 //! Each node has a [`Manager`]; a [`Term`] exists only while the node holds the leadership.
 
@@ -44,13 +44,13 @@ use term::Term;
 #[derive(Clone, Debug)]
 pub(super) struct Manager {
     strategy: Arc<dyn AllocationStrategy>,
-    /// What this node does while it is the manager.
+    /// The state of the current term, while this node is the manager.
     term: Option<Term>,
-    /// An input of the decisions changed.
+    /// An input of the decisions has changed.
     decision_needed: bool,
-    /// When a death or a drain whose write was not answered is written again.
+    /// When to repeat the write of a death or a drain that was not answered.
     write_retry_at: u64,
-    /// Drains that operators requested from this node, and whether they are to start or to end.
+    /// Drains that operators requested from this node, and whether they start or end.
     drains: BTreeMap<NodeId, bool>,
 }
 
@@ -65,22 +65,22 @@ impl Manager {
         }
     }
 
-    /// Whether this node holds the leadership, to its knowledge.
+    /// Whether this node holds the leadership, as far as it knows.
     pub(super) fn has_term(&self) -> bool {
         self.term.is_some()
     }
 
-    /// The term in which every row is sealed.
+    /// The term, if every row is sealed.
     pub(super) fn sealed_term(&self) -> Option<u64> {
         self.term.as_ref().filter(|term| term.is_sealed()).map(|term| term.number)
     }
 
-    /// Whether a decision is due at its next event.
+    /// Whether the manager will decide at its next event.
     pub(super) fn decision_is_due(&self) -> bool {
         self.decision_needed && self.sealed_term().is_some()
     }
 
-    /// Begins or ends a term as the manager's row says. Returns whether this node holds the leadership.
+    /// Begins or ends a term according to the manager's row. Returns whether this node holds the leadership.
     pub(super) fn follow_manager_row(
         &mut self,
         context: &mut Context,
@@ -130,7 +130,7 @@ impl Manager {
         self.decision_needed = true;
     }
 
-    /// Any shard may belong to a node whose incarnation or status changed.
+    /// Any shard may belong to a node whose incarnation or status has changed.
     pub(super) fn on_ownership_affected(&mut self, context: &Context) {
         if let Some(term) = &mut self.term {
             term.dirty_chunks.add_all(context.identity.shard_count);
@@ -145,7 +145,8 @@ impl Manager {
         mut report: NodeReport,
     ) {
         let Some(term) = &mut self.term else { return };
-        // They are searched, and come in this order from any node of this release.
+        // The lists are searched by binary search, so they must be sorted. Every node of this release sends them
+        // so.
         report.applied_chunks.sort_unstable();
         report.shards.sort_unstable_by_key(|held| (held.shard, held.epoch));
         report.refused_claims.sort_unstable();
@@ -164,14 +165,15 @@ impl Manager {
         }
     }
 
-    /// A node could not be reached: believed for one lease, and hastens nothing but a read of its row (S7, S12, R9).
+    /// A node could not be reached: this is believed for one lease, and only hastens a read of the node's row (S7,
+    /// S12, R9).
     pub(super) fn on_unreachable(
         &mut self,
         context: &mut Context,
         observed: &ObservedCluster,
         node: NodeId,
     ) {
-        // A node whose row shows that it ended delays nothing.
+        // A node whose row shows that it has ended need not delay anything.
         let is_live = observed.all_live().any(|(live, _)| *live == node);
         if let Some(term) = self.term.as_mut().filter(|_| is_live) {
             term.unreachable.insert(node.clone(), context.mono() + context.settings.lease);
@@ -179,7 +181,7 @@ impl Manager {
         }
     }
 
-    /// Has shards balanced at the next decision. Returns whether this node manages.
+    /// Requests a rebalance at the next decision. Returns whether this node is the manager.
     pub(super) fn request_rebalance(&mut self, context: &Context) -> bool {
         let Some(term) = &mut self.term else { return false };
         term.next_rebalance_at = context.mono();
@@ -202,8 +204,8 @@ impl Manager {
         }
     }
 
-    /// A host that has not reported for a long time, though it renews its lease, gets no shard that others can own: it
-    /// could not report that it stopped (S12).
+    /// A host that has not reported for a long time although it renews its lease gets no shard that others can own:
+    /// it could not report that it stopped the shard (S12).
     pub(super) fn update_unresponsive_hosts(
         &mut self,
         context: &Context,
@@ -212,7 +214,8 @@ impl Manager {
         let until = context.mono() + context.settings.manager_silence_timeout;
         let Some(term) = &mut self.term else { return };
         let silent = observed.all_live().map(|(node, _)| node).filter(|node| {
-            // One whose former incarnation did not report either is unresponsive at once, until its first report.
+            // A host whose former incarnation did not report either is unresponsive immediately, until its first
+            // report.
             **node != context.identity.node
                 && context.mono() >= *term.responsive_until.entry((*node).clone()).or_insert(until)
         });

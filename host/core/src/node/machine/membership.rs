@@ -1,7 +1,7 @@
-//! Membership: registration, the lease, its lapse and its return, and the end of an incarnation (R7 to R9).
+//! Membership: registration, the lease, its lapse and recovery, and the end of an incarnation (R7 to R9).
 //!
-//! Confusing at first: a change of the own row may end the incarnation, which concerns every part. So a function that handles such
-//! a change returns an [`Effect`], and the machine carries it out.
+//! Confusing at first: a change of the node's own row may end the incarnation, which concerns every part. So a
+//! function that handles such a change returns an [`Effect`], and the machine carries it out.
 
 mod lapse;
 mod lease_change;
@@ -19,16 +19,16 @@ use crate::rows::{Member, NodeRow, NodeStatus, Row, RowKey};
 pub(super) use lapse::ChangedClaim;
 pub(super) use leaving::Leaving;
 
-/// This node's registration, and whether the node stays.
+/// This node's registration, and whether it is leaving.
 #[derive(Clone, Debug)]
 pub(super) struct Membership {
     state: State,
     /// Set by [`Event::Leave`](crate::node::Event::Leave) and [`Event::LeaveNow`](crate::node::Event::LeaveNow).
     leave_mode: LeaveMode,
-    /// Another process may be renewing the lease of this node's name: the incarnation and renewals that were seen, and
-    /// when to compare them again.
+    /// Another process may be renewing the lease under this node's name: the incarnation and renewals that were
+    /// seen, and when to compare them again.
     name_conflict: Option<((Incarnation, u64), u64)>,
-    /// When the `EntityStore` was last known to answer (R9).
+    /// The last time at which the `EntityStore` was known to respond (R9).
     store_last_responded: u64,
 }
 
@@ -56,14 +56,14 @@ struct Registration {
     member: Member,
     row: NodeRow,
     revision: u64,
-    /// When the last renewal that succeeded was sent: the lease counts from there (R8).
+    /// When the last successful renewal was sent: the lease is counted from then (R8).
     lease_start: u64,
-    /// When the first renewal was sent after the one that `row` shows. If the row turns out to show another one, however
-    /// that becomes known, the lease counts from this time at the latest (R8).
+    /// When the first renewal after the one in `row` was sent. If the own row is found to contain another renewal,
+    /// the lease is counted from this time at the latest (R8).
     first_renewal_since: Option<u64>,
-    /// How long the lease may be relied on: never longer than the row says.
+    /// How long the lease may be relied on: never longer than the row shows.
     lease: u64,
-    /// Until when a longer lease may still be relied on somewhere: until then the row says so.
+    /// Until when a longer lease may still be relied on somewhere: until then the row shows the longer one.
     longer_until: u64,
     /// When a renewal last ended a lapse.
     recovered_at: u64,
@@ -72,13 +72,14 @@ struct Registration {
     /// When the next renewal is due.
     due: u64,
     suspended: bool,
-    /// The claims that are being read before this incarnation resumes: the request's id, and what they were read for.
+    /// The pending read of claims before this incarnation resumes: the request's id, and the shards and epochs that
+    /// are checked.
     claim_check: Option<(u64, Vec<(ShardId, Epoch)>)>,
-    /// When they may be read again.
+    /// When the claims may be read again.
     claims_at: u64,
-    /// Claims must be read.
+    /// The claims must be read.
     claims_unverified: bool,
-    /// It ends itself so that a new one registers: the manager does not receive its messages.
+    /// This incarnation ends itself so that a new one registers: the manager does not receive its messages.
     is_retiring: bool,
 }
 
@@ -133,7 +134,7 @@ impl Membership {
         self.registration().map(|own| &own.member)
     }
 
-    /// Whether the lease lapsed, so that shards wait (R9).
+    /// Whether the lease has lapsed, so that shards are suspended (R9).
     pub(super) fn is_suspended(&self) -> bool {
         self.registration().is_some_and(|own| own.suspended)
     }
@@ -142,13 +143,13 @@ impl Membership {
         matches!(self.state, State::Left)
     }
 
-    /// Whether this node was not asked to leave.
+    /// Whether this node has not been asked to leave.
     pub(super) fn stays(&self) -> bool {
         self.leave_mode == LeaveMode::Stay
     }
 
-    /// Whether this node leaves, and its row says so, or its incarnation ends: shards that it is still given go to
-    /// others, as it does not report them.
+    /// Whether this node is leaving and its row says so, or its incarnation is ending. Shards that it is still
+    /// assigned go to other nodes, since it does not report them.
     pub(super) fn is_departing(&self) -> bool {
         let own = self.registration();
         own.is_some_and(|own| own.is_retiring)
@@ -188,7 +189,7 @@ impl Membership {
     /// Forgets a fenced incarnation.
     pub(super) fn end_incarnation(&mut self, context: &mut Context) {
         if self.is_suspended() {
-            // No shard is left to resume; those of the next incarnation are not suspended.
+            // No shard is left to resume; the shards of the next incarnation are not suspended.
             context.push(Action::Resume);
         }
         context.requests.retain_writes(|purpose| matches!(purpose, WritePurpose::Drain(_)));
@@ -223,7 +224,7 @@ impl Membership {
     }
 }
 
-/// Ignores the name conflict, which only produces notices.
+/// Excludes the name conflict, which only causes notices.
 #[cfg(any(test, feature = "testing"))]
 impl std::hash::Hash for Membership {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {

@@ -1,8 +1,9 @@
-//! The rows as last observed: the list and the watch that they come from, when each lease was last seen to
-//! change, and whether the leadership is vacant.
+//! The rows as last observed: the list and the watch that they come from, when each lease was last seen to change,
+//! and whether the leadership is vacant.
 //!
-//! Confusing at first: some of this state is not from rows. What hosts report to this node as the manager (no store, types that they
-//! cannot run) and which of them do not report decides who is given shards, so it is kept beside the rows of the hosts.
+//! Confusing at first: some of this state does not come from rows. What hosts report to this node as the manager
+//! (no store, types that they cannot run), and which of them do not report, decides who gets shards, so it is kept
+//! alongside the rows of the hosts.
 
 mod learn;
 mod routes;
@@ -24,30 +25,31 @@ pub(super) struct ObservedCluster {
     nodes: BTreeMap<NodeId, (NodeRow, u64)>,
     manager: Option<(ManagerRow, u64)>,
     chunks: BTreeMap<u32, (AssignmentsRow, u64)>,
-    /// A watch runs, begun with the last list.
+    /// A watch is running, started with the last list.
     watching: bool,
-    /// A list was requested and not answered.
+    /// A list was requested and has not been answered.
     list_pending: bool,
-    /// When to request the next list, if neither.
+    /// When to request the next list, if neither is the case.
     list_at: u64,
-    /// When a row that others name and that was not seen may be read again.
+    /// When a missing row that others name may be read again.
     next_missing_row_read: u64,
     /// When each node's lease was last seen to change, on this node's clock (R8).
     lease_changed_at: BTreeMap<NodeId, u64>,
-    /// Since when the leadership is seen vacant.
+    /// Since when the leadership has been seen vacant.
     leadership_vacant_since: Option<u64>,
-    /// Incarnations whose last report says that their `EntityStore` does not answer: reported to the manager only (R9).
+    /// Incarnations whose last report says that their `EntityStore` does not respond: reported to the manager only
+    /// (R9).
     without_store: BTreeSet<Member>,
     /// Incarnations whose last report names deployed types that they cannot run: reported to the manager only (R24).
     unrunnable_types: BTreeMap<Member, Vec<String>>,
-    /// Nodes that have not reported to the manager for long: known to it only (S12).
+    /// Nodes that have not reported to the manager for a long time: known to it only (S12).
     unresponsive: BTreeSet<NodeId>,
-    /// The route of each shard that was published last: epoch, live owner, whether a hand-off is in progress.
+    /// The last published route of each shard: epoch, live owner, whether a hand-off is in progress.
     routes: Vec<(Epoch, Option<Member>, bool)>,
 }
 
 impl ObservedCluster {
-    /// Nothing was observed yet; the caller requests the first list.
+    /// Nothing has been observed yet; the caller requests the first list.
     pub(super) fn new(shard_count: u32) -> Self {
         Self {
             nodes: BTreeMap::new(),
@@ -73,7 +75,7 @@ impl ObservedCluster {
         self.watching
     }
 
-    /// Schedules a new list of the rows, not before that time.
+    /// Schedules a new list of the rows, no earlier than at that time.
     pub(super) fn relist_at(&mut self, at: u64) {
         self.watching = false;
         self.list_at = at;
@@ -96,7 +98,7 @@ impl ObservedCluster {
         self.watching = true;
     }
 
-    /// Reads the rows of nodes that others name and that were not seen yet.
+    /// Reads the rows of nodes that others name and that have not been seen yet.
     pub(super) fn read_missing_rows(
         &mut self,
         context: &mut Context,
@@ -172,7 +174,7 @@ impl ObservedCluster {
         })
     }
 
-    /// Whether this incarnation has ended: none if its row was not seen yet, or only one before it.
+    /// Whether this incarnation has ended; `None` if its row has not been seen yet, or only that of an earlier one.
     pub(super) fn has_ended(&self, member: &Member) -> Option<bool> {
         let (row, _) = self.nodes.get(&member.node)?;
         if row.incarnation == member.incarnation {
@@ -186,7 +188,7 @@ impl ObservedCluster {
         self.lease_changed_at.get(node).is_some_and(|at| now.saturating_sub(*at) >= span)
     }
 
-    /// Whether a node's lease, as its own row says it, has not been seen to change for so long and `margin` (R8).
+    /// Whether a node's lease has not been seen to change for the duration in its own row plus `margin` (R8).
     pub(super) fn lapsed(&self, node: &NodeId, now: u64, margin: u64) -> bool {
         let row = self.nodes.get(node).map(|(row, _)| row);
         row.is_some_and(|row| self.lease_unchanged_for(node, now, row.lease.saturating_add(margin)))
@@ -197,8 +199,8 @@ impl ObservedCluster {
         self.nodes().filter(|(_, row)| row.status == NodeStatus::Live)
     }
 
-    /// Live hosts that may get shards: where there are others, none whose `EntityStore` does not answer it (R9), none
-    /// that does not report, and none that cannot run every deployed type (R24).
+    /// Live hosts that may get shards. As long as others remain, this excludes hosts whose `EntityStore` does not
+    /// respond to them (R9), that do not report, or that cannot run every deployed type (R24).
     pub(super) fn eligible_hosts(&self) -> impl Iterator<Item = (Member, &NodeRow)> {
         let all = || {
             self.all_live()
@@ -214,7 +216,7 @@ impl ObservedCluster {
         };
         let none_can_serve = all().all(|(member, _)| cannot_serve(&member));
         let able = move || all().filter(move |(member, _)| none_can_serve || !cannot_serve(member));
-        // Of two that can serve, preferably one that runs all types; one that runs some is better than none.
+        // Of the hosts that can serve, prefer those that run all types; a host that runs some is better than none.
         let none_runs_all = able().all(|(member, _)| self.unrunnable_types.contains_key(&member));
         able()
             .filter(move |(member, _)| none_runs_all || !self.unrunnable_types.contains_key(member))
@@ -222,7 +224,7 @@ impl ObservedCluster {
 
     // The leadership.
 
-    /// Since when the leadership is vacant: from now on, if it was not.
+    /// Since when the leadership has been vacant: from now on, if it was not.
     pub(super) fn leadership_vacant_since(&mut self, now: u64) -> u64 {
         *self.leadership_vacant_since.get_or_insert(now)
     }
@@ -267,7 +269,7 @@ impl ObservedCluster {
         self.unresponsive.contains(node)
     }
 
-    /// Sends every other live node a row that was written (S4): the watch would deliver it later.
+    /// Sends a written row to every other live node (S4): the watch would deliver it later.
     pub(super) fn broadcast_row(
         &self,
         context: &mut Context,
@@ -310,7 +312,7 @@ impl ObservedCluster {
         }
     }
 
-    /// Whether the last report of this incarnation said that its store answers and that it runs all types.
+    /// Whether the last report of this incarnation said that its store responds and that it can run all types.
     pub(super) fn last_report_was_good(&self, member: &Member) -> bool {
         !self.without_store.contains(member) && !self.unrunnable_types.contains_key(member)
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use crate::ids::NodeId;
 use crate::rows::{ManagerRow, NodeRow};
 
-/// What a pending write is for.
+/// The purpose of a pending write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WritePurpose {
-    /// Registers this row; sent at that time.
+    /// Registers this row; sent at this time.
     Register(NodeRow, u64),
-    /// Renews the lease by this row; sent at that time.
+    /// Renews the lease by this row; sent at this time.
     Renew(NodeRow, u64),
     /// Writes this incarnation's row as left.
     Leave,
@@ -33,7 +33,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// An id for a request that is no write.
+    /// An id for a request that is not a write.
     pub(super) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
@@ -46,12 +46,12 @@ impl Requests {
         id
     }
 
-    /// Removes an answered write; none if it is no longer pending.
+    /// Removes an answered write and returns its purpose; `None` if it is no longer pending.
     pub(super) fn finish_write(&mut self, id: u64) -> Option<WritePurpose> {
         self.pending_writes.remove(&id)
     }
 
-    /// Whether a write for such a purpose is pending.
+    /// Whether a write with a matching purpose is pending.
     pub(super) fn any_write(&self, is_such: impl Fn(&WritePurpose) -> bool) -> bool {
         self.pending_writes.values().any(is_such)
     }
@@ -108,12 +108,12 @@ mod testing {
             if self.pending_writes.is_empty() && !reads_claims {
                 self.last_id = 0;
             }
-            // Nonces tell incarnations apart that took the same counter; none of one node do.
+            // Nonces distinguish incarnations with the same counter; those of one node never share one.
             self.random_counter = 0;
         }
     }
 
-    /// Without what is drawn by chance.
+    /// Excludes random numbers.
     impl Hash for Requests {
         fn hash<H: Hasher>(&self, state: &mut H) {
             (&self.pending_writes, self.last_id).hash(state);

@@ -1,13 +1,14 @@
-//! What a model checker needs of a machine: a state that is hashed and moved in time, and what no longer matters.
+//! What a model checker needs from a machine: a state that can be hashed and shifted in time, and what is
+//! irrelevant.
 //!
-//! A model's states are finitely many only if a cluster at rest looks the same after each renewal of its
-//! leases. Times, revisions and counts of renewals rise forever, but the machine only compares them. So a
-//! model may move all times back as time passes, and number revisions anew in their order.
+//! A model has finitely many states only if an idle cluster looks the same after each renewal of its leases. Times,
+//! revisions and counts of renewals rise forever, but the machine only compares them. So a model may shift all
+//! times back as time passes, and renumber revisions in their order.
 //!
-//! Confusing at first: a message or a report "no longer matters" if handling it is, and stays, a no-op. That rests on what
-//! only rises in one process (the revision of each row that it saw, a row's epoch, the terms that it saw and managed in)
-//! and on what never comes back (an incarnation, an epoch that was given up). A model may then leave both out, and has one
-//! state where it had several.
+//! Confusing at first: a message or a report is "irrelevant" if handling it is, and stays, a no-op. That relies on
+//! values that only rise in one process (the revision of each row that it saw, a row's epoch, the terms that it saw
+//! and managed in) and on values that never return (an incarnation, a released epoch). A model may then drop the
+//! message, and has one state instead of several.
 
 use std::hash::{Hash, Hasher};
 
@@ -18,11 +19,11 @@ use crate::rows::{HandOffId, Member, Row, RowKey};
 
 /// How to normalize the numbers of a machine of which only order or distance matters.
 pub trait Canonicalizer {
-    /// When something happened, on the node's clock: how long ago may matter.
+    /// When something happened, on the node's clock: how long ago that was may matter.
     fn map_time(&self, at: u64) -> u64;
     /// When something is due: how long it has been due does not matter.
     fn map_deadline(&self, at: u64) -> u64;
-    /// Whether that is later than anything that is checked: such a deadline is equivalent to none.
+    /// Whether this time is later than anything that is checked: such a deadline is equivalent to none.
     fn never(&self, _: u64) -> bool {
         false
     }
@@ -31,7 +32,7 @@ pub trait Canonicalizer {
     /// A count of renewals of a node's lease.
     fn map_renewals(&self, node: &NodeId, count: u64) -> u64;
 
-    /// A row: what it is under this trait's other methods.
+    /// A row: normalized with this trait's other methods.
     fn canonicalize_row(&self, key: &RowKey, row: &mut Row) {
         if let (RowKey::Node(node), Row::Node(row)) = (key, row) {
             row.renewals = self.map_renewals(node, row.renewals);
@@ -87,7 +88,7 @@ impl Machine {
         Some(self.observed.assignment(shard)?.epoch)
     }
 
-    /// Sets whether it decides at its next event though nothing else changes: true only for one that manages.
+    /// Sets whether it decides at its next event even if nothing else changes. True only for a manager.
     pub fn nudge(&mut self, on: bool) {
         let may_decide = self.observed.is_watching() && !self.membership.is_suspended();
         self.manager.nudge(on && may_decide);
@@ -106,7 +107,7 @@ impl Machine {
         self.manager.is_report_irrelevant(&self.observed, shards, from, report)
     }
 
-    /// Whether it may still start or continue that hand-off, to its knowledge.
+    /// Whether it may still start or continue that hand-off, as far as it knows.
     #[must_use]
     pub fn may_continue_hand_off(&self, id: HandOffId) -> bool {
         let mut rows = self.observed.assignments();
@@ -128,8 +129,9 @@ impl Machine {
         }
     }
 
-    /// Whether handling this message is, and stays, a no-op. Of a begin-hand-off: but for its answer, which is an
-    /// acknowledgement; of a hand-off: but for [`ControlMessage::ShardStopped`]; of a report: unless another comes before it.
+    /// Whether handling this message is, and stays, a no-op, apart from these answers: the acknowledgement of a
+    /// begin-hand-off, and [`ControlMessage::ShardStopped`] for a hand-off. A report may still matter if another
+    /// one arrives before it.
     #[must_use]
     pub fn is_irrelevant(&self, from: &Member, message: &ControlMessage) -> bool {
         match message {
@@ -172,7 +174,8 @@ impl Machine {
     }
 }
 
-/// Everything that decides what it does next, but for its settings and identity, and actions that were not polled.
+/// Everything that determines its next actions, except for its settings and identity, and actions that were not
+/// polled.
 impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.observed, &self.membership, &self.holdings, &self.manager).hash(state);

@@ -1,4 +1,4 @@
-//! One machine, event by event: what it requests at once, and when it retries.
+//! One machine, event by event: what it requests immediately, and when it retries.
 
 mod leaving;
 mod managing;
@@ -92,7 +92,7 @@ impl Alone {
         self.written(Ok(self.revision))
     }
 
-    /// Answers all writes until there are none.
+    /// Answers all writes until none are pending.
     pub(super) fn all_done(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         while !self.writes.is_empty() {
@@ -182,7 +182,7 @@ pub(super) fn reported(actions: &[Action]) -> Option<NodeReport> {
     })
 }
 
-/// A candidate that knows the last manager.
+/// A candidate that knows the current manager.
 fn candidate(holder: Member) -> Alone {
     let mut alone = Alone::new(Roles::ALL, Settings::default());
     alone.revision = 1;

@@ -1,4 +1,4 @@
-//! A cluster at rest looks the same after each beat once its times and counts are normalized.
+//! An idle cluster looks the same after each renewal once its times and counts are normalized.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -8,7 +8,8 @@ use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::node::{Canonicalizer, ControlMessage, HandOff, Machine, NodeReport};
 use crate::rows::{HandOffId, ManagerRow, Member, Row, RowKey};
 
-/// Times count from `now`, those of long ago alike; revisions and renewals from what they are in the rows.
+/// Times are relative to `now`, and all distant past times are equal; revisions and renewals are relative to the
+/// rows.
 struct From<'a> {
     now: u64,
     cluster: &'a Cluster,
@@ -45,19 +46,19 @@ fn relative(cluster: &mut Cluster, node: &str) -> (u64, u64) {
 
 #[test]
 fn an_idle_nodes_canonical_state_survives_renewals() {
-    // One that manages alone, and one that is managed: a manager counts the reports of others.
+    // A node that manages alone, and one that is managed: a manager also keeps the reports of others.
     for (nodes, node) in [(&["a"][..], "a"), (&["a", "b"], "b")] {
         let mut cluster = Cluster::new();
-        // So that every beat falls on a step of the test's clock, and nothing but renewals happens.
+        // Intervals such that every renewal falls on a step of the test's clock, and nothing but renewals happens.
         cluster.settings.renew_interval = 800;
         cluster.settings.rebalance_interval = 800;
         nodes.iter().for_each(|node| cluster.start(node));
         cluster.run(40_000);
         let first = relative(&mut cluster, node);
-        for beat in 1..4 {
+        for renewal in 1..4 {
             cluster.run(800);
             let (absolute, relative) = relative(&mut cluster, node);
-            assert_eq!(relative, first.1, "{node} after {beat} beats");
+            assert_eq!(relative, first.1, "{node} after {renewal} renewals");
             assert_ne!(absolute, first.0, "times and counts rise");
         }
     }
@@ -116,7 +117,7 @@ fn control_messages_are_canonicalized_too() {
     assert_eq!(relative(wrote(node, 7)), wrote(renewed, 107));
 }
 
-/// Changes nothing.
+/// Maps every number to itself.
 struct Same;
 
 impl Canonicalizer for Same {

@@ -1,4 +1,4 @@
-//! Machines around one store of rows, in virtual time. Shards serve and stop as soon as requested.
+//! Machines with one store of rows, in virtual time. Shards serve and stop as soon as requested.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,9 +21,9 @@ pub(super) struct Node {
     pub(super) dead: bool,
     /// Its store calls are neither executed nor answered.
     pub(super) cut: bool,
-    /// Its writes are executed, and the answers lost.
+    /// Its writes are executed, and the answers are lost.
     pub(super) unanswered: bool,
-    /// Its shards take long to stop; these were asked to.
+    /// Its shards take long to stop; these are the pending stops.
     pub(super) stuck: bool,
     pub(super) stops: Vec<(ShardId, Epoch)>,
     pub(super) suspended: bool,
@@ -40,7 +40,7 @@ pub(super) struct Cluster {
     pub(super) rows: BTreeMap<RowKey, (Row, u64)>,
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) revision: u64,
-    /// All messages sent, for tests that inspect them; and the predicate that drops messages.
+    /// All messages sent, for tests that inspect them; and the predicate that selects messages to drop.
     pub(super) sent_messages: Vec<(NodeId, NodeId, ControlMessage)>,
     pub(super) lose: fn(&ControlMessage) -> bool,
     /// Messages of a hand-off that were sent before any row had its intent.
@@ -175,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// Cuts a node from the store until its lease has just lapsed.
+    /// Disconnects a node from the store until its lease has just lapsed.
     pub(super) fn lapse(&mut self, name: &str) {
         self.node(name).cut = true;
         while !self.node(name).suspended {
@@ -317,7 +317,7 @@ impl Cluster {
         }
     }
 
-    /// The hand-offs that rows name.
+    /// The hand-offs whose intents are in rows.
     pub(super) fn intents(&self) -> BTreeSet<HandOffId> {
         let rows = self.rows.values().filter_map(|(row, _)| match row {
             Row::Assignments(row) => {
@@ -368,7 +368,7 @@ impl Cluster {
         epochs
     }
 
-    /// Shards whose hand-off is written in their rows.
+    /// The number of shards whose hand-off is written in their rows.
     pub(super) fn moving(&self) -> usize {
         self.rows
             .values()

@@ -27,11 +27,11 @@ fn under_way(cluster: &mut Cluster) -> HandOff {
     cluster.node("c").stuck = true;
     drain(cluster, "c");
     cluster.run(1_500);
-    let told = cluster.sent_messages.iter().find_map(|(_, _, message)| match message {
+    let hand_off = cluster.sent_messages.iter().find_map(|(_, _, message)| match message {
         ControlMessage::HandOff(hand_off) => Some(*hand_off),
         _ => None,
     });
-    told.expect("the owner was asked")
+    hand_off.expect("the hand-off message")
 }
 
 fn stopped(cluster: &mut Cluster, wrong: usize) -> (Assignment, Assignment) {
@@ -101,7 +101,7 @@ fn a8_every_node_acknowledges_even_unknown_shards() {
 
 #[test]
 fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
-    let told = |cluster: &Cluster| {
+    let hand_off_sent = |cluster: &Cluster| {
         cluster
             .sent_messages
             .iter()
@@ -110,14 +110,14 @@ fn a9_hand_off_is_sent_after_all_acks_or_at_the_deadline() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     drain(&mut cluster, "c");
     cluster.run(600);
-    assert!(told(&cluster), "all have acknowledged");
+    assert!(hand_off_sent(&cluster), "all have acknowledged");
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.lose = |message| matches!(message, ControlMessage::BeginHandOffAck { .. });
     drain(&mut cluster, "c");
     cluster.run(800);
-    assert!(!told(&cluster), "a node may still send to the owner");
+    assert!(!hand_off_sent(&cluster), "a node may still be sending to the owner");
     cluster.run(1_000);
-    assert!(told(&cluster), "R12: the deadline passed");
+    assert!(hand_off_sent(&cluster), "R12: the deadline passed");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn s4_the_manager_announces_its_rows_to_every_node() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     cluster.run(2_000);
-    // Its watch delivers nothing from here on: it learns from messages only.
+    // Its watch delivers nothing from now on: the node learns rows from messages only.
     cluster.unwatched.insert("g".into());
     let before = cluster.epochs();
     assert_eq!(cluster.node("g").routes, before);
@@ -149,7 +149,7 @@ fn s4_the_manager_announces_its_rows_to_every_node() {
 fn a_leaving_node_adopts_no_shard() {
     for leaves in [false, true] {
         let mut cluster = Cluster::of(&["a", "b", "c"]);
-        // Its own shards take long to stop, so it does not leave at once.
+        // Its own shards take long to stop, so it does not leave immediately.
         cluster.node("c").stuck = true;
         if leaves {
             cluster.handle("c", Event::Leave);
@@ -222,8 +222,8 @@ fn r13_cached_rows_give_routes_but_no_ownership() {
         assert!(!matches!(action, Action::StartShard { .. }), "{action:?}");
         routes += usize::from(matches!(action, Action::UpdateRoute { owner: Some(_), .. }));
     }
-    assert_eq!(routes, SHARDS as usize, "S8: it can send before the store answers");
-    // The store does not answer: time alone does not help.
+    assert_eq!(routes, SHARDS as usize, "S8: it can route before the store responds");
+    // The store does not respond: the passage of time does not help.
     machine.handle(now, Event::RowsListed(None));
     assert_eq!(machine.held_shards().count(), 0);
 }

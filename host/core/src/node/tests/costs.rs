@@ -1,4 +1,4 @@
-//! The cost of a decision does not grow with unchanged state. Examined chunks are counted, not time.
+//! The cost of a decision does not grow with unchanged state. The tests count examined chunks instead of time.
 
 use super::cluster::Cluster;
 use crate::node::Event;
@@ -6,7 +6,7 @@ use crate::rows::{Row, RowKey, SHARDS_PER_CHUNK, index_in_chunk};
 
 const CHUNKS: u32 = 64;
 
-/// Two nodes at rest, of which the first manages.
+/// Two idle nodes; the first is the manager.
 fn at_rest() -> Cluster {
     let mut cluster = Cluster::new();
     cluster.shards = CHUNKS * SHARDS_PER_CHUNK;
@@ -20,7 +20,7 @@ fn at_rest() -> Cluster {
     cluster
 }
 
-fn looks(cluster: &mut Cluster, node: &str) -> usize {
+fn examined_chunks(cluster: &mut Cluster, node: &str) -> usize {
     cluster.node(node).machine.take_visits()
 }
 
@@ -28,7 +28,7 @@ fn looks(cluster: &mut Cluster, node: &str) -> usize {
 fn no_chunk_is_examined_while_nothing_changes() {
     let mut cluster = at_rest();
     cluster.run(5_000);
-    assert_eq!((looks(&mut cluster, "a"), looks(&mut cluster, "b")), (0, 0));
+    assert_eq!((examined_chunks(&mut cluster, "a"), examined_chunks(&mut cluster, "b")), (0, 0));
 }
 
 #[test]
@@ -41,10 +41,10 @@ fn a_lost_shard_causes_only_its_own_chunk_to_be_examined() {
     let row = &cluster.rows[&RowKey::for_shard(shard)].0;
     let Row::Assignments(row) = row else { panic!("{row:?}") };
     assert!(row.assignments[index_in_chunk(shard)].epoch > epoch, "it has an owner again");
-    let looked = looks(&mut cluster, "a");
-    assert!((1..=12).contains(&looked), "{looked}");
-    let looked = looks(&mut cluster, "b");
-    assert!((1..=3).contains(&looked), "{looked}");
+    let examined = examined_chunks(&mut cluster, "a");
+    assert!((1..=12).contains(&examined), "{examined}");
+    let examined = examined_chunks(&mut cluster, "b");
+    assert!((1..=3).contains(&examined), "{examined}");
 }
 
 #[test]
@@ -53,6 +53,6 @@ fn a_dead_node_causes_all_chunks_to_be_examined() {
     cluster.node("b").dead = true;
     cluster.run(20_000);
     assert_eq!(cluster.node("a").owns.len(), (CHUNKS * SHARDS_PER_CHUNK) as usize);
-    let looked = looks(&mut cluster, "a");
-    assert!((CHUNKS as usize..=12 * CHUNKS as usize).contains(&looked), "{looked}");
+    let examined = examined_chunks(&mut cluster, "a");
+    assert!((CHUNKS as usize..=12 * CHUNKS as usize).contains(&examined), "{examined}");
 }

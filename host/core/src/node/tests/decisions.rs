@@ -1,4 +1,4 @@
-//! When a manager decides: at which event, at which time, and what prevents it.
+//! When a manager decides: at which event, at which time, and what delays it.
 
 use super::alone::{Alone, HOST, host_row, key, leader, member, own, reported, row, sealed};
 use crate::extensions::Extensions;
@@ -11,7 +11,7 @@ use crate::rows::{
 const MANAGER: Roles = Roles { store: false, manager: true, host: false, gateway: false };
 const GATEWAY: Roles = Roles { store: false, manager: false, host: false, gateway: true };
 
-/// A node's row after this many renewals.
+/// A node's row after this number of renewals.
 fn renewed(roles: Roles, renewals: u64) -> Row {
     match row(1, roles) {
         Row::Node(row) => Row::Node(NodeRow { renewals, ..row }),
@@ -47,7 +47,7 @@ fn a_manager_decides_when_its_clock_starts_at_zero() {
 fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
     let mut alone = sealed(4);
     alone.all_done();
-    // Its report to itself is new; a moment later it has decided.
+    // Its report to itself is new; a moment later the decision has been made.
     alone.wait(20);
     alone.wait(1);
     alone.wait(800);
@@ -60,18 +60,22 @@ fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
 fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     let retry = Settings::default().store_retry_interval;
     let mut alone = leader(4, Vec::new());
-    // The seal has no answer: it is read, and read again.
+    // The seal is not answered: the row is read repeatedly.
     alone.written(Err(WriteError::Unknown));
     alone.wait(retry);
-    // The first read: it was not written. It is written again, and the watch delivers it before its answer.
+    // The first read shows that it was not written. It is written again, and the watch delivers it before the
+    // answer.
     alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     let row = alone.writes[0].1.clone();
     alone.learn(RowKey::Assignments(0), row);
     alone.written(Err(WriteError::Unknown));
-    // The second read, from before.
+    // The answer to the second read shows the earlier state.
     let actions = alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     assert_eq!(alone.writes.len(), 1);
-    assert!(!actions.contains(&Action::ReadRow(RowKey::Manager)), "it would ask for the manager");
+    assert!(
+        !actions.contains(&Action::ReadRow(RowKey::Manager)),
+        "it need not read the manager's row"
+    );
 }
 
 /// A plan's owners are cached between plans, and a debug build compares them with freshly computed ones.
@@ -80,7 +84,7 @@ fn a_plan_counts_no_owner_whose_write_is_unknown() {
     let mut alone = leader(100, Vec::new());
     alone.done();
     alone.done();
-    // Both rows are being written with their first owners. The second is answered first.
+    // Both rows are being written with their first owners. The second write is answered first.
     let (first, _) = alone.writes.remove(0);
     alone.done();
     let refuse = |alone: &mut Alone, shard| {
@@ -105,14 +109,14 @@ fn r11_after_a_lapse_chunks_count_as_applied_once_relisted() {
     let mut alone = Alone::registered(HOST);
     alone.learn(key("m"), row(1, Roles::ALL));
     alone.manager(1, member("m", 1));
-    // Nothing of its own: there are no claims to read.
+    // It owns no shard: there are no claims to read.
     alone.shards(&[(1, Some(member("b", 1)))]);
     let seen = alone.revision;
     assert_eq!(reported(&alone.wait(20)).expect("a report").applied_chunks, [(0, seen)]);
     alone.handle(Event::WatchLost);
     alone.wait(Settings::default().lease);
     assert!(alone.machine.is_suspended());
-    assert!(alone.done().contains(&Action::Resume), "it is renewed");
+    assert!(alone.done().contains(&Action::Resume), "it resumes after a renewal");
     assert_eq!(reported(&alone.wait(20)).expect("a report").applied_chunks, []);
     alone.handle(Event::RowsListed(Some(Vec::new())));
     assert_eq!(reported(&alone.wait(20)).expect("a report").applied_chunks, [(0, seen)]);
@@ -137,23 +141,23 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
     alone.learn(key("g"), row(1, GATEWAY));
     let message = ControlMessage::NodeUnreachable { node: "g".into() };
     alone.handle(Event::Received { from: member("g", 1), message });
-    let told = alone.now;
-    // Balancing is due: it is postponed, and postponed again.
+    let unreachable_at = alone.now;
+    // Balancing is due: it is postponed repeatedly.
     alone.learn(key("b"), row(1, HOST));
     for renewals in 1..=lease / 100 {
         assert!(!moves(&alone));
         alone.all_done();
         alone.now += 100;
-        // Otherwise it releases its own shards.
+        // The store responds, or the node would release its own shards.
         let sent = alone.now;
         alone.handle(Event::StoreResponded { sent_at: sent });
         alone.learn(key("b"), renewed(HOST, renewals));
         alone.learn(key("g"), renewed(GATEWAY, renewals));
     }
-    assert_eq!(alone.now, told + lease);
+    assert_eq!(alone.now, unreachable_at + lease);
     assert!(!moves(&alone));
     alone.handle(Event::Rebalance);
-    assert!(moves(&alone), "no longer than the lease");
+    assert!(moves(&alone), "it is delayed no longer than the lease");
 }
 
 #[test]
@@ -161,7 +165,7 @@ fn nothing_is_balanced_while_a_row_is_being_written() {
     let mut alone = sealed(100);
     alone.all_done();
     alone.handle(Event::ShardLost { shard: ShardId(1), epoch: Epoch(1), current_epoch: None });
-    // It reports to itself, and assigns the shard again.
+    // It reports to itself, and reassigns the shard.
     alone.wait(20);
     alone.wait(1);
     assert_eq!(alone.writes.len(), 1, "the first chunk");
@@ -182,7 +186,7 @@ fn a_hand_off_ends_when_its_owner_dies() {
         hand_off: moving,
         ..Assignment::default()
     };
-    // Counted where they go: one at b, one at c, two at d. Nothing is balanced.
+    // Shards in a hand-off count at their target: one at b, one at c, two at d. Nothing is balanced.
     let shards = vec![owned("b", moving), owned("b", None), owned("c", None), owned("d", None)];
     let shards = AssignmentsRow { term: 0, assignments: shards, extensions: Extensions::default() };
     let nodes = (1..).zip(["b", "c", "d"]);
@@ -200,7 +204,7 @@ fn a_hand_off_ends_when_its_owner_dies() {
         }
         _ => None,
     });
-    // Not both to d, where the intent says: where the strategy does.
+    // Not both to d, which the intents name, but to the hosts that the strategy chooses.
     assert_eq!(given, Some(vec![Some(member("c", 1)), Some(member("d", 1))]));
 }
 
@@ -230,7 +234,8 @@ fn a_node_marked_dead_is_fenced_before_peers_are_updated() {
     alone.shards(&[(1, Some(me))]);
     let dead = NodeRow { status: NodeStatus::Dead, ..own(&alone) };
     let actions = alone.learn(key("me"), Row::Node(dead));
-    let at = |wanted: &dyn Fn(&Action) -> bool| actions.iter().position(wanted).expect("said");
+    let at =
+        |wanted: &dyn Fn(&Action) -> bool| actions.iter().position(wanted).expect("the action");
     let fenced = at(&|it| *it == Action::Fenced);
     assert!(fenced < at(&|it| matches!(it, Action::UpdatePeer { alive: false, .. })));
 }

@@ -1,4 +1,4 @@
-//! An operator sets a drain mark, which outlives the node's incarnations; leaving concerns one incarnation.
+//! An operator's drain mark survives the node's incarnations; leaving concerns one incarnation.
 
 use super::cluster::{Cluster, SHARDS};
 use crate::node::{Event, Notice};
@@ -24,7 +24,7 @@ fn r12_a_drain_mark_outlives_a_crash_until_it_is_undone() {
     assert_eq!(cluster.incarnation("b"), 2);
     assert_eq!(spread(&cluster), [("a".into(), SHARDS as usize)]);
     let drains = |notice: &Notice| matches!(notice, Notice::DrainChanged(member, true) if member.incarnation.counter == 2);
-    assert!(cluster.node("b").notices.iter().any(drains), "and it is said");
+    assert!(cluster.node("b").notices.iter().any(drains), "a notice is emitted");
     drain(&mut cluster, "b", false);
     cluster.run(8_000);
     assert_eq!(spread(&cluster), [("a".into(), 6), ("b".into(), 6)]);

@@ -6,7 +6,7 @@ use crate::extensions::{Extensible, Extensions};
 use crate::node::Event;
 use crate::rows::{NodeRow, NodeStatus, Row, RowKey};
 
-/// A field of a later release: number 100, optional.
+/// An optional field of a later release, with number 100.
 fn noted<T: Extensible>() -> Extensions<T> {
     codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("an unknown field that may be ignored")
 }
@@ -39,7 +39,7 @@ fn keeps_all(cluster: &Cluster, but: &str) {
             Row::Node(row) => {
                 let mut expected = NodeRow { extensions: noted(), ..row.clone() };
                 if row.is_leaving() {
-                    expected.set_leaving().expect("there is room");
+                    expected.set_leaving().expect("it fits");
                 }
                 assert_eq!(*row, expected, "{key:?}");
             }
@@ -68,7 +68,7 @@ fn renewals_and_a_drain_keep_unknown_row_fields() {
     assert!(renewals(&cluster, "b") > before);
     cluster.handle("b", Event::Drain { node: "b".into(), draining: true });
     cluster.run(5_000);
-    assert_eq!(cluster.spread().get("b"), None, "its shards went by hand-off");
+    assert_eq!(cluster.spread().get("b"), None, "its shards were handed off");
     cluster.handle("b", Event::Leave);
     cluster.run(5_000);
     assert_eq!(cluster.status("b"), Some(NodeStatus::Left));

@@ -1,4 +1,4 @@
-//! Hand-offs: drains, lost and repeated messages, managers that die in between.
+//! Hand-offs: drains, lost and repeated messages, and managers that die during one.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ fn a_leaving_node_hands_over_its_shards_and_then_leaves() {
     assert!(cluster.node("a").left);
     assert_eq!(cluster.status("a"), Some(NodeStatus::Left));
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
-    assert_eq!(cluster.manager().0, "b", "a manager that left is followed at once");
+    assert_eq!(cluster.manager().0, "b", "a manager that left is replaced immediately");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
     cluster.sent_messages.clear();
     drain(&mut cluster, "c");
     cluster.run(3_000);
-    assert_eq!(cluster.unannounced, [], "S15: the intent is written ahead");
+    assert_eq!(cluster.unannounced, [], "S15: the intent is written first");
     let mut acknowledged = BTreeSet::new();
     let mut stops = BTreeSet::new();
     for (from, to, message) in &cluster.sent_messages {
@@ -82,7 +82,7 @@ fn the_intent_precedes_begin_and_acks_precede_the_hand_off() {
     drain(&mut careless, "c");
     careless.run(3_000);
     assert_ne!(careless.unannounced, [], "the mutation takes effect");
-    assert!(!cluster.node("b").held_back.is_empty(), "K24: other nodes hold messages back");
+    assert!(!cluster.node("b").held_back.is_empty(), "K24: other nodes buffer messages");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn lost_acknowledgements_delay_a_hand_off_and_do_not_end_it() {
     };
     drain(&mut cluster, "c");
     cluster.run(4_000);
-    assert_eq!(cluster.spread().len(), 2, "R12: acknowledgements are no vetoes");
+    assert_eq!(cluster.spread().len(), 2, "R12: a missing acknowledgement is not a veto");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn undo_a_drain(cluster: &mut Cluster) {
 }
 
 /// The shards whose hand-off was announced to other nodes.
-fn told(cluster: &Cluster) -> BTreeSet<ShardId> {
+fn announced(cluster: &Cluster) -> BTreeSet<ShardId> {
     let begun = cluster.sent_messages.iter().filter_map(|(_, _, message)| match message {
         ControlMessage::BeginHandOff { hand_off, .. } => Some(hand_off.shard),
         _ => None,
@@ -170,13 +170,17 @@ fn an_unanswered_hand_off_leaves_the_shard_with_its_owner() {
     cluster.lose = |_| false;
     cluster.run(8_000);
     let failed = |notice: &&Notice| matches!(notice, Notice::HandOffFailed { .. });
-    assert_eq!(cluster.node("a").notices.iter().filter(failed).count(), 4, "each is given up once");
-    assert_eq!(told(&cluster), BTreeSet::new(), "an undone drain starts nothing more");
+    assert_eq!(
+        cluster.node("a").notices.iter().filter(failed).count(),
+        4,
+        "each hand-off is abandoned once"
+    );
+    assert_eq!(announced(&cluster), BTreeSet::new(), "a revoked drain starts no further hand-offs");
     assert_eq!((cluster.epochs(), cluster.spread()), (epochs, spread), "each stays where it is");
 }
 
-/// A hand-off in progress counts at its target: while those of the drain are, balancing sees `c` as empty and
-/// assigns it shards of others at once. Only when they are abandoned does it have too many.
+/// A hand-off in progress counts at its target: while the drain's hand-offs are in progress, balancing counts `c`
+/// as empty and assigns it other hosts' shards immediately. Once they are abandoned, `c` has too many shards.
 #[test]
 fn shards_are_even_again_after_a_drain_is_undone() {
     let mut cluster = three_hosts(|| BuiltinStrategy::Average.build());
@@ -184,10 +188,13 @@ fn shards_are_even_again_after_a_drain_is_undone() {
     undo_a_drain(&mut cluster);
     cluster.run(400);
     let after = cluster.epochs();
-    assert!(of_c.keys().all(|shard| after[shard] == before[shard]), "none of c's was stopped");
-    assert!(cluster.node("c").owns.len() > of_c.len(), "the others give some to c");
-    let told = told(&cluster);
-    assert!(!told.is_empty() && told.iter().all(|shard| !of_c.contains_key(shard)), "{told:?}");
+    assert!(of_c.keys().all(|shard| after[shard] == before[shard]), "no shard of c was stopped");
+    assert!(cluster.node("c").owns.len() > of_c.len(), "c gets some from the others");
+    let announced = announced(&cluster);
+    assert!(
+        !announced.is_empty() && announced.iter().all(|shard| !of_c.contains_key(shard)),
+        "{announced:?}"
+    );
     cluster.lose = |_| false;
     cluster.run(20_000);
     assert_eq!(cluster.moving(), 0);
@@ -205,7 +212,7 @@ fn a_new_manager_continues_the_hand_offs_of_the_old_one() {
     cluster.sent_messages.clear();
     cluster.run(6_000);
     assert_eq!(cluster.manager().0, "b");
-    assert!(begun(&cluster), "the intent outlives the manager that wrote it");
+    assert!(begun(&cluster), "the intent survives the manager that wrote it");
     let again = cluster.sent_messages.iter().filter(|(from, to, message)| {
         (&*from.0, &*to.0) == ("b", "c")
             && matches!(message, ControlMessage::HandOff(HandOff { term: 2, id, .. }) if id.term == 1)
@@ -234,16 +241,19 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
     cluster.run(4_000);
     let old: Vec<_> = cluster.sent_messages.clone();
     for node in ["a", "b"] {
-        assert!(!cluster.node(node).held_back.is_empty(), "{node} held messages in time");
+        assert!(
+            !cluster.node(node).held_back.is_empty(),
+            "{node} buffered messages before the hand-off"
+        );
         cluster.node(node).held_back.clear();
     }
     let from = cluster.node("a").machine.member().expect("registered");
     let epochs = cluster.epochs();
     let mut stops = 0;
     for (_, to, message) in old {
-        let heard = |message| Event::Received { from: from.clone(), message };
+        let received = |message| Event::Received { from: from.clone(), message };
         match message {
-            ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, heard(message)),
+            ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, received(message)),
             // To the current owner, as if for its incarnation: only the epoch is outdated.
             ControlMessage::HandOff(hand_off) => {
                 let shard = hand_off.shard;
@@ -251,7 +261,7 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
                 let (_, owner) = owners.into_iter().flatten().next().expect("an owner");
                 let incarnation = owner.incarnation;
                 let message = ControlMessage::HandOff(HandOff { incarnation, ..hand_off });
-                cluster.handle(&owner.node.0, heard(message));
+                cluster.handle(&owner.node.0, received(message));
                 stops += 1;
             }
             _ => {}
@@ -259,8 +269,8 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
     }
     assert!(stops >= 4, "{stops} late hand-offs");
     for node in ["a", "b"] {
-        assert!(cluster.node(node).held_back.is_empty(), "R11: {node} holds nothing");
-        assert_eq!(cluster.node(node).owns.len(), 6, "R11: {node} stops nothing");
+        assert!(cluster.node(node).held_back.is_empty(), "R11: {node} buffers no messages");
+        assert_eq!(cluster.node(node).owns.len(), 6, "R11: {node} stops no shard");
     }
     cluster.run(2_000);
     assert_eq!(cluster.epochs(), epochs);
@@ -286,11 +296,12 @@ fn a_refused_claim_is_reassigned_above_the_current_epoch() {
 fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.sent_messages.clear();
-    // There and back, in one incarnation, until some shard is the same.
+    // Shards move there and back within one incarnation, until one of them returns to its owner.
     let back = |cluster: &mut Cluster| {
         let owns = cluster.node("c").owns.clone();
-        let said = cluster.sent_messages.clone();
-        said.into_iter()
+        let messages = cluster.sent_messages.clone();
+        messages
+            .into_iter()
             .map(|(_, _, message)| message)
             .filter(|message| match message {
                 ControlMessage::HandOff(HandOff { shard, epoch, .. }) => {
@@ -343,13 +354,13 @@ fn r5_a_new_epoch_exceeds_that_of_the_current_claim() {
 #[test]
 fn s15_no_hand_off_begins_on_a_row_that_others_changed() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    // Another node wrote the row, and the manager does not know yet.
+    // Another node has written the row, and the manager does not know it yet.
     cluster.revision += 1;
     let revision = cluster.revision;
     cluster.rows.get_mut(&RowKey::Assignments(0)).expect("a row").1 = revision;
     cluster.handle("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(5_000);
-    assert_eq!(cluster.unannounced, [], "each was written ahead");
+    assert_eq!(cluster.unannounced, [], "each intent was written first");
     assert_eq!(cluster.spread().get("c"), None);
 }
 
@@ -358,20 +369,20 @@ fn the_hand_off_is_resent_to_an_owner_that_does_not_stop() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.settings.max_drain_hand_offs = 1;
     cluster.node("b").stuck = true;
-    let told = |cluster: &Cluster| {
-        let told = |(_, _, message): &&(NodeId, NodeId, ControlMessage)| {
+    let hand_offs_sent = |cluster: &Cluster| {
+        let is_hand_off = |(_, _, message): &&(NodeId, NodeId, ControlMessage)| {
             matches!(message, ControlMessage::HandOff(_))
         };
-        cluster.sent_messages.iter().filter(told).count()
+        cluster.sent_messages.iter().filter(is_hand_off).count()
     };
     cluster.sent_messages.clear();
     cluster.handle("a", Event::Drain { node: "b".into(), draining: true });
     cluster.run(500);
-    assert_eq!(told(&cluster), cluster.moving(), "each once at first");
+    assert_eq!(hand_offs_sent(&cluster), cluster.moving(), "initially once for each shard");
     cluster.sent_messages.clear();
     cluster.run(5_000);
-    let times = told(&cluster) / cluster.moving();
-    assert!((7..=10).contains(&times), "{times} times in ten spans of `say_again`");
+    let times = hand_offs_sent(&cluster) / cluster.moving();
+    assert!((7..=10).contains(&times), "{times} times in ten resend intervals");
 }
 
 #[test]
@@ -415,7 +426,7 @@ fn s15_a_shard_goes_to_the_node_that_its_intent_names() {
         .map(|row| row.hand_off.and_then(|moving| moving.target))
         .collect();
     assert_eq!(named.iter().flatten().count(), 4);
-    // One that has no shard at all comes before they are free.
+    // A host without any shard joins before the shards are released.
     cluster.start("d");
     cluster.unstick("a");
     cluster.unstick("b");
@@ -430,5 +441,5 @@ fn a9_a_hand_off_proceeds_once_all_have_acknowledged() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.handle("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(100);
-    assert_eq!(cluster.spread().get("c"), None, "nothing waited for the next beat");
+    assert_eq!(cluster.spread().get("c"), None, "the hand-offs did not wait for the next tick");
 }

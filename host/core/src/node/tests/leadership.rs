@@ -44,7 +44,7 @@ fn the_oldest_candidate_replaces_a_dead_manager_and_seals() {
 #[test]
 fn a_deposed_manager_that_wakes_decides_nothing() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    // It has pending decisions: hand-offs that it started and that no owner answers.
+    // It has pending decisions: hand-offs that it started and that no owner completes.
     cluster.node("c").stuck = true;
     cluster.handle("a", Event::Drain { node: "c".into(), draining: true });
     cluster.run(1_500);
@@ -96,7 +96,7 @@ fn mixed_versions_stop_balancing_and_fail_over_to_the_latest() {
 
 #[test]
 fn a_rebalance_is_done_when_any_node_asks_for_it() {
-    for asker in ["a", "b"] {
+    for requester in ["a", "b"] {
         ALLOWED.store(false, Ordering::Relaxed);
         let mut cluster = Cluster::new();
         cluster.settings.rebalance_interval = 3_600_000;
@@ -108,9 +108,9 @@ fn a_rebalance_is_done_when_any_node_asks_for_it() {
         ALLOWED.store(true, Ordering::Relaxed);
         cluster.run(60_000);
         assert_eq!(counts(&cluster), [SHARDS as usize], "the interval has not passed");
-        cluster.handle(asker, Event::Rebalance);
+        cluster.handle(requester, Event::Rebalance);
         cluster.run(5_000);
-        assert_eq!(counts(&cluster), [6, 6], "{asker} asked for it");
+        assert_eq!(counts(&cluster), [6, 6], "{requester} requested it");
     }
 }
 
@@ -148,7 +148,8 @@ fn every_node_emits_notices_of_joins_leaves_and_managers() {
     assert!(notices.iter().any(|n| matches!(n, Notice::ManagerChanged { term: 1, .. })));
 }
 
-/// Seed 41435 of the simulator: the answer to the leader of term 2 arrived after the rows of term 3 had been sealed.
+/// Seed 41435 of the simulator: the answer to the election of term 2's manager arrived after the rows had been
+/// sealed in term 3.
 #[test]
 fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {
     let sealed_by_b_after = |term: u64| {
@@ -175,7 +176,7 @@ fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {
         let sealed = actions.iter().any(seals);
         assert!(
             sealed || actions.contains(&Action::ReadRow(RowKey::Manager)),
-            "it looks who manages"
+            "it reads the manager's row"
         );
         let third = Row::Manager(ManagerRow { term: 3, holder: a, extensions: Default::default() });
         b.handle(
@@ -213,7 +214,7 @@ fn k21_only_candidates_campaign_in_order_of_age() {
     assert_eq!(cluster.manager().0, "a");
     cluster.node("a").dead = true;
     cluster.run(8_000);
-    assert_eq!(cluster.manager().0, "z", "the eldest, and h is no candidate");
+    assert_eq!(cluster.manager().0, "z", "the oldest; h is not a candidate");
 }
 
 #[test]
@@ -248,7 +249,7 @@ fn a_manager_at_rest_sleeps_until_there_is_work() {
     for _ in 0..200 {
         cluster.run(10);
         let wake = cluster.node("a").machine.next_wake().expect("it renews");
-        assert!(wake > cluster.now + 1, "it would busy-loop");
+        assert!(wake > cluster.now + 1, "otherwise it would busy-loop");
     }
     let (shard, (epoch, _)) = cluster.node("a").owns.pop_first().expect("a shard");
     cluster.handle("a", Event::ShardLost { shard, epoch, current_epoch: None });

@@ -1,4 +1,4 @@
-//! Registration, lapse, return and death (R7 to R9).
+//! Registration, lapse, recovery and death (R7 to R9).
 
 use super::cluster::Cluster;
 use crate::ids::NodeId;
@@ -27,7 +27,7 @@ fn a_registration_over_a_live_lease_waits_for_its_lapse() {
 
 #[test]
 fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
-    // Without a manager nobody ends the former incarnation before its lease has lapsed.
+    // Without a manager, no node ends the former incarnation before its lease has lapsed.
     let host = Roles { host: true, ..Roles::default() };
     let mut cluster = Cluster::new();
     cluster.start_with("b", host, 1);
@@ -35,7 +35,7 @@ fn r7_a_registration_waits_for_the_whole_lease_and_the_margin() {
     cluster.node("b").dead = true;
     let (lease, margin) = (cluster.settings.lease, cluster.settings.lease_margin);
     cluster.start_with("b", host, 1);
-    // A node that has just started counts the lease as just renewed (R8).
+    // A node that has just started treats the lease as just renewed (R8).
     cluster.run(lease + margin - 100);
     assert_eq!(renewals(&cluster, "b").0, 1, "R7: the old lease may still be valid");
     cluster.run(1_000);
@@ -50,7 +50,11 @@ fn a_node_with_an_embedded_store_registers_at_once() {
     cluster.run(2_000);
     cluster.start("a");
     cluster.run(100);
-    assert_eq!(renewals(&cluster, "a").0, 2, "R7: no former incarnation can run beside its store");
+    assert_eq!(
+        renewals(&cluster, "a").0,
+        2,
+        "R7: the open store proves that no former incarnation runs"
+    );
 }
 
 #[test]
@@ -60,7 +64,7 @@ fn a_second_process_of_a_live_node_owns_nothing() {
     cluster.start("b");
     let copy = cluster.nodes.remove(&"b".into()).expect("the copy");
     cluster.nodes.insert("b".into(), first);
-    // The copy receives nothing, and reads the rows repeatedly.
+    // The copy receives no messages, and reads the rows repeatedly.
     let mut machine = copy.machine;
     for _ in 0..800 {
         cluster.run(10);
@@ -75,7 +79,7 @@ fn a_second_process_of_a_live_node_owns_nothing() {
     let in_use = std::iter::from_fn(|| machine.poll()).filter(
         |action| matches!(action, Action::Notify(Notice::NodeNameInUse(of)) if *of.node.0 == *"b"),
     );
-    assert_eq!(in_use.count(), 2, "once a lease, in 8 s");
+    assert_eq!(in_use.count(), 2, "once per lease, in 8 s");
 }
 
 #[test]
@@ -118,7 +122,7 @@ fn a_node_that_cannot_renew_suspends_before_mark_dead() {
     cluster.run(2_200);
     assert!(!cluster.node("b").suspended);
     cluster.lapse("b");
-    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "R8: the judge adds a margin");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "R8: the observer adds a margin");
     cluster.run(2_000);
     assert_eq!(cluster.status("b"), Some(NodeStatus::Dead));
 }
@@ -140,7 +144,7 @@ fn after_a_lapse_a_shard_claimed_by_another_is_not_served() {
     cluster.lapse("b");
     let thief = cluster.node("a").machine.member().expect("registered");
     let (shard, (epoch, _)) =
-        cluster.node("b").owns.iter().next().map(|(s, o)| (*s, o.clone())).expect("some");
+        cluster.node("b").owns.iter().next().map(|(s, o)| (*s, o.clone())).expect("a shard");
     cluster.claims.insert(shard, (crate::ids::Epoch(epoch.0 + 1), thief));
     cluster.node("b").cut = false;
     cluster.run(1_000);
@@ -157,7 +161,7 @@ fn a_node_marked_dead_registers_a_new_incarnation() {
     assert_eq!(cluster.status("b"), Some(NodeStatus::Dead));
     cluster.node("b").paused = false;
     cluster.run(6_000);
-    assert_eq!(renewals(&cluster, "b").0, 2, "R7: the dead one cannot renew");
+    assert_eq!(renewals(&cluster, "b").0, 2, "R7: the dead incarnation cannot renew");
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
@@ -166,7 +170,7 @@ fn a_forgotten_node_that_wakes_gets_a_higher_incarnation() {
     let mut cluster = Cluster::of(&["a", "b"]);
     cluster.node("b").paused = true;
     cluster.run(8_000);
-    // An operator forgets it; it does not know of its own death yet.
+    // An operator forgets the node, which does not know of its own death yet.
     let key = RowKey::Node("b".into());
     if let Some((Row::Node(row), revision)) = cluster.rows.get_mut(&key) {
         assert_eq!(row.status, NodeStatus::Dead);
@@ -183,7 +187,7 @@ fn a_forgotten_node_that_wakes_gets_a_higher_incarnation() {
 #[test]
 fn a_manager_that_slept_counts_leases_as_just_renewed() {
     let asleep = |mut cluster: Cluster| {
-        // Both sleep; the judge wakes first, with the changes that it missed still in transit.
+        // Both sleep; the observer wakes first, with the changes that it missed still in transit.
         cluster.node("a").paused = true;
         cluster.node("b").paused = true;
         cluster.run(5_000);
@@ -200,7 +204,7 @@ fn a_manager_that_slept_counts_leases_as_just_renewed() {
 #[test]
 fn a_node_without_its_entity_store_releases_its_shards() {
     let mut cluster = Cluster::of(&["a", "b"]);
-    // Its rows are written, but the `EntityStore` does not answer.
+    // Its rows are written, but the `EntityStore` does not respond.
     for _ in 0..50 {
         cluster.now += 100;
         for node in ["a", "b"] {
@@ -217,7 +221,7 @@ fn a_node_without_its_entity_store_releases_its_shards() {
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
-/// Advances the time while the store answers `c` only while it has no shards.
+/// Advances the time; the store responds to `c` only while `c` has no shards.
 fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
     for _ in 0..millis / 100 {
         cluster.now += 100;
@@ -231,7 +235,7 @@ fn answer_c_without_shards(cluster: &mut Cluster, millis: u64) {
     }
 }
 
-/// The probation of `c` each time that it released its shards.
+/// The probation of `c` each time it released its shards.
 fn probations_of_c(cluster: &mut Cluster) -> Vec<u64> {
     let noted = cluster.node("c").notices.iter().filter_map(|notice| match notice {
         Notice::ShardsReleased { probation, .. } => Some(*probation),
@@ -248,7 +252,7 @@ fn r9_probation_doubles_each_time_shards_are_released() {
     let spans = [4, 8, 16, 32, 64, 64].map(|leases| lease * leases);
     assert_eq!(probations_of_c(&mut cluster), spans);
 
-    // A node that held its shards for long enough starts over.
+    // A node that held its shards for long enough starts again with the shortest probation.
     cluster.run(lease * 64 * 2);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
     answer_c_without_shards(&mut cluster, 10_000);
@@ -263,7 +267,7 @@ fn r9_probation_doubles_each_time_shards_are_released() {
 fn r9_probation_doubles_however_late_shards_return() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let lease = cluster.settings.lease;
-    // Balancing waits for a member that cannot be reached, until long after the first probation.
+    // Balancing waits for an unreachable member until long after the first probation.
     for step in 0..lease * 30 / 100 {
         if step * 100 < lease * 15 {
             cluster.handle("b", Event::NodeUnreachable { node: "c".into() });
@@ -278,19 +282,19 @@ fn r9_a_late_report_does_not_end_a_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.sent_messages.clear();
     cluster.run(1_000);
-    let of_c = |said: &(NodeId, NodeId, ControlMessage)| {
-        (said.0 == NodeId::from("c") && matches!(said.2, ControlMessage::Report(_)))
-            .then(|| said.2.clone())
+    let of_c = |sent: &(NodeId, NodeId, ControlMessage)| {
+        (sent.0 == NodeId::from("c") && matches!(sent.2, ControlMessage::Report(_)))
+            .then(|| sent.2.clone())
     };
     let late = cluster.sent_messages.iter().rev().find_map(of_c).expect("c reports");
-    // The store answers `c` again as soon as it has released its shards.
+    // The store responds to `c` again as soon as `c` has released its shards.
     answer_c_without_shards(&mut cluster, 6_000);
     assert!(cluster.node("c").owns.is_empty(), "R9");
     let epochs = cluster.epochs();
     let from = cluster.node("c").machine.member().expect("registered");
     cluster.handle("a", Event::Received { from, message: late });
     cluster.run(cluster.settings.renew_interval / 2);
-    assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "the later message counts");
+    assert_eq!((cluster.moving(), cluster.epochs()), (0, epochs), "the later report counts");
 }
 
 #[test]
@@ -307,7 +311,7 @@ fn a_lapse_and_a_recovery_emit_notices() {
 fn a_host_that_released_shards_gets_none_during_probation() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     let before = cluster.epochs();
-    // The `EntityStore` no longer answers `c`; its renewals continue, but late.
+    // The `EntityStore` no longer responds to `c`; its renewals continue, but late.
     for _ in 0..40 {
         cluster.now += 100;
         for node in ["a", "b", "c"] {
@@ -320,15 +324,15 @@ fn a_host_that_released_shards_gets_none_during_probation() {
     }
     let after = cluster.epochs();
     let most = after.iter().map(|(shard, at)| at.0 - before[shard].0).max();
-    assert_eq!(most, Some(1), "each of its shards moved once, and none came back to it");
+    assert_eq!(most, Some(1), "each of its shards moved once and did not return");
     assert!(cluster.node("c").owns.is_empty());
     cluster.run(5_000);
-    assert!(cluster.node("c").owns.is_empty(), "it proves itself for four leases");
+    assert!(cluster.node("c").owns.is_empty(), "it is on probation for four leases");
     cluster.run(10_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [4, 4, 4]);
 }
 
-/// Delivers other settings to a node, as from their row.
+/// Delivers changed cluster settings to a node, as if from their row.
 fn agree(cluster: &mut Cluster, node: &str, revision: u64, lease: u64) {
     let (margin, renew) = (600, 750.min(lease / 4));
     let agreed = LeaseSettings {
@@ -354,7 +358,7 @@ fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
     cluster.node("b").cut = true;
     agree(&mut cluster, "b", 1, 10_000);
     cluster.run(3_010);
-    assert!(cluster.node("b").suspended, "the row says 3 s, and its judge goes by it");
+    assert!(cluster.node("b").suspended, "the row shows 3 s, which the observer uses");
     assert_eq!(declared(&cluster, "b"), (3_000, 0));
 
     let mut cluster = Cluster::of(&["a", "b"]);
@@ -364,7 +368,7 @@ fn r8_a_longer_lease_is_relied_on_after_its_row_says_so() {
     cluster.node("b").cut = true;
     cluster.run(8_000);
     assert!(!cluster.node("b").suspended);
-    // Its judge knows of no change, and uses the row.
+    // The observer knows of no change, and uses the row.
     assert_eq!(cluster.status("b"), Some(NodeStatus::Live));
     cluster.run(4_000);
     assert!(cluster.node("b").suspended);
@@ -378,15 +382,11 @@ fn r8_a_shorter_lease_is_relied_on_before_its_row_says_so() {
     cluster.run(2_000);
     agree(&mut cluster, "b", 2, 1_000);
     cluster.run(9_000);
-    assert_eq!(
-        declared(&cluster, "b"),
-        (10_000, 1),
-        "what was told of 10 s may still be relied on"
-    );
+    assert_eq!(declared(&cluster, "b"), (10_000, 1), "a shard may still rely on the 10 s");
     cluster.node("b").cut = true;
     cluster.run(1_100);
     assert!(cluster.node("b").suspended, "it relies on one second");
-    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "its judge still waits");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "the observer still waits");
     cluster.node("b").cut = false;
     cluster.run(2_000);
     assert_eq!(declared(&cluster, "b"), (1_000, 2));
@@ -409,7 +409,7 @@ fn a_row_has_the_wall_clock_time_of_its_registration() {
         _ => unreachable!("a node's row"),
     };
     let mut cluster = Cluster::of(&["a"]);
-    assert_eq!(registered(&cluster), None, "no wall clock was set");
+    assert_eq!(registered(&cluster), None, "no wall-clock time was set");
     cluster.node("a").dead = true;
     cluster.start("a");
     cluster.node("a").machine.set_unix_ms(1_700_000_000_000);
@@ -431,7 +431,11 @@ fn r7_each_incarnation_has_its_own_nonce() {
     cluster.node("a").paused = false;
     cluster.run(8_000);
     let next = nonce(&mut cluster, "a");
-    assert_eq!((next.counter, next.nonce == one.nonce), (2, false), "of the same process");
+    assert_eq!(
+        (next.counter, next.nonce == one.nonce),
+        (2, false),
+        "a new nonce from the same process"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Messages to the manager that never arrive, while both renew their leases: rows replace them (R11, S12).
+//! Messages to the manager are lost while both sides renew their leases: rows replace the messages (R11, S12).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::node::{ControlMessage, Event, Mutation};
@@ -9,14 +9,14 @@ const LONG: u64 = 9_000;
 
 const HOST: Roles = Roles { store: false, manager: false, host: true, gateway: false };
 
-fn deafen(cluster: &mut Cluster, from: &str, to: &str) {
+fn drop_messages(cluster: &mut Cluster, from: &str, to: &str) {
     cluster.cut_from_manager.insert((from.into(), to.into()));
 }
 
-fn deafen_all(cluster: &mut Cluster, nodes: &[&str]) {
+fn drop_all_messages(cluster: &mut Cluster, nodes: &[&str]) {
     for (from, to) in nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to))) {
         if from != to {
-            deafen(cluster, from, to);
+            drop_messages(cluster, from, to);
         }
     }
 }
@@ -34,7 +34,7 @@ fn has(cluster: &Cluster, node: &str) -> usize {
     cluster.spread().get(node).copied().unwrap_or(0)
 }
 
-/// Shards that rows give to an incarnation that does not have them.
+/// Shards that rows assign to an incarnation that does not hold them.
 fn unserved(cluster: &Cluster) -> usize {
     let rows = cluster.rows.iter().filter_map(|(key, (row, _))| match (key, row) {
         (RowKey::Assignments(chunk), Row::Assignments(row)) => Some((chunk, row)),
@@ -50,44 +50,44 @@ fn unserved(cluster: &Cluster) -> usize {
     shards.filter(|(shard, row)| !has(*shard, row)).count()
 }
 
-/// `a` manages; `c` was asked to hand its shards off and stopped them, and `a` does not learn of it.
-fn stopped_in_vain(mut cluster: Cluster) -> Cluster {
-    deafen(&mut cluster, "c", "a");
+/// `a` is the manager; `c` was asked to hand its shards off and stopped them, but `a` does not learn of it.
+fn unreported_stops(mut cluster: Cluster) -> Cluster {
+    drop_messages(&mut cluster, "c", "a");
     drain(&mut cluster, "c");
     cluster.run(3_000);
     assert!(cluster.node("c").owns.is_empty());
-    assert_eq!(cluster.moving(), 4, "no node learned that they stopped");
+    assert_eq!(cluster.moving(), 4, "no node learned that the shards stopped");
     cluster
 }
 
-fn balanced_in_vain(mut cluster: Cluster) -> Cluster {
+fn unreported_balancing_stops(mut cluster: Cluster) -> Cluster {
     cluster.start_with("b", HOST, 1);
     cluster.run(5_000);
-    deafen(&mut cluster, "b", "a");
+    drop_messages(&mut cluster, "b", "a");
     cluster.start_with("d", HOST, 1);
     cluster.run(3_000);
-    assert!(cluster.moving() > 0, "what `b` stopped waits");
+    assert!(cluster.moving() > 0, "the shards that `b` stopped are waiting");
     cluster
 }
 
 #[test]
 fn r11_manager_silence_ends_an_incarnation_and_frees_shards() {
-    let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
+    let mut cluster = unreported_balancing_stops(Cluster::of(&["a"]));
     assert_eq!(cluster.incarnation("b"), 1);
     cluster.run(LONG);
     assert_eq!(cluster.incarnation("b"), 2, "its row shows what its messages could not");
     cluster.spread();
     let mut stays = Cluster::of(&["a"]);
     stays.settings.mutations.push(Mutation::IgnoreManagerSilence);
-    let mut stays = balanced_in_vain(stays);
+    let mut stays = unreported_balancing_stops(stays);
     stays.run(10 * LONG);
     assert_eq!(stays.incarnation("b"), 1);
-    assert!(unserved(&stays) > 0, "the mutation takes effect: they have no owner forever");
+    assert!(unserved(&stays) > 0, "the mutation takes effect: the shards stay without an owner");
 }
 
 #[test]
 fn s12_a_host_in_manager_silence_is_given_no_shards() {
-    let mut cluster = balanced_in_vain(Cluster::of(&["a"]));
+    let mut cluster = unreported_balancing_stops(Cluster::of(&["a"]));
     cluster.run(LONG);
     assert_eq!(has(&cluster, "b"), 0, "it could not report that it stopped them");
     cluster.run(10 * LONG);
@@ -99,7 +99,7 @@ fn s12_a_host_in_manager_silence_is_given_no_shards() {
 
 #[test]
 fn a_drain_in_manager_silence_outlives_the_incarnation() {
-    let mut cluster = stopped_in_vain(Cluster::of(&["a", "b", "c"]));
+    let mut cluster = unreported_stops(Cluster::of(&["a", "b", "c"]));
     cluster.run(LONG);
     assert_eq!(cluster.incarnation("c"), 2);
     assert_eq!(has(&cluster, "c"), 0);
@@ -113,11 +113,15 @@ fn a_drain_in_manager_silence_outlives_the_incarnation() {
 #[test]
 fn an_owner_that_misses_its_hand_off_sees_it_in_the_row() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    deafen(&mut cluster, "a", "c");
-    deafen(&mut cluster, "c", "a");
+    drop_messages(&mut cluster, "a", "c");
+    drop_messages(&mut cluster, "c", "a");
     drain(&mut cluster, "c");
     cluster.run(2_000);
-    assert_eq!(cluster.node("c").owns.len(), 4, "it goes on, and its messages are held back");
+    assert_eq!(
+        cluster.node("c").owns.len(),
+        4,
+        "it still holds them, but their messages are buffered"
+    );
     cluster.run(LONG);
     assert_eq!(has(&cluster, "c"), 0);
     assert_eq!(cluster.incarnation("c"), 2);
@@ -126,7 +130,7 @@ fn an_owner_that_misses_its_hand_off_sees_it_in_the_row() {
 #[test]
 fn a_claim_refused_in_manager_silence_is_reassigned() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    deafen(&mut cluster, "c", "a");
+    drop_messages(&mut cluster, "c", "a");
     let (&shard, &(epoch, _)) = cluster.node("c").owns.first_key_value().expect("a shard");
     cluster.node("c").owns.remove(&shard);
     cluster.handle("c", Event::ShardLost { shard, epoch, current_epoch: Some(epoch) });
@@ -138,7 +142,7 @@ fn a_claim_refused_in_manager_silence_is_reassigned() {
 #[test]
 fn a_node_leaves_in_manager_silence_without_hand_offs() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    deafen(&mut cluster, "c", "a");
+    drop_messages(&mut cluster, "c", "a");
     cluster.handle("c", Event::Leave);
     cluster.run(LONG);
     assert!(cluster.node("c").left);
@@ -149,8 +153,8 @@ fn a_node_leaves_in_manager_silence_without_hand_offs() {
 #[test]
 fn manager_silence_without_pending_work_is_harmless() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
-    deafen(&mut cluster, "c", "a");
-    deafen(&mut cluster, "a", "c");
+    drop_messages(&mut cluster, "c", "a");
+    drop_messages(&mut cluster, "a", "c");
     cluster.run(10 * LONG);
     assert_eq!((has(&cluster, "c"), cluster.incarnation("c")), (4, 1));
 }
@@ -164,13 +168,13 @@ fn the_lack_of_a_manager_ends_no_incarnation() {
         cluster.start_with(node, HOST, 1);
     }
     cluster.run(5_000);
-    let mut cluster = stopped_in_vain(cluster);
+    let mut cluster = unreported_stops(cluster);
     cluster.node("a").dead = true;
     cluster.run(10 * LONG);
-    assert_eq!(cluster.incarnation("c"), 1, "no node could do what it waits for");
+    assert_eq!(cluster.incarnation("c"), 1, "no node could take the action that it waits for");
 }
 
-/// Reports are lost, and the `EntityStore` answers only these nodes.
+/// Reports are lost, and the `EntityStore` responds only to these nodes.
 fn without_entities(answered: &[&str]) -> Cluster {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.lose = |message| matches!(message, ControlMessage::Report(_));
@@ -211,7 +215,7 @@ fn the_only_candidate_takes_shards_that_need_an_owner() {
     }
     cluster.run(5_000);
     for node in ["b", "c", "d"] {
-        deafen(&mut cluster, node, "a");
+        drop_messages(&mut cluster, node, "a");
     }
     cluster.run(LONG);
     cluster.start_with("d", HOST, 1);
@@ -225,12 +229,13 @@ fn the_only_candidate_takes_shards_that_need_an_owner() {
     assert!(incarnations.iter().all(|counter| *counter <= 2), "{incarnations:?}");
 }
 
-/// `a` manages and receives messages from a gateway but from no host; the others receive each other's.
-fn deaf_manager(mut cluster: Cluster) -> Cluster {
+/// `a` is the manager and receives messages from a gateway but not from hosts; the others receive each other's
+/// messages.
+fn manager_without_reports(mut cluster: Cluster) -> Cluster {
     cluster.start_with("g", Roles { gateway: true, ..Roles::default() }, 1);
     assert_eq!(cluster.manager(), ("a".into(), 1));
     for node in ["b", "c"] {
-        deafen(&mut cluster, node, "a");
+        drop_messages(&mut cluster, node, "a");
     }
     drain(&mut cluster, "c");
     cluster
@@ -238,25 +243,29 @@ fn deaf_manager(mut cluster: Cluster) -> Cluster {
 
 #[test]
 fn a_manager_that_receives_no_reports_steps_down() {
-    let mut cluster = deaf_manager(Cluster::of(&["a", "b", "c"]));
+    let mut cluster = manager_without_reports(Cluster::of(&["a", "b", "c"]));
     cluster.run(LONG);
     assert_eq!(cluster.manager(), ("b".into(), 2));
     assert_eq!(cluster.node("a").machine.managing_term(), None);
     cluster.run(LONG);
-    assert_eq!((has(&cluster, "c"), unserved(&cluster)), (0, 0), "`b` heard what `c` stopped");
+    assert_eq!(
+        (has(&cluster, "c"), unserved(&cluster)),
+        (0, 0),
+        "`b` learned which shards `c` stopped"
+    );
     cluster.run(10 * LONG);
-    assert_eq!(cluster.manager(), ("b".into(), 2), "it hears, so it stays");
+    assert_eq!(cluster.manager(), ("b".into(), 2), "it receives reports, so it stays");
     let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::NeverStepDown);
-    stays = deaf_manager(stays);
+    stays = manager_without_reports(stays);
     stays.run(10 * LONG);
-    assert_eq!(stays.manager(), ("a".into(), 1), "the mutation shows");
+    assert_eq!(stays.manager(), ("a".into(), 1), "the mutation takes effect");
 }
 
 #[test]
 fn a_manager_that_receives_one_hosts_reports_stays() {
     let mut cluster = Cluster::of(&["a", "b", "c", "d"]);
     for node in ["b", "c"] {
-        deafen(&mut cluster, node, "a");
+        drop_messages(&mut cluster, node, "a");
     }
     cluster.run(10 * LONG);
     assert_eq!(cluster.manager(), ("a".into(), 1));
@@ -271,7 +280,7 @@ fn leadership_passes_to_no_draining_or_ineligible_node() {
     cluster.handle("a", Event::Drain { node: "b".into(), draining: true });
     cluster.run(5_000);
     for node in ["b", "c", "d"] {
-        deafen(&mut cluster, node, "a");
+        drop_messages(&mut cluster, node, "a");
     }
     cluster.run(LONG);
     assert_eq!(cluster.manager(), ("d".into(), 2));
@@ -281,7 +290,7 @@ fn leadership_passes_to_no_draining_or_ineligible_node() {
 fn without_reports_leadership_rotates_with_growing_delays() {
     let nodes = ["a", "b", "c"];
     let mut cluster = Cluster::of(&nodes);
-    deafen_all(&mut cluster, &nodes);
+    drop_all_messages(&mut cluster, &nodes);
     // The waits are 6, 12, 24, 48 and 96 s.
     let mut seen = Vec::new();
     for _ in 0..200 {
@@ -302,7 +311,7 @@ fn without_reports_leadership_rotates_with_growing_delays() {
 fn a_dead_managers_successor_starts_with_the_shortest_delay() {
     let nodes = ["a", "b", "c"];
     let mut cluster = Cluster::of(&nodes);
-    deafen_all(&mut cluster, &nodes);
+    drop_all_messages(&mut cluster, &nodes);
     cluster.run(2 * LONG);
     let (manager, term) = cluster.manager();
     assert!(term > 1);
@@ -322,7 +331,7 @@ fn a_manager_that_receives_no_reports_balances_nothing() {
     }
     cluster.run(5_000);
     for node in ["b", "c", "d"] {
-        deafen(&mut cluster, node, "a");
+        drop_messages(&mut cluster, node, "a");
     }
     cluster.run(LONG);
     cluster.start_with("d", HOST, 1);
@@ -341,14 +350,14 @@ fn a_manager_with_reports_resets_the_silent_terms() {
         row => panic!("{row:?}"),
     };
     let mut cluster = Cluster::of(&["a", "b"]);
-    deafen(&mut cluster, "b", "a");
+    drop_messages(&mut cluster, "b", "a");
     while cluster.manager().0 == "a" {
         cluster.run(100);
     }
     assert_eq!(silent(&cluster), ("b".into(), 1));
     cluster.cut_from_manager.clear();
     cluster.run(2_000);
-    deafen(&mut cluster, "a", "b");
+    drop_messages(&mut cluster, "a", "b");
     while cluster.manager().0 == "b" {
         cluster.run(100);
     }

@@ -1,4 +1,4 @@
-//! How many shards move at once, when they are balanced, and what delays balancing only (R12, S13, S15).
+//! How many shards move at the same time, when they are balanced, and what delays only balancing (R12, S13, S15).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,7 @@ fn r12_a_drain_limits_its_hand_offs_in_flight() {
     drain(&mut cluster, "b");
     cluster.run(3_000);
     assert_eq!(cluster.moving(), 4);
-    assert_eq!(cluster.node("b").stops.len(), 4, "told again and again, each stops once");
+    assert_eq!(cluster.node("b").stops.len(), 4, "despite repeated requests, each stops once");
     cluster.unstick("b");
     cluster.run(3_000);
     assert_eq!(counts(&cluster), [SHARDS as usize]);
@@ -59,7 +59,7 @@ fn r12_mixed_versions_and_unreachable_nodes_stop_no_drain() {
     }
     let spread = cluster.spread();
     assert_eq!(spread.get("b"), None);
-    assert_eq!(spread["c"], 6, "S16.5: what a drain frees goes to the latest version");
+    assert_eq!(spread["c"], 6, "S16.5: drained shards move to the latest version");
 }
 
 #[test]
@@ -75,13 +75,13 @@ fn s12_an_unreachable_node_that_renews_keeps_its_shards() {
         unreachable(&mut cluster);
         cluster.run(500);
     }
-    let told = |(from, to, message): &(NodeId, NodeId, ControlMessage)| {
+    let notifies_manager = |(from, to, message): &(NodeId, NodeId, ControlMessage)| {
         (&*from.0, &*to.0) == ("b", "a")
             && matches!(message, ControlMessage::NodeUnreachable { .. })
     };
-    assert!(cluster.sent_messages.iter().any(told), "the manager is told");
-    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "S7: a lease that is renewed stands");
-    assert_eq!(counts(&cluster), [6, 6], "R12: nothing is balanced meanwhile");
+    assert!(cluster.sent_messages.iter().any(notifies_manager), "the manager is notified");
+    assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "S7: a renewed lease remains valid");
+    assert_eq!(counts(&cluster), [6, 6], "R12: no balancing in the meantime");
     cluster.run(7_000);
     assert_eq!(counts(&cluster), [4, 4, 4]);
 }
@@ -132,10 +132,10 @@ fn s15_8_an_abandoned_hand_off_is_soon_followed_by_another() {
     cluster.run(2_000);
     let failed = |notice: &Notice| matches!(notice, Notice::HandOffFailed { .. });
     assert!(cluster.node("a").notices.iter().any(failed));
-    assert_eq!(cluster.moving(), 0, "S15.4: what did not stop stays where it is");
+    assert_eq!(cluster.moving(), 0, "S15.4: a shard that did not stop stays where it is");
     cluster.lose = |_| false;
     cluster.run(4_000);
-    assert_eq!(counts(&cluster), [4, 4, 4], "sooner than the interval");
+    assert_eq!(counts(&cluster), [4, 4, 4], "before the interval has passed");
 }
 
 #[test]
@@ -197,13 +197,13 @@ fn s12_an_unknown_unreachable_node_delays_nothing() {
 fn the_next_shards_are_moved_soon_after_the_last_ones() {
     let mut cluster = Cluster::new();
     cluster.shards = 40;
-    // It moves three at once, and none while three are in progress.
+    // It moves three at a time, and none while three are in progress.
     cluster.strategy = || BuiltinStrategy::LeastShard.build();
     cluster.start("a");
     cluster.run(5_000);
     cluster.start("b");
     cluster.run(100);
-    assert_eq!(cluster.node("b").owns.len(), 3, "not at once");
+    assert_eq!(cluster.node("b").owns.len(), 3, "not immediately");
     cluster.run(3_000);
-    assert_eq!(cluster.node("b").owns.len(), 15, "sooner than three a renewal");
+    assert_eq!(cluster.node("b").owns.len(), 15, "faster than three per renewal");
 }

@@ -1,5 +1,5 @@
-//! What a plan consists of: every shard's row as wanted. A plan keeps each owner's place among the hosts until the row
-//! changes; in debug builds it is compared with one that is computed from scratch, up to 16 chunks.
+//! What a plan consists of: the desired row of every shard. A plan keeps each owner's index among the hosts until
+//! the row changes. Debug builds compare this with a plan computed from scratch, for up to 16 chunks.
 
 use super::cluster::Cluster;
 use crate::ids::Epoch;
@@ -30,7 +30,7 @@ fn drain(cluster: &mut Cluster, node: &str) {
 
 #[test]
 fn a_plan_sees_assignments_of_the_same_decision() {
-    // A drain is planned in the decision that gives a dead host's shards away, at some of these moments.
+    // The drain is planned in the decision that reassigns a dead host's shards, for some of these delays.
     for before in (0..200).step_by(20) {
         let mut cluster = four_hosts();
         cluster.node("d").dead = true;
@@ -44,13 +44,14 @@ fn a_plan_sees_assignments_of_the_same_decision() {
 #[test]
 fn a_plan_sees_rows_that_another_node_wrote() {
     let mut cluster = four_hosts();
-    // The watch has not delivered it, so the manager's next write conflicts with a row in which it owns a shard.
+    // The watch has not delivered the row, so the manager's next write conflicts with a row in which it owns a
+    // shard.
     let member = cluster.node("a").machine.member();
     for chunk in 0..SHARDS / SHARDS_PER_CHUNK {
         let (row, _) = cluster.rows[&RowKey::Assignments(chunk)].clone();
         let Row::Assignments(mut row) = row else { panic!("{row:?}") };
         let of_others = |shard: &&mut Assignment| shard.owner != member;
-        let shard = row.assignments.iter_mut().find(of_others).expect("shards of others");
+        let shard = row.assignments.iter_mut().find(of_others).expect("a shard of another node");
         *shard =
             Assignment { epoch: Epoch(shard.epoch.0 + 1), owner: member.clone(), ..shard.clone() };
         cluster.revision += 1;

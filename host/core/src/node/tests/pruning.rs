@@ -1,4 +1,4 @@
-//! What a machine reports will never matter again (`manager::past`): a model checker leaves it out.
+//! What a machine declares irrelevant forever, so that a model checker may drop it.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -20,7 +20,7 @@ fn hash(machine: &Machine) -> u64 {
 
 const NONE: HandOffId = HandOffId { term: 0, number: 0 };
 
-/// A host that holds shard 1 under epoch 2; another node owns shard 2 under epoch 4; `m` manages in term 3.
+/// A host that holds shard 1 under epoch 2; another node owns shard 2 under epoch 4; `m` is the manager in term 3.
 fn host(mutations: Vec<Mutation>) -> Alone {
     let mut alone = Alone::new(HOST, Settings { mutations, ..Settings::default() });
     alone.handle(Event::RowsListed(Some(Vec::new())));
@@ -42,23 +42,23 @@ fn stop(incarnation: Incarnation, term: u64, shard: u32, epoch: u64) -> ControlM
 fn a_hand_off_of_an_old_term_or_epoch_is_irrelevant() {
     let mut alone = host(Vec::new());
     let (incarnation, m) = (alone.me().incarnation, member("m", 1));
-    let past = |alone: &Alone, term, shard, epoch| {
+    let irrelevant = |alone: &Alone, term, shard, epoch| {
         alone.machine.is_irrelevant(&m, &stop(incarnation, term, shard, epoch))
     };
-    assert!(!past(&alone, 3, 1, 2), "it would be stopped");
-    assert!(!past(&alone, 4, 1, 2));
-    assert!(past(&alone, 2, 1, 2), "of a former term");
+    assert!(!irrelevant(&alone, 3, 1, 2), "it would be stopped");
+    assert!(!irrelevant(&alone, 4, 1, 2));
+    assert!(irrelevant(&alone, 2, 1, 2), "of a former term");
     let former = Incarnation { nonce: incarnation.nonce + 1, ..incarnation };
     assert!(alone.machine.is_irrelevant(&m, &stop(former, 3, 1, 2)), "for another incarnation");
-    assert!(past(&alone, 3, 1, 1), "it holds a later epoch");
-    assert!(!past(&alone, 3, 1, 3), "an epoch that it has not seen yet");
-    assert_eq!([3, 4, 5].map(|epoch| past(&alone, 3, 2, epoch)), [true, false, false]);
+    assert!(irrelevant(&alone, 3, 1, 1), "it holds a later epoch");
+    assert!(!irrelevant(&alone, 3, 1, 3), "an epoch that it has not seen yet");
+    assert_eq!([3, 4, 5].map(|epoch| irrelevant(&alone, 3, 2, epoch)), [true, false, false]);
     alone.handle(Event::Received { from: m.clone(), message: stop(incarnation, 3, 3, 6) });
-    assert_eq!([5, 6, 7].map(|epoch| past(&alone, 3, 3, epoch)), [true, true, false]);
+    assert_eq!([5, 6, 7].map(|epoch| irrelevant(&alone, 3, 3, epoch)), [true, true, false]);
 
     let alone = host(vec![Mutation::SkipHandOffMatching]);
     let incarnation = alone.me().incarnation;
-    assert!(!alone.machine.is_irrelevant(&m, &stop(incarnation, 2, 1, 2)), "nothing is matched");
+    assert!(!alone.machine.is_irrelevant(&m, &stop(incarnation, 2, 1, 2)), "ids are not compared");
     let unregistered = Alone::new(HOST, Settings::default());
     assert!(!unregistered.machine.is_irrelevant(&m, &stop(incarnation, 2, 1, 2)));
 }
@@ -76,11 +76,12 @@ fn a_known_row_and_any_begin_hand_off_are_irrelevant() {
             &ControlMessage::RowUpdate { key, row: Row::Manager(manager), revision },
         )
     };
-    let past = |key: &RowKey| [seen - 2, seen - 1, seen, seen + 1].map(|at| wrote(key.clone(), at));
-    assert_eq!(past(&RowKey::Manager), [true, true, false, false]);
-    assert_eq!(past(&RowKey::Assignments(0)), [true, true, true, false]);
-    assert_eq!(past(&RowKey::Assignments(9)), [false; 4]);
-    assert_eq!(past(&key("x")), [false; 4]);
+    let irrelevant =
+        |key: &RowKey| [seen - 2, seen - 1, seen, seen + 1].map(|at| wrote(key.clone(), at));
+    assert_eq!(irrelevant(&RowKey::Manager), [true, true, false, false]);
+    assert_eq!(irrelevant(&RowKey::Assignments(0)), [true, true, true, false]);
+    assert_eq!(irrelevant(&RowKey::Assignments(9)), [false; 4]);
+    assert_eq!(irrelevant(&key("x")), [false; 4]);
     assert_eq!(alone.machine.known_revision(&RowKey::Assignments(0)), Some(seen));
     assert_eq!(alone.machine.known_revision(&RowKey::Manager), Some(seen - 1));
     assert_eq!(alone.machine.known_revision(&key("b")), Some(seen - 2));
@@ -94,7 +95,7 @@ fn a_known_row_and_any_begin_hand_off_are_irrelevant() {
     assert!(!alone.machine.is_irrelevant(&m, &ControlMessage::Rebalance));
 }
 
-/// A leader with a host `b`, to which it hands two of its four shards off: the intents are being written.
+/// A leader with a host `b`, to which it hands off two of its four shards: the intents are being written.
 fn handing_off() -> (Alone, Vec<(ShardId, Epoch, HandOffId)>) {
     let mut alone = sealed(4);
     alone.all_done();
@@ -142,25 +143,32 @@ fn stopped(of: (ShardId, Epoch, HandOffId), term: u64, from: &Member) -> Control
 fn an_ack_is_irrelevant_after_its_hand_off() {
     let (mut alone, intents) = handing_off();
     let (of, me, b) = (intents[0], alone.me(), member("b", 1));
-    let past = |alone: &Alone, from: &Member, of| alone.machine.is_irrelevant(from, &ack(of, 1));
-    assert!(!past(&alone, &b, of) && !past(&alone, &me, of), "the intent is being written");
+    let irrelevant =
+        |alone: &Alone, from: &Member, of| alone.machine.is_irrelevant(from, &ack(of, 1));
+    assert!(
+        !irrelevant(&alone, &b, of) && !irrelevant(&alone, &me, of),
+        "the intent is being written"
+    );
     alone.done();
-    assert!(!past(&alone, &b, of), "it is waited for");
-    assert!(past(&alone, &me, of), "its own came");
+    assert!(!irrelevant(&alone, &b, of), "its acknowledgement is pending");
+    assert!(irrelevant(&alone, &me, of), "it has acknowledged it itself");
     let other = HandOffId { number: of.2.number + 9, ..of.2 };
-    assert!(!past(&alone, &me, (of.0, of.1, other)), "of a hand-off that it does not know");
-    assert!(past(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch has ended");
-    assert!(!past(&alone, &b, (of.0, Epoch(2), of.2)), "the epoch is to come");
-    assert!(alone.machine.is_irrelevant(&b, &ack(of, 0)), "of a term before its own");
-    assert!(!alone.machine.is_irrelevant(&b, &ack(of, 2)), "it may manage in that one too");
+    assert!(!irrelevant(&alone, &me, (of.0, of.1, other)), "for an unknown hand-off");
+    assert!(irrelevant(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch has ended");
+    assert!(!irrelevant(&alone, &b, (of.0, Epoch(2), of.2)), "the epoch is in the future");
+    assert!(alone.machine.is_irrelevant(&b, &ack(of, 0)), "for a term before its own");
+    assert!(
+        !alone.machine.is_irrelevant(&b, &ack(of, 2)),
+        "it may become the manager in that term"
+    );
     let actions = alone.handle(Event::Received { from: b.clone(), message: ack(of, 1) });
-    assert!(past(&alone, &b, of), "it has come");
+    assert!(irrelevant(&alone, &b, of), "it has been received");
     let stops = |it: &crate::node::Action| matches!(it, crate::node::Action::StopShard { shard, .. } if *shard == of.0);
-    assert!(actions.iter().any(stops), "A9: nothing else is waited for");
+    assert!(actions.iter().any(stops), "A9: no other acknowledgement is missing");
 
-    // A shard without a hand-off: only the death of its owner rules one out.
+    // A shard without a hand-off: only the death of its owner rules out a future hand-off.
     let free = (1..=4).map(ShardId).find(|shard| intents.iter().all(|it| it.0 != *shard));
-    assert!(!past(&alone, &b, (free.expect("two"), of.1, other)));
+    assert!(!irrelevant(&alone, &b, (free.expect("a free shard"), of.1, other)));
 }
 
 #[test]
@@ -168,7 +176,7 @@ fn an_ack_is_irrelevant_once_the_owner_is_dead() {
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
     let b = member("b", 1);
-    // Another manager's row, which gives `b` a shard; this node leads again after it.
+    // Another manager's row, which assigns a shard to `b`; this node leads again after it.
     let owned =
         |node: Member| Assignment { epoch: Epoch(3), owner: Some(node), ..Assignment::default() };
     let me = alone.me();
@@ -182,27 +190,30 @@ fn an_ack_is_irrelevant_once_the_owner_is_dead() {
     alone.handle(Event::RowWritten { request_id: first.0, result });
     let of = (ShardId(1), Epoch(3), NONE);
     assert!(!alone.machine.is_irrelevant(&b, &ack(of, 1)));
-    let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
+    let Row::Node(live) = row(1, HOST) else { panic!("a node's row") };
     let dead = NodeRow { status: NodeStatus::Dead, ..live };
     alone.learn(key("b"), Row::Node(dead));
     assert!(alone.machine.is_irrelevant(&b, &ack(of, 1)));
     let of = (ShardId(2), Epoch(3), NONE);
-    assert!(!alone.machine.is_irrelevant(&b, &ack(of, 1)), "that one's owner lives");
+    assert!(!alone.machine.is_irrelevant(&b, &ack(of, 1)), "the owner of that shard is alive");
 }
 
 #[test]
 fn shard_stopped_of_an_old_epoch_or_term_is_irrelevant() {
     let (alone, intents) = handing_off();
     let (of, me) = (intents[0], alone.me());
-    let past = |of, term| alone.machine.is_irrelevant(&me, &stopped(of, term, &me));
-    assert_eq!([0, 1, 2].map(|term| past(of, term)), [true, false, false]);
-    let at = |epoch| past((of.0, Epoch(epoch), of.2), 1);
+    let irrelevant = |of, term| alone.machine.is_irrelevant(&me, &stopped(of, term, &me));
+    assert_eq!([0, 1, 2].map(|term| irrelevant(of, term)), [true, false, false]);
+    let at = |epoch| irrelevant((of.0, Epoch(epoch), of.2), 1);
     assert_eq!([of.1.0 - 1, of.1.0, of.1.0 + 1].map(at), [true, false, false]);
-    assert!(past((of.0, Epoch(0), of.2), 0));
-    assert!(!past((of.0, Epoch(0), of.2), 2), "of a term that it does not manage in yet");
+    assert!(irrelevant((of.0, Epoch(0), of.2), 0));
+    assert!(
+        !irrelevant((of.0, Epoch(0), of.2), 2),
+        "for a term in which it is not the manager yet"
+    );
 
     let host = host(Vec::new());
-    assert!(host.machine.is_irrelevant(&me, &stopped(of, 9, &me)), "it never manages");
+    assert!(host.machine.is_irrelevant(&me, &stopped(of, 9, &me)), "it is never the manager");
 }
 
 #[test]
@@ -211,14 +222,19 @@ fn acks_of_terms_that_others_managed_are_irrelevant() {
     alone.written(Err(WriteError::Unknown));
     alone.learn(key("m"), row(1, HOST));
     let of = (ShardId(1), Epoch(1), NONE);
-    let past = |alone: &Alone, term| alone.machine.is_irrelevant(&member("b", 1), &ack(of, term));
-    assert!(!past(&alone, 1), "there is no manager: it may become one");
+    let irrelevant =
+        |alone: &Alone, term| alone.machine.is_irrelevant(&member("b", 1), &ack(of, term));
+    assert!(!irrelevant(&alone, 1), "there is no manager: it may become one");
     alone.manager(5, member("m", 1));
-    assert_eq!([4, 5, 6].map(|term| past(&alone, term)), [true, true, false]);
+    assert_eq!([4, 5, 6].map(|term| irrelevant(&alone, term)), [true, true, false]);
     let me = alone.me();
     alone.handle(Event::WatchLost);
     alone.manager(6, me);
-    assert_eq!([5, 6, 7].map(|term| past(&alone, term)), [true, false, false], "its own term");
+    assert_eq!(
+        [5, 6, 7].map(|term| irrelevant(&alone, term)),
+        [true, false, false],
+        "only those before its own term"
+    );
 }
 
 #[test]
@@ -230,7 +246,7 @@ fn a_hand_off_may_continue_by_its_intent_or_its_row() {
     };
     assert_eq!(knows(&alone), (true, false), "it is being written");
     alone.written(Err(WriteError::Unknown));
-    assert_eq!(knows(&alone), (true, false), "whether it was written is not known");
+    assert_eq!(knows(&alone), (true, false), "it is unknown whether it was written");
 
     let mut host = host(Vec::new());
     assert_eq!(knows(&host), (false, false));
@@ -242,7 +258,7 @@ fn a_hand_off_may_continue_by_its_intent_or_its_row() {
     assert_eq!(knows(&host), (true, false), "the row names it");
 }
 
-/// What `b`, who has shard 2 under epoch 4, reports to an observing host.
+/// The report of `b`, which has shard 2 under epoch 4, to an observing host.
 fn report(alone: &Alone) -> NodeReport {
     NodeReport {
         incarnation: member("b", 1).incarnation,
@@ -263,26 +279,29 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     assert!(alone.machine.is_irrelevant(&b, &ControlMessage::Report(Box::new(base.clone()))));
     assert!(!agrees(&NodeReport { store_available: false, ..base.clone() }));
     let mut unrunnable = base.clone();
-    unrunnable.set_unrunnable_types(&["x".into()]).expect("room");
+    unrunnable.set_unrunnable_types(&["x".into()]).expect("it fits");
     assert!(!agrees(&unrunnable));
-    // A shard that it does not hold counts if it had seen the row.
+    // A missing shard counts if the sender had seen the row.
     let silent = NodeReport { shards: Vec::new(), ..base.clone() };
     assert!(!agrees(&silent));
     assert!(
         agrees(&NodeReport { applied_chunks: Vec::new(), ..silent.clone() }),
-        "it had seen none"
+        "it had seen no row"
     );
     let before = vec![(0, alone.revision - 1)];
     assert!(
         agrees(&NodeReport { applied_chunks: before, ..silent.clone() }),
-        "it had seen a former one"
+        "it had seen an earlier row"
     );
     let after = vec![(0, alone.revision + 1)];
     assert!(
         !agrees(&NodeReport { applied_chunks: after, ..base.clone() }),
-        "a row that is not known here"
+        "it had seen a row that is unknown here"
     );
-    assert!(alone.machine.is_report_irrelevant(&member("c", 1), &silent), "it has none of them");
+    assert!(
+        alone.machine.is_report_irrelevant(&member("c", 1), &silent),
+        "it owns none of the shards"
+    );
     let held = |shard, epoch| {
         vec![ReportedShard { shard: ShardId(shard), epoch: Epoch(epoch), serving: true }]
     };
@@ -293,11 +312,11 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     assert!(!agrees(&NodeReport { refused_claims: refused(2, 5), ..base.clone() }));
     assert!(
         agrees(&NodeReport { refused_claims: refused(2, 3), ..base.clone() }),
-        "of an epoch that is over"
+        "of an epoch that has ended"
     );
     assert!(agrees(&NodeReport { refused_claims: refused(900, 9), ..base.clone() }));
 
-    let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
+    let Row::Node(live) = row(1, HOST) else { panic!("a node's row") };
     let dead = NodeRow { status: NodeStatus::Dead, ..live };
     alone.learn(key("b"), Row::Node(dead));
     assert!(alone.machine.is_report_irrelevant(&b, &silent), "its incarnation has ended");
@@ -316,35 +335,35 @@ fn reports_that_match_the_rows_are_pruned() {
     let base =
         NodeReport { incarnation: g.incarnation, store_available: true, ..NodeReport::default() };
     let message = ControlMessage::Report(Box::new(base.clone()));
-    let heard = |alone: &mut Alone, report: &NodeReport| {
+    let receive = |alone: &mut Alone, report: &NodeReport| {
         let message = ControlMessage::Report(Box::new(report.clone()));
         alone.handle(Event::Received { from: g.clone(), message });
     };
     assert!(alone.machine.is_irrelevant(&g, &message));
-    heard(&mut alone, &base);
-    assert!(!alone.machine.is_irrelevant(&g, &message), "it may follow another");
+    receive(&mut alone, &base);
+    assert!(!alone.machine.is_irrelevant(&g, &message), "an earlier report may differ");
     alone.machine.prune_irrelevant();
     assert!(alone.machine.is_irrelevant(&g, &message));
-    let tells =
+    let refused =
         NodeReport { refused_claims: vec![(ShardId(1), Epoch(9), Epoch(9))], ..base.clone() };
-    heard(&mut alone, &tells);
+    receive(&mut alone, &refused);
     alone.machine.prune_irrelevant();
-    assert!(!alone.machine.is_irrelevant(&g, &message), "that one has content");
+    assert!(!alone.machine.is_irrelevant(&g, &message), "the earlier report matters");
 
-    let mute = NodeReport { store_available: false, ..base.clone() };
-    heard(&mut alone, &mute);
+    let unavailable = NodeReport { store_available: false, ..base.clone() };
+    receive(&mut alone, &unavailable);
     assert!(
         !alone.machine.is_report_irrelevant(&g, &base),
-        "it reports that the store answers again"
+        "it reports that the store responds again"
     );
-    heard(&mut alone, &base);
+    receive(&mut alone, &base);
     assert!(alone.machine.is_report_irrelevant(&g, &base));
     let mut unrunnable = base.clone();
-    unrunnable.set_unrunnable_types(&["x".into()]).expect("room");
-    heard(&mut alone, &unrunnable);
+    unrunnable.set_unrunnable_types(&["x".into()]).expect("it fits");
+    receive(&mut alone, &unrunnable);
     assert!(
         !alone.machine.is_report_irrelevant(&g, &base),
-        "it says that it can run all types again"
+        "it reports that it can run all types again"
     );
 }
 
@@ -356,7 +375,7 @@ fn ended_epochs_are_pruned_once_the_row_is_above_them() {
     alone.handle(Event::Received { from: m, message: stop(me.incarnation, 3, 3, 6) });
     let before = hash(&alone.machine);
     alone.machine.prune_irrelevant();
-    assert_eq!(hash(&alone.machine), before, "a row may still come that names it");
+    assert_eq!(hash(&alone.machine), before, "a row that names it may still arrive");
     let other = Some(member("b", 1));
     alone.shards(&[(2, Some(me)), (4, other.clone()), (6, other.clone()), (0, None)]);
     let before = hash(&alone.machine);
@@ -373,7 +392,7 @@ fn ended_epochs_are_pruned_once_the_row_is_above_them() {
 fn shard_stopped_is_kept_until_the_shard_has_an_owner() {
     let (mut alone, intents) = handing_off();
     let (of, me) = (intents[0], alone.me());
-    // The intent is being written, so that nothing is decided of the row.
+    // The intent is being written, so the row causes no other decision.
     alone.handle(Event::Received { from: me.clone(), message: stopped(of, 1, &me) });
     let before = hash(&alone.machine);
     alone.machine.prune_irrelevant();
@@ -395,7 +414,7 @@ fn only_a_node_that_manages_can_be_nudged() {
     alone.all_done();
     assert!(nudged(&mut alone));
     alone.handle(Event::WatchLost);
-    assert!(!nudged(&mut alone), "it misses rows");
+    assert!(!nudged(&mut alone), "rows are missing");
     let mut alone = sealed(4);
     alone.all_done();
     alone.wait(Settings::default().lease);
@@ -404,7 +423,7 @@ fn only_a_node_that_manages_can_be_nudged() {
     assert!(!nudged(&mut host(Vec::new())));
 }
 
-/// Moves all times back.
+/// Shifts all times back.
 struct Back(u64);
 
 impl Canonicalizer for Back {
@@ -448,13 +467,13 @@ fn canonicalization_shifts_hand_off_deadlines_too() {
 fn a_hand_off_ends_when_its_shard_has_another_epoch() {
     let (mut alone, intents) = handing_off();
     alone.done();
-    // No acknowledgement is missing: this node is asked to stop them.
-    let Row::Node(live) = row(1, HOST) else { panic!("a node's") };
+    // No acknowledgement is missing: this node is asked to stop the shards.
+    let Row::Node(live) = row(1, HOST) else { panic!("a node's row") };
     alone.learn(key("b"), Row::Node(NodeRow { status: NodeStatus::Dead, ..live }));
     for (shard, epoch, _) in &intents {
         alone.handle(Event::ShardStopped { shard: *shard, epoch: *epoch });
     }
-    // It has them again: there is no other.
+    // It gets the shards again: there is no other host.
     alone.all_done();
     assert!(intents.iter().all(|(shard, ..)| alone.machine.known_epoch(*shard) == Some(Epoch(2))));
     alone.learn(key("b"), row(2, HOST));
@@ -464,7 +483,7 @@ fn a_hand_off_ends_when_its_shard_has_another_epoch() {
         }
         _ => None,
     });
-    assert_eq!(moving, Some(2), "balanced at once");
+    assert_eq!(moving, Some(2), "balanced immediately");
 }
 
 #[test]
@@ -483,7 +502,7 @@ fn a_hand_off_may_continue_until_its_seal_is_confirmed() {
     let moving = Some(crate::rows::HandOffIntent { id, target: None });
     let mut alone = leader(4, vec![(RowKey::Assignments(0), of(1, moving), 3)]);
     alone.written(Err(WriteError::Unknown));
-    // The former manager ended it meanwhile.
+    // The former manager has ended it in the meantime.
     let message =
         ControlMessage::RowUpdate { key: RowKey::Assignments(0), row: of(2, None), revision: 20 };
     alone.handle(Event::Received { from: member("b", 1), message });

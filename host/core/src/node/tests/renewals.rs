@@ -1,4 +1,4 @@
-//! Renewals whose answers are lost: a successful one counts, from when it was sent (R7 to R9).
+//! Renewals whose answers are lost: a successful one counts from when it was sent (R7 to R9).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
@@ -16,7 +16,7 @@ fn renewals_count_even_if_all_answers_are_lost() {
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
 }
 
-/// A host's machine by itself.
+/// A single host's machine.
 struct Host {
     machine: Machine,
     now: u64,
@@ -49,7 +49,7 @@ impl Host {
         std::iter::from_fn(|| self.machine.poll()).collect()
     }
 
-    /// The write that it asks for: its number, the revision that is expected, the row.
+    /// The write that it requests: its id, the expected revision, the row.
     fn write(&mut self) -> Option<(u64, Option<u64>, NodeRow)> {
         self.actions().into_iter().find_map(|action| match action {
             Action::WriteRow { request_id: number, expected, row: Row::Node(row), .. } => {
@@ -59,7 +59,7 @@ impl Host {
         })
     }
 
-    /// When those renewals were sent that counted.
+    /// When the renewals that counted were sent.
     fn renewed(&mut self) -> Vec<u64> {
         let sent = |action| match action {
             Action::LeaseRenewed { sent_at: sent, .. } => Some(sent),
@@ -86,7 +86,7 @@ impl Host {
     }
 }
 
-/// Its first renewal, whose answer is lost, and the store's row from before it.
+/// Its first renewal, whose answer is lost, and the stored row before it.
 fn lost() -> (Host, u64, NodeRow, NodeRow) {
     let mut host = Host::registered();
     let (number, expected, row) = host.writes();
@@ -111,13 +111,13 @@ fn r8_a_renewal_found_by_a_read_counts_from_its_sending() {
 #[test]
 fn r8_a_delayed_renewal_counts_from_its_own_sending() {
     let (mut host, sent, row, before) = lost();
-    // Not yet written when it is read.
+    // The renewal has not been written yet when the row is read.
     host.row(&before, 1);
     assert_eq!(host.renewed(), []);
     let (number, expected, again) = host.writes();
     assert_eq!((expected, again.renewals), (Some(1), 1));
     assert!(host.now > sent + 200);
-    // Then the first one was: the second meets it, and they are alike.
+    // Then the first renewal was written: the second conflicts with it, and both are equal.
     let standing = Some((Row::Node(row), 2));
     host.handle(Event::RowWritten {
         request_id: number,

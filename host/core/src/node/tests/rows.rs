@@ -1,4 +1,4 @@
-//! What a machine emits for the rows that it learns: notices for people, incarnations and routes for its node.
+//! What a machine emits for the rows that it learns: notices for people, and incarnations and routes for its node.
 
 use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
@@ -10,7 +10,7 @@ use crate::rows::{
     RowKey,
 };
 
-/// A gateway's machine: it neither manages nor hosts, so that rows only produce these actions.
+/// A gateway's machine: it is neither a manager nor a host, so rows cause only these actions.
 struct Reader {
     machine: Machine,
     revision: u64,
@@ -36,10 +36,10 @@ impl Reader {
     /// The incarnations, routes and notices that it emits for an event.
     fn handle(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
-        let told = |it: &Action| {
+        let is_relevant = |it: &Action| {
             matches!(it, Action::UpdatePeer { .. } | Action::UpdateRoute { .. } | Action::Notify(_))
         };
-        std::iter::from_fn(|| self.machine.poll()).filter(told).collect()
+        std::iter::from_fn(|| self.machine.poll()).filter(is_relevant).collect()
     }
 
     fn learn(&mut self, key: RowKey, row: Row) -> Vec<Action> {
@@ -84,7 +84,7 @@ fn row(counter: u64) -> NodeRow {
     }
 }
 
-fn told(counter: u64, alive: bool, address: &str) -> Action {
+fn updated_peer(counter: u64, alive: bool, address: &str) -> Action {
     Action::UpdatePeer { member: member(counter), alive, addresses: vec![address.into()] }
 }
 
@@ -108,29 +108,33 @@ fn note(notice: Notice) -> Action {
 #[test]
 fn an_incarnation_is_announced_at_start_end_and_move() {
     let mut reader = Reader::new();
-    let joined = [note(Notice::NodeJoined(member(1))), told(1, true, "b:1")];
+    let joined = [note(Notice::NodeJoined(member(1))), updated_peer(1, true, "b:1")];
     assert_eq!(reader.node(&row(1)), joined);
-    assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(1) }), [], "a renewal is none");
+    assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(1) }), [], "a renewal is not announced");
     let moved = NodeRow { addresses: vec!["b:2".into()], ..row(1) };
-    assert_eq!(reader.node(&moved), [told(1, true, "b:2")]);
+    assert_eq!(reader.node(&moved), [updated_peer(1, true, "b:2")]);
     let dead = NodeRow { status: NodeStatus::Dead, ..moved };
     let gone = note(Notice::NodeGone { member: member(1), left_gracefully: false });
-    assert_eq!(reader.node(&dead), [gone, told(1, false, "b:2")]);
+    assert_eq!(reader.node(&dead), [gone, updated_peer(1, false, "b:2")]);
     let stopped = NodeRow { status: NodeStatus::Left, ..dead };
-    assert_eq!(reader.node(&stopped), [], "it was gone before");
-    let joined = [note(Notice::NodeJoined(member(2))), told(2, true, "b:1")];
+    assert_eq!(reader.node(&stopped), [], "it was already gone");
+    let joined = [note(Notice::NodeJoined(member(2))), updated_peer(2, true, "b:1")];
     assert_eq!(reader.node(&row(2)), joined);
-    let joined = [told(2, false, "b:1"), note(Notice::NodeJoined(member(3))), told(3, true, "b:1")];
-    assert_eq!(reader.node(&row(3)), joined, "the end of the second was not seen");
+    let joined = [
+        updated_peer(2, false, "b:1"),
+        note(Notice::NodeJoined(member(3))),
+        updated_peer(3, true, "b:1"),
+    ];
+    assert_eq!(reader.node(&row(3)), joined, "the end of the second incarnation was not seen");
     let left = NodeRow { status: NodeStatus::Left, ..row(3) };
     let gone = note(Notice::NodeGone { member: member(3), left_gracefully: true });
-    assert_eq!(reader.node(&left), [gone, told(3, false, "b:1")]);
+    assert_eq!(reader.node(&left), [gone, updated_peer(3, false, "b:1")]);
 }
 
 #[test]
 fn an_incarnation_first_seen_dead_emits_no_notice() {
     let dead = NodeRow { status: NodeStatus::Dead, draining: true, ..row(1) };
-    assert_eq!(Reader::new().node(&dead), [told(1, false, "b:1")]);
+    assert_eq!(Reader::new().node(&dead), [updated_peer(1, false, "b:1")]);
 }
 
 #[test]
@@ -142,7 +146,7 @@ fn a_drain_notice_is_emitted_per_change_and_incarnation() {
     assert_eq!(reader.node(&marked), [drains(true, 1)]);
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..marked.clone() }), []);
     let joined = reader.node(&NodeRow { draining: true, ..row(2) });
-    assert!(joined.contains(&drains(true, 2)), "the mark outlives the node's restarts");
+    assert!(joined.contains(&drains(true, 2)), "the mark survives the node's restarts");
     assert_eq!(reader.node(&NodeRow { renewals: 1, ..row(2) }), [drains(false, 2)]);
     reader.node(&NodeRow { status: NodeStatus::Left, ..row(2) });
     let marked = NodeRow { status: NodeStatus::Left, draining: true, ..row(2) };
@@ -158,7 +162,7 @@ fn r13_a_route_names_its_owner_only_while_it_is_live() {
     assert!(reader.node(&dead).contains(&route(1, None, false)));
     assert!(!reader.node(&row(2)).contains(&route(1, Some(2), false)), "another incarnation");
     assert!(reader.shards(&[owned(2, 2)]).contains(&route(2, Some(2), false)));
-    // An incarnation that started and ended unseen: its predecessor has ended as well.
+    // An incarnation that started and ended unseen: its predecessor has ended too.
     let stopped = NodeRow { status: NodeStatus::Left, ..row(3) };
     assert!(reader.node(&stopped).contains(&route(2, None, false)));
     assert_eq!(reader.shards(&[owned(3, 2)])[1..], [route(3, None, false)]);
@@ -193,9 +197,9 @@ fn s8_cached_rows_give_peers_and_routes_until_rows_are_listed() {
         Event::CachedRows(vec![(RowKey::Node("b".into()), Row::Node(row), 1), shards])
     };
     let live = reader.handle(cached(row(1)));
-    assert_eq!(live, [told(1, true, "b:1"), route(4, Some(1), false)]);
+    assert_eq!(live, [updated_peer(1, true, "b:1"), route(4, Some(1), false)]);
     let dead = reader.handle(cached(NodeRow { status: NodeStatus::Dead, ..row(1) }));
-    assert_eq!(dead, [told(1, false, "b:1"), route(4, None, false)]);
+    assert_eq!(dead, [updated_peer(1, false, "b:1"), route(4, None, false)]);
     reader.handle(Event::RowsListed(Some(Vec::new())));
     assert_eq!(reader.handle(cached(row(1))), [], "the store is authoritative");
 }

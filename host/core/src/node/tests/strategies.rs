@@ -1,4 +1,4 @@
-//! A strategy from an application may propose anything: invalid moves are not made, and reported once.
+//! A custom strategy may propose anything: invalid moves are not made, and are reported once.
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::{AllocationStrategy, AllocationView, Average, InvalidMove, Move};
@@ -60,7 +60,7 @@ fn moves_that_a_strategy_must_not_propose_are_not_made() {
     cluster.node("a").stuck = true;
     cluster.start("b");
     cluster.run(3_000);
-    assert_eq!(cluster.moving(), 2, "the limit holds, and no busy shard is begun again");
+    assert_eq!(cluster.moving(), 2, "the limit holds, and no second hand-off of a shard begins");
     cluster.unstick("a");
     cluster.run(5_000);
     assert_eq!(cluster.spread().into_values().collect::<Vec<_>>(), [6, 6]);
@@ -80,5 +80,5 @@ fn moves_that_a_strategy_must_not_propose_are_not_made() {
         InvalidMove::SameOwner,
         InvalidMove::LimitExceeded,
     ];
-    assert_eq!(noted, kinds, "each once");
+    assert_eq!(noted, kinds, "each kind is reported once");
 }

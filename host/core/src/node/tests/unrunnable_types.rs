@@ -23,12 +23,12 @@ fn r24_a_host_that_cannot_run_a_type_has_no_shards() {
     let found: Vec<_> = found.map(|(node, types)| (node.to_string(), types.to_vec())).collect();
     assert_eq!(found, [("c".into(), vec!["counter".into()])]);
 
-    // The next manager knows it, too, and shards that fail over go elsewhere.
+    // The next manager knows it too, and shards that fail over move elsewhere.
     cluster.node("a").paused = true;
     cluster.run(10_000);
     assert_eq!(spread(&cluster), [("b".into(), 12)]);
 
-    // It can now: balancing gives it its share.
+    // The host can run the type now: balancing gives it its share.
     unrunnable(&mut cluster, "c", &[]);
     cluster.run(12_000);
     assert_eq!(spread(&cluster), [("b".into(), 6), ("c".into(), 6)]);
@@ -38,7 +38,7 @@ fn r24_a_host_that_cannot_run_a_type_has_no_shards() {
 fn r24_a_type_that_no_host_can_run_moves_no_shards() {
     let mut cluster = Cluster::of(&["a", "b"]);
     let before = cluster.epochs();
-    // They find out at nearly the same time.
+    // The hosts detect it at nearly the same time.
     unrunnable(&mut cluster, "a", &["counter"]);
     unrunnable(&mut cluster, "b", &["counter"]);
     cluster.run(15_000);

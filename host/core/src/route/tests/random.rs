@@ -1,8 +1,8 @@
-//! Random sequences of events, against a model that knows the outcome of every attempt.
+//! Random sequences of events, checked against a model that knows the outcome of every attempt.
 //!
-//! After each event it checks that each message is in exactly one state, that counts and windows are what the model
-//! predicts, and that a shard's messages left in order. At the end every message has ended once, with the doubt
-//! that its abandoned attempts cause.
+//! After each event, the test checks that each message is in exactly one state, that counts and windows are as the
+//! model predicts, and that the messages of each shard were sent in order. At the end every message has ended once,
+//! marked in doubt if its abandoned attempts require it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::member;
 
 const SHARDS: u32 = 3;
 
-/// A xorshift generator: small, and the same everywhere.
+/// A xorshift generator: small, and the same on every platform.
 struct Dice(u64);
 
 impl Dice {
@@ -49,7 +49,7 @@ struct Model {
     now: u64,
     me: Option<Member>,
     epochs: BTreeMap<u32, u64>,
-    /// By number, which is the order of arrival.
+    /// Indexed by number, which is the order of arrival.
     items: Vec<Item>,
     live: BTreeMap<u64, Attempt>,
     last_tag: u64,
@@ -95,7 +95,7 @@ impl Model {
         }
     }
 
-    /// Such attempts are abandoned: they may run unnoticed.
+    /// Marks matching attempts as abandoned: they may run unnoticed.
     fn abandon(&mut self, which: impl Fn(&Attempt, &Item) -> bool) {
         let items = &mut self.items;
         self.live.retain(|_, attempt| {
@@ -106,7 +106,7 @@ impl Model {
         });
     }
 
-    fn rises(&mut self, shard: u32, epoch: u64) {
+    fn raise_epoch(&mut self, shard: u32, epoch: u64) {
         let known = self.epochs.entry(shard).or_default();
         if epoch > *known {
             *known = epoch;
@@ -131,7 +131,7 @@ impl Model {
                 let epoch = (self.epoch_of(shard) + self.dice.below(3)).saturating_sub(1);
                 let owner = (!self.dice.one_of(4)).then(|| self.member());
                 let moving = self.dice.one_of(4);
-                self.rises(shard, epoch);
+                self.raise_epoch(shard, epoch);
                 self.router.update_route(now, ShardId(shard), Epoch(epoch), owner, moving, out);
             }
             16 => {
@@ -186,48 +186,51 @@ impl Model {
         if let (Some(attempt), AttemptResult::NotOwner { epoch, owner: Some(_) }) =
             (&ended, &verdict)
         {
-            self.rises(self.items[attempt.item as usize].shard, epoch.0);
+            self.raise_epoch(self.items[attempt.item as usize].shard, epoch.0);
         }
         let done = verdict == AttemptResult::Answered;
         let given = self.router.on_attempt_result(self.now, tag, verdict, out);
         match (ended, given) {
             (Some(attempt), Some((item, in_doubt))) if done => {
                 check(attempt.item == item, "the answer of another message")?;
-                self.goes(item, in_doubt)
+                self.finish(item, in_doubt)
             }
             (Some(_), None) if done => Err(format!("the answer to {tag} was lost")),
-            (_, Some(_)) => Err(format!("{tag} was answered, and had no answer")),
+            (_, Some(_)) => Err(format!("attempt {tag} ended without an answer")),
             (_, None) => Ok(()),
         }
     }
 
-    fn goes(&mut self, item: u32, in_doubt: bool) -> Result<(), String> {
+    fn finish(&mut self, item: u32, in_doubt: bool) -> Result<(), String> {
         let entry = &mut self.items[item as usize];
-        check(!entry.gone, format!("message {item} came out twice"))?;
-        check(entry.in_doubt == in_doubt, format!("message {item}: doubt is {in_doubt}"))?;
+        check(!entry.gone, format!("message {item} ended twice"))?;
+        check(
+            entry.in_doubt == in_doubt,
+            format!("message {item}: wrong flag in_doubt={in_doubt}"),
+        )?;
         entry.gone = true;
         Ok(())
     }
 
-    fn heed(&mut self, out: Vec<Action<u32>>) -> Result<(), String> {
+    fn apply(&mut self, out: Vec<Action<u32>>) -> Result<(), String> {
         let mut last: BTreeMap<u32, u32> = BTreeMap::new();
         for step in out {
             let (to, epoch, tag, item) = match step {
                 Action::Refuse { item, refusal } => {
                     self.refused += 1;
                     check(!self.is_live(item), format!("message {item} refused in flight"))?;
-                    self.goes(item, refusal.in_doubt)?;
+                    self.finish(item, refusal.in_doubt)?;
                     continue;
                 }
-                Action::Buffered => return Err("what is held is not pushed".into()),
+                Action::Buffered => return Err("a buffered message was pushed".into()),
                 Action::Remote { to, epoch, attempt_id: tag, item } => (to, epoch, tag, item),
                 Action::Local { epoch, attempt_id: tag, item, .. } => {
                     (self.me.clone().ok_or("there is no incarnation here")?, epoch, tag, item)
                 }
             };
             let Item { shard, gone, in_doubt, .. } = self.items[item as usize];
-            check(!gone && !self.is_live(item), format!("message {item} is elsewhere already"))?;
-            check(epoch.0 >= self.epoch_of(shard), format!("shard {shard} went back"))?;
+            check(!gone && !self.is_live(item), format!("message {item} is in two states"))?;
+            check(epoch.0 >= self.epoch_of(shard), format!("the epoch of shard {shard} fell"))?;
             check(tag > self.last_tag, "a tag was used twice")?;
             check(last.insert(shard, item).is_none_or(|before| before < item), "out of order")?;
             self.last_tag = tag;
@@ -256,24 +259,24 @@ impl Model {
             in_flight: self.live.len(),
         };
         let load = self.router.stats();
-        check(load == expected, format!("{load:?}, and not {expected:?}"))?;
+        check(load == expected, format!("{load:?}, expected {expected:?}"))?;
         check(
             load.buffered == 0 || self.router.next_wake().is_some(),
-            "nothing wakes what is held",
+            "nothing wakes the buffered messages",
         )?;
         let mut links: BTreeMap<&Member, Vec<usize>> = BTreeMap::new();
         for attempt in self.live.values().filter(|attempt| Some(&attempt.to) != self.me.as_ref()) {
             links.entry(&attempt.to).or_default().push(self.items[attempt.item as usize].bytes);
         }
         let fits = |sizes: &Vec<usize>| sizes.len() <= 4 && sizes.iter().sum::<usize>() <= 90;
-        check(links.values().all(fits), format!("a window is too full: {links:?}"))
+        check(links.values().all(fits), format!("a window exceeds its limit: {links:?}"))
     }
 
-    /// The faults end: every shard has an owner that answers, and every message must end.
+    /// The faults end: every shard has an owner that responds, and every message must end.
     fn recover(&mut self) -> Result<(), String> {
         for shard in 1..=SHARDS {
             let epoch = self.epoch_of(shard) + 1;
-            self.rises(shard, epoch);
+            self.raise_epoch(shard, epoch);
             let mut out = Vec::new();
             let owner = Some(member("c", 1));
             self.router.update_route(
@@ -284,32 +287,32 @@ impl Model {
                 false,
                 &mut out,
             );
-            self.heed(out)?;
+            self.apply(out)?;
         }
         self.now += 2_000;
         let mut out = Vec::new();
         self.router.tick(self.now, &mut out);
-        self.heed(out)?;
+        self.apply(out)?;
         while let Some((tag, attempt)) = self.live.pop_first() {
             let mut out = Vec::new();
             let given =
                 self.router.on_attempt_result(self.now, tag, AttemptResult::Answered, &mut out);
             let (item, in_doubt) = given.ok_or("an answer was lost")?;
             check(item == attempt.item, "the answer of another message")?;
-            self.goes(item, in_doubt)?;
-            self.heed(out)?;
+            self.finish(item, in_doubt)?;
+            self.apply(out)?;
         }
-        check(self.items.iter().all(|item| item.gone), "a message never came out")
+        check(self.items.iter().all(|item| item.gone), "a message never ended")
     }
 }
 
-/// One run: how many were refused, and sent again in doubt.
+/// Runs one seed. Returns how many messages were refused, and how many were resent in doubt.
 fn run(seed: u64, mutations: &[Mutation]) -> Result<(usize, usize), String> {
     let mut model = Model::new(seed, mutations.to_vec());
     for step in 0..250 {
         let mut out = Vec::new();
-        let told = model.event(&mut out).and_then(|()| model.heed(out));
-        told.map_err(|error| format!("seed {seed}, step {step}: {error}"))?;
+        let result = model.event(&mut out).and_then(|()| model.apply(out));
+        result.map_err(|error| format!("seed {seed}, step {step}: {error}"))?;
     }
     model.recover().map_err(|error| format!("seed {seed}, at the end: {error}"))?;
     Ok((model.refused, model.resent))
@@ -323,13 +326,13 @@ fn every_message_ends_once_in_order_with_its_in_doubt_flag() {
         refused += counts.0;
         resent += counts.1;
     }
-    assert!(refused > 1_000 && resent > 1_000, "{refused} refused, {resent} sent again");
+    assert!(refused > 1_000 && resent > 1_000, "{refused} refused, {resent} resent");
 }
 
 #[test]
 fn the_model_detects_each_disabled_rule() {
     for mutation in [Mutation::ForgetInDoubt, Mutation::DropBuffered, Mutation::AcceptLowerEpochs] {
         let seen = (1..=50).filter(|seed| run(*seed, &[mutation]).is_err()).count();
-        assert!(seen > 25, "{mutation:?} was seen in {seen} of 50 runs");
+        assert!(seen > 25, "{mutation:?} was detected in {seen} of 50 runs");
     }
 }

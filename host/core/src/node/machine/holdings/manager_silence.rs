@@ -1,23 +1,23 @@
-//! When the manager does not receive this node's messages, though both are alive.
+//! What happens when the manager does not receive this node's messages although both are alive.
 //!
-//! Each renews its lease in the store, and messages from one to the other are lost. Then rows continue to name this
-//! incarnation for shards that it gave up, since "stopped" and every report were lost (R11), or a hand-off waits for a
-//! shard that this node was never asked to stop. What cannot be sent is written: the incarnation stops what it has and
-//! writes its own row as left, and the next one registers. Everybody sees that row, so every shard of the former
-//! incarnation gets a new owner and a new epoch (R7).
+//! Both renew their leases in the store, but messages between them are lost. Then rows continue to name this
+//! incarnation for shards that it released, since "stopped" and every report were lost (R11), or a hand-off waits
+//! for a shard that this node was never asked to stop. This node cannot send this information, but it can write it:
+//! the incarnation stops its shards and writes its own row as left, and the next one registers. Every node sees
+//! that row, so every shard of the former incarnation gets a new owner and a new epoch (R7).
 //!
-//! Confusing at first: this does not imply that the manager is at fault or gone. Time counts only while it is
-//! seen to be at work, in one term, and while a node whose `EntityStore` answers could have the shards; and an
-//! incarnation that holds nothing and is named by no row waits for nothing. So no incarnation ends for lack of a manager
-//! or of a store, and none ends again before a manager has given its successor a shard.
+//! Confusing at first: this does not imply that the manager has failed. Time counts only while the manager is seen
+//! to be active, in one term, and while a node whose `EntityStore` responds could own the shards. An incarnation
+//! that holds nothing and is named by no row waits for nothing. So no incarnation ends for lack of a manager or of
+//! a store, and its successor does not end in the same way before a manager has given it a shard.
 
 use super::{
     Assignment, Context, Holdings, Member, Membership, Mutation, ObservedCluster, ShardId,
 };
 
 impl Holdings {
-    /// Records whether the manager has yet to act on a shard: a row names this incarnation for it and it is not held, or
-    /// it is to be handed off and was not asked to stop.
+    /// Records whether the manager has yet to act on a shard: a row names this incarnation for it although it is
+    /// not held, or its hand-off has begun although its stop was not requested.
     pub(super) fn track_awaiting_manager(
         &mut self,
         context: &Context,
@@ -66,7 +66,8 @@ impl Holdings {
     }
 }
 
-/// Whether another node manages and is active, as far as rows show, and could do what this one waits for.
+/// Whether another node is the manager and is active, as far as rows show, and could take the action that this node
+/// waits for.
 fn manager_should_respond(
     context: &Context,
     observed: &ObservedCluster,

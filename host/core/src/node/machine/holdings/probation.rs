@@ -1,32 +1,35 @@
-//! A node that released its shards because the store did not answer gets none for a while if others can own them (R9).
+//! A node that released its shards because the store did not respond gets none for a while if others can own them
+//! (R9).
 //!
-//! A store that answers an idle node in time may be too slow for one that has shards, so that each time it gets some
-//! it releases them again. Doubling bounds how often that moves shards.
+//! A store that responds in time to an idle node may be too slow for a node with shards, so that the node releases
+//! its shards each time it gets some. Doubling the probation limits how often that moves shards.
 
 use super::{Context, Holdings, Membership, Mutation, Notice, ObservedCluster};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Canonicalizer;
 
-/// For how many leases a node is on probation after it released its shards because the store did not answer.
+/// For how many leases a node is on probation after it released its shards because the store did not respond.
 const PROBATION: u64 = 4;
-/// The longest probation, in leases: it doubles each time that the node releases its shards again soon after one.
+/// The longest probation, in leases: it doubles each time the node releases its shards again soon after the last
+/// one.
 const LONGEST_PROBATION: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Probation {
-    /// When the shards were given up.
+    /// When the shards were released.
     started_at: u64,
-    /// Milliseconds.
+    /// Duration in milliseconds.
     duration: u64,
     /// When the node first held a shard again.
     first_held_again_at: Option<u64>,
 }
 
 impl Probation {
-    /// The probation of a node that gives its shards up now. It is longer than the last one if the node held shards
-    /// for a shorter time than that one took.
+    /// The probation of a node that releases its shards now. It is longer than the last one if the node held shards
+    /// for a shorter time than the last probation took.
     fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
-        // The time spent waiting for shards after that one does not count: the manager may have assigned none.
+        // The time spent waiting for shards after the last probation does not count: the manager may have assigned
+        // none.
         let soon = |last: &Self| {
             last.first_held_again_at.is_none_or(|back| now.saturating_sub(back) < last.duration)
         };
@@ -53,7 +56,7 @@ impl Probation {
 }
 
 impl Holdings {
-    /// A node that could commit nothing for one lease gives its shards up (R9). Returns whether it did.
+    /// A node that could commit nothing for one lease releases its shards (R9). Returns whether it did.
     pub(in super::super) fn release_without_store(
         &mut self,
         context: &mut Context,
@@ -93,9 +96,13 @@ mod tests {
             |back| Some(Probation { started_at: 0, duration: 400, first_held_again_at: back });
         let span = |last, now| Probation::after(last, now, 100).duration;
         assert_eq!(span(None, 1_000), 4 * 100);
-        assert_eq!(span(last(None), 1_000), 800, "it held no shard since");
+        assert_eq!(span(last(None), 1_000), 800, "it has held no shard since");
         assert_eq!(span(last(Some(1_000)), 1_399), 800);
-        assert_eq!(span(last(Some(1_000)), 1_400), 400, "it held them for as long as that took");
+        assert_eq!(
+            span(last(Some(1_000)), 1_400),
+            400,
+            "it held them for as long as the probation"
+        );
         let longest = Some(Probation { started_at: 0, duration: 6_000, first_held_again_at: None });
         assert_eq!(span(longest, 1), 64 * 100);
     }

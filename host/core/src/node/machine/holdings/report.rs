@@ -52,10 +52,10 @@ impl Holdings {
             refused_claims: refused.map(|(shard, (at, above))| (*shard, *at, *above)).collect(),
             extensions: Extensions::default(),
         };
-        // The names take too many bytes: the host keeps its shards, as before.
+        // The names exceed the block: the host keeps its shards, as if it had not reported them.
         let _ = report.set_unrunnable_types(&self.unrunnable_types);
         if observed.manager_row().is_some_and(|row| row.holder.node != me.node) {
-            // A node's report to itself is never overtaken.
+            // A node's report to itself is never overtaken by a later one.
             self.last_report_number += 1;
             let _ = report.set_number(self.last_report_number);
         }

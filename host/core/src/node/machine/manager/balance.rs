@@ -15,7 +15,7 @@ impl Term {
 }
 
 impl Manager {
-    /// What a balancing would move now: shard, from, to.
+    /// The moves that a rebalance would make now: shard, from, to.
     pub(in super::super) fn preview_rebalance(
         &self,
         context: &Context,
@@ -35,7 +35,7 @@ impl Manager {
             .collect()
     }
 
-    /// Which host the strategy gives each of a plan's shards without an owner.
+    /// The host that the strategy chooses for each of a plan's shards without an owner.
     pub(super) fn allocate(
         &mut self,
         context: &mut Context,
@@ -46,7 +46,7 @@ impl Manager {
         moves.into_iter().map(|step| (step.shard, step.to)).collect()
     }
 
-    /// Those of the strategy's moves that can be made. Each kind of invalid one is reported once per term.
+    /// Returns the strategy's valid moves. Each kind of invalid move is reported once per term.
     fn validate_moves(
         &mut self,
         context: &mut Context,
@@ -66,7 +66,7 @@ impl Manager {
         valid
     }
 
-    /// A plan in which these shards have no owner; other hand-offs in progress count where they go.
+    /// A plan in which these shards have no owner; other shards in a hand-off count at their target.
     pub(super) fn plan(
         &mut self,
         context: &Context,
@@ -82,13 +82,13 @@ impl Manager {
         if owners.len() <= 16 * SHARDS_PER_CHUNK as usize {
             let mut anew = super::OwnerIndex::default();
             let anew = anew.refresh(&members, &term.chunks, shards);
-            assert_eq!(owners, anew, "a chunk changed, and the plan did not");
+            assert_eq!(owners, anew, "a chunk changed without an update of the plan");
         }
         let moving = term.hand_offs.iter().map(|(shard, it)| (*shard, it.target.as_ref()));
         Some(plan::of(observed, &members, owners, moving, without, seed))
     }
 
-    /// Hands off the shards of draining nodes, a limited number at once (R12, K35).
+    /// Hands off the shards of draining nodes, a limited number at a time (R12, K35).
     pub(in super::super) fn drain(&mut self, context: &mut Context, observed: &ObservedCluster) {
         let Some(term) = &self.term else { return };
         let in_progress = term.count(HandOffReason::Drain);
@@ -115,7 +115,7 @@ impl Manager {
         let Some(plan) = self.plan(context, observed, &without, seed) else { return };
         let moves = self.allocate(context, &plan);
         for (shard, row) in leaving {
-            // It stays if no host can take it.
+            // The shard stays if no host can take it.
             let Some(target) = moves.get(&shard).and_then(|to| plan.members.get(*to)) else {
                 continue;
             };
@@ -124,8 +124,8 @@ impl Manager {
         }
     }
 
-    /// Balances: when hosts came or went, when asked, and at each interval (S13). Not while a member cannot be
-    /// reached, or none reports, or versions are mixed: the strategy sees to that (R12, S16.2).
+    /// Balances: when hosts joined or left, on request, and at each interval (S13). It does nothing while a member
+    /// cannot be reached or no member reports. While versions are mixed, the strategy returns no moves (R12, S16.2).
     pub(in super::super) fn rebalance(
         &mut self,
         context: &mut Context,
@@ -181,7 +181,7 @@ impl Manager {
     }
 }
 
-/// Hosts whose shards are to go elsewhere: they drain, or cannot run a deployed type that another host can (R24).
+/// Hosts whose shards must move elsewhere: they drain, or cannot run a deployed type that another host can (R24).
 fn hosts_to_evacuate(context: &Context, observed: &ObservedCluster) -> BTreeSet<NodeId> {
     let draining = observed.all_live().filter(|(_, row)| row.is_draining_or_leaving());
     let mut nodes: BTreeSet<_> = draining.map(|(node, _)| node.clone()).collect();

@@ -1,4 +1,4 @@
-//! Candidates for the leadership, and the write that names its holder (K21).
+//! Candidates for the leadership, and the write of the row that names its holder (K21).
 
 use super::{
     Context, Extensions, Manager, ManagerRow, Member, ObservedCluster, Row, RowKey, WriteError,
@@ -23,7 +23,7 @@ impl Manager {
             None => true,
             Some((holder, Some(ended))) => ended || observed.lapsed(&holder.node, now, margin),
             Some((holder, None)) => {
-                // A row not yet observed proves no death: it may be in transit.
+                // An unobserved row does not prove a death: it may be in transit.
                 observed.read_missing_rows(context, [holder.node.clone()]);
                 false
             }
@@ -50,13 +50,13 @@ impl Manager {
         write_manager_row(context, observed, row, 0);
     }
 
-    /// Nothing to decide without a term.
+    /// Without a term there is nothing to decide.
     pub(in super::super) fn forget_decisions(&mut self) {
         self.decision_needed = false;
     }
 }
 
-/// Writes the new manager. Fields of other releases stay on the row.
+/// Writes the row that names the new manager. Fields of other releases stay in the row.
 pub(super) fn write_manager_row(
     context: &mut Context,
     observed: &ObservedCluster,
@@ -71,7 +71,7 @@ pub(super) fn write_manager_row(
     context.write(purpose, RowKey::Manager, expected, Row::Manager(row));
 }
 
-/// Takes the answer to the write of the manager's row. The caller learns the row.
+/// Handles the answer to the write of the manager's row. The caller learns the row.
 pub(in super::super) fn on_manager_row_written(
     context: &mut Context,
     observed: &mut ObservedCluster,

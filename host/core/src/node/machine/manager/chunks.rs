@@ -6,24 +6,24 @@ use super::{
 };
 use crate::rows::SHARDS_PER_CHUNK;
 
-/// One row of assignments, as the manager has it.
+/// One row of assignments, from the manager's point of view.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct ManagedChunk {
-    /// As last written or read.
+    /// The row as last written or read.
     pub(super) stored: Option<(AssignmentsRow, u64)>,
-    /// It has this manager's term (R10).
+    /// Whether it bears this manager's term (R10).
     pub(super) sealed: bool,
     /// Pending changes.
     pub(super) pending: BTreeMap<usize, Assignment>,
     /// The write in progress.
     writing: Option<AssignmentsRow>,
-    /// The answer to a write was lost: when to read the row again.
+    /// When to read the row again, after the answer to a write was lost.
     pub(super) read_at: Option<u64>,
 }
 
 impl ManagedChunk {
-    /// Each shard's row, with its place: as wanted, else as being written, else as last read.
+    /// Each shard's row, with its index: as desired, else as being written, else as last read.
     pub(super) fn desired_assignments(&self) -> impl Iterator<Item = (usize, &Assignment)> {
         let row = self.writing.as_ref().or(self.stored.as_ref().map(|(base, _)| base));
         let shards = row.into_iter().flat_map(|row| row.assignments.iter().enumerate());
@@ -43,7 +43,7 @@ impl ManagedChunk {
 }
 
 impl Manager {
-    /// Starts the wanted writes that are not pending.
+    /// Starts the desired writes that are not pending.
     pub(in super::super) fn pump_chunks(
         &mut self,
         context: &mut Context,
@@ -73,7 +73,8 @@ impl Manager {
             && let Some((row, revision)) = observed.chunk(number)
         {
             if row.term > term.number {
-                // This node learned late that it held the leadership: another does by now, and its row says so (R10).
+                // This node learned late that it held the leadership: another node holds it by now, as its row
+                // shows (R10).
                 chunk.read_at = Some(retry_at);
                 context.read(RowKey::Manager);
                 return;
@@ -101,7 +102,8 @@ impl Manager {
         context.write(purpose, RowKey::Assignments(number), expected, Row::Assignments(row));
     }
 
-    /// Takes the answer to a chunk's write, and returns the row that was written. None if nobody waits for it.
+    /// Handles the answer to a chunk's write, and returns the row that was written; `None` if that write is
+    /// obsolete.
     pub(in super::super) fn on_chunk_written(
         &mut self,
         context: &mut Context,
@@ -129,7 +131,7 @@ impl Manager {
         Some(row)
     }
 
-    /// Handles a row as read after a conflict or a lost answer.
+    /// Handles a row that was read after a conflict or a lost answer.
     fn on_chunk_found(&mut self, context: &mut Context, number: u32, value: Option<&(Row, u64)>) {
         let Some(term) = &mut self.term else { return };
         let Some(chunk) = term.chunks.get_mut(number as usize) else { return };
@@ -137,11 +139,11 @@ impl Manager {
         self.decision_needed = true;
         term.dirty_chunks.add(number);
         term.owner_index.chunk_changed(number);
-        // What was wanted was decided from another row.
+        // The desired changes were based on another row.
         chunk.pending.clear();
         match value {
             Some((Row::Assignments(row), _)) if row.term > term.number => {
-                // Another node manages, as the row shows.
+                // Another node is the manager, as the row shows.
                 context.read(RowKey::Manager);
                 chunk.sealed = false;
                 chunk.read_at = Some(context.mono() + context.settings.store_retry_interval);
@@ -159,7 +161,7 @@ impl Manager {
         }
     }
 
-    /// A row that was read, perhaps because the answer to its write was lost.
+    /// Handles a row that was read, perhaps because the answer to its write was lost.
     pub(in super::super) fn on_chunk_read(
         &mut self,
         context: &mut Context,

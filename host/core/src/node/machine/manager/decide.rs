@@ -1,4 +1,4 @@
-//! Deaths and new owners: what the manager decides from sealed rows and nothing else.
+//! Deaths and new owners: decisions that the manager makes from sealed rows only.
 
 use super::{
     Assignment, BTreeMap, BTreeSet, Context, Epoch, HandOffWorker, Manager, Mutation, NodeId,
@@ -11,13 +11,13 @@ use crate::rows::{SHARDS_PER_CHUNK, chunk_count};
 /// Pending decisions.
 #[derive(Debug, Default)]
 struct Findings {
-    /// In which chunks.
+    /// The chunks with pending decisions.
     chunks: BTreeSet<u32>,
-    /// Shards that need a new owner, and the epoch that it must go above.
+    /// Shards that need a new owner, each with the epoch that the new one must exceed.
     needs: BTreeMap<ShardId, Epoch>,
     /// Hand-offs without a worker.
     orphaned_hand_offs: Vec<(ShardId, Assignment)>,
-    /// Owners whose row was not observed.
+    /// Owners whose row has not been observed.
     unknown_owners: BTreeSet<NodeId>,
 }
 
@@ -40,12 +40,12 @@ impl Term {
         }
     }
 
-    /// Every shard's row, and its row's revision, of which no change is pending.
+    /// Every shard's row without a pending change, and the revision of its chunk.
     pub(super) fn stable_assignments(&self) -> impl Iterator<Item = (ShardId, &Assignment, u64)> {
         (0..self.chunks.len() as u32).flat_map(|number| self.stable_assignments_in(number))
     }
 
-    /// The same of one chunk.
+    /// The same for one chunk.
     fn stable_assignments_in(
         &self,
         number: u32,
@@ -60,7 +60,7 @@ impl Term {
         })
     }
 
-    /// Whether a shard needs a new owner: the epoch that it must go above.
+    /// Whether a shard needs a new owner: then the epoch that the new one must exceed.
     fn needs_owner_above(
         &self,
         context: &Context,
@@ -95,7 +95,7 @@ impl Term {
         if report.shards.binary_search_by_key(&held, |held| (held.shard, held.epoch)).is_ok() {
             return None;
         }
-        // R11: silence counts only from an owner that had seen its assignment.
+        // R11: a missing report counts only against an owner that had seen its assignment.
         let chunk = chunk_of(shard);
         let after = report.applied_chunks.partition_point(|(of, _)| *of <= chunk);
         let saw =
@@ -129,7 +129,7 @@ impl Term {
 }
 
 impl Manager {
-    /// Marks incarnations whose lease lapsed as dead, each on the very row that it would renew (R7, R8).
+    /// Marks incarnations whose lease has lapsed as dead, each on the very row that it would renew (R7, R8).
     pub(in super::super) fn mark_dead(
         &mut self,
         context: &mut Context,
@@ -154,7 +154,7 @@ impl Manager {
         }
     }
 
-    /// Gives every shard that needs one a new owner, and finds hand-offs without a worker.
+    /// Gives a new owner to every shard that needs one, and finds hand-offs without a worker.
     pub(in super::super) fn assign_unowned_shards(
         &mut self,
         context: &mut Context,
@@ -216,7 +216,7 @@ impl Manager {
     }
 }
 
-/// Panics if a decision is pending in a chunk that is not dirty: it would never be examined.
+/// Panics if a decision is pending in a chunk that is not marked: it would never be examined.
 #[cfg(debug_assertions)]
 fn assert_nothing_missed(
     term: &Term,
@@ -230,6 +230,6 @@ fn assert_nothing_missed(
         for number in (0..chunk_count(shards)).filter(|number| !dirty.contains(number)) {
             term.examine_chunk(context, observed, number, &mut missed);
         }
-        assert!(missed.chunks.is_empty(), "nobody would have examined them: {missed:?}");
+        assert!(missed.chunks.is_empty(), "they would never be examined: {missed:?}");
     }
 }

@@ -30,16 +30,16 @@ pub(super) enum HandOffReason {
 enum HandOffPhase {
     /// The row must have the intent first (S15).
     WritingIntent,
-    /// All nodes were asked to hold messages back; these have not acknowledged it yet (A7 to A9).
+    /// All nodes were asked to buffer messages; these have not acknowledged it yet (A7 to A9).
     AwaitingAcks { deadline: u64, missing: BTreeSet<NodeId> },
-    /// The owner was asked to stop; it is asked again then.
+    /// The owner was asked to stop; the request is repeated at this time.
     Stopping { resend_at: u64 },
-    /// It did not stop in time: the intent is removed from the row (A10).
+    /// The owner did not stop in time: the intent is removed from the row (A10).
     Abandoning,
 }
 
 impl HandOffWorker {
-    /// Continues a hand-off that another manager started, from its first step: each step is idempotent.
+    /// Restarts a hand-off that another manager began, from its first step: each step is idempotent.
     pub(super) fn taken_over(context: &Context, row: &Assignment) -> Option<Self> {
         let intent = row.hand_off.clone()?;
         Some(Self {
@@ -53,7 +53,7 @@ impl HandOffWorker {
         })
     }
 
-    /// The id in messages about it.
+    /// The hand-off as named in messages.
     fn named(&self, term: u64, shard: ShardId) -> HandOff {
         let incarnation = self.owner.incarnation;
         HandOff { term, shard, epoch: self.epoch, incarnation, id: self.id }
@@ -128,7 +128,7 @@ impl Manager {
         }
     }
 
-    /// Shards that are being handed off.
+    /// Shards whose hand-off is in progress.
     pub(in super::super) fn hand_offs(&self) -> Vec<ShardId> {
         self.term.iter().flat_map(|term| term.hand_offs.keys().copied()).collect()
     }
@@ -170,11 +170,11 @@ impl Manager {
                     context.send(to, ControlMessage::BeginHandOff { hand_off, revision });
                 }
             }
-            // The row differs from the one that was to be changed.
+            // The row differs from the one on which the change was based.
             HandOffPhase::WritingIntent => term.end_hand_off(shard),
             HandOffPhase::AwaitingAcks { deadline, missing } => {
                 missing.retain(|node| live.contains(node));
-                // R12: an acknowledgement saves a bounce; its absence is no veto.
+                // R12: an acknowledgement saves a bounce; a missing one is not a veto.
                 let is_due = now >= *deadline && !context.has_mutation(Mutation::RequireAllAcks);
                 if missing.is_empty() || is_due {
                     worker.phase = HandOffPhase::Stopping { resend_at };
@@ -195,7 +195,7 @@ impl Manager {
         }
     }
 
-    /// A node holds messages for a shard back.
+    /// A node has acknowledged that it buffers messages for a shard.
     pub(in super::super) fn on_ack(
         &mut self,
         from: &NodeId,
@@ -215,7 +215,7 @@ impl Manager {
         }
     }
 
-    /// The owner stopped a shard.
+    /// The owner has stopped a shard.
     pub(in super::super) fn on_shard_stopped(&mut self, context: &Context, stopped: HandOff) {
         let shard = stopped.shard;
         let Some(term) = &mut self.term else { return };

@@ -1,21 +1,21 @@
-//! Each shard's owner as an index into the list of hosts, kept from plan to plan.
+//! Each shard's owner as an index into the list of hosts, cached from plan to plan.
 //!
-//! A plan names the owner of every shard. Finding an owner among the hosts takes a search by name, so it is repeated only
-//! for chunks that changed, and for all of them when the hosts did.
+//! A plan names the owner of every shard. Finding an owner among the hosts takes a search by name, so it is
+//! repeated only for chunks that changed, or for all of them if the hosts changed.
 
 use super::{BTreeMap, BTreeSet, ManagedChunk, Member, shard_at};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnerIndex {
     hosts: Vec<Member>,
-    /// Of shard `n` at `n - 1`; none where the owner is not one of the hosts.
+    /// The owner of shard `n` is at index `n - 1`; `None` if it is not one of the hosts.
     indices: Vec<Option<usize>>,
-    /// Chunks that changed since.
+    /// Chunks that changed since the last plan.
     changed: BTreeSet<u32>,
 }
 
 impl OwnerIndex {
-    /// Records that a chunk's rows, observed or wanted, changed.
+    /// Records that a chunk's rows, observed or desired, have changed.
     pub(super) fn chunk_changed(&mut self, chunk: u32) {
         self.changed.insert(chunk);
     }
@@ -46,7 +46,7 @@ impl OwnerIndex {
     }
 }
 
-/// It is derived from rows and hosts, and changes no decision.
+/// The cache is derived from rows and hosts, and does not change decisions.
 #[cfg(any(test, feature = "testing"))]
 impl std::hash::Hash for OwnerIndex {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

@@ -20,7 +20,7 @@ pub(super) fn members(observed: &ObservedCluster) -> Vec<Member> {
     observed.eligible_hosts().map(|(member, _)| member).collect()
 }
 
-/// The plan of rows as a node sees them, in order of shard.
+/// The plan for rows as a node sees them, ordered by shard.
 pub(super) fn from_rows(
     observed: &ObservedCluster,
     rows: &[(ShardId, &Assignment)],
@@ -37,8 +37,8 @@ pub(super) fn from_rows(
     of(observed, &members, &owners, moving, &[], seed)
 }
 
-/// Makes the plan from each shard's owner, as an index into the members; a shard that is being handed off counts where it goes;
-/// those of `without` have no owner.
+/// Creates a plan from each shard's owner, as an index into the members. A shard in a hand-off counts at its
+/// target; the shards in `without` have no owner.
 pub(super) fn of<'a>(
     observed: &ObservedCluster,
     members: &[Member],

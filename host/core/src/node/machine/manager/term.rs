@@ -1,4 +1,4 @@
-//! What the manager keeps for one term.
+//! The state that the manager keeps for one term.
 
 use super::{
     BTreeMap, BTreeSet, Epoch, HandOffWorker, ManagedChunk, Member, NodeId, NodeReport, OwnerIndex,
@@ -11,32 +11,34 @@ use crate::ids::Incarnation;
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct Term {
     pub(super) number: u64,
-    /// Until when it manages without a report of another host in this term.
+    /// Until when it stays the manager if no other host reports in this term.
     pub(super) step_down_at: u64,
     pub(super) chunks: Vec<ManagedChunk>,
     pub(super) owner_index: OwnerIndex,
-    /// What [`Manager::assign_unowned_shards`](super::Manager::assign_unowned_shards) has not examined since it changed.
+    /// Chunks that [`Manager::assign_unowned_shards`](super::Manager::assign_unowned_shards) has not examined since
+    /// they changed.
     pub(super) dirty_chunks: DirtyChunks,
     pub(super) hand_offs: BTreeMap<ShardId, HandOffWorker>,
     /// Hand-offs begun in this term.
     pub(super) hand_offs_started: u64,
-    /// Shards that their owners stopped, in this epoch.
+    /// Shards that their owners stopped, with the epoch.
     pub(super) stopped_epochs: BTreeMap<ShardId, Epoch>,
     /// The last report of each node.
     pub(super) reports: BTreeMap<NodeId, NodeReport>,
     /// The highest report number received from each node, and the incarnation that sent it.
     last_report_numbers: BTreeMap<NodeId, (Incarnation, u64)>,
-    /// Until when each node that was seen counts as responsive: from its last report, or from when it was first seen.
+    /// Until when each observed node counts as responsive: measured from its last report, or from when it was first
+    /// seen.
     pub(super) responsive_until: BTreeMap<NodeId, u64>,
     /// When to balance next.
     pub(super) next_rebalance_at: u64,
-    /// When to decide again without a known change, since deadlines pass.
+    /// When to decide again without a known change, because deadlines pass.
     pub(super) next_decision_at: u64,
-    /// Hosts at the last decision: a change balances at once (S13).
+    /// Hosts at the last decision: a change triggers balancing (S13).
     pub(super) last_eligible_hosts: BTreeSet<Member>,
     /// Nodes that others could not reach, and until when that is believed (S12).
     pub(super) unreachable: BTreeMap<NodeId, u64>,
-    /// Invalid moves of the strategy that were reported.
+    /// Kinds of invalid moves that were reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
 }
 
@@ -69,8 +71,9 @@ impl Term {
         self.chunks.iter().all(|chunk| chunk.sealed)
     }
 
-    /// Notes a report's number. A report that was overtaken by a later one of its node says what is no longer so: that
-    /// the `EntityStore` answers a host which has given its shards up since, for one (R9).
+    /// Records a report's number, and returns whether the report counts. A report that arrives after a later one of
+    /// the same node is outdated: for example, it may say that the `EntityStore` responds, although the host has
+    /// since released its shards (R9).
     pub(super) fn accept_report_number(&mut self, from: &Member, number: Option<u64>) -> bool {
         let Some(number) = number else { return true };
         let newest = (from.incarnation, number);
@@ -86,9 +89,9 @@ impl Term {
     }
 }
 
-/// Chunks in which a shard may need an owner, or a worker for its hand-off. Whatever that depends on adds them: their
-/// rows and writes, the status of nodes, reports, "stopped", hand-offs that end. A decision examines no others, as there
-/// may be a thousand of them, and a decision after each row that is written.
+/// Chunks in which a shard may need an owner, or a worker for its hand-off. Everything that this depends on adds
+/// chunks: their rows and writes, the status of nodes, reports, "stopped", hand-offs that end. A decision examines
+/// no other chunks, since there may be a thousand of them, and each written row causes a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DirtyChunks(BTreeSet<u32>);
 
@@ -113,7 +116,8 @@ impl DirtyChunks {
         std::mem::take(&mut self.0)
     }
 
-    /// Adds those in which two reports of one node differ. Without a former one anything may have changed.
+    /// Adds the chunks in which two reports of one node differ. Without an earlier report, anything may have
+    /// changed.
     pub(super) fn add_changed(&mut self, old: Option<&NodeReport>, new: &NodeReport, shards: u32) {
         let Some(old) = old.filter(|old| old.incarnation == new.incarnation) else {
             return self.add_all(shards);
@@ -139,7 +143,7 @@ impl DirtyChunks {
     }
 }
 
-/// It names what to examine; examining too much changes nothing.
+/// The set only says what to examine; examining too much changes nothing.
 #[cfg(any(test, feature = "testing"))]
 impl std::hash::Hash for DirtyChunks {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

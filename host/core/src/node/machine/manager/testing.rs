@@ -1,4 +1,4 @@
-//! The manager's state as a model checker needs it.
+//! Access to the manager's state for a model checker.
 
 use super::{
     Assignment, Canonicalizer, Epoch, HandOffId, Manager, Member, NodeId, NodeReport,
@@ -56,7 +56,7 @@ impl Manager {
         }
     }
 
-    /// Sets whether it decides at its next event though nothing else changes.
+    /// Sets whether it decides at its next event even if nothing else changes.
     pub(in super::super) fn nudge(&mut self, on: bool) {
         self.decision_needed = on && self.sealed_term().is_some();
     }
@@ -87,7 +87,7 @@ impl Manager {
     }
 
     /// Whether a report can never affect a decision here: the rows that it was made from are known, it agrees with
-    /// them, and silence counts only about rows that were seen (R11).
+    /// them, and missing shards count only for rows that the sender had seen (R11).
     pub(in super::super) fn is_report_irrelevant(
         &self,
         observed: &ObservedCluster,
@@ -139,8 +139,8 @@ impl Manager {
         self.term.as_ref().filter(|it| it.number == term)?.stored_assignment(shard)
     }
 
-    /// Whether an acknowledgement can no longer count in the term that this node manages in: its hand-off needs it no
-    /// longer, or has ended and will not be taken over again, since its epoch ended or its owner did.
+    /// Whether an acknowledgement can no longer count in this node's term: its hand-off no longer needs it, or has
+    /// ended and will not be taken over again, because its epoch or its owner has ended.
     pub(in super::super) fn is_ack_irrelevant(
         &self,
         observed: &ObservedCluster,
@@ -158,13 +158,13 @@ impl Manager {
         }
     }
 
-    /// Whether it may still begin or continue that hand-off, as far as its own rows say.
+    /// Whether it may still begin or continue that hand-off, as far as its own rows show.
     pub(in super::super) fn may_continue_hand_off(&self, id: HandOffId) -> bool {
         self.term.as_ref().is_some_and(|term| term.has_intent(id))
     }
 }
 
-/// Without the strategy, which has no state.
+/// Excludes the strategy, which has no state.
 impl std::hash::Hash for Manager {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (&self.term, self.decision_needed, self.write_retry_at, &self.drains).hash(state);

@@ -8,7 +8,7 @@ pub(in super::super) struct ChangedClaim {
     pub(in super::super) shard: ShardId,
     /// The epoch in which this node holds the shard.
     pub(in super::super) epoch: Epoch,
-    /// The epoch of the current claim; none if there is no claim.
+    /// The epoch of the current claim; `None` if there is none.
     pub(in super::super) current: Option<Epoch>,
 }
 
@@ -33,13 +33,13 @@ impl Membership {
         self.store_last_responded = self.store_last_responded.max(sent_at);
     }
 
-    /// Whether the `EntityStore` answered within the last lease (R9).
+    /// Whether the `EntityStore` responded within the last lease (R9).
     pub(in super::super) fn is_store_available(&self, context: &Context) -> bool {
         context.mono().saturating_sub(self.store_last_responded) < context.settings.lease
     }
 
-    /// Whether a node that could use its `EntityStore` got no answer for one lease (R9). While its own lease is lapsed,
-    /// this is unknown.
+    /// Whether a node that could use its `EntityStore` got no response for one lease (R9). While its own lease has
+    /// lapsed, this is unknown.
     pub(in super::super) fn has_lost_store(&self, context: &Context) -> bool {
         let now = context.mono();
         self.registration().is_some_and(|own| {
@@ -61,7 +61,7 @@ impl Membership {
             return false;
         }
         if own.claims_unverified && !context.has_mutation(Mutation::ResumeWithoutClaimCheck) {
-            // Shards that are being claimed count, too: the answer that granted their claim may be in transit.
+            // Shards that are being claimed count too: the answer that granted their claim may be in transit.
             let held = held();
             if !held.is_empty() {
                 if now >= own.claims_at {
@@ -81,7 +81,7 @@ impl Membership {
         true
     }
 
-    /// Takes the claims that were read, and returns those that changed, with their owner.
+    /// Handles the claims that were read, and returns those that changed, with their owner.
     pub(in super::super) fn on_claims(
         &mut self,
         context: &Context,

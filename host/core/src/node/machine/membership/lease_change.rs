@@ -1,9 +1,10 @@
-//! A change of the lease's length, in an order in which no judge is ever ahead of the incarnation that it judges (R8).
+//! A change of the lease's duration, in an order in which an observer never counts a shorter lease than the owner
+//! (R8).
 //!
-//! A judge goes by the lease in an incarnation's own row. So the row may show too long a lease for a while, and never
-//! too short a one: a longer lease is written first and relied on once that renewal has succeeded. A shorter one is
-//! relied on at once, and written when no node can still rely on the longer one. No node waits for another, so the
-//! cluster's row of settings can change in one write, and nodes may differ indefinitely.
+//! An observer goes by the lease in an incarnation's own row. So the row may show too long a lease for a while, but
+//! never too short a one: a longer lease is written first, and relied on once that renewal has succeeded. A shorter
+//! lease is relied on immediately, and written when no node can still rely on the longer one. No node waits for
+//! another, so the cluster's row of settings can change in one write, and nodes may differ indefinitely.
 
 use super::{Action, Context, Membership, Mutation, Registration};
 use crate::node::{LeaseSettings, Settings};
@@ -43,7 +44,7 @@ impl Membership {
     }
 }
 
-/// The lease that the next renewal's row shows, and the revision of the settings that it comes from.
+/// The lease that the next renewal writes, and the revision of the settings that it comes from.
 pub(super) fn declared_lease(context: &Context, own: &Registration) -> (u64, u64) {
     let Settings { lease, settings_revision, .. } = context.settings;
     if context.mono() >= own.longer_until

@@ -1,4 +1,4 @@
-//! The orderly end of an incarnation: hand-offs, stops, the row as left (S10, K35).
+//! The orderly end of an incarnation: hand-offs, stops, then the row as left (S10, K35).
 
 use super::{
     Action, Context, Effect, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster, Row,
@@ -12,9 +12,9 @@ pub(in super::super) enum Leaving {
     No,
     /// The manager hands its shards off.
     AwaitsHandOffs,
-    /// No row names it any longer: it writes its row as left once its machines have stopped.
+    /// No row names it any longer: it writes its row as left once its shard machines have stopped.
     HandedOff,
-    /// It waits for no hand-offs: its shards are to stop, and then it writes its row as left.
+    /// It waits for no hand-offs: its shards stop, and then it writes its row as left.
     StopsShards,
 }
 
@@ -27,7 +27,8 @@ impl Membership {
         self.leave_mode = LeaveMode::Immediate;
     }
 
-    /// Ends this incarnation, as the manager does not receive its messages. One that leaves stops waiting for hand-offs.
+    /// Ends this incarnation because the manager does not receive its messages. A leaving one stops waiting for
+    /// hand-offs.
     pub(in super::super) fn retire(&mut self) {
         match (self.leave_mode, &mut self.state) {
             (LeaveMode::Stay, State::Registered(own)) => own.is_retiring = true,
@@ -36,7 +37,7 @@ impl Membership {
         }
     }
 
-    /// Whether it leaves and its row does not say so yet: a renewal does.
+    /// Whether it is leaving but its row does not say so yet: a renewal writes that.
     pub(in super::super) fn must_announce_leaving(&self) -> bool {
         !self.stays()
             && self
@@ -44,8 +45,8 @@ impl Membership {
                 .is_some_and(|own| !own.is_retiring && !own.row.is_leaving() && !own.pending)
     }
 
-    /// Leaving: first by hand-offs, then by stopping the remaining shards, then by its row (S10, K35). An incarnation that
-    /// ends itself stops at once.
+    /// Leaves: first by hand-offs, then by stopping the remaining shards, then by its row (S10, K35). An
+    /// incarnation that ends itself stops its shards immediately.
     pub(in super::super) fn drive_leaving(
         &mut self,
         context: &mut Context,
@@ -88,7 +89,7 @@ impl Membership {
         context.write(WritePurpose::Leave, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// Handles the answer to that write; none if it is obsolete.
+    /// Handles the answer to that write; `None` if it is obsolete.
     pub(in super::super) fn on_leave_written(
         &mut self,
         context: &mut Context,

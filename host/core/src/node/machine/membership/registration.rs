@@ -32,7 +32,7 @@ impl Membership {
             incarnation: Incarnation { counter, nonce },
             renewals: 0,
             status: NodeStatus::Live,
-            // An operator's drain holds for all incarnations of the node, until it is undone.
+            // An operator's drain applies to all incarnations of the node, until it is undone.
             draining: known.as_ref().is_some_and(|(row, _)| row.draining),
             store_available: true,
             roles: context.identity.roles,
@@ -42,7 +42,7 @@ impl Membership {
             format: u32::from(FORMAT),
             lease: context.settings.lease,
             settings_revision: context.settings.settings_revision,
-            // The row describes one incarnation: fields that another release set for the last one end with it.
+            // The row describes one incarnation: fields that another release set for the last one are dropped.
             extensions: Extensions::default(),
         };
         let row = match context.unix_ms {
@@ -55,8 +55,8 @@ impl Membership {
         context.write(purpose, RowKey::Node(node), expected, Row::Node(row));
     }
 
-    /// A lease that continues to be renewed is another process's: this is reported once per lease. One renewal may have been in
-    /// flight when its node died.
+    /// A lease that continues to be renewed belongs to another process: this is reported once per lease. One
+    /// renewal may have been in flight when its node died.
     fn detect_name_conflict(
         &mut self,
         context: &mut Context,
@@ -76,14 +76,14 @@ impl Membership {
         }
     }
 
-    /// The registration failed, or its outcome is unknown. In either case another incarnation is tried once
-    /// the row is known. One that was registered without this node's knowledge lapses like any other, and nothing was
-    /// ever done in its name.
+    /// The registration failed, or its outcome is unknown. In either case another incarnation is tried once the row
+    /// is known. If one was registered without this node's knowledge, its lease lapses like any other, and nothing
+    /// was ever done in its name.
     pub(in super::super) fn on_registration_failed(&mut self) {
         self.state = State::Unregistered;
     }
 
-    /// This row is registered, by a write that was sent then.
+    /// This row is registered, by a write sent at this time.
     pub(in super::super) fn on_registered(
         &mut self,
         context: &mut Context,

@@ -1,4 +1,4 @@
-//! Renewals of the own row, whose answers may be lost, and what the row contains (R7, R8).
+//! Renewals of the own row, whose answers may be lost, and the row's content (R7, R8).
 
 use super::lease_change::declared_lease;
 use super::{
@@ -24,14 +24,14 @@ impl Membership {
             ..own.row.clone()
         };
         if leaves && !row.is_leaving() {
-            // A block without room for it: it leaves once its shards were stopped, without hand-offs.
+            // The block has no room for it: the node leaves without hand-offs, once its shards have stopped.
             let _ = row.set_leaving();
         }
         let purpose = WritePurpose::Renew(row.clone(), now);
         context.write(purpose, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// The answer to a renewal, and to the read after it, was lost or is late.
+    /// Reads the own row, because the answer to a renewal, or to the read after it, was lost or is late.
     pub(super) fn read_own_row(&mut self, context: &mut Context) {
         if context.requests.writes_own_row() {
             return;
@@ -41,14 +41,14 @@ impl Membership {
         context.read(own.key());
     }
 
-    /// Makes the row's next renewal due at once, to publish a change.
+    /// Makes the next renewal of the row due immediately, to publish a change.
     pub(in super::super) fn renew_now(&mut self, context: &Context) {
         if let Some(own) = self.registration_mut() {
             own.due = context.mono();
         }
     }
 
-    /// Takes the answer to a renewal; none if it is obsolete.
+    /// Handles the answer to a renewal; `None` if it is obsolete.
     pub(in super::super) fn on_renewal_written(
         &mut self,
         context: &mut Context,
@@ -85,7 +85,7 @@ impl Membership {
         })
     }
 
-    /// A renewal has succeeded, whose row shows this lease: it counts from when the renewal was sent.
+    /// A renewal succeeded, and its row shows this lease, which is counted from when the renewal was sent.
     fn count_renewal(&mut self, context: &mut Context, sent_at: u64, lease: u64) -> Effect {
         let now = context.mono();
         let sent_at =
@@ -125,10 +125,10 @@ impl Membership {
         }
     }
 
-    /// The own row, from any source: others may set its drain mark, or end this incarnation.
+    /// Handles the own row, from any source: others may set its drain mark, or end this incarnation.
     ///
-    /// An incarnation writes its own row as left, and only when it holds nothing any more. Others do so for an
-    /// incarnation that was marked dead and is forgotten: such a one is fenced, as any dead one is.
+    /// An incarnation writes its own row as left only when it no longer holds anything. Another node does so for an
+    /// incarnation that was marked dead and then forgotten: that incarnation is fenced, as any dead one is.
     pub(in super::super) fn on_own_row(
         &mut self,
         context: &mut Context,
@@ -144,7 +144,7 @@ impl Membership {
         let may_have_left = (!stays || own.is_retiring) && !holds_shards;
         let is_own = row.incarnation == own.member.incarnation;
         if is_own && row.status == NodeStatus::Left && may_have_left {
-            // Its own write, which the watch delivered before its answer came.
+            // Its own write, delivered by the watch before the answer.
             return Effect::Left;
         }
         if !is_own || row.status != NodeStatus::Live {
@@ -153,7 +153,7 @@ impl Membership {
         if revision == own.revision {
             return Effect::Nothing;
         }
-        // A pending renewal will conflict, and be repeated; unless this is what it wrote.
+        // A pending renewal will conflict and be repeated, unless this is what it wrote.
         let renewed = row.renewals > own.row.renewals;
         let sent_at = if renewed { own.first_renewal_since.take() } else { None };
         let lease = row.lease;

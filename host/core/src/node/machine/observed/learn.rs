@@ -1,4 +1,4 @@
-//! Takes a newly observed row, and finds what changed.
+//! Learns a newly observed row, and finds what changed.
 
 use super::{
     Action, AssignmentsRow, Context, ManagerRow, Member, NodeId, NodeRow, NodeStatus, Notice,
@@ -8,16 +8,16 @@ use super::{
 /// What a newer row of a node means for the parts that decide from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct NodeChange {
-    /// The incarnation is another one, or its status changed: any shard may belong to it.
+    /// The incarnation is another one, or its status has changed: any shard may belong to it.
     pub(in super::super) affects_ownership: bool,
-    /// More changed than the count of renewals.
+    /// More than the count of renewals has changed.
     pub(in super::super) affects_decisions: bool,
-    /// Routes to it may have changed.
+    /// Routes to the node may have changed.
     pub(in super::super) affects_routes: bool,
 }
 
 impl ObservedCluster {
-    /// Takes a node's row; none if it is not newer than the known one.
+    /// Learns a node's row; `None` if it is not newer than the known one.
     pub(in super::super) fn learn_node(
         &mut self,
         context: &mut Context,
@@ -55,7 +55,7 @@ impl ObservedCluster {
         }
         let drains = row.is_draining_or_leaving();
         let drained = old.as_ref().is_some_and(NodeRow::is_draining_or_leaving);
-        // A mark that was there before the node joined is repeated: it outlives restarts.
+        // A drain mark that existed before the node joined is announced again: it survives restarts.
         if alive && (drains != drained || (drains && !was_alive)) {
             context.notify(Notice::DrainChanged(member.clone(), drains));
         }
@@ -76,7 +76,8 @@ impl ObservedCluster {
         Some(change)
     }
 
-    /// Takes the manager's row, and returns whether it begins another term; none if it is not newer than the known one.
+    /// Learns the manager's row, and returns whether it begins another term; `None` if it is not newer than the
+    /// known one.
     pub(in super::super) fn learn_manager(
         &mut self,
         context: &mut Context,
@@ -97,7 +98,7 @@ impl ObservedCluster {
         Some(is_new_term)
     }
 
-    /// Takes a chunk of assignments, and returns whether it is newer than what is known.
+    /// Learns a chunk of assignments, and returns whether it is newer than the known one.
     pub(in super::super) fn learn_chunk(
         &mut self,
         context: &mut Context,

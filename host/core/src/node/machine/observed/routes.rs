@@ -1,4 +1,4 @@
-//! Routes of shards, as the router gets them from rows, from the cache on disk, and from messages about hand-offs.
+//! Routes of shards that the router gets: from rows, from the cache on disk, and from messages about hand-offs.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl ObservedCluster {
-    /// Publishes the routes of a chunk's shards that differ from those that were published before.
+    /// Publishes the routes of a chunk's shards that differ from the last published ones.
     pub(super) fn publish_routes(&mut self, context: &mut Context, chunk: u32) {
         let Some((row, _)) = self.chunks.get(&chunk) else { return };
         for (place, row) in row.assignments.iter().enumerate() {
@@ -36,7 +36,7 @@ impl ObservedCluster {
         }
     }
 
-    /// Routes and addresses from disk: for sending, until the store delivers newer ones (R13, S8).
+    /// Publishes routes and addresses from disk, used for sending until the store delivers newer ones (R13, S8).
     pub(in super::super) fn on_cached(
         &mut self,
         context: &mut Context,
@@ -73,7 +73,7 @@ impl ObservedCluster {
         }
     }
 
-    /// Begin-hand-off: has messages held back, and acknowledges it, whether or not the shard was known (A8).
+    /// Begin-hand-off: has messages buffered, and acknowledges it, whether or not the shard was known (A8).
     pub(in super::super) fn on_begin_hand_off(
         &self,
         context: &mut Context,

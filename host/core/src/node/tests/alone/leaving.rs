@@ -20,7 +20,7 @@ fn a_node_that_leaves_during_registration_does_not_retry() {
     assert_eq!(writes(&alone.wait(1_000)), Vec::<&RowKey>::new());
 }
 
-/// A host that has shard 1 and is told to leave, beside another node; its row says that it leaves.
+/// A host that has shard 1 and is asked to leave, in a cluster with another node; its row says that it is leaving.
 fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
@@ -67,7 +67,7 @@ fn s10_a_node_leaves_when_no_row_names_it() {
     alone.wait(10);
     assert!(
         !wrote_left(&alone),
-        "its row names it, and the next owner may be another incarnation of it"
+        "a row names it, and the next owner may be another incarnation of it"
     );
     let b = Some(member("b", 1));
     alone.shards(&[(2, b.clone()), (1, b)]);
@@ -108,7 +108,7 @@ fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
     };
     let mut alone = Alone::registered(HOST);
     alone.handle(Event::Leave);
-    assert_eq!(given(&mut alone), [(1, 1)], "no node can know yet");
+    assert_eq!(given(&mut alone), [(1, 1)], "its row does not say so yet");
     let (mut alone, _) = leaves(host_row());
     let me = alone.me();
     let both = [(1, Some(me.clone())), (2, Some(me))];
@@ -116,7 +116,7 @@ fn a_node_adopts_no_shard_once_its_row_says_it_leaves() {
     let mut alone = Alone::registered(HOST);
     alone.handle(Event::LeaveNow);
     assert_eq!(given(&mut alone), []);
-    // A node that an operator drains serves what it is assigned, as there may be no other.
+    // A node that an operator drains serves what it is assigned, since there may be no other host.
     let mut alone = Alone::registered(HOST);
     let marked = NodeRow { draining: true, ..own(&alone) };
     alone.learn(key("me"), Row::Node(marked));
@@ -130,7 +130,7 @@ fn s10_a_manager_leaves_even_while_a_write_is_pending() {
     alone.handle(Event::LeaveNow);
     assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it leaves");
     alone.done();
-    assert!(wrote_left(&alone), "{seals:?} is not answered");
+    assert!(wrote_left(&alone), "{seals:?} was not answered");
 }
 
 #[test]
@@ -139,6 +139,6 @@ fn s10_left_status_set_by_others_ends_the_incarnation() {
     assert!(stops(&actions));
     let stopped = NodeRow { status: NodeStatus::Left, ..own(&alone) };
     let actions = alone.learn(key("me"), Row::Node(stopped));
-    assert_eq!(forgot(&actions), [(1, 1)], "others may have it");
+    assert_eq!(forgot(&actions), [(1, 1)], "others may own it");
     assert!(actions.contains(&Action::Left));
 }

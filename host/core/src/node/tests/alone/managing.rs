@@ -8,9 +8,9 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
     let read = Action::ReadRow(key("x"));
     let retry = Settings::default().store_retry_interval;
     // It was requested when the node registered.
-    assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
+    assert!(!alone.wait(retry - 1).contains(&read), "not again immediately");
     assert!(alone.wait(1).contains(&read));
-    // A row of the previous incarnation proves nothing; nor does one with the same counter.
+    // A row of the previous incarnation proves nothing, nor does one with the same counter.
     alone.learn(key("x"), row(1, Roles::ALL));
     let mut other = row(2, Roles::ALL);
     if let Row::Node(row) = &mut other {
@@ -19,7 +19,7 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
     alone.learn(key("x"), other);
     alone.wait(retry);
     assert_eq!(alone.writes.iter().filter(|(_, row)| matches!(row, Row::Manager(_))).count(), 0);
-    // A later incarnation: the one that managed has ended.
+    // A later incarnation: the former manager has ended.
     let actions = alone.learn(key("x"), row(3, Roles::ALL));
     assert_eq!(writes(&actions), [&RowKey::Manager]);
 }
@@ -28,12 +28,12 @@ fn r10_an_unseen_manager_is_read_and_not_replaced() {
 fn no_rebalance_is_sent_to_a_former_incarnation() {
     let mut alone = Alone::registered(HOST);
     alone.manager(3, member("me", 9));
-    let said = |actions: Vec<Action>| {
+    let requests_rebalance = |actions: Vec<Action>| {
         actions.into_iter().any(|action| matches!(action, Action::Send { .. }))
     };
-    assert!(!said(alone.handle(Event::Rebalance)));
+    assert!(!requests_rebalance(alone.handle(Event::Rebalance)));
     alone.manager(4, member("m", 1));
-    assert!(said(alone.handle(Event::Rebalance)));
+    assert!(requests_rebalance(alone.handle(Event::Rebalance)));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn r10_an_unanswered_seal_is_read_until_it_is_known() {
         let mut alone = leader(4, Vec::new());
         let row = alone.writes[0].1.clone();
         assert!(alone.written(Err(WriteError::Unknown)).contains(&read));
-        assert!(!alone.wait(retry - 1).contains(&read), "not again at once");
+        assert!(!alone.wait(retry - 1).contains(&read), "not again immediately");
         assert!(alone.wait(1).contains(&read));
         assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 0));
         (alone, row)
@@ -97,13 +97,17 @@ fn r10_an_unanswered_seal_is_read_until_it_is_known() {
 
     let (mut alone, _) = unanswered();
     alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
-    assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 1), "it was not");
+    assert_eq!(
+        (alone.machine.managing_term(), alone.writes.len()),
+        (None, 1),
+        "it was not written"
+    );
 
     let (mut alone, _) = unanswered();
     let later = AssignmentsRow { term: 2, ..AssignmentsRow::default() };
     let actions = alone.learn(RowKey::Assignments(0), Row::Assignments(later));
-    assert!(actions.contains(&Action::ReadRow(RowKey::Manager)), "another manages");
-    assert!(!actions.contains(&read), "it is known for now");
+    assert!(actions.contains(&Action::ReadRow(RowKey::Manager)), "another node is the manager");
+    assert!(!actions.contains(&read), "the chunk is known for now");
     assert_eq!((alone.machine.managing_term(), alone.writes.len()), (None, 0));
     assert!(!alone.wait(retry - 1).contains(&read));
     assert!(alone.wait(1).contains(&read));
@@ -128,7 +132,7 @@ fn r10_a_late_manager_seals_no_row_of_a_later_term() {
     assert_eq!(alone.writes.len(), 0);
 }
 
-/// A leader that has just written a death, which is to be answered.
+/// A leader that has just written a death, which is not answered yet.
 fn marks_dead() -> Alone {
     let Settings { lease, lease_margin: margin, renew_interval: renew, .. } = Settings::default();
     let mut alone = sealed(4);
@@ -139,7 +143,7 @@ fn marks_dead() -> Alone {
         alone.all_done();
         alone.wait(10);
         waited += 10;
-        assert!(waited < lease + margin + renew, "nobody marks it dead");
+        assert!(waited < lease + margin + renew, "it is not marked dead");
     }
     assert!(waited >= lease + margin);
     let dead = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Dead);
@@ -173,7 +177,7 @@ fn a_drain_mark_is_rewritten_only_if_its_answer_is_lost() {
     };
     let mut alone = Alone::registered(HOST);
     alone.learn(key("b"), row(9, HOST));
-    // An unrelated renewal of its own is in flight.
+    // An unrelated renewal of the node is in flight.
     alone.wait(Settings::default().renew_interval);
     alone.handle(Event::Drain { node: "b".into(), draining: true });
     alone.wait(1);
@@ -181,7 +185,7 @@ fn a_drain_mark_is_rewritten_only_if_its_answer_is_lost() {
     let (number, _) = alone.writes.pop().expect("the drain");
     alone.handle(Event::RowWritten { request_id: number, result: Err(WriteError::Unknown) });
     alone.wait(retry - 1);
-    assert_eq!(drains(&alone), 0, "not again at once");
+    assert_eq!(drains(&alone), 0, "not again immediately");
     alone.wait(1);
     assert_eq!(drains(&alone), 1);
 }
@@ -240,12 +244,12 @@ fn r8_checking_leases_once_per_margin_is_often_enough() {
     let Settings { lease, lease_margin: margin, .. } = Settings::default();
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
-    let mut looks = 0;
+    let mut ticks = 0;
     while !writes_death(&alone) {
         alone.all_done();
         alone.wait(margin);
-        looks += 1;
-        assert!(looks < 3 * lease / margin, "it assumes that it slept");
+        ticks += 1;
+        assert!(ticks < 3 * lease / margin, "it assumes that it slept");
     }
 }
 

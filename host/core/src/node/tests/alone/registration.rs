@@ -24,11 +24,11 @@ fn r8_an_unanswered_renewal_is_read_and_not_rewritten() {
     let mut alone = Alone::registered(HOST);
     let Settings { renew_interval: renew, store_retry_interval: retry, .. } = Settings::default();
     assert_eq!(writes(&alone.wait(renew)), [&key("me")]);
-    // While the answer may still arrive there is nothing to do, and no timer.
+    // While the answer may still arrive there is nothing to do, and no timer is set.
     assert_eq!(writes(&alone.wait(renew)), Vec::<&RowKey>::new());
     assert!(
         alone.machine.next_wake().is_some_and(|wake| wake > alone.now + 1),
-        "it would busy-loop"
+        "otherwise it would busy-loop"
     );
     assert_eq!(alone.written(Err(WriteError::Unknown)), [Action::ReadRow(key("me"))]);
     for _ in 0..2 {
@@ -62,13 +62,13 @@ fn a_due_report_causes_no_busy_loop() {
     alone.manager(1, member("m", 1));
     let actions = alone.shards(&[(1, Some(me))]);
     assert_eq!(adopted(&actions), [(1, 1)]);
-    let report = reported(&actions).expect("a report at once");
+    let report = reported(&actions).expect("an immediate report");
     assert_eq!(report.shards.len(), 1);
     let woken = alone.machine.next_wake().expect("it renews") - alone.now;
     alone.wait(woken);
 }
 
-/// The own rows that it writes in this time, each answered at once.
+/// The own rows that it writes in this time, each answered immediately.
 fn own_rows(alone: &mut Alone, millis: u64) -> Vec<(u64, NodeRow)> {
     let mut rows = Vec::new();
     for _ in 0..millis / 10 {
@@ -116,23 +116,27 @@ fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     alone.all_done();
     assert!(
         counted(&alone.handle(Event::LeaseSettingsChanged(agreed(2, 1_000)))),
-        "it relies on less at once"
+        "it relies on the shorter one immediately"
     );
     let until = alone.now + lease;
     alone.all_done();
     let rows = own_rows(&mut alone, 2 * lease);
     for (at, row) in &rows {
-        let says = if *at < until { (lease, 1) } else { (1_000, 2) };
-        assert_eq!((row.lease, row.settings_revision), says, "{at}, {until}");
+        let declared = if *at < until { (lease, 1) } else { (1_000, 2) };
+        assert_eq!((row.lease, row.settings_revision), declared, "{at}, {until}");
     }
     assert!(rows.len() > 20);
     alone.now += 1;
     assert!(!counted(&alone.handle(Event::LeaseSettingsChanged(agreed(3, 5_000)))));
     let Row::Node(row) = &alone.writes[0].1 else { panic!("its own row") };
-    assert_eq!((row.lease, row.settings_revision), (5_000, 3), "a longer one is published at once");
+    assert_eq!(
+        (row.lease, row.settings_revision),
+        (5_000, 3),
+        "a longer one is published immediately"
+    );
     let relied =
         alone.done().into_iter().any(|it| matches!(it, Action::LeaseRenewed { lease: 5_000, .. }));
-    assert!(relied, "and relied on when that is written");
+    assert!(relied, "it is relied on once it is written");
 }
 
 #[test]
@@ -144,7 +148,7 @@ fn r8_a_drain_mark_set_by_others_is_no_renewal() {
     let counted = |actions: &[Action]| {
         actions.iter().any(|action| matches!(action, Action::LeaseRenewed { .. }))
     };
-    assert!(!counted(&actions), "its renewal was not made");
+    assert!(!counted(&actions), "it was not its own renewal");
     let revision = alone.revision;
     let conflict = WriteError::Conflict(Some((Row::Node(marked), revision)));
     assert!(!counted(&alone.written(Err(conflict))));
@@ -158,13 +162,13 @@ fn r7_a_drain_mark_set_during_registration_is_kept() {
     alone.handle(Event::RowsListed(Some(Vec::new())));
     let (number, row) = alone.writes.remove(0);
     let Row::Node(row) = row else { panic!("its own row") };
-    // The watch delivers its row, and a mark that another node set on it, before the answer arrives.
+    // The watch delivers its row, with a mark that another node set on it, before the answer arrives.
     alone.learn(key("me"), Row::Node(row.clone()));
     let registered = alone.revision;
     let marked = NodeRow { draining: true, ..row };
     alone.learn(key("me"), Row::Node(marked.clone()));
     alone.handle(Event::RowWritten { request_id: number, result: Ok(registered) });
-    // Its first renewal meets the mark, and the next one carries it on.
+    // Its first renewal conflicts with the mark, and the next one preserves it.
     let expects = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
             Action::WriteRow { request_id: number, expected, row, .. } => {
@@ -181,8 +185,8 @@ fn r7_a_drain_mark_set_during_registration_is_kept() {
         let result = Err(WriteError::Conflict(standing));
         let (_, expected) =
             expects(&alone.handle(Event::RowWritten { request_id: number, result }))
-                .expect("again");
-        assert_eq!(expected, Some(registered + 1), "it would lose its lease");
+                .expect("it renews again");
+        assert_eq!(expected, Some(registered + 1), "otherwise it would lose its lease");
     }
 }
 

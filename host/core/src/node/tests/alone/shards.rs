@@ -1,4 +1,4 @@
-//! Which shards a machine claims, holds back and releases.
+//! Which shards a machine claims, and which it releases; for which ones it has messages buffered.
 
 use super::*;
 
@@ -113,13 +113,13 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
         claim("b", me.incarnation, 5),
         claim("me", me.incarnation, 4),
         claim("b", theirs, 6),
-        // Those that claim: not yet granted, another's of the same epoch, and one above it.
+        // For shards that are being claimed: no claim yet, another's in the same epoch, and one in a higher epoch.
         None,
         claim("b", theirs, 5),
         claim("b", theirs, 6),
     ];
     let late = alone.handle(Event::ClaimsRead { request_id: first, claims: Some(vec![None; 8]) });
-    assert_eq!(forgot(&late), [], "an answer that was given up");
+    assert_eq!(forgot(&late), [], "the answer to an abandoned read");
     let actions = alone.handle(Event::ClaimsRead { request_id: second, claims: Some(claims) });
     assert_eq!(forgot(&actions), [(2, 5), (3, 5), (4, 5), (5, 5), (8, 5)]);
     assert!(!alone.machine.is_suspended());
@@ -155,7 +155,7 @@ fn a8_only_a_current_hand_off_buffers_messages() {
     assert!(held(2, 9, known + 1), "its row is in transit");
     assert!(!held(2, 9, known), "its row does not name it");
     assert!(!held(1, 1, known), "of an epoch that has ended");
-    assert!(!held(2, 9, known - 1), "it is late");
+    assert!(!held(2, 9, known - 1), "the message is late");
 }
 
 #[test]
@@ -172,10 +172,10 @@ fn a11_a_hand_off_of_a_later_epoch_drops_the_held_shard() {
         let message = ControlMessage::HandOff(hand_off);
         let actions = alone.handle(Event::Received { from: member("m", 1), message });
         let stopped = ControlMessage::ShardStopped(hand_off);
-        let said = Action::Send { to: "m".into(), message: stopped };
-        (forgot(&actions), actions.contains(&said))
+        let reply = Action::Send { to: "m".into(), message: stopped };
+        (forgot(&actions), actions.contains(&reply))
     };
-    assert_eq!(stop(1), (vec![], false), "it is late");
+    assert_eq!(stop(1), (vec![], false), "the message is late");
     assert_eq!(stop(5), (vec![(1, 2)], true));
 }
 
@@ -196,5 +196,5 @@ fn a_report_says_which_shards_serve() {
     alone.handle(Event::Received { from: member("m", 1), message });
     let report = reported(&alone.wait(20)).expect("a report");
     let serving: Vec<_> = report.shards.iter().map(|held| held.serving).collect();
-    assert_eq!(serving, [false, true, false], "it claims, it serves, it stops");
+    assert_eq!(serving, [false, true, false], "claiming, serving, stopping");
 }
