@@ -1,5 +1,5 @@
-//! A link as this crate needs it. [`wire`](crate::wire) has the one over QUIC; tests have one that breaks on
-//! demand.
+//! A link from this crate's point of view. [`wire`](crate::wire) implements it over QUIC; tests have one that
+//! breaks on demand.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -23,8 +23,8 @@ pub enum ChannelError {
 
 /// One link. Once broken, it stays broken.
 pub trait Channel: Send + Sync + 'static {
-    /// Sends a call. When this returns the call is queued behind earlier ones; the future only waits, under any
-    /// executor.
+    /// Sends a call. When this returns, the call is queued behind earlier ones; the future only waits, and works
+    /// with any executor.
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>>;
 
     /// The highest protocol version that both sides support.
@@ -38,13 +38,13 @@ pub trait Channel: Send + Sync + 'static {
     /// Waits until the link is broken or closed and all its calls have ended.
     fn closed(&self) -> BoxFuture<'static, ()>;
 
-    /// Breaks it: unanswered calls end, and nothing more is sent.
+    /// Breaks the link: unanswered calls end, and nothing more is sent.
     fn close(&self);
 }
 
-/// Makes links to one store.
+/// Creates links to one store.
 pub trait Connect: Send + Sync + 'static {
-    /// Makes a new link. The future runs in the driver's runtime, and is dropped if it takes too long.
+    /// Creates a link. The future runs in the driver's runtime, and is dropped if it takes too long.
     fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>>;
 }
 

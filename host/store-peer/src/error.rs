@@ -1,4 +1,4 @@
-//! Why the store cannot be reached when it is opened.
+//! Why the store cannot be reached when a client connects to it.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use ostraca_store::StoreError;
 /// Why connecting to the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No response, or not in time. A retry may succeed.
+    /// The store did not respond, or not in time. A retry may succeed.
     #[error("cannot reach the store: {0}")]
     Unreachable(String),
     /// The store must not be used (R5); the text says how to fix it.

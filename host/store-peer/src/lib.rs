@@ -1,27 +1,26 @@
 //! The cluster's store, used over the peer protocol.
 //!
 //! One node runs the store and serves it ([`server`]). The others use it through [`PeerEntityStore`] and
-//! [`PeerClusterStore`], which implement the two traits over a link that is re-established whenever it breaks.
-//! They are separate because their links are: state goes over the bulk connection, rows over the control
-//! connection, which has a thread of its own.
+//! [`PeerClusterStore`], which implement the two traits over a link that is re-established whenever it breaks. They
+//! are separate because their links are: state is sent over the bulk connection, rows over the control connection,
+//! which has a thread of its own.
 //!
 //! What a broken link means:
 //!
-//! - Nothing is ever sent twice (R1, decision 0008). If a call may have been sent and was not answered, its
-//!   outcome is unknown: a commit is `Unknown`, a claim `Failed`, a compare-and-set and a read `Unavailable`.
-//!   The shard's machine then claims again under the next number and loads, after which nothing is unknown any
-//!   more (R3).
-//! - A call that was certainly not sent has no effect and never will: a commit is `Refused`, which its caller
-//!   may report as *not run*. So while there is no link, calls are answered at once, and nobody gets `unknown`.
-//! - A call that is not answered within [`ClientOptions::call_timeout`] ends with an unknown outcome. Its link
-//!   is dropped only if then a ping is not answered for as long again.
-//! - The first call of a link is a hello. After it, the server accepts nothing from the client's older links,
-//!   so calls still under way on them have no effect. Calls take effect in the order in which they were made,
-//!   or not at all.
-//! - A hello identifies the store. A different store, a fork, or one that was rolled back is refused until an
-//!   operator intervenes (R5); [`StoreVerifier`] remembers it, also across restarts.
+//! - Nothing is ever sent twice (R1, decision 0008). If a call may have been sent and was not answered, its outcome
+//!   is unknown: a commit is `Unknown`, a claim `Failed`, a compare-and-set and a read `Unavailable`. The shard's
+//!   machine then claims again under the next number and loads, which resolves every unknown outcome (R3).
+//! - A call that was certainly not sent has no effect and never will: a commit is `Refused`, which its caller may
+//!   report as *not run*. So while there is no link, calls fail immediately and no outcome is `unknown`.
+//! - A call that is not answered within [`ClientOptions::call_timeout`] ends with an unknown outcome. Its link is
+//!   dropped only if a subsequent ping also remains unanswered for that time.
+//! - The first call of a link is a hello. After it, the server accepts nothing from the client's older links, so
+//!   calls still in transit on them have no effect. Calls take effect in the order in which they were made, or not
+//!   at all.
+//! - A hello identifies the store. A different, forked or rolled-back store is refused until an operator intervenes
+//!   (R5); [`StoreVerifier`] remembers the store, also across restarts.
 //!
-//! From the bottom up: [`protocol`] (messages), [`channel`] (a link, as this crate needs it), `client`,
+//! From the bottom up: [`protocol`] (messages), [`channel`] (a link from this crate's point of view), `client`,
 //! [`server`], [`wire`] (links over QUIC).
 
 pub mod channel;

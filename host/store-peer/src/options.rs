@@ -5,18 +5,18 @@ use std::time::Duration;
 /// Settings of the client side, each with a default.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// How long a call may be unanswered before it ends with an unknown outcome. Its link is dropped only if
-    /// then a ping is not answered for as long again. Default 5 s.
+    /// How long a call may be unanswered before it ends with an unknown outcome. Its link is dropped only if a
+    /// subsequent ping also remains unanswered for that time. Default 5 s.
     pub call_timeout: Duration,
-    /// How long making a link may take. Default 5 s.
+    /// How long establishing a link may take. Default 5 s.
     pub connect_timeout: Duration,
     /// The pause between a broken link and the next attempt; doubled with each failure. Default 50 ms.
     pub backoff: Duration,
     /// The longest of these pauses. Default 1 s.
     pub max_backoff: Duration,
-    /// Bytes of a blob in one call. Default 1 MiB.
+    /// Maximum bytes of a blob in one call. Default 1 MiB.
     pub blob_fragment_bytes: usize,
-    /// Blobs that are fetched or put concurrently; further ones wait. Default 2.
+    /// Blobs that are fetched or stored concurrently; further ones wait. Default 2.
     pub max_concurrent_blobs: usize,
     /// How long the store may hold a watch's poll before it responds without changes; at most half of
     /// `call_timeout`. Default 2 s.
@@ -40,22 +40,22 @@ impl Default for ClientOptions {
 /// Settings of the server side, each with a default. All apply per link.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Bytes of a call that carries neither records nor fragments of blobs. Default 1 MiB.
+    /// Maximum bytes of a call that carries neither records nor fragments of blobs. Default 1 MiB.
     pub max_request_bytes: usize,
-    /// Records per page of a scan. Default 4,096.
+    /// Maximum number of records per page of a scan. Default 4,096.
     pub max_page_records: usize,
-    /// Bytes per page of a scan, unless a single record is larger. Default 4 MiB.
+    /// Maximum bytes per page of a scan, unless a single record is larger. Default 4 MiB.
     pub max_page_bytes: usize,
-    /// Bytes of a blob. Default 64 MiB.
+    /// Maximum bytes of a blob. Default 64 MiB.
     pub max_blob_bytes: usize,
-    /// Blobs that are being received, and as many that are being read. Default 2. Beyond it the oldest one is
-    /// dropped. Memory: `max_blob_bytes` each.
+    /// Maximum number of blobs being received, and separately of blobs being read. Default 2. Beyond that, the
+    /// oldest one is dropped. Memory: `max_blob_bytes` each.
     pub max_blob_transfers: usize,
-    /// Watches. Default 64.
+    /// Maximum number of watches. Default 64.
     pub max_watches: usize,
-    /// Changes per response to a watch. Default 64. Memory: 64 KiB each at most.
+    /// Maximum number of changes per response to a watch. Default 64. Memory: at most 64 KiB each.
     pub max_watch_events: usize,
-    /// The longest that a watch's poll is held. Default 30 s.
+    /// The longest time for which a watch's poll is held. Default 30 s.
     pub max_watch_poll_timeout: Duration,
 }
 

@@ -1,10 +1,10 @@
 //! The messages on a link: one byte of version, then a postcard-encoded [`Request`] or [`Response`], then a
 //! block of fields that later releases add.
 //!
-//! The version is the lowest whose implementations understand the whole message; the two nodes of a link have
-//! negotiated the highest that it may be. Variants are only ever added at the end, because their numbers are on
-//! the wire. A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent
-//! only in answer to a call of its kind.
+//! The version is the lowest whose implementations understand the whole message; it never exceeds the version that
+//! the two nodes of the link negotiated. Variants are only added at the end, because their numbers are on the wire.
+//! A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent only for a call
+//! of its kind.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -24,7 +24,7 @@ pub const VERSION: u8 = 2;
 /// Number of kinds of calls in this release.
 const CALLS: u32 = 14;
 
-/// Maximum number of entities in one [`Request::Load`]: their records are all in memory at once.
+/// Maximum number of entities in one [`Request::Load`]: all their records are in memory at the same time.
 pub const MAX_LOADS: usize = 1024;
 
 /// The number of [`Request::Commit`] on the wire.
@@ -45,7 +45,7 @@ pub enum Request {
     Commit(Vec<Commit>),
     /// [`EntityStore::load`](ostraca_store::EntityStore::load), of at most [`MAX_LOADS`].
     Load(Vec<(ShardPath, Entity)>),
-    /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than asked for.
+    /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than requested.
     Scan(Scan),
     /// One fragment of a blob, in order; the last one stores the blob.
     PutBlob {
@@ -53,7 +53,7 @@ pub enum Request {
         upload: u64,
         /// Size of the blob in bytes.
         total: u64,
-        /// Where the fragment belongs.
+        /// Offset of the fragment.
         offset: u64,
         /// The fragment.
         bytes: Bytes,
@@ -62,7 +62,7 @@ pub enum Request {
     GetBlob {
         /// The blob's digest.
         digest: [u8; 32],
-        /// Where the fragment starts.
+        /// Offset at which the fragment starts.
         offset: u64,
         /// Its maximum size.
         max_bytes: u64,
@@ -73,16 +73,16 @@ pub enum Request {
     List(String),
     /// [`ClusterStore::compare_and_set`](ostraca_store::ClusterStore::compare_and_set).
     CompareAndSet(CompareAndSet),
-    /// Polls for the next changes of a watch. The response comes when there are some, or with none after a
+    /// Polls for the next changes of a watch. The response is sent when there are some, or without any after a
     /// timeout.
     Watch {
         /// Identifies the watch on its link. A new number begins a watch.
         watch: u64,
-        /// What to watch; used only when the watch begins.
+        /// The watched prefix; used only when the watch begins.
         prefix: String,
-        /// The revision to start after; used only when the watch begins.
+        /// The revision after which to start; used only when the watch begins.
         revision: u64,
-        /// When to respond although nothing changed, in milliseconds.
+        /// Milliseconds after which to respond even if nothing has changed.
         poll_timeout_ms: u64,
     },
     /// Ends a watch.
@@ -98,7 +98,7 @@ pub struct Hello {
     pub cluster: ClusterId,
     /// Random, chosen when the client is created.
     pub client: u64,
-    /// Number of this link among the client's: nothing is accepted from older ones any more.
+    /// Number of this link among the client's: nothing from older links is accepted any more.
     pub link: u64,
 }
 
@@ -111,12 +111,12 @@ pub struct Response {
     pub body: ResponseBody,
 }
 
-/// The kinds of responses. Each belongs to the request of the same name.
+/// The kinds of responses. Each answers the request of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResponseBody {
-    /// Nothing of the call was executed: it cannot be decoded, or is not allowed here.
+    /// No part of the call was executed: it cannot be decoded, or is not allowed here.
     Refused(String),
-    /// The link can be used.
+    /// Accepts the link.
     Hello {
         /// The store's identity.
         identity: StoreIdentity,
@@ -139,7 +139,7 @@ pub enum ResponseBody {
     GetBlob(Result<Option<(Bytes, u64)>, StoreError>),
     /// A row.
     Get(Result<Option<StoredRow>, StoreError>),
-    /// Rows, and the revision as of which they are listed.
+    /// Rows, and the revision at which they were listed.
     List(Result<(Vec<StoredRow>, u64), StoreError>),
     /// The row's new revision.
     CompareAndSet(Result<u64, CompareAndSetError>),
@@ -147,7 +147,7 @@ pub enum ResponseBody {
     Watch(Vec<RowEvent>),
     /// The watch has ended.
     CancelWatch,
-    /// This node's release does not have the call; nothing was executed.
+    /// This node's release does not support the call; nothing was executed.
     Unsupported {
         /// The call's number.
         call: u32,
@@ -157,7 +157,7 @@ pub enum ResponseBody {
 }
 
 impl ResponseBody {
-    /// What it responds to, for error texts.
+    /// The kind of request that it responds to, for error texts.
     #[must_use]
     pub fn subject(&self) -> &'static str {
         match self {
@@ -200,7 +200,7 @@ pub enum DecodeError {
     /// The bytes are malformed.
     #[error("malformed store call: {0}")]
     Malformed(String),
-    /// A request without data is too large.
+    /// A request that carries no data is too large.
     #[error("store call of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
         /// Its size in bytes.
@@ -228,7 +228,7 @@ impl WireMessage for Response {}
 /// Encodes a message.
 ///
 /// # Errors
-/// [`StoreError::LimitExceeded`] for what cannot be encoded; there is no such message.
+/// [`StoreError::LimitExceeded`] if the message cannot be encoded, which never happens.
 pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
     let bytes = codec::append_encoded(vec![VERSION], &(message, Extensions::<T>::default()));
     bytes
@@ -239,7 +239,7 @@ pub fn encode<T: WireMessage>(message: &T) -> Result<Bytes, StoreError> {
 /// Decodes a message.
 ///
 /// # Errors
-/// [`DecodeError`] says why it is invalid.
+/// [`DecodeError`] if the bytes are invalid.
 pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     match bytes.split_first() {
         None => Err(DecodeError::Empty),
@@ -252,11 +252,11 @@ pub fn decode<T: WireMessage>(bytes: &[u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// Decodes a request. Only requests that carry data may be larger than `max_request`, since a list of short
-/// names takes many times its encoded size in memory.
+/// Decodes a request. Only requests that carry data may be larger than `max_request`, since a list of short names
+/// needs many times its encoded size in memory.
 ///
 /// # Errors
-/// [`DecodeError`] says why it is invalid.
+/// [`DecodeError`] if the bytes are invalid.
 pub fn decode_request(bytes: &[u8], max_request: usize) -> Result<Request, DecodeError> {
     let carries_data = matches!(bytes.get(1), Some(&COMMIT | &PUT_BLOB));
     if bytes.len() > max_request && !carries_data {
@@ -270,7 +270,7 @@ pub fn decode_request(bytes: &[u8], max_request: usize) -> Result<Request, Decod
     })
 }
 
-/// The number of the call, which the bytes begin with.
+/// The number of the call, with which the bytes begin.
 fn kind(body: &[u8]) -> Option<u32> {
     codec::decode_prefix(body).ok().map(|(kind, _)| kind)
 }

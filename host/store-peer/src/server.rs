@@ -22,17 +22,17 @@ use fence::{Fence, LinkPermit};
 pub use cluster::{ClusterLink, ClusterServer};
 pub use entity::{EntityLink, EntityServer};
 
-/// Encodes a response. One that cannot be encoded becomes empty, which no client accepts, so the link ends.
+/// Encodes a response. If that fails, the response is empty, which no client accepts, so the link ends.
 fn reply(sequence: u64, answer: ResponseBody) -> Bytes {
     protocol::encode(&Response { durable_sequence: sequence, body: answer }).unwrap_or_default()
 }
 
-/// Responds that nothing of the call was executed.
+/// Responds that no part of the call was executed.
 fn refused(why: impl ToString) -> BoxFuture<'static, Bytes> {
     ready(reply(0, ResponseBody::Refused(why.to_string()))).boxed()
 }
 
-/// Admission of a link's calls: refuses them before the hello, and after a newer link has replaced this one.
+/// Admits a link's calls: refuses them before the hello, and after a newer link has replaced this one.
 struct LinkSession {
     node: NodeId,
     pass: Option<LinkPermit>,

@@ -16,7 +16,7 @@ use ostraca_store::MemoryStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
 
-/// One in this many calls breaks the link that it is sent on.
+/// One in this many calls breaks the link over which it is sent.
 const BREAKS: u64 = 8;
 
 fn memory() -> Arc<MemoryStore> {

@@ -71,7 +71,7 @@ fn a_commit_of_an_old_link_has_no_effect_after_a_new_hello() {
         remote.weather.held.store(false, Ordering::Relaxed);
         wait("the link comes back", || responds(&remote));
         if claim_again {
-            // The claim alone fences too (R4); the other round has only the links.
+            // The claim alone also fences (R4); in the other round only the links do.
             claimed(&remote, 1);
         }
         assert_eq!(remote.weather.deliver_late(), 3);
@@ -158,7 +158,7 @@ fn calls_take_effect_in_the_order_in_which_they_were_made() {
     }
 }
 
-/// A memory store that does not answer while a test blocks it.
+/// A memory store that does not respond while a test blocks it.
 struct Stubborn {
     store: Arc<MemoryStore>,
     silent: AtomicBool,
@@ -231,9 +231,9 @@ fn a_slow_call_times_out_alone_and_its_link_stays() {
     assert!(why.contains("call_timeout"), "{why}");
     assert!(matches!(block_on(behind)[..], [Err(StoreError::Unavailable(_))]));
     std::thread::sleep(Duration::from_millis(600));
-    assert_eq!(links(&remote), before, "a ping was answered: the link is not to blame");
+    assert_eq!(links(&remote), before, "a ping was answered: the link is intact");
     claimed(&remote, 2);
-    assert_eq!(version(&remote.a, "x"), 1, "after the claim it is known");
+    assert_eq!(version(&remote.a, "x"), 1, "after the claim the outcome is known");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_response_in_time_counts_even_if_it_is_polled_late() {
     drop(dropped);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(block_on(commit), [CommitOutcome::Committed]);
-    assert_eq!(links(&remote), before, "the link is the same");
+    assert_eq!(links(&remote), before, "the link was kept");
     assert_eq!(version(&remote.a, "y"), 1);
 }
 
@@ -383,5 +383,5 @@ fn dropping_the_store_ends_its_links() {
     assert!(watch.next().now_or_never().is_none());
     drop(watch);
     drop(remote);
-    wait("nobody has the backend", || Arc::strong_count(&store) == 1);
+    wait("nothing uses the backend", || Arc::strong_count(&store) == 1);
 }

@@ -50,8 +50,8 @@ fn bad_input_gets_an_error_and_has_no_effect() {
         Box::new(move |body| answer(&block_on(entity.call(body)))),
         Box::new(move |body| answer(&block_on(cluster.call(body)))),
     ];
-    let refused = |answer: ResponseBody, says: &str| match answer {
-        ResponseBody::Refused(why) => assert!(why.contains(says), "{why}"),
+    let refused = |answer: ResponseBody, expected_text: &str| match answer {
+        ResponseBody::Refused(why) => assert!(why.contains(expected_text), "{why}"),
         other => panic!("{other:?}"),
     };
     for ask in &mut ask {
@@ -61,7 +61,7 @@ fn bad_input_gets_an_error_and_has_no_effect() {
         for rubbish in [&b""[..], &[VERSION], &[VERSION, 3, 0xff, 0xff], &[0; 1000]] {
             assert!(matches!(ask(rubbish), ResponseBody::Refused(_)));
         }
-        // A call of a later release: the link stays open.
+        // A call of a later release does not close the link.
         assert_eq!(ask(&[VERSION, 14, 1, 2, 3]), ResponseBody::Unsupported { call: 14 });
         refused(ask(&[VERSION + 1, 0]), "version 3");
         refused(ask(&vec![VERSION; 2 << 20]), "exceeds the limit of");
@@ -118,7 +118,7 @@ fn watches_beyond_their_limit_are_lost_until_others_end() {
     }
 }
 
-/// A node that reaches whichever store is served at the moment.
+/// A node that reaches whichever store is served.
 struct SwappableStore {
     store: Arc<Mutex<Arc<dyn EntityStore>>>,
     weather: Arc<LinkFaults>,
@@ -160,8 +160,8 @@ fn known(path: Option<PathBuf>) -> Arc<StoreVerifier> {
     StoreVerifier::open(CLUSTER, path).unwrap()
 }
 
-/// The store's first error other than that there is no link.
-fn says(store: &PeerEntityStore) -> Result<(), StoreError> {
+/// The store's first error other than a missing link.
+fn first_error(store: &PeerEntityStore) -> Result<(), StoreError> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         match block_on(store.current_claims(vec![])) {
@@ -178,18 +178,18 @@ fn a_swapped_store_is_refused_and_the_right_one_accepted() {
     let right = memory();
     let place = SwappableStore::new(right.clone());
     let store = place.reach(&known(None)).unwrap();
-    assert_eq!(says(&store), Ok(()));
+    assert_eq!(first_error(&store), Ok(()));
     let wrong = MemoryStore::new(2, CLUSTER, CLUSTER_NAME);
     place.put(Arc::new(wrong.clone()));
-    let why = says(&store).unwrap_err();
+    let why = first_error(&store).unwrap_err();
     assert!(matches!(&why, StoreError::Stopped(why) if why.contains("another store")), "{why}");
     let first = claim("a", 1);
     assert!(matches!(block_on(store.claim(vec![first]))[..], [ClaimOutcome::Failed(_)]));
-    assert_eq!(block_on(wrong.current_claims(vec![shard()])), Ok(vec![None]), "nothing reached it");
+    assert_eq!(block_on(wrong.current_claims(vec![shard()])), Ok(vec![None]), "no call reached it");
     place.put(right);
     let until = Instant::now() + Duration::from_secs(20);
     while block_on(store.current_claims(vec![])).is_err() {
-        assert!(Instant::now() < until, "it is not taken back");
+        assert!(Instant::now() < until, "the original is not accepted again");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -211,7 +211,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     drop(SledStore::create(&dir, &options, CLUSTER, CLUSTER_NAME).unwrap());
     copy(&dir, &old);
 
-    // The node sees an acknowledged turn, and that the store was opened twice more since.
+    // The node sees an acknowledged turn, and that the store was opened twice since then.
     for opening in 0..2 {
         let place = SwappableStore::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
         let known = known(Some(witness.clone()));
@@ -227,11 +227,11 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
         place.runtime.shutdown_timeout(Duration::from_secs(10));
     }
 
-    let refused = |dir: &std::path::Path, says: &str| {
+    let refused = |dir: &std::path::Path, expected_text: &str| {
         let place = SwappableStore::new(Arc::new(SledStore::open(dir, &options).unwrap()));
         match place.reach(&known(Some(witness.clone()))) {
             Err(ConnectError::Refused(why)) => {
-                assert!(why.contains(says) && why.contains("witness"), "{why}");
+                assert!(why.contains(expected_text) && why.contains("witness"), "{why}");
             }
             other => panic!("{other:?}"),
         }
@@ -250,7 +250,9 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     refused(&old, "forked");
 
     let place = SwappableStore::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
-    let store = place.reach(&known(Some(witness.clone()))).expect("what was refused moved nothing");
+    let store = place
+        .reach(&known(Some(witness.clone())))
+        .expect("the refusals did not change the witness");
     assert_eq!(store.identity().open_count, 4);
     place.runtime.shutdown_timeout(Duration::from_secs(10));
     assert!(matches!(

@@ -1,7 +1,8 @@
-//! How fast the sled store commits and loads, sync on: `cargo run --release --example throughput -- [DIR]`.
+//! How fast the sled store commits and loads, with syncing: `cargo run --release --example throughput -- [DIR]`.
 //!
-//! Commits: 16 callers, 64 turns a call, first of heads alone, then with one small value of state a turn.
-//! Loads: 64 callers, one entity a call, after a reopening. Only this process's own cost is in it: no network, no guests.
+//! Commits: 16 callers with 64 turns per call, first with heads only, then with one small state value per turn.
+//! Loads: 64 callers with one entity per call, after reopening the store. The measurement covers only this process:
+//! no network, no guests.
 #![allow(clippy::print_stdout, clippy::expect_used, reason = "a measurement on a terminal")]
 
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ fn main() {
     }
     drop(store);
 
-    let store = SledStore::open(&dir, &options).expect("the store again");
+    let store = SledStore::open(&dir, &options).expect("the reopened store");
     let cpu = cpu_time();
     let (count, time) = measure(64, |caller, ended| {
         let mut count = 0;
@@ -85,7 +86,7 @@ fn main() {
     std::fs::remove_dir_all(&dir).expect("the folder removed");
 }
 
-/// One caller: every entity of its shard in turn, one call after another.
+/// One caller: commits to the entities of its shard in rotation, call after call.
 fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool) -> u64 {
     let claim = Arc::new(Claim {
         cluster: ClusterId(1),
@@ -97,7 +98,7 @@ fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool
     });
     block_on(store.claim(vec![(*claim).clone()]));
     let mut count = 0;
-    // All entities at least once, so that loads find them.
+    // Every entity at least once, so that loads find it.
     while !ended() || count < ENTITIES {
         let turns = (count..count + CALL)
             .map(|n| turn(&claim, n % ENTITIES, n / ENTITIES, state))

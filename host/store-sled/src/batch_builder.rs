@@ -1,8 +1,8 @@
-//! Evaluates write calls in order and gathers what they write into one batch (R1, R4, R5).
+//! Evaluates write calls in order and collects their writes in one batch (R1, R4, R5).
 //!
-//! What was evaluated but is not applied yet is in the maps here, which are always asked first. So each call
-//! sees those before it, in the same batch or the previous one. The maps never go stale: a batch is either applied,
-//! or the store stops.
+//! The maps here hold everything that was evaluated but is not applied yet, and are always consulted first. So each
+//! call sees the effects of those before it, in the same batch or the previous one. The maps never become stale: a
+//! batch is either applied, or the store stops.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ use crate::head_cache::{CachedHead, HeadCache};
 use crate::meta::{RowBody, SEQUENCE, StoreSequence};
 use crate::records::{Records, Table, fragment_count, fragment_prefix, put, remove};
 
-/// How many commit sequences are reserved for a shard at once: its claim record is rewritten when they run out.
+/// Number of commit sequences that are reserved for a shard together: its claim record is rewritten when they run
+/// out.
 const SEQUENCES: u64 = 4096;
 
 pub(crate) struct BatchBuilder {
@@ -34,7 +35,7 @@ pub(crate) struct BatchBuilder {
     rows: HashMap<String, Option<StoredRow>>,
     batch: Batch,
     events: Vec<RowEvent>,
-    /// Whether `batch` holds anything.
+    /// Whether `batch` contains anything.
     wrote: bool,
 }
 
@@ -181,7 +182,7 @@ impl BatchBuilder {
             return Ok(too_large(limit));
         }
 
-        // From here on nothing can fail: a commit is written whole or not at all.
+        // Nothing below can fail: a commit is written whole or not at all.
         for (key, kind, value, mut old, fragmented) in writes {
             // For a key that this commit writes twice, the old fragments are those of the first value.
             if let Some(fragments) = self.record_fragments.get(&key) {
@@ -230,7 +231,7 @@ impl BatchBuilder {
         if row.as_ref().map(|row| row.revision) != cas.expected {
             return Err(CompareAndSetError::RevisionMismatch(row));
         }
-        // A batch may write a row more than once: then remove as many fragments as a row can have.
+        // A batch may write a row more than once: in that case, remove as many fragments as a row can have.
         let old = match (&raw, self.rows.contains_key(&cas.key)) {
             (_, true) => MAX_ROW_FRAGMENTS,
             (Some(raw), false) => fragment_count(RecordKind::Row, raw)?,
@@ -254,7 +255,7 @@ impl BatchBuilder {
         Ok(revision)
     }
 
-    /// The shard's claim, if it was ever claimed.
+    /// The shard's claim, if it has ever been claimed.
     fn shard(&mut self, key: &ShardPath) -> Result<Option<&ShardClaim>, StoreError> {
         if !self.shards.contains_key(key) {
             let claim_key = Table::Entities.key(&keys::claim(key));
@@ -300,7 +301,7 @@ impl BatchBuilder {
             return Ok(mark);
         }
         let Some(raw) = self.records.raw(key)? else {
-            // Without a head there are no state records and no spilled lanes.
+            // Without a head, there are no state records and no spilled lanes.
             let nothing = Some(false);
             let (state_fragmented, lanes_fragmented) = (nothing, nothing);
             return Ok(CachedHead { state_fragmented, lanes_fragmented, ..CachedHead::default() });

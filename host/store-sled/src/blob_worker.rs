@@ -1,8 +1,8 @@
-//! Blobs (R6): files named by their digest. A file is written under another name, synced and renamed, so a file that
-//! has its digest as its name is whole. It is verified when it is read all the same.
+//! Blobs (R6): files named by their digest. A file is written under a temporary name, synced and renamed, so a file
+//! whose name is its digest is complete. It is still verified when it is read.
 //!
-//! The thread that serves blobs also writes the witness: both are file operations that no async worker should wait
-//! for.
+//! The thread that serves blobs also writes the witness: both are file operations that must not block an async
+//! worker.
 
 use std::fs::{self, File};
 use std::io;
@@ -51,7 +51,7 @@ impl BlobWorker {
         let digest = *blake3::hash(bytes).as_bytes();
         let path = self.path(&digest);
         if fs::read(&path).is_ok_and(|there| there == bytes) {
-            // The process that renamed it may have died before it synced the folder.
+            // The process that renamed it may have died before it synced the directory.
             let synced = File::open(&path).and_then(|file| file.sync_all());
             synced.and_then(|()| sync_dir(&self.folder)).map_err(unavailable)?;
         } else {

@@ -1,8 +1,8 @@
 //! The one thread that writes: it evaluates a batch of calls, applies it, syncs once, and answers all of them.
 //!
-//! Calls queue while it syncs: the running sync is the window in which the next batch gathers. An error while
-//! applying, flushing or syncing leaves the batch's outcome unknown and stops the store until it is opened again
-//! (R3): what sled shows from then on may not be on the disk.
+//! Calls are queued while it syncs, and become the next batch. An error while applying, flushing or syncing leaves
+//! the batch's outcome unknown and stops the store until it is opened again (R3): what sled shows after that may
+//! not be on the disk.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -96,8 +96,8 @@ impl Committer {
     }
 
     fn write(&mut self, number: u64) -> Result<(), String> {
-        let judged = self.batch_builder.finish().map_err(|error| error.to_string())?;
-        let Some(PreparedBatch { batch, events, sequence }) = judged else {
+        let prepared = self.batch_builder.finish().map_err(|error| error.to_string())?;
+        let Some(PreparedBatch { batch, events, sequence }) = prepared else {
             self.progress.set_applied(number, 0);
             self.progress.set_durable(number, self.progress.sequence());
             self.reads.push(self.queue.applied());
@@ -119,9 +119,9 @@ impl Committer {
     }
 }
 
-/// Frees the memory that sled has replaced. sled leaves that to `crossbeam-epoch`, which collects a few objects per
-/// hundred uses of the tree. A batch of many records is one use, and what it replaced, some kilobytes per record,
-/// would never be freed.
+/// Frees the memory that sled has replaced. sled leaves that to `crossbeam-epoch`, which frees a few objects per
+/// hundred uses of the tree. A batch of many records is one use, so the replaced memory, some kilobytes per record,
+/// would accumulate.
 fn free(records: usize) {
     for _ in 0..flushes(records) {
         crossbeam_epoch::pin().flush();
@@ -131,13 +131,13 @@ fn free(records: usize) {
 /// One flush frees about 500 objects, and a record replaces a few.
 const RECORDS_A_FLUSH: usize = 64;
 
-/// How many flushes free what this many records replaced.
+/// The number of flushes that free what this many records replaced.
 fn flushes(records: usize) -> usize {
     1 + records / RECORDS_A_FLUSH
 }
 
 impl Completion {
-    /// Delivers the outcome; a caller that has gone away is no error.
+    /// Delivers the outcome; that the caller no longer waits is not an error.
     fn give(self) {
         match self {
             Self::Commit(outcome, to) => to.give(outcome),

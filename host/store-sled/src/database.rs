@@ -1,4 +1,4 @@
-//! Opens sled databases: sled's panics become errors, and a lock that is about to be released is waited for.
+//! Opens sled databases: turns sled's panics into errors, and waits for a lock that is about to be released.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// Why a sled database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseOpenError {
-    /// It is open elsewhere, and still was after five seconds.
+    /// The database is open elsewhere, and was still open after five seconds.
     #[error("{0}")]
     InUse(io::Error),
     /// A file operation failed.

@@ -31,8 +31,8 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
-    /// Locks a directory in which a store may be created, and creates its folders. It must be missing, or empty but
-    /// for a lock file.
+    /// Locks a directory in which a store may be created, and creates its folders. The directory must be missing,
+    /// or empty except for a lock file.
     pub(crate) fn lock_empty(path: &Path) -> Result<Self, OpenError> {
         fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
         if entries(path)?.iter().any(|entry| entry.file_name().is_none_or(|name| name != "lock")) {
@@ -126,7 +126,7 @@ impl Dir {
         sync_dir(&sled).map_err(|error| OpenError::io(&sled, error))
     }
 
-    /// Syncs what sled leaves unsynced when it opens. Returns a descriptor of our own for its data file, which
+    /// Syncs what sled leaves unsynced when it opens. Returns a separate descriptor for its data file, which
     /// reports every later write error.
     pub(crate) fn sync_and_open_data(&self) -> Result<File, OpenError> {
         let sled = self.sled();

@@ -1,4 +1,4 @@
-//! The store's disk operations, as a trait so that tests can make them fail.
+//! The store's disk operations, behind a trait so that tests can make them fail.
 
 use std::fmt;
 use std::fs::File;

@@ -56,7 +56,7 @@ pub enum OpenError {
         /// The newest format that this release reads.
         ours: u32,
     },
-    /// An unreleased program, from before the first release, wrote it.
+    /// A program from before the first release wrote it.
     #[error(
         "the store at {dir} has format {format}, but this release reads formats from {ours}: an unreleased program wrote it; recreate the cluster with `ostraca init`"
     )]

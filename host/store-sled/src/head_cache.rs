@@ -1,15 +1,15 @@
-//! The committer's cache of heads, so that a commit of an entity in use needs no read.
+//! The committer's cache of heads, so that a commit of an active entity needs no read.
 
 use std::collections::HashMap;
 
 use ostraca_core::ids::TurnId;
 
-/// What the committer knows of an entity's records.
+/// What the committer knows about an entity's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CachedHead {
     pub(crate) version: u64,
     pub(crate) turn: TurnId,
-    /// Fragments of the head's own record.
+    /// Number of fragments of the head's own record.
     pub(crate) fragment_count: u32,
     /// Whether any of its state records may be fragmented; `None`: not looked up yet.
     pub(crate) state_fragmented: Option<bool>,
@@ -17,9 +17,9 @@ pub(crate) struct CachedHead {
     pub(crate) lanes_fragmented: Option<bool>,
 }
 
-/// Cached heads by their keys, in two generations. A head that is used moves to the young one. When that holds more
-/// than half of the room, it becomes the old one, and the previous old one is dropped. So heads in use stay, at no
-/// cost per use.
+/// Cached heads by their keys, in two generations. A head that is used moves to the young generation. When that
+/// holds more than half of the capacity, it becomes the old generation, and the previous old one is dropped. So
+/// heads in use stay cached, at no cost per use.
 #[derive(Debug, Default)]
 pub(crate) struct HeadCache {
     young: HashMap<Vec<u8>, CachedHead>,
@@ -45,8 +45,8 @@ impl HeadCache {
         self.young.insert(key, mark);
     }
 
-    /// Drops heads that were not used for long. Only between batches: what a batch has not written yet exists only
-    /// here.
+    /// Drops heads that have not been used for long. Must be called between batches: what a batch has not written
+    /// yet exists only here.
     pub(crate) fn age(&mut self) {
         if self.young.len() > self.capacity / 2 {
             self.old = std::mem::take(&mut self.young);

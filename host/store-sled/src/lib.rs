@@ -1,14 +1,14 @@
 //! Both stores in one sled database, on the node with the role `store`. Other nodes reach it over links
 //! (`ostraca-store-peer`).
 //!
-//! sled 0.34 by itself syncs nothing reliably, shows writes that are not durable, and panics on some corrupt files.
-//! So one thread writes (`committer`): it evaluates all queued calls, applies them as one batch, flushes, and syncs
-//! the data file through a descriptor of our own before it answers. Reads wait until what they have seen is durable
-//! (`reader`). Values are small enough never to reach sled's `blobs/` (`records`). `dir` does what must happen before
-//! and after sled opens its files (R6). `meta` and `witness` hold the store's identity and how it is recognised again
-//! (R5).
+//! On its own, sled 0.34 syncs nothing reliably, shows writes that are not durable, and panics on some corrupt
+//! files. So one thread writes (`committer`): it evaluates all queued calls, applies them as one batch, flushes,
+//! and syncs the data file through a separate descriptor before it answers. Reads wait until what they have seen is
+//! durable (`reader`). Values are small enough never to reach sled's `blobs/` (`records`). `dir` does what must
+//! happen before and after sled opens its files (R6). `meta` and `witness` hold the store's identity and recognise
+//! the store again (R5).
 //!
-//! What is confusing: three counters. A *batch* has a number that counts the batches of this opening, for R2. The
+//! Confusing at first: there are three counters. A *batch* number counts the batches of this opening, for R2. The
 //! store's *sequence* counts writes over all openings; it is also the revision of rows. A shard's *commit sequence*
 //! counts its turns, with gaps, and is reserved in blocks in the record of the shard's claim.
 //!
@@ -66,7 +66,7 @@ pub use database::{DatabaseOpenError, open_database};
 pub use error::OpenError;
 pub use options::Options;
 
-/// An open sled store. Dropping it serves what is queued, closes the database, and releases the directory.
+/// An open sled store. Dropping it completes the queued calls, closes the database, and releases the directory.
 pub struct SledStore {
     identity: StoreIdentity,
     openings: Vec<u64>,
@@ -114,21 +114,21 @@ impl SledStore {
         StoreIdentity { durable_sequence: self.progress.sequence(), ..self.identity.clone() }
     }
 
-    /// Why the store has stopped, if it has. Nothing works then until it is opened again.
+    /// Why the store has stopped, if it has. Then nothing works until it is opened again.
     #[must_use]
     pub fn stop_reason(&self) -> Option<String> {
         self.progress.stop_reason().map(Into::into)
     }
 
-    /// Why commits are refused for lack of free disk space, if they are, as of the last check. Writes trigger the
-    /// checks.
+    /// Why commits are refused for lack of free disk space, if they are, according to the last check. Writes
+    /// trigger the checks.
     #[must_use]
     pub fn low_disk_reason(&self) -> Option<String> {
         self.progress.low_disk_reason()
     }
 
-    /// Panics of reads since the store was opened. Each failed the reads that were served together with it, and no
-    /// others.
+    /// Number of reads that panicked since the store was opened. Each panic failed only the reads that were served
+    /// together with it.
     #[must_use]
     pub fn read_panics(&self) -> u64 {
         self.progress.read_panics()
@@ -140,7 +140,7 @@ impl SledStore {
     }
 
     /// Writes the newest durable sequence to the witness, if the options name one. Call it regularly: a rollback is
-    /// detected only down to the sequence that the witness holds.
+    /// detected only down to the sequence in the witness.
     pub fn refresh_witness(&self) -> StoreFuture<Result<(), StoreError>> {
         self.job(BlobJob::Witness)
     }
@@ -155,7 +155,7 @@ impl SledStore {
         }
     }
 
-    /// Hands a read to the reader threads; `lost` makes the result of a read that cannot be served.
+    /// Hands a read to the reader threads; `lost` creates the result of a read that cannot be served.
     fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(Sender<T>) -> ReadOp,

@@ -4,7 +4,7 @@ use ostraca_core::ids::ClusterId;
 use ostraca_store::record::{Body, RecordKind};
 use serde::{Deserialize, Serialize};
 
-/// How many openings are remembered, so that a witness from a few openings ago still detects a fork.
+/// Number of remembered openings, so that a witness from a few openings ago still detects a fork.
 const REMEMBERED: usize = 128;
 
 pub(crate) const IDENTITY: &[u8] = b"identity";
@@ -31,7 +31,7 @@ impl IdentityRecord {
         Self { store_id: rand::random(), cluster, cluster_name, open_count: 0, open_nonces: vec![] }
     }
 
-    /// Counts one more opening; returns its nonce.
+    /// Counts another opening, and returns its nonce.
     pub(crate) fn record_opening(&mut self) -> u64 {
         let nonce = rand::random();
         self.open_count += 1;
@@ -42,7 +42,7 @@ impl IdentityRecord {
     }
 }
 
-/// The highest sequence given to any write; written with every batch.
+/// The highest sequence that any write has; written with every batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoreSequence(pub(crate) u64);
 

@@ -8,9 +8,9 @@ use ostraca_core::ids::ClusterId;
 /// Settings, each with a default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Refuse to open a store of any other cluster. Default: accept any.
+    /// The only cluster whose store may be opened. Default: any.
     pub cluster: Option<ClusterId>,
-    /// The path of the witness, best on another disk than the store (R5). Default: none, so nothing is checked.
+    /// The path of the witness, ideally on another disk than the store (R5). Default: none, so nothing is checked.
     pub witness: Option<PathBuf>,
     /// Bytes of sled's page cache. Default 128 MiB; actual use is up to twice that.
     pub cache_bytes: u64,
@@ -26,8 +26,8 @@ pub struct Options {
     pub queue_metadata_ops: usize,
     /// Reads that may wait, for earlier writes or for a reader thread; more are refused. Default 65,536.
     pub queue_reads: usize,
-    /// Commits and claims in one batch, beyond which no further call joins it. Rows have as much room of their own.
-    /// Default 1,024.
+    /// Commits and claims in one batch, beyond which no further call joins it. Rows have a separate limit of the
+    /// same size. Default 1,024.
     pub batch_commits: usize,
     /// Bytes in one batch, beyond which no further call joins it. Default 8 MiB.
     pub batch_bytes: usize,

@@ -1,4 +1,4 @@
-//! How far the committer has come, for the reads that must wait for it (R2), and whether the store has stopped.
+//! The committer's progress, for reads that must wait for it (R2), and whether the store has stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -6,8 +6,7 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, 
 use futures::channel::oneshot::{Receiver, Sender, channel};
 use ostraca_store::StoreError;
 
-/// The number of the last batch that is applied, so that sled shows it, and of the last one that is durable, so that
-/// it survives a crash.
+/// The number of the last applied batch, which sled shows, and of the last durable batch, which survives a crash.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     applied: AtomicU64,
@@ -20,10 +19,10 @@ pub(crate) struct Progress {
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
     moved: Condvar,
-    /// How many reads wait for a sync, for tests.
+    /// Number of reads that wait for a sync, for tests.
     #[cfg(test)]
     waiting: AtomicU64,
-    /// Write-locked while a batch is applied, so that reads show turns whole.
+    /// Write-locked while a batch is applied, so that reads never see part of a turn.
     apply_lock: RwLock<()>,
 }
 
@@ -32,12 +31,12 @@ impl Progress {
         Self { sequence: sequence.into(), ..Self::default() }
     }
 
-    /// Keeps batches from being applied while the guard is held.
+    /// Prevents batches from being applied while the guard is held.
     pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
         self.apply_lock.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps reads from running while the guard is held.
+    /// Prevents reads while the guard is held.
     pub(crate) fn applying(&self) -> RwLockWriteGuard<'_, ()> {
         self.apply_lock.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,13 +46,13 @@ impl Progress {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Call it under [`applying`](Self::applying). `rows` is the number of row changes in the batch.
+    /// Must be called under [`applying`](Self::applying). `rows` is the number of row changes in the batch.
     pub(crate) fn set_applied(&self, batch: u64, rows: usize) {
         self.row_changes.fetch_add(rows as u64, Ordering::Release);
         self.applied.store(batch, Ordering::Release);
     }
 
-    /// Counts applied changes of rows; stable under [`reading`](Self::reading).
+    /// The number of applied changes of rows; stable under [`reading`](Self::reading).
     pub(crate) fn row_changes(&self) -> u64 {
         self.row_changes.load(Ordering::Acquire)
     }
@@ -88,7 +87,7 @@ impl Progress {
         }
     }
 
-    /// Whether a read has finished reading and waits for a sync.
+    /// Whether a read has read its data and waits for a sync.
     #[cfg(test)]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -108,7 +107,7 @@ impl Progress {
         *self.low_disk_reason.lock().unwrap_or_else(PoisonError::into_inner) = low;
     }
 
-    /// Panics of reads so far.
+    /// Number of reads that have panicked.
     pub(crate) fn read_panics(&self) -> u64 {
         self.read_panics.load(Ordering::Relaxed)
     }

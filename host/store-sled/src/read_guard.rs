@@ -1,20 +1,20 @@
-//! Keeps batches from being applied during a read, and bounds how much is read at a time.
+//! Prevents batches from being applied during a read, and limits how much is read before one may be.
 
 use std::sync::RwLockReadGuard;
 
 use crate::progress::Progress;
 
-/// Bytes read, plus [`RECORD`] for each record, after which a waiting batch is let in.
+/// Bytes read, plus [`RECORD`] for each record, after which a waiting batch is applied.
 const LONG: usize = 1 << 20;
 
-/// What a record counts in addition to its bytes, for finding and decoding it.
+/// What each record counts in addition to its bytes, for finding and decoding it.
 const RECORD: usize = 4 << 10;
 
-/// A read lock on what is applied. It sees no batch in part.
+/// A read lock on the applied state. It never shows part of a batch.
 pub(crate) struct ReadGuard<'a> {
     progress: &'a Progress,
     guard: Option<RwLockReadGuard<'a, ()>>,
-    /// The number of the last batch that is visible.
+    /// The number of the last visible batch.
     applied: u64,
     read: usize,
 }
@@ -30,7 +30,7 @@ impl<'a> ReadGuard<'a> {
         self.read += RECORD + bytes;
     }
 
-    /// Lets a waiting batch in, if much was read since the last time; returns whether one was applied.
+    /// Lets a waiting batch be applied if much was read since the last pause; returns whether one was.
     pub(crate) fn pause(&mut self) -> bool {
         if self.read < LONG {
             return false;
@@ -43,7 +43,7 @@ impl<'a> ReadGuard<'a> {
         before != self.applied
     }
 
-    /// Releases the lock; returns the number of the last batch that was visible.
+    /// Releases the lock; returns the number of the last visible batch.
     pub(crate) fn end(self) -> u64 {
         self.applied
     }

@@ -1,6 +1,6 @@
-//! Reads that wait: first for writes queued before them (parked in the
-//! [`WriteQueue`](crate::write_queue::WriteQueue)), then for a reader thread. Reads of rows go first, as writes of
-//! rows do.
+//! Waiting reads: first for writes queued before them (parked in the
+//! [`WriteQueue`](crate::write_queue::WriteQueue)), then for a reader thread. Reads of rows have priority, as do
+//! writes of rows.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub(crate) enum ReadOp {
     Scan(Scan, Sender<Result<Page, StoreError>>),
     Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
     List(String, Sender<Result<RowList, StoreError>>),
-    /// Panics when it is served, for a test.
+    /// Panics when it is served; for a test.
     #[cfg(test)]
     Panic(Sender<()>),
 }
@@ -64,7 +64,7 @@ impl ParkedRead {
         self.left.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stores the read if there is anything to wait for; otherwise returns it.
+    /// Parks the read if it must wait for any writes; otherwise returns it.
     pub(crate) fn keep(&self, read: ReadOp) -> Option<ReadOp> {
         if self.left.load(Ordering::Relaxed) == 0 {
             return Some(read);
@@ -73,7 +73,7 @@ impl ParkedRead {
         None
     }
 
-    /// Counts one wait as over; returns the read after the last one.
+    /// Ends one wait; returns the read after the last one.
     pub(crate) fn release(&self) -> Option<ReadOp> {
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
@@ -82,7 +82,7 @@ impl ParkedRead {
     }
 }
 
-/// Reads that wait for a reader thread, and the count of all that wait.
+/// Reads that wait for a reader thread, and the number of all waiting reads.
 pub(crate) struct ReadQueue {
     state: Mutex<ReadQueueState>,
     arrived: Condvar,
@@ -103,7 +103,7 @@ impl ReadQueue {
         Self { state: Mutex::default(), arrived: Condvar::new(), max: max.max(1) }
     }
 
-    /// Counts one more read; false if there is no room.
+    /// Counts another read; false if the queue is full.
     pub(crate) fn enter(&self) -> bool {
         let mut waiting = self.lock();
         let capacity = waiting.count < self.max && !waiting.closed;
@@ -111,7 +111,7 @@ impl ReadQueue {
         capacity
     }
 
-    /// Hands reads that were counted to the reader threads.
+    /// Passes already counted reads to the reader threads.
     pub(crate) fn push(&self, reads: impl IntoIterator<Item = ReadOp>) {
         let mut waiting = self.lock();
         let before = waiting.rows.len() + waiting.entities.len();
@@ -146,7 +146,7 @@ impl ReadQueue {
         !into.is_empty()
     }
 
-    /// Accepts no more reads; those that wait are still served.
+    /// Accepts no more reads; waiting reads are still served.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_all();

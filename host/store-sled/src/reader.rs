@@ -1,9 +1,9 @@
-//! Reads, on threads of their own: sled waits under a process-wide lock, and no async worker should.
+//! Reads, on threads of their own: sled waits under a process-wide lock, which must not block an async worker.
 //!
-//! A read arrives here when the calls that it must follow are applied. It reads while no batch is being applied, and
-//! its result is returned only when all that was applied by then is durable (R2). Reads that wait together are served
-//! together, so under load one wait serves many. A long read lets waiting batches in between ([`ReadGuard`]), and
-//! makes sure that what it returns still belongs to one turn.
+//! A read arrives here when the calls that it must follow are applied. It reads while no batch is being applied,
+//! and its result is returned only when everything that was applied by then is durable (R2). Reads that wait at the
+//! same time are served together, so under load one wait serves many. A long read lets waiting batches be applied
+//! in between ([`ReadGuard`]), and ensures that what it returns still belongs to one turn.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::read_guard::ReadGuard;
 use crate::read_queue::{ReadOp, ReadQueue, RowList};
 use crate::records::{Records, Table, read_error};
 
-/// The most reads that share one wait.
+/// Maximum number of reads that share one wait.
 const TOGETHER: usize = 64;
 
-/// How often a read of many records restarts because of a change, before it keeps all batches waiting.
+/// How often a read of many records restarts because of a change, before it blocks all batches.
 const ATTEMPTS: u32 = 3;
 
-/// Delivers a result, or the error that came after the reading.
+/// Delivers a result, or the error that occurred after reading.
 type Responder = Box<dyn FnOnce(Result<(), StoreError>)>;
 
 pub(crate) struct Reader {
@@ -41,7 +41,7 @@ impl Reader {
     pub(crate) fn run(self) {
         let mut together = Vec::new();
         while self.reads.take(TOGETHER, &mut together) {
-            // A panic fails the reads that were served with it, and no later ones.
+            // A panic fails only the reads that are being served together, not later ones.
             if catch_unwind(AssertUnwindSafe(|| self.serve(&mut together))).is_err() {
                 together.clear();
                 self.progress.read_panicked();
@@ -148,7 +148,7 @@ impl Reader {
         };
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
-        // Each head is consistent by itself; the entries of a state are consistent only together.
+        // Each head is consistent by itself; the entries of a state are consistent only as a whole.
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
         hold.pause();
         for attempt in 0.. {
@@ -163,7 +163,8 @@ impl Reader {
         Ok(Page::default())
     }
 
-    /// Reads a page; `None` if `unchanged` says after one of its records that it must be read again.
+    /// Reads a page; `None` if `unchanged` returns false after one of its records, so that the page must be read
+    /// again.
     fn page(
         &self,
         hold: &mut ReadGuard<'_>,

@@ -1,10 +1,10 @@
-//! Records in sled's one tree: a letter for the table, then the key. Large records are split into fragments.
+//! Records in sled's single tree: a letter for the table, then the key. Large records are split into fragments.
 //!
 //! Tables: `E` entities' records and claims, `C` rows, `M` the store's own records, `K` fragments. A record larger
 //! than [`INLINE_BYTES`] is split after it is sealed. Its own key then holds only the number of fragments. Each
 //! fragment is stored under `K`, the record's full key, and the fragment's number. So no value is ever large enough
-//! to reach sled's `blobs/`, which sled does not sync. Whoever overwrites a record must know how many fragments the
-//! old one had, to remove those that are left over.
+//! to reach sled's `blobs/`, which sled does not sync. Code that overwrites a record must know how many fragments
+//! the old one had, to remove those that are no longer used.
 
 use ostraca_store::StoreError;
 use ostraca_store::record::{Body, Codec, FRAGMENTED, Header, RecordKind};
@@ -26,7 +26,7 @@ pub(crate) enum Table {
 }
 
 impl Table {
-    /// The full key, as sled stores it, of a key in this table.
+    /// The full key, as sled stores it, for a key in this table.
     pub(crate) fn key(self, key: &[u8]) -> Vec<u8> {
         let mut full = Vec::with_capacity(1 + key.len());
         full.push(self as u8);
@@ -35,7 +35,7 @@ impl Table {
     }
 }
 
-/// The tree, and the codec of its values. Clones are handles to the same tree.
+/// The tree, and the codec of its values. Clones share the same tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     pub(crate) db: Db,
@@ -109,7 +109,7 @@ impl Records {
     }
 }
 
-/// Adds the write of a record to `batch`, over one that had `old_fragments`; returns how many the new one has.
+/// Adds the write of a record to `batch`, replacing one with `old_fragments`; returns the number of new fragments.
 pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragments: u32) -> u32 {
     if record.len() <= INLINE_BYTES {
         remove_fragments(batch, &key, 0, old_fragments);
@@ -139,7 +139,7 @@ pub(crate) fn remove(batch: &mut Batch, key: Vec<u8>, old: u32) {
     batch.remove(key);
 }
 
-/// How many fragments a raw record has; 0 if it is stored inline.
+/// The number of fragments of a raw record; 0 if it is stored inline.
 pub(crate) fn fragment_count(kind: RecordKind, raw: &[u8]) -> Result<u32, StoreError> {
     let (header, body) = Header::take(kind, raw)?;
     if header.flags & FRAGMENTED == 0 {

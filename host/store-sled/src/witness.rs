@@ -1,4 +1,4 @@
-//! Checks a store's directory, as it is found, against its witness (R5).
+//! Checks a store's directory, as found, against its witness (R5).
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use ostraca_store::witness::{ObservedStore, ReadError, Witness, WitnessMismatch}
 use crate::OpenError;
 use crate::meta::IdentityRecord;
 
-/// Compares the store as it was found with its witness, if there is one.
+/// Compares the store, as found, with its witness, if there is one.
 pub(crate) fn check(
     path: &Path,
     dir: &Path,

@@ -17,12 +17,12 @@ pub(crate) enum WriteOp {
     CompareAndSet(CompareAndSet, Sender<Result<u64, CompareAndSetError>>),
 }
 
-/// What a part uses of the bounds of queue and batch.
+/// The resources that a part uses, counted against the limits of queue and batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Size {
     pub(crate) commits: usize,
     pub(crate) bytes: usize,
-    /// About how many sled records it writes.
+    /// Approximate number of sled records that it writes.
     pub(crate) records: usize,
 }
 
@@ -40,7 +40,7 @@ impl WriteOp {
         }
     }
 
-    /// The shard whose order it keeps; `None` for a row, which keeps the order of rows.
+    /// The shard whose order the part follows; `None` for a row, which follows the order of rows.
     pub(crate) fn ordering_key(&self) -> Option<&ShardPath> {
         match self {
             Self::Commit(commit, _) => Some(&commit.claim.shard),
@@ -49,7 +49,7 @@ impl WriteOp {
         }
     }
 
-    /// Tells the caller that nothing of it was written, nor will be.
+    /// Tells the caller that no part of the call was or will be written.
     pub(crate) fn refuse(self, error: &StoreError) {
         match self {
             Self::Commit(_, to) => {
@@ -70,7 +70,7 @@ struct PendingCall<T> {
     to: Option<Sender<Vec<T>>>,
 }
 
-/// Where a part's answer goes. If a call's slots are dropped before all are filled, its caller gets an error.
+/// Receives a part's answer. If a call's slots are dropped before all are filled, its caller gets an error.
 pub(crate) struct ReplySlot<T> {
     call: Arc<Mutex<PendingCall<T>>>,
     place: usize,
@@ -89,7 +89,7 @@ pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Rec
 }
 
 impl<T> ReplySlot<T> {
-    /// Delivers the part's answer; a caller that has gone away is no error.
+    /// Delivers the part's answer; that the caller no longer waits is not an error.
     pub(crate) fn give(self, answer: T) {
         let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = call.results.get_mut(self.place) {

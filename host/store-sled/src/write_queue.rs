@@ -1,9 +1,9 @@
 //! The bounded queue of calls that wait for the committer, and the order in which they are served.
 //!
-//! Changes of rows go first: leases are among them, and no bulk write may delay a renewal. Commits and claims wait in
-//! one flow per shard, in the order of the calls, and the flows take turns (deficit round robin): a shard that writes
-//! much delays itself. A read waits for what its own shards have queued (a read of rows: for the queued rows), and
-//! for nothing else (decision 0035).
+//! Changes of rows have priority: leases are among them, and no bulk write may delay a renewal. Commits and claims
+//! wait in one flow per shard, in the order of the calls, and the flows take turns (deficit round robin): a shard
+//! that writes much delays only itself. A read waits for the queued calls of its own shards (a read of rows: for
+//! the queued rows), and for nothing else (decision 0035).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::Options;
 use crate::read_queue::{ParkedRead, ReadDependency, ReadOp};
 use crate::write_op::{Size, WriteOp};
 
-/// The credit, in sled records, that a shard's flow gains when it is its turn.
+/// The credit, in sled records, that a shard's flow gains at each of its turns.
 const QUANTUM: usize = 64;
 
 pub(crate) struct WriteQueue {
@@ -32,10 +32,10 @@ pub(crate) struct WriteQueue {
 struct QueueState {
     rows: Flow,
     shards: HashMap<ShardPath, usize>,
-    /// Indexed by the values of `shards`; those in `free` are unused.
+    /// Indexed by the values of `shards`; the flows in `free` are unused.
     flows: Vec<Flow>,
     free: Vec<usize>,
-    /// Flows that hold calls, in the order of their turns.
+    /// Flows with queued calls, in the order of their turns.
     active_flows: VecDeque<usize>,
     /// Flows with calls in the batch that is being written.
     taken: Vec<usize>,
@@ -47,7 +47,7 @@ struct QueueState {
     closed: bool,
 }
 
-/// Calls that are served in their order.
+/// Calls that are served in order.
 #[derive(Default)]
 struct Flow {
     shard: Option<ShardPath>,
@@ -64,7 +64,7 @@ struct Item {
     reads: Vec<Arc<ParkedRead>>,
 }
 
-/// How a flow's turn ended.
+/// Why a flow's turn ended.
 enum FlowStop {
     /// Its credit or its calls are used up.
     Exhausted,
@@ -88,7 +88,7 @@ impl WriteQueue {
         }
     }
 
-    /// Queues all parts of one call, or none.
+    /// Queues all parts of a call, or none.
     ///
     /// # Errors
     /// The parts, and why they cannot be queued.
@@ -145,7 +145,7 @@ impl WriteQueue {
         Ok(())
     }
 
-    /// Holds a read until the writes that it must follow are applied; returns it if they already are.
+    /// Parks a read until the writes that it must follow are applied; returns it if they already are.
     pub(crate) fn park(&self, read: ReadOp) -> Option<ReadOp> {
         let mut waiting = self.lock();
         let QueueState { rows, shards, flows, reads, .. } = &mut *waiting;
@@ -164,8 +164,8 @@ impl WriteQueue {
         parked.keep(read)
     }
 
-    /// Waits for calls and moves one batch of them into `batch`. Returns about how many records they write, or `None`
-    /// once the queue is closed and empty.
+    /// Waits for calls and moves one batch of them into `batch`. Returns approximately how many records they write,
+    /// or `None` once the queue is closed and empty.
     pub(crate) fn take(&self, batch: &mut Vec<WriteOp>) -> Option<usize> {
         let waiting = self.lock();
         let idle = |waiting: &mut QueueState| {
@@ -222,7 +222,7 @@ impl WriteQueue {
         (!batch.is_empty()).then_some(all.records + batch.len())
     }
 
-    /// Records that the taken batch is applied, or never will be; returns the reads that may be served now.
+    /// Records that the taken batch is applied, or never will be; returns the reads that can be served now.
     pub(crate) fn applied(&self) -> Vec<ReadOp> {
         let mut waiting = self.lock();
         let QueueState { rows, shards, flows, free, taken, reads, .. } = &mut *waiting;
@@ -241,7 +241,7 @@ impl WriteQueue {
         reads.drain(..).filter_map(|parked| parked.release()).collect()
     }
 
-    /// Accepts no more calls; those that wait are still served.
+    /// Accepts no more calls; waiting calls are still served.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_all();
@@ -259,7 +259,7 @@ impl WriteQueue {
 }
 
 impl QueueState {
-    /// The number of a shard's flow, which is created if the shard has none.
+    /// The number of a shard's flow. Creates the flow if necessary.
     fn flow(&mut self, shard: &ShardPath) -> usize {
         if let Some(number) = self.shards.get(shard) {
             return *number;

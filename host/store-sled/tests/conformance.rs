@@ -1,10 +1,10 @@
-//! The sled store keeps both contracts.
+//! The sled store fulfils both contracts.
 
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
 
 fn options() -> Options {
-    // Small bounds, so that batches split, caches turn over and watches fall behind.
+    // Small limits, so that batches split, caches evict entries and watches fall behind.
     Options { batch_commits: 4, head_cache: 3, watch_history_changes: 50, ..Options::default() }
 }
 
@@ -19,7 +19,7 @@ fn factory() -> Factory<SledStore> {
     Factory::new(make).reopening(|store| {
         let dir = store.dir().to_owned();
         drop(store);
-        SledStore::open(&dir, &options()).expect("the store again")
+        SledStore::open(&dir, &options()).expect("the reopened store")
     })
 }
 

@@ -1,4 +1,5 @@
-//! Memory. In a program of its own: what is to be freed waits in one queue for all stores of a process.
+//! Memory that batches replace. A separate program, because memory to be freed waits in one queue for all stores of
+//! a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,7 @@ fn turn(claim: &Arc<Claim>, from: u64) -> Commit {
 #[test]
 fn memory_replaced_by_a_batch_is_freed_after_it() {
     let dir = tempfile::tempdir().unwrap();
-    // sled's own flushes free a little too.
+    // sled's own flushes also free a little.
     let options = Options { flush_interval: Duration::from_secs(3600), ..Options::default() };
     let store = SledStore::create(dir.path(), &options, CLUSTER, CLUSTER_NAME).unwrap();
     let claim = Arc::new(Claim {
@@ -51,17 +52,18 @@ fn memory_replaced_by_a_batch_is_freed_after_it() {
         assert_eq!(outcomes, [CommitOutcome::Committed]);
     };
     (0..5).for_each(write);
-    // This is freed after all that these batches replaced. What a thread has to free joins the queue when it ends.
+    // This is freed after everything that these batches replaced. A thread's garbage joins the queue when the
+    // thread ends.
     let freed = Arc::new(AtomicBool::new(false));
     let free = freed.clone();
     let last = move || crossbeam_epoch::pin().defer(move || free.store(true, Ordering::Relaxed));
     std::thread::spawn(last).join().unwrap();
-    // One is enough, unless a thread stands still meanwhile. Without a flush a batch it would take some seventy.
+    // One round is enough, unless a thread is delayed. Without a flush per batch it would take about seventy.
     for from in 5..15 {
         write(from);
         if freed.load(Ordering::Relaxed) {
             return;
         }
     }
-    panic!("it piles up");
+    panic!("replaced memory accumulates");
 }

@@ -1,4 +1,4 @@
-//! The recent changes of rows, and watches over them, for backends inside one process.
+//! The recent changes of rows, and watches over them, for backends within one process.
 //!
 //! Watches pull: the history is bounded, a watch remembers only how far it has read, and one that falls behind the
 //! history gets [`RowEvent::ResyncRequired`]. So a slow watcher costs nothing.
@@ -13,13 +13,13 @@ use futures::future::BoxFuture;
 
 use crate::{RowEvent, Watch};
 
-/// A bounded history of changes. Clones are handles to the same history.
+/// A bounded history of changes. Clones share the same history.
 #[derive(Clone)]
 pub struct ChangeHistory(Arc<Mutex<History>>);
 
 struct History {
     events: VecDeque<RowEvent>,
-    /// Changes up to this revision are not in the history, or no longer.
+    /// Changes up to this revision are not, or are no longer, in the history.
     compacted_revision: u64,
     max_events: usize,
     bytes: usize,
@@ -36,7 +36,7 @@ impl fmt::Debug for ChangeHistory {
 }
 
 impl ChangeHistory {
-    /// A history of the changes after `revision`, bounded in events and bytes.
+    /// Creates a history of the changes after `revision`, bounded in events and bytes.
     #[must_use]
     pub fn new(revision: u64, max_events: usize, max_bytes: usize) -> Self {
         Self(Arc::new(Mutex::new(History {

@@ -37,7 +37,7 @@ pub trait ClusterStore: Send + Sync + 'static {
     /// The row with this key; `None` if it does not exist.
     fn get(&self, key: &str) -> StoreFuture<Result<Option<StoredRow>, StoreError>>;
 
-    /// All rows whose keys start with `prefix`, ordered by key, and the revision as of which they are listed.
+    /// All rows whose keys start with `prefix`, ordered by key, and the revision at which they are listed.
     fn list(&self, prefix: &str) -> StoreFuture<Result<(Vec<StoredRow>, u64), StoreError>>;
 
     /// Writes or deletes a row if it has the expected revision; returns the revision of the change.

@@ -87,7 +87,7 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// future, before the future is awaited. A load must return the spilled lanes of a head whose `spilled_lane_count` is
 /// not 0, ordered by session; a store need not look for any others.
 ///
-/// **Sequences.** The store gives each accepted commit a sequence within its shard and keeps it in the head.
+/// **Sequences.** The store assigns each accepted commit a sequence within its shard and keeps it in the head.
 /// Sequences rise, with gaps, and must not go back after a restart.
 ///
 /// A call whose future is dropped may still take effect. No call may panic because of its input.
@@ -137,7 +137,7 @@ pub struct Scan {
     pub kind: ScanKind,
     /// The end of the previous page: its [`Page::next_cursor`]. `None` starts at the beginning.
     pub after: Option<Bytes>,
-    /// The most records in the page. At least one is returned if there is one.
+    /// Maximum number of records in the page. At least one is returned if there is one.
     pub max_records: usize,
     /// The page ends before it exceeds this many bytes, but holds at least one record if there is one.
     pub max_bytes: usize,

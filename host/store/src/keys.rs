@@ -2,11 +2,11 @@
 //!
 //! Names are escaped and terminated (`00` becomes `00 ff`, the end is `00 00`), numbers are big-endian, and a state
 //! key comes last and unescaped. So comparing two keys bytewise compares their parts one by one. The records of one
-//! shard, of one kind, and of one entity are each contiguous, behind a prefix that no key of another shard, kind or
-//! entity starts with. A claim covers exactly the keys that start with its shard's prefix (R23).
+//! shard, of one kind, and of one entity are each contiguous, behind a prefix with which no key of another shard,
+//! kind or entity starts. A claim covers exactly the keys that start with its shard's prefix (R23).
 //!
 //! Nothing is written yet under the keys of timers, outboxes, journals, remembered entities and dead letters. Their
-//! layouts are fixed here, so that stores will need no migration (`docs/decisions/0023`).
+//! layouts are fixed here, so that stores will not need a migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use ostraca_core::records::RecordKey;
 use crate::StoreError;
 use crate::record::RecordKind;
 
-/// The longest key that a backend must accept, in bytes, escapes included. It leaves at least 300 bytes for a state
-/// key, even with an entity id of 512 bytes (NUL bytes, which are escaped, leave less). Backends set this bound,
-/// since they keep many keys in one page.
+/// The longest key that a backend must accept, in bytes, including escapes. It leaves at least 300 bytes for a
+/// state key, even with an entity id of 512 bytes (less if it contains NUL bytes, which are escaped). Backends
+/// cause this limit, since they keep many keys in one page.
 pub const MAX_KEY_BYTES: usize = 960;
 
 /// The prefix of every key of a shard, and of no other key.
@@ -115,8 +115,8 @@ pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     key
 }
 
-/// Parses the entity at the start of `rest`, which is a key without its kind's prefix. Also returns what follows the
-/// entity.
+/// Parses the entity at the start of `rest`, which is a key without its kind's prefix. Also returns the bytes after
+/// the entity.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if the bytes are not an entity.
@@ -232,7 +232,7 @@ mod tests {
     fn timers_sort_by_due_time_and_outboxes_by_number() {
         let one = shard_key("n", "p", 1);
         let (a, b) = (Entity::new("t", "a"), Entity::new("t", "b"));
-        assert!(timer(&one, 255, &b, "z") < timer(&one, 256, &a, "a"), "of all entities");
+        assert!(timer(&one, 255, &b, "z") < timer(&one, 256, &a, "a"), "across all entities");
         assert!(timer(&one, 256, &a, "a") < timer(&one, 256, &a, "b"));
         assert!(timer(&one, u64::MAX, &b, "z") < timer(&shard_key("n", "p", 2), 0, &a, "a"));
         let prefix = entity_prefix(&one, RecordKind::Outbox, &a);

@@ -3,8 +3,8 @@
 //! They are separate so that a deployment can combine two systems: leases in one, state in another. [`EntityStore`]
 //! works in batches, and neither trait reads a clock. Every backend passes the suite in `conformance` (a feature);
 //! [`memory`] is the shortest implementation of the contract. [`keys`] and [`record`] define the layout on disk,
-//! [`change_history`] helps a backend implement watches, and [`witness`] tells a store from another one, from a copy,
-//! and from its own past (R5).
+//! [`change_history`] helps a backend implement watches, and [`witness`] distinguishes a store from another one,
+//! from a copy, and from an earlier state of itself (R5).
 
 pub mod change_history;
 pub mod cluster;
@@ -24,8 +24,8 @@ use futures::future::BoxFuture;
 use ostraca_core::ids::ClusterId;
 use serde::{Deserialize, Serialize};
 
-/// The future of a store call. It owns all that it needs. Dropping it does not cancel the call, which may still take
-/// effect.
+/// The future of a store call. It owns everything that it needs. Dropping it does not cancel the call, which may
+/// still take effect.
 pub type StoreFuture<T> = BoxFuture<'static, T>;
 
 /// A store's identity, and how often it was opened (R5).
@@ -51,7 +51,7 @@ pub enum StoreError {
     /// Temporary: retry after a while.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// A write or sync failed. The store writes nothing more until it is opened again.
+    /// A write or sync failed. The store writes nothing until it is opened again.
     #[error("the store has stopped: {0}")]
     Stopped(String),
     /// The data on disk is not what this version writes.

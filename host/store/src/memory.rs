@@ -1,7 +1,7 @@
 //! Both traits in memory: the shortest implementation of their contracts, for tests and for comparison.
 //!
-//! Every call takes one lock and completes before it returns, so everything is "durable" at once. That hides most of
-//! the reasons behind the rules. The simulated store of the tests is the one that misbehaves like a real one.
+//! Every call takes one lock and completes before it returns, so everything is "durable" immediately. That hides
+//! most of the reasons behind the rules. The tests' simulated store is the one that misbehaves like a real one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::{
 const WATCHED_EVENTS: usize = 1024;
 const WATCHED_BYTES: usize = 16 * 1024 * 1024;
 
-/// A store whose data is dropped with its last handle. Clones are handles to the same store.
+/// A store whose data is dropped with its last handle. Clones share the same store.
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Mutex<Data>>);
 
@@ -51,7 +51,7 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store of the given cluster, with the id `store`.
+    /// Creates an empty store of the given cluster, with the id `store`.
     #[must_use]
     pub fn new(store: u128, cluster: ClusterId, cluster_name: &str) -> Self {
         let cluster_name = cluster_name.into();

@@ -1,11 +1,11 @@
 //! Records on disk: a five-byte header, then the body.
 //!
 //! The header holds the kind, the format, the flags, and the id of the key that sealed the body (two bytes,
-//! little-endian; 0: not sealed). Bodies are postcard, except for state, whose body is the guest's own bytes. Every
-//! body passes through the one [`Seal`] hook, so encryption at rest only needs another `Seal`.
+//! little-endian; 0: not sealed). Bodies are encoded as postcard, except for state, whose body is the guest's own
+//! bytes. Every body passes through the single [`Seal`] hook, so encryption at rest only needs another `Seal`.
 //!
-//! What is confusing: the kind is also part of the key, where it determines the order. Here it keeps a record from
-//! being read as another kind. Anything unknown is [`StoreError::Corrupt`]: a store never guesses.
+//! Confusing at first: the kind is also part of the key, where it determines the order. Here it prevents a record
+//! from being read as another kind. Anything unknown is [`StoreError::Corrupt`]: a store never guesses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -51,7 +51,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The kind with this number; `None` if it is unknown.
+    /// The kind with this number; `None` if unknown.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Some(match number {
@@ -87,7 +87,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Its size on disk, in bytes.
+    /// Size of the header on disk, in bytes.
     pub const BYTES: usize = 5;
 
     /// The header as stored on disk.
@@ -199,7 +199,7 @@ impl Default for Codec {
 }
 
 impl Codec {
-    /// A codec that passes bodies through `seal`.
+    /// Creates a codec that passes bodies through `seal`.
     pub fn new(seal: Arc<dyn Seal>) -> Self {
         Self { seal }
     }
@@ -207,14 +207,14 @@ impl Codec {
     /// Encodes `value` as the record to store under `key`.
     ///
     /// # Errors
-    /// [`StoreError::LimitExceeded`] if the value cannot be encoded; no type of ours can fail.
+    /// [`StoreError::LimitExceeded`] if the value cannot be encoded; no type of this project causes that.
     pub fn encode<T: Body>(&self, key: &[u8], value: &T) -> Result<Vec<u8>, StoreError> {
         let body = codec::encode(value)
             .map_err(|error| StoreError::LimitExceeded(format!("cannot encode record: {error}")))?;
         Ok(self.encode_bytes(T::KIND, key, body))
     }
 
-    /// Encodes a body that is already bytes.
+    /// Encodes a body that is already in bytes.
     #[must_use]
     pub fn encode_bytes(&self, kind: RecordKind, key: &[u8], body: impl Into<Vec<u8>>) -> Vec<u8> {
         let (key_id, body) = self.seal.seal(key, body.into());
@@ -227,16 +227,16 @@ impl Codec {
     /// Decodes the record that was stored under `key`. The backend must have joined its fragments.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it is not a whole record of the expected kind.
+    /// [`StoreError::Corrupt`] if it is not a complete record of the expected kind.
     pub fn decode<T: Body>(&self, key: &[u8], record: &[u8]) -> Result<T, StoreError> {
         let body = self.open(T::KIND, key, record)?;
         codec::decode(&body).map_err(|error| corrupt(T::KIND, &error.to_string()))
     }
 
-    /// The body of a record whose body is plain bytes. The backend must have joined its fragments.
+    /// Returns the body of a record that is stored as plain bytes. The backend must have joined its fragments.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if it is not a whole record of the expected kind.
+    /// [`StoreError::Corrupt`] if it is not a complete record of the expected kind.
     pub fn decode_bytes(
         &self,
         kind: RecordKind,

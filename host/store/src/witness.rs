@@ -1,4 +1,4 @@
-//! What is remembered of a store outside the store itself, to detect that it was replaced by another store, by a
+//! What is remembered about a store outside the store itself, to detect that it was replaced by another store, by a
 //! fork, or by an older state of itself (R5).
 //!
 //! The process that has the store open keeps such a file, and so does every node that uses the store over the
@@ -12,25 +12,25 @@ use crate::StoreIdentity;
 
 const FIRST_LINE: &str = "ostraca witness 1";
 
-/// What is remembered of a store.
+/// What is remembered about a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
     /// The store's id.
     pub store_id: u128,
-    /// How often it had been opened.
+    /// How many times it had been opened.
     pub open_count: u64,
     /// The nonce of its last opening.
     pub open_nonce: u64,
-    /// The highest durable sequence that was seen.
+    /// The highest observed durable sequence.
     pub sequence: u64,
 }
 
-/// The state in which a store is found, to compare with a [`Witness`].
+/// The state of a store as found, to compare with a [`Witness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedStore<'a> {
     /// Its id.
     pub store_id: u128,
-    /// How often it was opened.
+    /// How many times it was opened.
     pub open_count: u64,
     /// The nonces of its last openings, newest last.
     pub open_nonces: &'a [u64],
@@ -39,7 +39,7 @@ pub struct ObservedStore<'a> {
 }
 
 impl ObservedStore<'_> {
-    /// Whether the opening `number` had this nonce; false if its nonce is no longer remembered.
+    /// Whether opening `number` had this nonce; false if that nonce is no longer remembered.
     #[must_use]
     pub fn opening_has_nonce(&self, number: u64, nonce: u64) -> bool {
         let Some(ago) = self.open_count.checked_sub(number) else { return false };
@@ -105,10 +105,10 @@ impl Witness {
         Self { store_id: store, open_count: opened, open_nonce: nonce, sequence }
     }
 
-    /// Compares a store as it is found with this witness.
+    /// Compares a store, as found, with this witness.
     ///
     /// # Errors
-    /// How they differ: such a store must not be used until an operator has decided so.
+    /// How they differ: such a store must not be used until an operator decides to.
     pub fn check(&self, found: ObservedStore<'_>) -> Result<(), WitnessMismatch> {
         if self.store_id != found.store_id {
             return Err(WitnessMismatch::DifferentStore {
@@ -236,7 +236,7 @@ mod tests {
         let forked = Err(WitnessMismatch::Forked { open_count: 3 });
         assert_eq!(found(3, &[31], 100), forked);
         assert_eq!(found(5, &[31, 40, 50], 200), forked);
-        assert_eq!(found(5, &[40, 50], 200), forked, "an opening that nobody remembers");
+        assert_eq!(found(5, &[40, 50], 200), forked, "an opening that is no longer remembered");
         assert_eq!(found(u64::MAX, &[30], 200), forked);
     }
 }

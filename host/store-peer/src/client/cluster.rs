@@ -17,8 +17,7 @@ use crate::error::ConnectError;
 use crate::options::ClientOptions;
 use crate::protocol::{Request, ResponseBody};
 
-/// Client of the cluster's `ClusterStore`, which another node runs. Its futures may be awaited under any
-/// executor.
+/// Client of the cluster's `ClusterStore`, which another node runs. Its futures work with any executor.
 pub struct PeerClusterStore {
     link: Arc<ReconnectingLink>,
     identity: StoreIdentity,
@@ -32,7 +31,7 @@ impl std::fmt::Debug for PeerClusterStore {
 }
 
 impl PeerClusterStore {
-    /// Makes the first link. The driver keeps it up from then on, and must be run.
+    /// Creates the first link. The driver maintains the link from then on, and must be run.
     ///
     /// # Errors
     /// [`ConnectError`]; if it is retryable, a retry may succeed later.

@@ -21,8 +21,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::options::ClientOptions;
 use crate::protocol::{self, MAX_LOADS, Request, ResponseBody};
 
-/// Client of the cluster's `EntityStore`, which another node runs. Its futures may be awaited under any
-/// executor.
+/// Client of the cluster's `EntityStore`, which another node runs. Its futures work with any executor.
 pub struct PeerEntityStore {
     link: Arc<ReconnectingLink>,
     identity: StoreIdentity,
@@ -37,7 +36,7 @@ impl std::fmt::Debug for PeerEntityStore {
 }
 
 impl PeerEntityStore {
-    /// Makes the first link. The driver keeps it up from then on, and must be run.
+    /// Creates the first link. The driver maintains the link from then on, and must be run.
     ///
     /// # Errors
     /// [`ConnectError`]; if it is retryable, a retry may succeed later.
@@ -57,7 +56,7 @@ impl PeerEntityStore {
         let count = turns.len();
         let request = Request::Commit(turns);
         let (Some(most), Ok(body)) = (self.link.max_call(), protocol::encode(&request)) else {
-            // Without a link the call fails whatever the request contains.
+            // Without a link the call fails, whatever the request contains.
             return vec![self.committed(count, self.link.call(&request))];
         };
         let bytes = body.len();
@@ -67,7 +66,7 @@ impl PeerEntityStore {
         drop(body);
         let Request::Commit(mut turns) = request else { return Vec::new() };
         if count <= 1 {
-            // A frame fits anything that a store accepts, so the store would refuse this turn as well.
+            // A frame fits any turn that a store accepts, so the store would refuse this turn too.
             let limit = turns.first().map_or(Ok(()), check_commit);
             let why = limit.err().unwrap_or_else(|| {
                 format!("turn of {bytes} bytes exceeds the limit of {most} (`peers.max-frame`)")

@@ -1,7 +1,7 @@
-//! One link and the calls that wait on it.
+//! One link and its pending calls.
 //!
-//! Only its caller polls a call, and a caller may come late, or never. So before a call counts as unanswered,
-//! the link's supervisor polls for its response and keeps it.
+//! A call is polled only by its caller, possibly late or never. So before a call counts as unanswered, the link's
+//! supervisor polls for its response and stores it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -19,9 +19,9 @@ use crate::channel::{Channel, ChannelError};
 
 pub(super) type CallResult = Result<Bytes, ChannelError>;
 
-/// A link that can be used.
+/// A usable link.
 pub(super) struct Link {
-    /// Number of the link among those of its `ReconnectingLink`.
+    /// The number of this link among the links of its `ReconnectingLink`.
     pub(super) number: u64,
     pub(super) channel: Box<dyn Channel>,
     /// Cancelled once the link is known to be broken.
@@ -32,13 +32,13 @@ pub(super) struct Link {
 #[derive(Default)]
 struct InFlight {
     last: u64,
-    /// In the order in which they were made.
+    /// Ordered by when they were made.
     calls: BTreeMap<u64, Arc<Mutex<InFlightCall>>>,
 }
 
 struct InFlightCall {
     since: Instant,
-    /// `None` once it has returned its result.
+    /// `None` once the call has returned its result.
     answer: Option<BoxFuture<'static, CallResult>>,
     result: Option<CallResult>,
     waker: Option<Waker>,
@@ -71,9 +71,9 @@ impl Link {
         PendingCall { link: self.clone(), number, call }
     }
 
-    /// Ends every call that has been unanswered for this long, and no other: the store may be slow, or just
-    /// this call. The call's outcome is unknown; later calls on this link take effect after it. Returns the
-    /// number of calls ended.
+    /// Ends only the calls that have been unanswered for this long: the store may be slow, or just these calls.
+    /// Their outcome is unknown; later calls on this link take effect after them. Returns the number of ended
+    /// calls.
     pub(super) fn expire(&self, limit: Duration) -> usize {
         let mut expired = 0;
         loop {
@@ -99,7 +99,7 @@ impl Link {
 }
 
 impl InFlightCall {
-    /// Whether the result has arrived; the caller is woken as before.
+    /// Polls for the result, and returns whether it has arrived. The caller is still woken.
     fn poll_result(&mut self) -> bool {
         if let Some(answer) = &mut self.answer {
             let waker = self.waker.as_ref().unwrap_or(Waker::noop());

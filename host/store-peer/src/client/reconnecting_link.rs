@@ -1,4 +1,4 @@
-//! A reconnecting link: one link to the store after the other, and how calls fail while there is none.
+//! A reconnecting link: a series of links to the store, and how calls fail while there is none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::options::ClientOptions;
 use crate::protocol::{self, Hello, Request, Response, ResponseBody};
 
-/// The calling end. Dropping the last one ends its driver.
+/// The caller's end. Dropping the last one ends its driver.
 pub(super) struct ReconnectingLink {
     pub(super) shared: Arc<ClientContext>,
     _stop: DropGuard,
@@ -35,9 +35,9 @@ enum State {
     Down(StoreError),
 }
 
-/// Keeps the link up. Run its future as a task of its own, in the runtime of the connection that carries the
-/// links. It ends when its store is dropped. If it ends earlier, calls fail as without a link once the current
-/// link breaks.
+/// Maintains the link. Run its future as a separate task, in the runtime of the connection that carries the links.
+/// It ends when its store is dropped. If it ends earlier, calls fail as if without a link once the current link
+/// breaks.
 pub struct Driver {
     shared: Arc<ClientContext>,
     connect: Box<dyn Connect>,
@@ -52,14 +52,14 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Why there is no link, as text: permanently or for now.
+/// Why there is no link, as text: permanent or temporary.
 enum ConnectFailure {
     Transient(String),
     Refused(String),
 }
 
 impl ReconnectingLink {
-    /// Makes the first link.
+    /// Creates the first link.
     pub(super) async fn connect(
         connect: impl Connect,
         known: Arc<StoreVerifier>,
@@ -88,7 +88,7 @@ impl ReconnectingLink {
         Ok((line, driver))
     }
 
-    /// Makes a call, which is sent when this returns.
+    /// Makes a call, which has been sent when this returns.
     pub(super) fn call(
         &self,
         request: &Request,
@@ -99,8 +99,8 @@ impl ReconnectingLink {
         }
     }
 
-    /// Makes a call over the link of this number, or over any; returns the link's number. If another link is
-    /// up, the call is not sent.
+    /// Makes a call over the link with this number, or over any; returns the link's number. If another link is up,
+    /// the call is not sent.
     pub(super) fn call_on(
         &self,
         link: Option<u64>,
@@ -229,7 +229,7 @@ impl ClientContext {
     }
 }
 
-/// The driver at work. Its links are nobody else's.
+/// The running driver. No other driver uses its links.
 struct Keeper(Driver);
 
 impl Reconnect for Keeper {
@@ -274,7 +274,7 @@ impl Driver {
         };
         let ClientOptions { backoff, max_backoff, .. } = shared.options;
         let policy = BackoffPolicy { first: backoff, longest: max_backoff };
-        // May be dropped at any point: it would only finish a link that nobody will use.
+        // May be dropped at any point: it could only complete a link that nothing would use.
         stop.run_until_cancelled(keep_up(up, policy, Keeper(self))).await;
         let gone = StoreError::Unavailable("store client dropped".into());
         if let State::Up(link) = std::mem::replace(&mut *shared.state(), State::Down(gone)) {
@@ -282,14 +282,14 @@ impl Driver {
         }
     }
 
-    /// Returns when the link is broken and all its calls have ended. A slow call ends alone. To see whether the
-    /// link is to blame, pings the peer, which answers without using the store.
+    /// Returns when the link is broken and all its calls have ended. A single slow call ends on its own. To find
+    /// out whether the link itself has failed, it pings the peer, which responds without using the store.
     async fn supervise(&self, link: &Link) {
         let limit = self.shared.options.call_timeout;
         let every = (limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
         let mut closed = link.channel.closed();
         let mut ping = pending().boxed();
-        let mut asked = None;
+        let mut pinged_at = None;
         loop {
             tokio::select! {
                 () = &mut closed => {
@@ -298,7 +298,7 @@ impl Driver {
                 }
                 () = link.dead.cancelled() => break,
                 answer = &mut ping => {
-                    (ping, asked) = (pending().boxed(), None);
+                    (ping, pinged_at) = (pending().boxed(), None);
                     if let Err(ChannelError::Disconnected(why)) = answer {
                         self.shared.lost(link, &why);
                         break;
@@ -310,9 +310,9 @@ impl Driver {
                         let link = link.number;
                         tracing::warn!(link, expired, ?limit, "store calls timed out");
                     }
-                    match asked {
+                    match pinged_at {
                         None if expired > 0 => if let Ok(body) = protocol::encode(&Request::Ping) {
-                            (ping, asked) = (link.channel.call(body), Some(Instant::now()));
+                            (ping, pinged_at) = (link.channel.call(body), Some(Instant::now()));
                         },
                         Some(at) if at.elapsed() >= limit => {
                             let why = format!("ping not answered within {limit:?}");
@@ -329,7 +329,7 @@ impl Driver {
         link.channel.close();
     }
 
-    /// Makes one more link, including its hello.
+    /// Creates another link, including its hello.
     async fn link(&mut self) -> Result<Arc<Link>, ConnectFailure> {
         let ClientOptions { connect_timeout, call_timeout, .. } = self.shared.options;
         let channel = timeout(connect_timeout, self.connect.connect())

@@ -1,6 +1,6 @@
 //! What this node remembers of the cluster's store (R5).
 //!
-//! A store's sequence rises while a hello is under way, and two links see it in any order. So a hello is
+//! A store's sequence rises while a hello is in progress, and two links may observe it in any order. So a hello is
 //! compared with what was known when it was *sent*.
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use ostraca_store::witness::{ObservedStore, ReadError, Witness, WitnessMismatch}
 
 use crate::error::ConnectError;
 
-/// What is known of the store: shared by all links of a process, and saved in a file for the next one.
+/// What is known about the store: shared by all links of a process, and saved in a file for the next one.
 #[derive(Debug)]
 pub struct StoreVerifier {
     cluster: ClusterId,
@@ -32,8 +32,8 @@ struct Verified {
 }
 
 impl StoreVerifier {
-    /// Opens what a node of that cluster saved in the file `path`. Without a path nothing is remembered beyond
-    /// this process. Blocks.
+    /// Opens the file `path`, saved by a node of that cluster. Without a path, nothing is remembered beyond this
+    /// process. Blocks.
     ///
     /// # Errors
     /// [`ConnectError::InvalidWitness`], [`ConnectError::Io`].
@@ -51,8 +51,8 @@ impl StoreVerifier {
         Ok(Arc::new(Self { cluster, path, verified: met, sequence: sequence.into(), refused }))
     }
 
-    /// Writes the newest durable sequence to the file. Call it from time to time: after this process has ended,
-    /// a rollback of the store is detected only back to the last sequence in the file. Blocks.
+    /// Writes the newest durable sequence to the file. Call it periodically: after this process has ended, a
+    /// rollback of the store is detected only if it goes behind the last sequence in the file. Blocks.
     ///
     /// # Errors
     /// [`ConnectError::Io`].
@@ -67,14 +67,14 @@ impl StoreVerifier {
         self.cluster
     }
 
-    /// What the store must not fall behind from now on.
+    /// The state that the store must not fall behind from now on.
     pub(crate) fn witness(&self) -> Option<Witness> {
         let witness = self.lock_verified().witness?;
         let sequence = witness.sequence.max(self.sequence.load(Ordering::Acquire));
         Some(Witness { sequence, ..witness })
     }
 
-    /// Records the sequence in a store's response.
+    /// Records the sequence from a store's response.
     pub(crate) fn saw(&self, sequence: u64) {
         self.sequence.fetch_max(sequence, Ordering::AcqRel);
     }
@@ -198,14 +198,14 @@ mod tests {
         known.persist().unwrap();
         for known in [known, StoreVerifier::open(ClusterId(1), Some(path.clone())).unwrap()] {
             let other = StoreIdentity { store_id: 8, ..store(1, 10, 9) };
-            for (identity, openings, says) in [
+            for (identity, openings, expected_text) in [
                 (other, vec![10], "another store"),
                 (store(1, 10, 8), vec![10], "rolled back"),
                 (store(1, 11, 9), vec![11], "forked"),
                 (store(2, 20, 9), vec![11, 20], "forked"),
             ] {
                 let why = meet(&known, identity, &openings).unwrap_err();
-                assert!(why.contains(says) && why.contains("remove the witness"), "{why}");
+                assert!(why.contains(expected_text) && why.contains("remove the witness"), "{why}");
             }
             assert_eq!(meet(&known, store(2, 20, 9), &[10, 20]), Ok(true));
             assert_eq!(meet(&known, store(2, 20, 9), &[10, 20]), Ok(false));
@@ -220,7 +220,11 @@ mod tests {
         let known = StoreVerifier::open(ClusterId(1), None).unwrap();
         let sent = known.witness();
         meet(&known, store(1, 10, 50), &[10]).unwrap();
-        assert_eq!(known.verify(sent, store(1, 10, 49), &[10]), Ok(false), "it was asked before");
+        assert_eq!(
+            known.verify(sent, store(1, 10, 49), &[10]),
+            Ok(false),
+            "the hello was sent earlier"
+        );
         assert!(meet(&known, store(1, 10, 49), &[10]).is_err());
         assert_eq!(known.identity().unwrap().durable_sequence, 50);
     }

@@ -251,13 +251,13 @@ fn a_request_of_a_later_release_is_read_or_refused_by_name() {
     assert_eq!(received(&later(&watch, Some(2))), Ok(watch.clone()));
     let error = received(&later(&watch, Some(1))).expect_err("a required field");
     assert!(error.to_string().contains("field 1 of Request is required"), "{error}");
-    // An unknown number is reported as unknown, whatever follows it.
+    // An unknown kind is reported as unknown, regardless of its content.
     assert_eq!(received(&later(&(CALLS, 1_u64), None)), Err(DecodeError::UnknownRequest(CALLS)));
     assert_eq!(received(&later(&300_u32, None)), Err(DecodeError::UnknownRequest(300)));
-    // With a known number, a malformed body is reported as malformed.
+    // For a known kind, malformed content is reported as malformed.
     assert!(matches!(received(&later(&(12_u32, "x"), None)), Err(DecodeError::Malformed(_))));
     let last = encode(&Request::Ping).unwrap();
-    assert_eq!(u32::from(last[1]), CALLS - 1, "the last kind that is known");
+    assert_eq!(u32::from(last[1]), CALLS - 1, "the last known kind");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_later_release_understands_messages_of_this_one() {
 
 #[test]
 fn a_commit_keeps_unknown_fields_of_its_own_and_of_its_head() {
-    // An optional field, number 2. Below it becomes number 3, which is required.
+    // An optional field with number 2. Below, it becomes number 3, which is required.
     let mut turn = turn();
     turn.head.extensions = codec::decode(&[1, 2, 1, 9]).unwrap();
     turn.extensions = codec::decode(&[1, 2, 1, 8]).unwrap();

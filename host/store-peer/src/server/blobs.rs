@@ -1,5 +1,5 @@
-//! Blobs in transfer, fragment by fragment: an incoming one is stored when it is complete, an outgoing one is
-//! read once.
+//! Blobs in transfer, fragment by fragment: an incoming blob is stored when it is complete, an outgoing one is read
+//! once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ impl Blobs {
         Self { transfers: Mutex::default(), max_blob, max_blobs: blobs.max(1) }
     }
 
-    /// Takes a fragment; returns the whole blob with the last one.
+    /// Receives a fragment; returns the whole blob after the last one.
     pub(super) fn receive_fragment(
         &self,
         number: u64,

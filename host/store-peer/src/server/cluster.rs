@@ -34,7 +34,7 @@ impl ClusterServer {
         Arc::new(Self { store, options, fence: Fence::default() })
     }
 
-    /// A link from `peer`, whose name comes from its certificate.
+    /// Creates a link from `peer`, whose name comes from its certificate.
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> ClusterLink {
         let watches = Arc::new(Watches::new(&self.options));
@@ -42,7 +42,7 @@ impl ClusterServer {
     }
 }
 
-/// A link from one node. Its futures are to be awaited within a tokio runtime.
+/// A link from one node. Its futures must be awaited within a tokio runtime.
 pub struct ClusterLink {
     server: Arc<ClusterServer>,
     entrance: LinkSession,
@@ -56,7 +56,7 @@ impl std::fmt::Debug for ClusterLink {
 }
 
 impl ClusterLink {
-    /// Handles a call. Whatever depends on the order of calls is done when this returns.
+    /// Handles a call. Everything that depends on the order of calls is done when this returns.
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
         let Self { server, entrance, watches } = self;
         let store = server.store.clone();

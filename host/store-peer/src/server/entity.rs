@@ -36,7 +36,7 @@ impl EntityServer {
         Arc::new(Self { store, options, fence: Fence::default() })
     }
 
-    /// A link from `peer`, whose name comes from its certificate.
+    /// Creates a link from `peer`, whose name comes from its certificate.
     #[must_use]
     pub fn link(self: &Arc<Self>, peer: &Member) -> EntityLink {
         let blobs = Arc::new(Blobs::new(&self.options));
@@ -58,7 +58,7 @@ impl std::fmt::Debug for EntityLink {
 }
 
 impl EntityLink {
-    /// Handles a call. Whatever depends on the order of calls is done when this returns.
+    /// Handles a call. Everything that depends on the order of calls is done when this returns.
     pub fn call(&mut self, body: &[u8]) -> BoxFuture<'static, Bytes> {
         let Self { server, entrance, blobs } = self;
         let (store, node) = (server.store.clone(), entrance.node.clone());
@@ -154,7 +154,7 @@ fn own<T>(
     (own, foreign)
 }
 
-/// Puts refusals back at their positions.
+/// Inserts refusals at their positions.
 fn merge<T>(
     mut responses: Vec<T>,
     foreign: Vec<(usize, String)>,

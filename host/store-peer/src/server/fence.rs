@@ -1,8 +1,8 @@
 //! Tracks the newest link of each client, and refuses calls from older ones.
 //!
-//! A client that drops a link makes another one, and reports what it knows of the calls on the old one. Calls
-//! still under way on the old link must not take effect after those of the new one: a row that was created and
-//! deleted since would be created again.
+//! A client that drops a link creates another one, and acts on what it knows about the calls on the old one. Calls
+//! still in transit on the old link must not take effect after those of the new one: otherwise a row that has since
+//! been created and deleted would be created again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,7 +31,7 @@ impl Fence {
     /// Admits a link, and fences off all older ones of its client.
     ///
     /// # Errors
-    /// It is not the newest itself.
+    /// The link is not the newest one itself.
     pub(super) fn enter(&self, node: &NodeId, hello: &Hello) -> Result<LinkPermit, String> {
         let mut clients = lock(&self.clients);
         clients.retain(|_, newest| newest.strong_count() > 0);
@@ -57,7 +57,7 @@ impl LinkPermit {
     /// Makes a call while no newer link can be admitted.
     ///
     /// # Errors
-    /// There is a newer one already.
+    /// A newer link exists already.
     pub(super) fn call<T>(&self, call: impl FnOnce() -> T) -> Result<T, &'static str> {
         let newest = lock(&self.newest);
         if *newest == self.link {
@@ -94,6 +94,6 @@ mod tests {
         assert!(others.iter().all(|pass| pass.as_ref().unwrap().call(|| ()).is_ok()));
         drop((first, second, others));
         fence.enter(&b, &hello(2, 1)).unwrap();
-        assert_eq!(lock(&fence.clients).len(), 1, "clients that are gone are forgotten");
+        assert_eq!(lock(&fence.clients).len(), 1, "clients without links are removed");
     }
 }

@@ -1,4 +1,4 @@
-//! The watches of a link: each one waits in the store's own history, and returns what it saw when it is polled.
+//! The watches of a link: each waits in the store's own history, and returns its changes when it is polled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

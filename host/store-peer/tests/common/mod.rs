@@ -1,4 +1,4 @@
-//! A store served to nodes `a` and `b` within one process, over links that break when a test says so.
+//! A store served to nodes `a` and `b` within one process, over links that break when a test requests it.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub(crate) mod net;

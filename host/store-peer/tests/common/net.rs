@@ -1,4 +1,4 @@
-//! Links within one process. They break at random points, chosen by a seed, or where a test says so.
+//! Links within one process. They break at random points, chosen by a seed, or when a test requests it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ pub(crate) type Serve = Box<dyn FnMut(&[u8]) -> BoxFuture<'static, Bytes> + Send
 /// Which faults the links have, and how often.
 #[derive(Default)]
 pub(crate) struct LinkFaults {
-    /// One in this many calls breaks its link; 0: none.
+    /// One in this many calls breaks its link; 0 means none.
     pub(crate) breaks: AtomicU64,
     random: AtomicU64,
     pub(crate) links: AtomicUsize,
@@ -28,11 +28,11 @@ pub(crate) struct LinkFaults {
     pub(crate) held: AtomicBool,
     /// The requests in transit, each with its link.
     wire: Mutex<Vec<(Arc<Mutex<Serve>>, Bytes)>>,
-    /// The links that were made.
+    /// Number of links created so far.
     ends: Mutex<Vec<CancellationToken>>,
-    /// Bytes of the largest call.
+    /// Maximum size of a call in bytes.
     pub(crate) max_call: AtomicUsize,
-    /// Bytes of the largest answer.
+    /// Maximum size of an answer in bytes.
     pub(crate) max_answer: AtomicUsize,
 }
 
@@ -59,7 +59,7 @@ impl LinkFaults {
         }
     }
 
-    /// Delivers the requests in transit, however old their links are, and returns their number.
+    /// Delivers the requests in transit, even those of old links, and returns their number.
     pub(crate) fn deliver_late(&self) -> usize {
         let late = std::mem::take(&mut *self.wire.lock().unwrap());
         for (serve, body) in &late {
@@ -69,7 +69,7 @@ impl LinkFaults {
     }
 }
 
-/// Makes links to the servers that `serve` makes.
+/// Creates links to the servers that `serve` creates.
 pub(crate) struct Net<F> {
     pub(crate) serve: F,
     pub(crate) weather: Arc<LinkFaults>,
@@ -79,7 +79,7 @@ pub(crate) struct Net<F> {
 impl<F: Fn() -> Serve + Send + Sync + 'static> Connect for Net<F> {
     fn connect(&self) -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
         if self.weather.cut.load(Ordering::Relaxed) {
-            return ready(Err("the wire is cut".into())).boxed();
+            return ready(Err("the store is unreachable".into())).boxed();
         }
         self.weather.links.fetch_add(1, Ordering::Relaxed);
         let broken = CancellationToken::new();
@@ -105,18 +105,18 @@ impl InProcess {
     fn lost(&self) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         self.weather.broken.fetch_add(1, Ordering::Relaxed);
         self.broken.cancel();
-        ready(Err(ChannelError::Disconnected("it broke".into()))).boxed()
+        ready(Err(ChannelError::Disconnected("the link broke".into()))).boxed()
     }
 }
 
 impl Channel for InProcess {
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>> {
         if self.broken.is_cancelled() {
-            return ready(Err(ChannelError::NotSent("it is broken".into()))).boxed();
+            return ready(Err(ChannelError::NotSent("the link is broken".into()))).boxed();
         }
         let weather = &self.weather;
         let breaks = weather.breaks.load(Ordering::Relaxed);
-        // A link must be established before it can show anything.
+        // A link must be established before it can break.
         let hello = body.get(1) == Some(&0);
         if breaks > 0 && !hello && weather.below(breaks) == 0 {
             match weather.below(3) {
@@ -145,7 +145,7 @@ impl Channel for InProcess {
             self.runtime.spawn(async move { to.send(answer.await) });
         }
         let (broken, most) = (self.broken.clone(), weather.max_answer.load(Ordering::Relaxed));
-        let lost = ChannelError::Disconnected("it broke".into());
+        let lost = ChannelError::Disconnected("the link broke".into());
         async move {
             match broken.run_until_cancelled(answered).await {
                 Some(Ok(answer)) if answer.len() > most => {

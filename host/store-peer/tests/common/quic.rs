@@ -1,4 +1,4 @@
-//! Real nodes on loopback: one carries the store, `a` and `b` reach it over QUIC.
+//! Real nodes on loopback: one has the store, and `a` and `b` reach it over QUIC.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl Service for NoClients {
     }
 }
 
-/// Serves the stores, if the node carries them.
+/// Serves the stores, if the node has them.
 struct Streams {
     stores: Option<(Arc<EntityServer>, Arc<ClusterServer>)>,
     runtime: Handle,
@@ -65,7 +65,7 @@ impl PeerService for Streams {
     ) -> BoxFuture<'static, ()> {
         let stores = self.stores.clone();
         async move {
-            // The other side sees how the stream ended.
+            // The other side learns how the stream ended.
             let _ = match (stores, kind) {
                 (Some((entity, _)), StreamKind::EntityStore) => {
                     serve_entity(&entity, reader, writer, &peer).await
@@ -137,7 +137,7 @@ impl Connect for Dial {
     }
 }
 
-/// A backend behind QUIC, whose connections are closed again and again if they are to be `breaking`.
+/// A backend behind QUIC. With `breaking`, its connections are closed repeatedly.
 pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: bool) -> Remote {
     let runtime = runtime();
     let handle = runtime.handle().clone();
@@ -160,10 +160,10 @@ pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: 
     let weathers = [weather.clone(), control];
     let remote = Remote::reach(entities, rows, quick(), runtime, weathers, backend.clone());
     if breaking {
-        // Nothing retries a first link that fails.
+        // Nothing retries a failed first link.
         remote.spawn(async move {
-            // Long enough now and then for the largest call, on a machine however slow: the longest time of each round
-            // is twice that of the one before.
+            // The maximum interval doubles with each round, so that eventually the largest call succeeds even on a
+            // slow machine.
             for millis in (9..=13).flat_map(|longest| (1..=longest).map(|power| 1 << power)).cycle()
             {
                 tokio::time::sleep(Duration::from_millis(millis)).await;

@@ -21,14 +21,14 @@ use tokio::runtime::Runtime;
 use super::member;
 use super::net::{LinkFaults, Net, Serve};
 
-/// Both stores, as nodes `a` and `b` have them.
+/// Both stores as seen by nodes `a` and `b`.
 pub(crate) struct Remote {
     pub(crate) a: PeerEntityStore,
     pub(crate) b: PeerEntityStore,
     pub(crate) rows: PeerClusterStore,
     pub(crate) verifier: Arc<StoreVerifier>,
     pub(crate) weather: Arc<LinkFaults>,
-    /// Of the rows.
+    /// Faults of the cluster store's links.
     pub(crate) control: Arc<LinkFaults>,
     backend: Arc<dyn Any + Send + Sync>,
     runtime: Option<Runtime>,
@@ -54,7 +54,7 @@ impl Remote {
         remote
     }
 
-    /// Over links within this process.
+    /// Connects over links within this process.
     pub(crate) fn with(
         entities: Arc<dyn EntityStore>,
         rows: Arc<dyn ClusterStore>,
@@ -82,7 +82,7 @@ impl Remote {
         Self::reach([a, b], rows_net, options, runtime, [weather, control], Arc::new(rows))
     }
 
-    /// Over any links.
+    /// Connects over any kind of link.
     pub(crate) fn reach(
         [a, b]: [impl Connect; 2],
         rows: impl Connect,
@@ -108,7 +108,7 @@ impl Remote {
         drop(self.runtime.as_ref().unwrap().spawn(task));
     }
 
-    /// The backend, after everything before it has ended.
+    /// Returns the backend, once everything that uses it has ended.
     pub(crate) fn into_backend<B: Send + Sync + 'static>(self) -> B {
         let backend = self.backend.clone();
         drop(self);
@@ -120,7 +120,7 @@ impl Remote {
                 Ok(backend) => return backend,
                 Err(shared) => backend = shared,
             }
-            assert!(Instant::now() < until, "somebody has the backend still");
+            assert!(Instant::now() < until, "the backend is still in use");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

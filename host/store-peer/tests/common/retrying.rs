@@ -1,9 +1,11 @@
-//! Retries as a node does when links break, so that the suite, which expects every answer, runs over them.
+//! Retries as a node does when links break, so that the conformance suite, which expects every call to be answered,
+//! can run over such links.
 //!
-//! An unknown commit is settled as the contract says (R3): the shard is claimed again under the next number, then the
-//! head says whether the turn took effect; if not, it never will, and may be asked for again. The suite's
-//! claim number `n` is `n * 2^20` and more over the links, which leaves room for these claims. A row that may
-//! have been written is read, and known by a mark in its value. Reads are asked again. One call at a time.
+//! An unknown commit is resolved as the contract defines (R3): the shard is claimed again under the next number,
+//! and then the head shows whether the turn took effect; if not, it never will, and may be sent again. The suite's
+//! claim number `n` becomes `n * 2^20` or more over the links, which leaves room for these claims. A row that may
+//! have been written is read, and recognized by a mark in its value. Reads are repeated. Only one call runs at a
+//! time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, mpsc};
@@ -24,11 +26,11 @@ use ostraca_store::{
 };
 
 const ROOM: u32 = 20;
-/// Timeout of an answer, whatever breaks.
+/// Timeout of an answer, however often links break.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MARK: &[u8] = b"\0mark";
 
-/// How often each of the suite's claims was repeated.
+/// How often each of the suite's claims has been repeated.
 pub(crate) type Numbers = Arc<Mutex<HashMap<Claim, u64>>>;
 
 type Job<S> = Box<dyn FnOnce(&Worker<S>) + Send>;
@@ -63,7 +65,7 @@ impl<S: EntityStore + ClusterStore> RetryingStore<S> {
     pub(crate) fn into_inner(self) -> S {
         let remote = self.remote.clone();
         drop(self);
-        Arc::try_unwrap(remote).unwrap_or_else(|_| panic!("somebody has it still"))
+        Arc::try_unwrap(remote).unwrap_or_else(|_| panic!("the store is still in use"))
     }
 
     fn run<T: Send + 'static>(
@@ -72,7 +74,7 @@ impl<S: EntityStore + ClusterStore> RetryingStore<S> {
     ) -> BoxFuture<'static, T> {
         let (to, answer) = oneshot::channel();
         let job: Job<S> = Box::new(move |worker| drop(to.send(job(worker))));
-        self.jobs.as_ref().unwrap().send(job).expect("the worker works");
+        self.jobs.as_ref().unwrap().send(job).expect("the worker is running");
         answer.map(|answer| answer.expect("the worker answers")).boxed()
     }
 }
@@ -85,7 +87,7 @@ impl<S> Drop for RetryingStore<S> {
     }
 }
 
-/// Repeats a call until there is an answer.
+/// Repeats a call until it is answered.
 fn again<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -102,7 +104,7 @@ fn sure<T>(answer: Result<T, StoreError>) -> Option<Result<T, StoreError>> {
 }
 
 impl<S: EntityStore + ClusterStore> Worker<S> {
-    /// The suite's claim as it is over the links.
+    /// Translates the suite's claim to the one used over the links.
     fn out(&self, claim: &Claim) -> Claim {
         let more = self.numbers.lock().unwrap().get(claim).copied().unwrap_or(0);
         Claim { number: (claim.number << ROOM) + more, ..claim.clone() }
@@ -143,8 +145,8 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
         let before = is_there();
         again(|| {
             let claim = Arc::new(self.out(&turn.claim));
-            let asked = Commit { claim: claim.clone(), ..turn.clone() };
-            match block_on(self.remote.commit(vec![asked])).remove(0) {
+            let attempt = Commit { claim: claim.clone(), ..turn.clone() };
+            match block_on(self.remote.commit(vec![attempt])).remove(0) {
                 CommitOutcome::Unknown(_) => {
                     let shard = turn.claim.shard.clone();
                     let stored = self.current(vec![shard]).unwrap().remove(0);
@@ -181,7 +183,8 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
         let value =
             cas.value.map(|value| if value.len() > 100 { value } else { marked(mark, &value) });
         let cas = CompareAndSet { value, ..cas };
-        // If the row was not as expected, a call in doubt has changed nothing: no one else changes rows meanwhile.
+        // If the row was not as expected, a call in doubt has changed nothing: nothing else changes rows in the
+        // meantime.
         let before = again(|| sure(block_on(self.remote.get(&cas.key))));
         let expected = before.is_ok_and(|row| row.map(|row| row.revision) == cas.expected);
         let mut in_doubt = false;
@@ -196,7 +199,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                 Some(Ok(row.revision))
             }
             Err(CompareAndSetError::RevisionMismatch(None)) if in_doubt && cas.value.is_none() => {
-                // Deleted at some revision; the list's is not before it.
+                // Deleted at some revision, which the list's revision is not before.
                 Some(Ok(again(|| block_on(self.remote.list("")).ok()).1))
             }
             other => Some(other),
@@ -285,7 +288,7 @@ impl<S: EntityStore + ClusterStore> ClusterStore for RetryingStore<S> {
     }
 
     fn compare_and_set(&self, cas: CompareAndSet) -> StoreFuture<Result<u64, CompareAndSetError>> {
-        // The suite's own limits are those of the value as it is given.
+        // The suite's limits refer to the value without the mark.
         if let Err(error) = cas.check() {
             return futures::future::ready(Err(error.into())).boxed();
         }
@@ -299,7 +302,8 @@ impl<S: EntityStore + ClusterStore> ClusterStore for RetryingStore<S> {
     }
 }
 
-/// A watch that was lost with its link goes on from where it was; if that is forgotten, it is lost again at once.
+/// A watch that was lost with its link continues from its last revision. If the store has dropped that, the watch
+/// is lost again immediately.
 struct LastingWatch<S> {
     remote: Arc<S>,
     watch: Box<dyn Watch>,
@@ -315,7 +319,7 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
                 match self.watch.next().await {
                     RowEvent::ResyncRequired if self.lost < 20 => {
                         self.lost += 1;
-                        // With a link: a watch lost without one proves nothing.
+                        // Requires a link: a watch that is lost without one proves nothing.
                         let until = Instant::now() + TIMEOUT;
                         while sure(self.remote.get("any").await).is_none() {
                             assert!(Instant::now() < until, "no link for {TIMEOUT:?}");

@@ -42,8 +42,8 @@ impl Bench {
 
     /// Ends the batch and applies it.
     fn end(&mut self) {
-        let judged = self.judge.finish().unwrap().unwrap();
-        self.db.apply_batch(judged.batch).unwrap();
+        let prepared = self.judge.finish().unwrap().unwrap();
+        self.db.apply_batch(prepared.batch).unwrap();
     }
 
     /// Drops the state that is only in memory.
@@ -55,7 +55,7 @@ impl Bench {
         self.db.scan_prefix(b"K").count()
     }
 
-    /// The sequence of the last turn among its shard's.
+    /// The commit sequence of the last turn.
     fn commit_sequence(&self) -> u64 {
         let key = Table::Entities.key(&keys::head(&shard(), &Entity::new("counter", "a")));
         self.judge.records.get::<Head>(&key).unwrap().unwrap().commit_sequence
@@ -96,11 +96,11 @@ fn lane_beside(size: usize) -> RecordWrite {
     RecordWrite { key: RecordKey::Lane(lane.session), value }
 }
 
-/// Writes large what becomes small in the next turn, which comes in the same batch, in another, or after a restart.
+/// Writes a large value that becomes small in the next turn, in the same batch, in another one, or after a restart.
 fn leaves_no_fragment(turn: impl Fn(&mut Bench, usize)) {
     for (batches, restarts) in [(1, false), (2, false), (2, true)] {
         let mut bench = Bench::new();
-        // The first turn of an entity needs no look at what is there, a later one does.
+        // The first turn of an entity need not look for existing records, a later one must.
         for round in 0..2 {
             turn(&mut bench, LARGE);
             if batches == 2 {
@@ -152,7 +152,7 @@ fn a_head_that_shrinks_leaves_no_fragment() {
 fn a_row_that_shrinks_leaves_no_fragment() {
     let revision = std::cell::Cell::new(None);
     leaves_no_fragment(|bench, size| {
-        // A new store, each time there is nothing of the row.
+        // A new store each time, without any record of the row.
         let expected = (bench.from > 0).then(|| revision.get()).flatten();
         let size = if size == LARGE { MAX_ROW_VALUE_BYTES } else { size };
         let cas = CompareAndSet { key: "row".into(), expected, value: Some(vec![7; size].into()) };
@@ -180,9 +180,9 @@ fn records_without_fragments_are_not_looked_up() {
     bench.end();
     plant(&bench.db);
     bench.turn(writes(), vec![]);
-    assert!(bench.judge.record_fragments.is_empty(), "nor remembered for the rest of the batch");
+    assert!(bench.judge.record_fragments.is_empty(), "nothing is cached for the rest of the batch");
     bench.end();
-    // They would have been detected.
+    // A lookup would have detected them.
     bench.restart();
     plant(&bench.db);
     let mut next = turn(&claim(), "a", bench.from);
@@ -202,9 +202,9 @@ fn every_new_claim_raises_the_sequence() {
     for number in 2..5 {
         let next = Claim { number, ..(*claim()).clone() };
         assert_eq!(bench.judge.claim(next), ClaimOutcome::Granted);
-        let judged = bench.judge.finish().unwrap().unwrap();
-        assert!(judged.sequence > last, "or the witness would not miss it");
-        last = judged.sequence;
+        let prepared = bench.judge.finish().unwrap().unwrap();
+        assert!(prepared.sequence > last, "otherwise the witness would not detect its loss");
+        last = prepared.sequence;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Directories of every condition, the witness, and what must never appear in sled's folder.
+//! Directories in various conditions, the witness, and what must never appear in sled's folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ fn a_store_of_a_newer_format_is_refused_untouched() {
 
 #[test]
 fn a_directory_that_cannot_be_written_is_named() {
-    // Not even root makes directories there.
+    // Not even root can create directories there.
     let created =
         SledStore::create(Path::new("/sys/ostraca"), &Options::default(), CLUSTER, "test");
     assert!(matches!(created, Err(OpenError::Unwritable { .. })), "{created:?}");
@@ -136,10 +136,10 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
     let claim = claimed(&store);
     drop(store);
     drop(blind(&store_dir));
-    drop(open(&store_dir).expect("openings without the witness are no fork"));
+    drop(open(&store_dir).expect("openings without the witness are not a fork"));
     copy(&store_dir, &copied);
 
-    // The store continues, and the witness records it; the copy does not have that.
+    // The store continues, and the witness records that; the copy lacks it.
     let store = blind(&store_dir);
     drop(store);
     let store = open(&store_dir).unwrap();
@@ -148,7 +148,7 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
     drop(store);
     assert!(matches!(open(&copied), Err(OpenError::RolledBack { .. })));
 
-    // The copy continues further than the store, with a different history.
+    // The copy continues beyond the store, with a different history.
     let forked = blind(&copied);
     for from in 0..9 {
         assert_eq!(
@@ -164,7 +164,7 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
 
     drop(create(&other, &Options::default()));
     assert!(matches!(open(&other), Err(OpenError::OtherStore { .. })));
-    drop(open(&store_dir).expect("what was refused has not moved the witness"));
+    drop(open(&store_dir).expect("refused stores have not changed the witness"));
     fs::write(root.path().join("witness"), "ostraca witness 1\nrubbish\n").unwrap();
     assert!(matches!(open(&store_dir), Err(OpenError::InvalidWitness(_))));
 }
@@ -199,7 +199,7 @@ fn no_write_creates_a_blob_file_that_sled_does_not_sync() {
         commit((0..4).map(|key| set(vec![key], vec![round; 1024 * 1024])).collect());
         commit((0..200).map(|key| set(vec![100, key], vec![round; 4091])).collect());
     }
-    // The longest keys, alike but for their ends, make sled's largest index pages.
+    // The longest keys, which differ only at their ends, produce sled's largest index pages.
     for start in 0..80_u16 {
         let long = |at: u16| {
             let mut key = vec![b'k'; 900];

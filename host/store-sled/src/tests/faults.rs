@@ -57,7 +57,7 @@ pub(super) fn gated_with(dir: &Path, options: &Options) -> (SledStore, Receiver<
     (open_on(dir, options, Arc::new(disk)).unwrap(), begins, ends)
 }
 
-/// Waits until a read is answered, or has seen what it asks for and waits for a sync.
+/// Waits until a read is answered, or has read its data and waits for a sync.
 pub(super) fn answered<T>(store: &SledStore, read: &mut StoreFuture<T>) -> Option<T> {
     let began = Instant::now();
     loop {
@@ -65,7 +65,7 @@ pub(super) fn answered<T>(store: &SledStore, read: &mut StoreFuture<T>) -> Optio
         if answer.is_some() || store.progress.is_waited_for() {
             return answer;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "it waits for something else");
+        assert!(began.elapsed() < Duration::from_secs(60), "the read waits for something else");
         std::thread::yield_now();
     }
 }
@@ -99,7 +99,10 @@ fn a_failed_sync_makes_its_batch_unknown_and_stops_the_store() {
         assert!(matches!(outcome, CommitOutcome::Unknown(_)), "R3: the whole batch: {outcome:?}");
     }
     let is_stopped = |error| matches!(error, StoreError::Stopped(_));
-    assert!(is_stopped(block_on(loading).remove(0).unwrap_err()), "nothing undurable is shown");
+    assert!(
+        is_stopped(block_on(loading).remove(0).unwrap_err()),
+        "nothing is shown that is not durable"
+    );
     assert!(block_on(stopping).unwrap().contains("injected"));
     let later = store.commit(vec![turn(&claim, "b", 0)]);
     for commit in [queued, later] {
@@ -126,9 +129,9 @@ fn a_failed_sync_makes_its_batch_unknown_and_stops_the_store() {
     assert_eq!(
         block_on(watch.next()),
         RowEvent::ResyncRequired,
-        "a watcher learns that nothing comes"
+        "a watcher learns that nothing will follow"
     );
-    assert_eq!(store.identity().durable_sequence, sequence, "only the durable one");
+    assert_eq!(store.identity().durable_sequence, sequence, "only the durable sequence counts");
 }
 
 #[test]
@@ -138,7 +141,7 @@ fn every_caller_of_a_failed_batch_learns_why() {
     ends.send(true).unwrap();
     let claim = claimed(&store);
     begins.recv().unwrap();
-    // While this sync runs, the next batch gathers.
+    // While this sync runs, the next batch is collected.
     let first = store.commit(vec![turn(&claim, "a", 0)]);
     begins.recv().unwrap();
     let committing = store.commit(vec![turn(&claim, "a", 1)]);
@@ -175,7 +178,7 @@ fn a_load_returns_only_when_what_it_read_is_durable() {
 
     let committing = store.commit(vec![turn(&claim, "a", 0)]);
     begins.recv().unwrap();
-    // sled shows the turn by now, but its sync has not ended.
+    // sled already shows the turn, but its sync has not ended.
     let mut loading = load(&store);
     assert!(answered(&store, &mut loading).is_none());
     ends.send(true).unwrap();
@@ -223,7 +226,7 @@ fn commits_are_refused_only_below_the_low_water_mark() {
     }
     let lease =
         CompareAndSet { key: "lease".into(), expected: None, value: Some("renewed".into()) };
-    assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node keeps its lease");
+    assert!(block_on(store.compare_and_set(lease)).is_ok(), "a node can renew its lease");
     free.store(options.low_water_bytes, Ordering::Relaxed);
     assert_eq!(commit(1), CommitOutcome::Committed);
     assert_eq!(store.low_disk_reason(), None);
@@ -289,11 +292,11 @@ fn a_panicking_read_stops_no_other_reads() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     for panics in 1..=10 {
-        let asked = store.read(crate::read_queue::ReadOp::Panic, |_| ());
-        block_on(asked);
+        let read = store.read(crate::read_queue::ReadOp::Panic, |_| ());
+        block_on(read);
         let claims = store.current_claims(vec![shard()]);
         assert_eq!(block_on(claims), Ok(vec![None]));
-        // It is counted a moment after its answer.
+        // The panic is counted a moment after the answer.
         for _ in 0..1_000 {
             if store.read_panics() == panics {
                 break;

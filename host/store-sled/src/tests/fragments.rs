@@ -1,4 +1,4 @@
-//! Fragmented records: no fragment is left over, whatever the committer has cached of the entity.
+//! Fragmented records: no fragment is left over, whatever the committer has cached for the entity.
 
 use futures::executor::block_on;
 use ostraca_core::records::CommitOutcome;
@@ -7,7 +7,7 @@ use ostraca_store::EntityStore;
 use super::{claimed, create, set, turn};
 use crate::{Options, SledStore, open_database};
 
-/// How many fragments the store in that directory has.
+/// The number of fragments of the store in that directory.
 fn fragment_count(dir: &std::path::Path) -> usize {
     let config = sled::Config::new().path(dir.join("sled")).segment_size(1 << 20);
     // The store that was just closed keeps its lock for a moment.

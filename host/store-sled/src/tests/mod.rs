@@ -1,4 +1,4 @@
-//! Tests that need the seam to the disk, or see inside the directory.
+//! Tests that replace the disk or inspect the directory.
 
 mod directory;
 mod faults;

@@ -1,4 +1,4 @@
-//! In which order calls are served: rows before commits, shards in turns, reads behind their own shards.
+//! The order in which calls are served: rows before commits, shards in turn, reads after their own shards' writes.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn renewal(number: u64) -> CompareAndSet {
     CompareAndSet { key: format!("lease-{number}"), expected: None, value: Some("renewed".into()) }
 }
 
-/// Lets batches be written until the call is answered, and returns their number.
+/// Allows batches to be written until the call is answered, and returns their number.
 fn batches<T>(
     call: StoreFuture<T>,
     begins: &std::sync::mpsc::Receiver<()>,
@@ -35,7 +35,7 @@ fn batches<T>(
             return (count, answer);
         }
         ends.send(true).unwrap();
-        // The next batch begins when the one before it was answered.
+        // The next batch begins when the previous one has been answered.
         if begins.recv_timeout(std::time::Duration::from_secs(10)).is_err() {
             return (count + 1, block_on(call));
         }
@@ -57,7 +57,7 @@ fn a_renewal_overtakes_all_queued_commits() {
     let renewed = store.compare_and_set(renewal(0));
     let (count, answer) = batches(renewed, &begins, &ends);
     answer.unwrap();
-    assert!(count <= 2, "the batch under way and its own, not {count}");
+    assert!(count <= 2, "the running batch and its own, not {count}");
     for _ in 0..200 {
         ends.send(true).unwrap();
     }
@@ -84,7 +84,8 @@ fn endless_row_writes_do_not_starve_commits() {
     assert!(rows.into_iter().all(|row| block_on(row).is_ok()));
 }
 
-/// Sixteen shards with much to write, and one with little: how many batches the little one waits, and its load.
+/// Sixteen shards with much to write, and one with little: counts the batches for which the small shard waits, and
+/// checks its load.
 #[test]
 fn a_write_heavy_shard_delays_only_itself() {
     // A batch has room for one of the turns of 400 keys, or not even for that.
@@ -115,7 +116,7 @@ fn little_beside_much(batch_records: usize) {
     let (count, outcome) = batches(little, &begins, &ends);
     assert_eq!(outcome, [CommitOutcome::Committed]);
     assert!(count <= 3, "{count} batches");
-    // Its load waits for nobody else's commits: at most for the batch under way, if it has seen that.
+    // Its load waits only for its own shard's commits: at most for the running batch.
     let loaded = answered(&store, &mut loading).unwrap_or_else(|| {
         ends.send(true).unwrap();
         block_on(loading)

@@ -8,19 +8,19 @@ use super::{CLUSTER, Factory, claim, claim_of, owner, shard};
 use crate::EntityStore;
 
 pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
-    a_claim_takes_the_place_of_a_lower_one_only(&factory.make());
+    a_claim_replaces_only_a_lower_one(&factory.make());
     another_clusters_claim_is_refused_by_name(&factory.make());
     claims_are_answered_in_order_each_seeing_those_before(&factory.make());
     shards_of_other_pools_and_namespaces_are_other_shards(&factory.make());
-    claims_read_after_a_claim_was_made_show_it(&factory.make());
-    claims_stand_over_a_reopening(factory);
+    reading_claims_shows_earlier_claims(&factory.make());
+    claims_survive_reopening(factory);
 }
 
 fn current_claim(store: &impl EntityStore) -> Option<Claim> {
     block_on(store.current_claims(vec![shard(1)])).unwrap().remove(0)
 }
 
-fn a_claim_takes_the_place_of_a_lower_one_only(store: &impl EntityStore) {
+fn a_claim_replaces_only_a_lower_one(store: &impl EntityStore) {
     assert_eq!(current_claim(store), None, "never claimed");
     let first = claim_of(shard(1), 5, 2);
     assert_eq!(claim(store, &first), ClaimOutcome::Granted);
@@ -56,10 +56,10 @@ fn another_clusters_claim_is_refused_by_name(store: &impl EntityStore) {
 
 fn claims_are_answered_in_order_each_seeing_those_before(store: &impl EntityStore) {
     let high = claim_of(shard(1), 2, 1);
-    let asked = vec![claim_of(shard(2), 1, 1), high.clone(), claim_of(shard(1), 1, 1)];
+    let requested = vec![claim_of(shard(2), 1, 1), high.clone(), claim_of(shard(1), 1, 1)];
     let refused = ClaimOutcome::Refused { current: Box::new(high.clone()) };
     assert_eq!(
-        block_on(store.claim(asked)),
+        block_on(store.claim(requested)),
         [ClaimOutcome::Granted, ClaimOutcome::Granted, refused]
     );
     let read = block_on(store.current_claims(vec![shard(1), shard(3), shard(2)])).unwrap();
@@ -77,14 +77,14 @@ fn shards_of_other_pools_and_namespaces_are_other_shards(store: &impl EntityStor
     }
 }
 
-fn claims_read_after_a_claim_was_made_show_it(store: &impl EntityStore) {
+fn reading_claims_shows_earlier_claims(store: &impl EntityStore) {
     let made = claim_of(shard(1), 1, 1);
     let claiming = store.claim(vec![made.clone()]);
     assert_eq!(current_claim(store), Some(made), "R2: a read follows the calls queued before it");
     assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
 }
 
-fn claims_stand_over_a_reopening<S: EntityStore>(factory: &Factory<S>) {
+fn claims_survive_reopening<S: EntityStore>(factory: &Factory<S>) {
     let store = factory.make();
     let made = claim_of(shard(1), 7, 1);
     assert_eq!(claim(&store, &made), ClaimOutcome::Granted);

@@ -14,11 +14,11 @@ use crate::EntityStore;
 pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     a_chain_of_versions_is_kept(&factory.make());
     a_commit_from_another_version_is_refused(&factory.make());
-    a_commit_made_before_is_answered_already(&factory.make());
-    a_commit_made_before_a_reopening_is_answered_already(factory);
+    a_repeated_commit_is_answered_already_committed(&factory.make());
+    a_commit_repeated_after_reopening_is_already_committed(factory);
     a_refused_commit_refuses_all_later_ones_of_its_entity(&factory.make());
-    commits_in_flight_are_judged_in_the_order_of_their_calls(&factory.make());
-    a_commit_takes_effect_only_under_the_claim_that_stands(&factory.make());
+    commits_in_flight_are_evaluated_in_call_order(&factory.make());
+    a_commit_takes_effect_only_under_the_current_claim(&factory.make());
     a_claim_covers_its_own_shard_only(&factory.make());
     a_commit_is_written_whole_or_not_at_all(&factory.make());
     a_commit_that_skips_a_version_is_refused(&factory.make());
@@ -51,7 +51,7 @@ fn a_commit_from_another_version_is_refused(store: &impl EntityStore) {
     assert_eq!(version(store, &shard(1), "a"), 2);
 }
 
-fn a_commit_made_before_is_answered_already(store: &impl EntityStore) {
+fn a_repeated_commit_is_answered_already_committed(store: &impl EntityStore) {
     let first = granted(store, 1);
     let made = turn(&first, "a", 0, 1);
     let outcomes = commit(store, vec![made.clone(), made.clone()]);
@@ -67,13 +67,13 @@ fn a_commit_made_before_is_answered_already(store: &impl EntityStore) {
     assert_eq!(
         commit(store, vec![made]),
         [CommitOutcome::AlreadyCommitted],
-        "whatever the current claim is"
+        "regardless of the current claim"
     );
     done(store, vec![turn(&next, "a", 1, 3)]);
     assert_eq!(commit(store, vec![again]), [refused_version(2)], "it is no longer the head's turn");
 }
 
-fn a_commit_made_before_a_reopening_is_answered_already<S: EntityStore>(factory: &Factory<S>) {
+fn a_commit_repeated_after_reopening_is_already_committed<S: EntityStore>(factory: &Factory<S>) {
     let store = factory.make();
     let claim = granted(&store, 1);
     let made = turn(&claim, "a", 0, 1);
@@ -98,11 +98,11 @@ fn a_refused_commit_refuses_all_later_ones_of_its_entity(store: &impl EntityStor
     );
     let no = refused_version(1);
     assert_eq!(outcomes, [no.clone(), no.clone(), CommitOutcome::Committed, no.clone()]);
-    assert_eq!(commit(store, vec![turn(&claim, "a", 5, 6)]), [no], "in the next batch too");
+    assert_eq!(commit(store, vec![turn(&claim, "a", 5, 6)]), [no], "also in the next batch");
     done(store, vec![turn(&claim, "a", 1, 7)]);
 }
 
-fn commits_in_flight_are_judged_in_the_order_of_their_calls(store: &impl EntityStore) {
+fn commits_in_flight_are_evaluated_in_call_order(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let calls: Vec<_> = (0..50).map(|n| store.commit(vec![turn(&claim, "a", n, n)])).collect();
     let outcome = store.commit(vec![turn(&claim, "a", 49, 99)]);
@@ -115,7 +115,7 @@ fn commits_in_flight_are_judged_in_the_order_of_their_calls(store: &impl EntityS
     assert!(version == 50 || version == 51, "a dropped call may still take effect");
 }
 
-fn a_commit_takes_effect_only_under_the_claim_that_stands(store: &impl EntityStore) {
+fn a_commit_takes_effect_only_under_the_current_claim(store: &impl EntityStore) {
     let old = Arc::new(claim_of(shard(1), 1, 1));
     let refused = |current: Option<&Arc<Claim>>| {
         let current = current.map(|claim| Box::new((**claim).clone()));
@@ -187,7 +187,7 @@ fn a_commit_is_written_whole_or_not_at_all(store: &impl EntityStore) {
         assert!(never, "in every backend: {outcome:?}");
     }
     assert_eq!(outcomes[4], CommitOutcome::AlreadyCommitted);
-    assert_eq!(state(store, &shard(1), "a"), expected, "nothing of a refused commit is written");
+    assert_eq!(state(store, &shard(1), "a"), expected, "no part of a refused commit is written");
 }
 
 fn a_commit_that_skips_a_version_is_refused(store: &impl EntityStore) {
@@ -205,7 +205,7 @@ fn a_commit_that_skips_a_version_is_refused(store: &impl EntityStore) {
     (nothing.head.version, nothing.head.turn) = (0, TurnId::default());
     let outcome = commit(store, vec![nothing]).remove(0);
     let no = matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_)));
-    assert!(no, "without a head nothing was committed before: {outcome:?}");
+    assert!(no, "without a head there was no earlier commit: {outcome:?}");
     assert_eq!(load(store, &shard(1), "a").head, None);
 }
 

@@ -1,7 +1,7 @@
-//! The suite that every backend must pass: it tests each sentence of the two contracts.
+//! The suite that every backend must pass. It tests each sentence of the two contracts.
 //!
-//! A backend's tests make a [`Factory`] and call [`check_entity_store`], [`check_cluster_store`] or both. A broken
-//! rule causes a panic that names it. Nothing here waits for time to pass.
+//! A backend's tests create a [`Factory`] and call [`check_entity_store`], [`check_cluster_store`] or both. A
+//! broken rule causes a panic that names it. Nothing here waits for time to pass.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -36,7 +36,7 @@ pub const CLUSTER: ClusterId = ClusterId(0x0057_ace5);
 /// The name of [`CLUSTER`].
 pub const CLUSTER_NAME: &str = "conformance";
 
-/// Makes stores of the backend under test.
+/// Creates stores of the backend under test.
 pub struct Factory<S> {
     make: Box<dyn Fn() -> S>,
     reopen: Option<Box<dyn Fn(S) -> S>>,
@@ -80,9 +80,9 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     model::check(factory);
 }
 
-/// Checks the whole contract of [`ClusterStore`]. After `forgets` more changes the backend has dropped an old one, so
-/// that a watch from before it must get [`RowEvent::ResyncRequired`](crate::RowEvent::ResyncRequired); 0 if the
-/// backend never drops any.
+/// Checks the whole contract of [`ClusterStore`]. After `forgets` further changes, the backend must have dropped an
+/// old one, so that a watch from before it must get [`RowEvent::ResyncRequired`](crate::RowEvent::ResyncRequired);
+/// 0 if the backend never drops any.
 pub fn check_cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
     rows::check(factory, forgets);
 }
@@ -121,7 +121,7 @@ fn granted(store: &impl EntityStore, number: u32) -> Arc<Claim> {
     Arc::new(wanted)
 }
 
-/// A turn from version `from` to the next one. Each number `turn` gives another turn id.
+/// A turn from version `from` to the next one. Each `turn` number gives a different turn id.
 fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
     let shard = claim.shard.shard.0;
     let turn = TurnId { nonce: 11, shard, epoch: claim.epoch, number: turn };
@@ -162,9 +162,9 @@ fn set_lane(lane: &Lane) -> RecordWrite {
 }
 
 fn commit(store: &impl EntityStore, turns: Vec<Commit>) -> Vec<CommitOutcome> {
-    let asked = turns.len();
+    let count = turns.len();
     let outcomes = block_on(store.commit(turns));
-    assert_eq!(outcomes.len(), asked, "one outcome per turn");
+    assert_eq!(outcomes.len(), count, "one outcome per turn");
     outcomes
 }
 

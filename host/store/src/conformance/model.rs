@@ -1,4 +1,4 @@
-//! Seeded random operations, compared with the memory store: they cover what the individual checks miss.
+//! Seeded random operations, compared with the memory store: they cover what individual checks miss.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     }
 }
 
-/// SplitMix64, so that a suite in a library needs no further crate.
+/// SplitMix64, so that a suite in a library needs no additional crate.
 struct Random(u64);
 
 impl Random {

@@ -14,25 +14,25 @@ use super::{
 use crate::{EntityStore, ScanKind};
 
 pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
-    what_was_never_written_loads_as_nothing(&factory.make());
-    a_load_gives_the_lanes_beside_the_head(&factory.make());
-    reads_come_after_what_was_queued_before(&factory.make());
+    unwritten_entities_load_as_empty(&factory.make());
+    a_load_returns_the_spilled_lanes(&factory.make());
+    reads_follow_earlier_calls(&factory.make());
     reads_show_turns_whole(&factory.make());
     state_is_scanned_in_order_of_keys(&factory.make());
     pages_keep_their_limits_and_lose_nothing(&factory.make());
     heads_are_scanned_in_order_by_pages(&factory.make());
     blobs_are_kept_under_their_digest(factory);
-    everything_is_there_after_a_reopening(factory);
+    everything_survives_reopening(factory);
 }
 
-fn what_was_never_written_loads_as_nothing(store: &impl EntityStore) {
+fn unwritten_entities_load_as_empty(store: &impl EntityStore) {
     assert_eq!(load(store, &shard(1), "a"), LoadedEntity::default());
     assert!(state(store, &shard(1), "a").is_empty());
     assert!(heads(store, scan(&shard(1), ScanKind::Heads)).is_empty());
     assert!(block_on(store.load(vec![])).is_empty());
 }
 
-fn a_load_gives_the_lanes_beside_the_head(store: &impl EntityStore) {
+fn a_load_returns_the_spilled_lanes(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let mut first = turn(&claim, "a", 0, 1);
     first.head.lanes = vec![lane(9, 1)];
@@ -61,7 +61,7 @@ fn a_load_gives_the_lanes_beside_the_head(store: &impl EntityStore) {
     );
 }
 
-fn reads_come_after_what_was_queued_before(store: &impl EntityStore) {
+fn reads_follow_earlier_calls(store: &impl EntityStore) {
     let claim = granted(store, 1);
     for from in 0..20 {
         let mut next = turn(&claim, "a", from, from);
@@ -203,7 +203,7 @@ fn blobs_are_kept_under_their_digest<S: EntityStore>(factory: &Factory<S>) {
     }
 }
 
-fn everything_is_there_after_a_reopening<S: EntityStore>(factory: &Factory<S>) {
+fn everything_survives_reopening<S: EntityStore>(factory: &Factory<S>) {
     let mut store = factory.make();
     let claim = granted(&store, 1);
     for from in 0..6 {

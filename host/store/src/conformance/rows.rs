@@ -10,15 +10,15 @@ use crate::{ClusterStore, CompareAndSet, CompareAndSetError, RowEvent, StoreErro
 
 pub(super) fn check<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
     a_row_changes_only_if_it_is_as_expected(&factory.make());
-    a_row_made_again_has_another_revision(&factory.make());
+    a_recreated_row_has_a_new_revision(&factory.make());
     rows_are_listed_by_prefix_in_order(&factory.make());
     keys_and_values_have_limits(&factory.make());
-    reads_come_after_writes_queued_before(&factory.make());
-    a_watch_gives_every_later_change_of_its_prefix(&factory.make());
+    reads_follow_earlier_writes(&factory.make());
+    a_watch_delivers_every_later_change_of_its_prefix(&factory.make());
     a_watch_wakes_at_a_change(&factory.make());
-    a_watch_that_fell_behind_is_lost(&factory.make(), forgets);
-    rows_are_there_after_a_reopening(factory);
-    of_rivals_one_wins(&factory.make());
+    a_watch_that_falls_behind_must_resync(&factory.make(), forgets);
+    rows_survive_reopening(factory);
+    exactly_one_concurrent_write_wins(&factory.make());
 }
 
 fn cas(
@@ -62,7 +62,7 @@ fn a_row_changes_only_if_it_is_as_expected(store: &impl ClusterStore) {
     assert_eq!(get(store, "a"), None);
 }
 
-fn a_row_made_again_has_another_revision(store: &impl ClusterStore) {
+fn a_recreated_row_has_a_new_revision(store: &impl ClusterStore) {
     let first = cas(store, "a", None, Some("1")).unwrap();
     cas(store, "a", Some(first), None).unwrap();
     let second = cas(store, "a", None, Some("1")).unwrap();
@@ -111,7 +111,7 @@ fn keys_and_values_have_limits(store: &impl ClusterStore) {
     assert_eq!(block_on(store.list("0")).unwrap().0.len(), 4);
 }
 
-fn reads_come_after_writes_queued_before(store: &impl ClusterStore) {
+fn reads_follow_earlier_writes(store: &impl ClusterStore) {
     let make = CompareAndSet { key: "a".into(), expected: None, value: Some("1".into()) };
     let writing = store.compare_and_set(make);
     let row = get(store, "a").expect("R2: a read follows the calls queued before it");
@@ -121,7 +121,7 @@ fn reads_come_after_writes_queued_before(store: &impl ClusterStore) {
     assert_eq!(block_on(writing), Ok(row.revision));
 }
 
-fn a_watch_gives_every_later_change_of_its_prefix(store: &impl ClusterStore) {
+fn a_watch_delivers_every_later_change_of_its_prefix(store: &impl ClusterStore) {
     let before = cas(store, "a/0", None, Some("0")).unwrap();
     let (_, from) = block_on(store.list("a/")).unwrap();
     assert!(from >= before);
@@ -161,7 +161,7 @@ fn a_watch_wakes_at_a_change(store: &impl ClusterStore) {
     });
 }
 
-fn a_watch_that_fell_behind_is_lost(store: &impl ClusterStore, forgets: usize) {
+fn a_watch_that_falls_behind_must_resync(store: &impl ClusterStore, forgets: usize) {
     if forgets == 0 {
         return;
     }
@@ -186,7 +186,7 @@ fn a_watch_that_fell_behind_is_lost(store: &impl ClusterStore, forgets: usize) {
     assert_eq!(block_on(anew.next()), RowEvent::Set(row("a", next, "w")));
 }
 
-fn rows_are_there_after_a_reopening<S: ClusterStore>(factory: &Factory<S>) {
+fn rows_survive_reopening<S: ClusterStore>(factory: &Factory<S>) {
     let store = factory.make();
     let kept = cas(&store, "kept", None, Some("1")).unwrap();
     let gone = cas(&store, "gone", None, Some("2")).unwrap();
@@ -202,11 +202,11 @@ fn rows_are_there_after_a_reopening<S: ClusterStore>(factory: &Factory<S>) {
     assert_eq!(
         block_on(store.watch("", 0).next()),
         RowEvent::ResyncRequired,
-        "the history is gone, so a resync is required"
+        "the history was lost, so a resync is required"
     );
 }
 
-fn of_rivals_one_wins(store: &impl ClusterStore) {
+fn exactly_one_concurrent_write_wins(store: &impl ClusterStore) {
     let first = cas(store, "row", None, Some("0")).unwrap();
     let won: usize = std::thread::scope(|scope| {
         let rivals: Vec<_> = (0..4)

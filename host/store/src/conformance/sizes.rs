@@ -11,7 +11,7 @@ const MIB: usize = 1024 * 1024;
 
 pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     values_of_every_size_come_back_whole(factory);
-    a_value_may_grow_shrink_and_go(&factory.make());
+    a_value_may_grow_shrink_and_be_deleted(&factory.make());
     heads_and_lanes_may_be_large(&factory.make());
 }
 
@@ -45,7 +45,7 @@ fn values_of_every_size_come_back_whole<S: EntityStore>(factory: &Factory<S>) {
     }
 }
 
-fn a_value_may_grow_shrink_and_go(store: &impl EntityStore) {
+fn a_value_may_grow_shrink_and_be_deleted(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let mut from = 0;
     for batched in [1, 4] {

@@ -168,7 +168,7 @@ fn a_truncated_or_extended_record_is_corrupt() {
 
 #[test]
 fn every_body_passes_the_seal_with_its_key() {
-    /// Exclusive-or with the key's first byte: enough to see what passes.
+    /// Exclusive-or with the key's first byte: enough to check what passes through.
     #[derive(Debug)]
     struct Xor;
     impl Seal for Xor {
