@@ -1,5 +1,5 @@
-//! Puts the sources of the SDK and of the WIT package into the binary: `ostraca new` writes them into projects
-//! that have neither this repository nor a registry with the SDK.
+//! Embeds the sources of the SDK and of the WIT package in the binary: `ostraca new` writes them into projects that
+//! have neither this repository nor a registry with the SDK.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

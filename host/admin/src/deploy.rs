@@ -130,7 +130,7 @@ impl Deployer {
             );
             return Err(problem(codes::DEPLOYMENT_TOO_LARGE, text, "shorten the manifest"));
         }
-        // Stored before the row is written: whoever reads the row must find the component.
+        // Stored before the row is written: every reader of the row must find the component.
         let digest =
             self.entity_store.put_blob(upload.component).await.map_err(|e| to_problem(e.into()))?;
         // The upload is no longer needed: free its slot for its sender's next deploy.

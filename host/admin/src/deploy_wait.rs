@@ -53,7 +53,7 @@ impl AdminService {
                 return deployed;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
-            // Hosts that have left or died meanwhile are not waited for.
+            // Do not wait for hosts that have left or died meanwhile.
             let live = self.live_hosts();
             hosts = waiting.into_iter().filter(|host| live.contains(host)).collect();
         }

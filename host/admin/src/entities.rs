@@ -30,7 +30,7 @@ const KEYS: usize = 50;
 /// Maximum bytes shown of a value, chosen so that the values of all shown keys fit into one frame.
 const VALUE: usize = 4 << 10;
 
-/// Length of the checksum at a cursor's end, which tells a cursor from garbage.
+/// Length of the checksum at a cursor's end, which distinguishes a cursor from garbage.
 const CHECK: usize = 8;
 
 fn check_of(cursor: &[u8]) -> [u8; CHECK] {

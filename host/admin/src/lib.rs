@@ -1,12 +1,12 @@
 //! What operators ask and change: deployments, status, entities, drains, settings.
 //!
-//! Requests come from the streams of clients, one call of [`AdminService::handle_request`] each, and are answered from
-//! the node's view of the cluster and from the store. What only a shard's owner has in memory is asked through the
-//! gateway, what the node's machine decides through the control thread's input. Nothing here runs by itself, and no
-//! message passes through.
+//! Requests arrive on the streams of clients, one call of [`AdminService::handle_request`] each, and are answered
+//! from the node's view of the cluster and from the store. Requests for the in-memory state of a shard go to its
+//! owner through the gateway. Commands for the node's machine go through the control thread's input. The service
+//! runs no tasks of its own and is not on the path of messages.
 //!
-//! Confusing at first: a deploy compiles on the node that takes it, even one that runs no entities, and then waits for
-//! the hosts, which compile for themselves when they see the row.
+//! Confusing at first: a deploy compiles on the node that receives it, even one that runs no entities, and then
+//! waits for the hosts, which compile for themselves when they see the row.
 
 mod catalog_problem;
 mod cluster;
@@ -43,10 +43,11 @@ use tokio::sync::{mpsc, watch};
 use deploy::Deployer;
 use status::StatusReporter;
 
-/// How long a request waits for its type to become known: a row takes a moment to spread after a deploy.
+/// How long a request waits for its type to become known: after a deploy, the row takes a moment to reach this
+/// node.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the service works with.
+/// Dependencies of the service.
 pub struct AdminDeps {
     /// This node.
     pub node: NodeId,
@@ -54,7 +55,7 @@ pub struct AdminDeps {
     pub addresses: Vec<String>,
     /// The pool's number of shards.
     pub shard_count: u32,
-    /// The configured lease, which counts until one was renewed.
+    /// The configured lease duration, used until the first renewal.
     pub lease: Duration,
     /// How long a deploy waits for the live hosts (`guests.deploy-wait-timeout`).
     pub deploy_wait_timeout: Duration,
@@ -74,13 +75,13 @@ pub struct AdminDeps {
     pub loader: Loader,
     /// Asks nodes what they have in memory.
     pub gateway: Arc<Gateway>,
-    /// Where commands for the node's machine go.
+    /// Sends commands to the node's machine.
     pub control: mpsc::UnboundedSender<control::Input>,
     /// The cluster as this node sees it.
     pub view: watch::Receiver<Arc<ClusterView>>,
     /// The cluster's events that this node observed.
     pub events: Arc<EventLog>,
-    /// What the node counts.
+    /// The node's counters.
     pub stats: Arc<Stats>,
     /// The workers' states.
     pub gauges: Vec<Arc<WorkerGauges>>,
@@ -100,7 +101,7 @@ pub struct AdminService {
 }
 
 impl AdminService {
-    /// A service that is ready for requests.
+    /// Creates the service.
     #[must_use]
     pub fn new(parts: AdminDeps) -> Self {
         let entities = parts.entity_store.clone();
@@ -140,7 +141,7 @@ impl AdminService {
     /// Handles a request of the client `principal`.
     ///
     /// # Errors
-    /// A problem with its code, as `docs/errors.md` has it.
+    /// A problem with a code from `docs/errors.md`.
     pub async fn handle_request(
         &self,
         principal: &str,

@@ -17,7 +17,7 @@ use super::{AdminService, unknown_node};
 
 /// Interval between progress checks.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a rebalance may show no moves before it counts as done.
+/// How long a rebalance may show no moves before it counts as finished.
 const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
 impl AdminService {

@@ -55,9 +55,9 @@ impl Failure {
         Self::received(exit, code, text)
     }
 
-    /// An error with a code that a node sent: it may be an application's, or one of another release.
+    /// An error with a code that a node sent. The code may be an application's, or that of another release.
     fn received(exit: Exit, code: impl Into<String>, text: impl Into<String>) -> Self {
-        // Escape control characters that a guest may have put into them, for the sake of the terminal.
+        // Guests may put control characters into them: escape these before they reach the terminal.
         let code = printable(&code.into()).into_owned();
         let text = printable_lines(&text.into()).into_owned();
         Self { exit, code, message: text, help: None, details: Map::new(), place: None }
@@ -114,7 +114,7 @@ impl Failure {
         self
     }
 
-    /// The whole error, as it goes to standard error.
+    /// The whole error, as printed to standard error.
     pub(crate) fn render(&self, format: OutputFormat, colour: bool) -> String {
         if format == OutputFormat::Json {
             let error = json!({
@@ -287,7 +287,7 @@ impl From<CallError> for Failure {
     }
 }
 
-/// How to fix it, where the node reports only what happened: it does not know who reads it.
+/// How to fix the error, where the node reports only what happened: the node does not know who reads it.
 fn advice(code: &str) -> &'static str {
     let Some(code) = Code::named(code) else { return "" };
     match code {
@@ -361,7 +361,7 @@ mod tests {
             ("store-unavailable", Some(Duration::from_millis(50))),
             ("deadline-exceeded", None),
         ] {
-            let text = not_run(code, "so it is", retry_after);
+            let text = not_run(code, "some reason", retry_after);
             assert!(text.contains("`ostraca status`"), "{text}");
         }
         let text = not_run("write-in-query", "a query wrote", None);

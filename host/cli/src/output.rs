@@ -1,6 +1,9 @@
 //! The only place that writes to standard output: results, as tables for people or JSON for programs.
 
-#![allow(clippy::print_stdout, reason = "this is where results go, and nothing else goes")]
+#![allow(
+    clippy::print_stdout,
+    reason = "only results are written to standard output, and only here"
+)]
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write};

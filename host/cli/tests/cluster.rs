@@ -1,6 +1,6 @@
-//! The commands about a cluster in states that a real one has only for moments, shown by a node that answers as the test
-//! defines. `tests/process/tests/texts.rs` has what real nodes show and refuse. `BLESS=1 cargo test -p ostraca --test cluster`
-//! rewrites the texts; read them before you commit them.
+//! Commands that show states which a real cluster has only for moments. A stub node answers as the test defines.
+//! `tests/process/tests/texts.rs` covers what real nodes show and refuse. `BLESS=1 cargo test -p ostraca --test
+//! cluster` rewrites the texts; read them before you commit them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Service for Stage {
             AdminOperation::Events(request) => {
                 vec![Ok(AdminUpdate::Events(events(request.from_sequence)))]
             }
-            _ => return Err(problem(codes::UNKNOWN_REQUEST, "not on this stage")),
+            _ => return Err(problem(codes::UNKNOWN_REQUEST, "not needed by these tests")),
         };
         let (sender, answer) = update_channel();
         tokio::spawn(async move {
@@ -126,7 +126,7 @@ fn shards() -> Vec<ShardInfo> {
         .collect()
 }
 
-/// A page with entities of the third node, which does not answer the queried node.
+/// A page with entities of the third node, which does not respond to the queried node.
 fn unanswered() -> Entities {
     let node = "n3".to_owned();
     let entity = EntityInfo {

@@ -1,4 +1,5 @@
-//! Guarantees of the command line whatever the cluster does, with nodes in separate processes where one is needed.
+//! What the command line guarantees in every state of the cluster. Nodes run in separate processes where a test
+//! needs one.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -35,7 +36,7 @@ fn error(dir: &Path, exit: i32, args: &[&str]) -> Value {
 struct Dev {
     process: Child,
     address: String,
-    /// Its output up to the last line of its start message.
+    /// Its output up to the last line of the start message.
     lines: Vec<String>,
 }
 
@@ -102,7 +103,7 @@ fn a_directory_argument_means_the_configuration_in_it() {
     for args in [&["config", "check", "n1"][..], &["config", "show", "n1"]] {
         assert_eq!(run(ostraca(dir, args)).0, Some(0), "{args:?}");
     }
-    // The file is read: the error is a later one.
+    // The configuration is read: the error comes from a later step.
     std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
     assert_eq!(error(dir, 7, &["run", "--config", "n1"])["code"], "store-missing");
     std::fs::create_dir(dir.join("empty")).expect("made");

@@ -60,7 +60,7 @@ impl Node {
         node
     }
 
-    /// Asks it to stop, and returns its exit code.
+    /// Requests a stop, and returns the exit code.
     fn stop(mut self) -> Option<i32> {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
@@ -84,7 +84,7 @@ impl Drop for Node {
 
 /// Methods that take seconds, so that a caller's deadline can pass while they run, and one that overflows.
 const SLOW: &str = "
-    /// Takes long.
+    /// Takes seconds.
     #[message]
     pub fn slow(&mut self, rounds: u64) -> usize {
         for round in 0..rounds {
@@ -94,19 +94,19 @@ const SLOW: &str = "
         self.greetings.len()
     }
 
-    /// Takes long, and changes nothing.
+    /// Takes seconds and changes nothing.
     #[message]
     pub fn ponder(&self, rounds: u64) -> u64 {
         (0..rounds).map(std::hint::black_box).fold(0, u64::wrapping_add)
     }
 
-    /// Adds to what there is.
+    /// Adds the number of greetings.
     #[message]
     pub fn count_from(&mut self, from: u64) -> u64 {
         from + self.greetings.len() as u64
     }
 
-    /// Asks for what a guest does not have.
+    /// Reads a clock, which guests do not have.
     #[message]
     pub fn now(&self) -> bool {
         std::time::SystemTime::now() > std::time::UNIX_EPOCH
@@ -176,7 +176,7 @@ fn a_new_project_builds_deploys_and_answers() {
     let methods = ok(dir, &["methods", "hello"]);
     assert!(methods.contains("last        query    Returns the last greeting."), "{methods}");
     values_are_shown(dir);
-    schema_that_does_not_fit(dir, &source);
+    incompatible_schema_is_reported(dir, &source);
     assert_eq!(node.stop(), Some(0));
     refused(dir, 3, "no-node-reachable", &["send", "hello/alice", "last"]);
 
@@ -185,7 +185,7 @@ fn a_new_project_builds_deploys_and_answers() {
     assert_eq!(node.stop(), Some(0));
 }
 
-/// A deadline passes while the turn runs: the outcome is unknown, and the command that is printed finds it out.
+/// A deadline passes while the turn runs: the outcome is unknown, and the printed command retrieves it.
 fn outcome_in_doubt(dir: &Path) {
     let args = ["send", "hello/alice", "slow", "3000000000", "--timeout", "300ms"];
     let (code, out, err) = run(dir, &args);
@@ -215,7 +215,7 @@ fn values_are_shown(dir: &Path) {
 }
 
 /// A deployed component that cannot read the entities' state is reported, and deploying the former one fixes it.
-fn schema_that_does_not_fit(dir: &Path, source: &Path) {
+fn incompatible_schema_is_reported(dir: &Path, source: &Path) {
     let former = dir.join("hello/target/ostraca/hello.wasm");
     let kept = std::fs::read(&former).expect("the component");
     let text = std::fs::read_to_string(source).expect("the source");
@@ -250,7 +250,7 @@ fn schema_that_does_not_fit(dir: &Path, source: &Path) {
     assert_eq!(inspected(dir, &[])["last_failure"], serde_json::Value::Null);
 }
 
-/// A deadline passes while a query runs: nothing is in doubt, whether the caller says that it is a query or not.
+/// A deadline passes while a query runs: nothing is in doubt, whether or not the caller declared it as a query.
 fn query_without_an_answer(dir: &Path) {
     for flags in [&[][..], &["--query"]] {
         let args = ["send", "hello/carol", "ponder", "3000000000", "--timeout", "500ms"];

@@ -158,8 +158,7 @@ impl Config {
     /// Reads the authority's certificate and the node's own certificate and key.
     ///
     /// # Errors
-    /// [`Error::Identity`] names the file; [`Error::IdentityMismatch`] says whose certificate it is
-    /// instead.
+    /// [`Error::Identity`] names the file; [`Error::IdentityMismatch`] names the certificate's actual subject.
     pub fn load_identity(&self) -> Result<(TrustRoot, Identity), Error> {
         let files = &self.file.identity;
         let ca = self.data.join(&files.ca);
@@ -171,14 +170,14 @@ impl Config {
         let identity =
             Identity::load(&self.data.join(&files.certificate), &self.data.join(&files.key))?;
         let trust = TrustRoot::from_pem(&pem)?;
-        // An expired certificate is refused here, because no other node refuses the first node; clients would,
-        // one by one.
+        // An expired certificate is refused here, because no other node checks the certificate of the first node.
+        // Otherwise, every client would refuse the node.
         let now = std::time::SystemTime::now();
         trust.check_time(now)?;
         identity.check_time(now)?;
         let found = identity.principal();
-        // A joining node is refused by the other side if its authority is foreign. The first node must check
-        // this itself.
+        // A joining node with another cluster's authority is refused by the other side. The first node must check
+        // its authority itself.
         let foreign = self.roles().store && found.cluster != trust.cluster;
         if found.kind == identity::PrincipalKind::Node && found.name == self.node && !foreign {
             return Ok((trust, identity));

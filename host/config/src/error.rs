@@ -31,7 +31,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code; `docs/errors.md` has them all.
+    /// The stable code; `docs/errors.md` lists all codes.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -61,7 +61,7 @@ impl Error {
         }
     }
 
-    /// Whether the same may succeed without any other change: never.
+    /// Whether retrying may succeed without any other change: never.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         false

@@ -1,4 +1,4 @@
-//! The manifest, `entity.toml`: what a type's entities are and may do (design section 9).
+//! The manifest, `entity.toml`: what a type's entities are and what they may do (design section 9).
 //!
 //! Everything but the first two keys has a default. The grammar contains some keys that this release does not
 //! support yet. They are refused as `not-supported-yet` rather than ignored, since silently ignoring a grant or
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub component: String,
     /// The pool of its entities. Default `default`. Fixed while state exists (R23).
     pub pool: String,
-    /// Which part of an id decides on the shard. Default the whole id. Fixed while state exists (R23).
+    /// Which part of an id determines the shard. Default the whole id. Fixed while state exists (R23).
     pub shard_key: ShardKeyRule,
     /// Limits of an instance, an entity or a message.
     pub limits: ManifestLimits,
@@ -76,8 +76,8 @@ pub struct ManifestLimits {
     pub log_line_bytes: u64,
 }
 
-/// Upper bounds that a node sets for a manifest's limits. No interruption enforces them, since a guest that
-/// fills its memory with one instruction runs until that is done.
+/// Upper bounds that a node sets for a manifest's limits. Interruption cannot enforce them, since a guest that
+/// fills its memory with one instruction runs until that instruction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     /// For `limits.memory`, in bytes. Default 1 GiB. Error `memory-ceiling`.
@@ -148,7 +148,7 @@ impl Manifest {
         check::manifest(&input, input.parse::<ManifestFile>()?)
     }
 
-    /// An error about the file that `component` names, for whoever reads that file: the line is marked as in
+    /// An error about the file that `component` names, for the caller that reads that file: the line is marked as in
     /// the errors of [`Manifest::parse`]. `text` and `name` are the arguments of that call.
     #[must_use]
     pub fn component_error(

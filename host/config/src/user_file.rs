@@ -189,7 +189,7 @@ fn explain(message: &str) -> (String, Option<String>) {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
         return ("this is not an address to listen on".into(), Some(help.into()));
     }
-    // serde says one of them about values and the other about keys.
+    // serde uses one of these texts for values and the other for keys.
     if message.starts_with("cannot recurse further") || message.starts_with("recursion limit") {
         return ("nested too deep".into(), None);
     }

@@ -11,8 +11,8 @@ use ostraca_workers as worker;
 
 use super::event_loop::ControlLoop;
 
-/// Renewals between two writes of cluster time and of the store's witness. Cluster time that is lost in a crash
-/// only makes lanes live longer.
+/// Renewals between two writes of cluster time and of the store's witness. If a crash loses some cluster time,
+/// lanes only expire later.
 const RENEWALS_PER_PERSIST: u64 = 8;
 
 impl ControlLoop {
@@ -99,7 +99,7 @@ impl ControlLoop {
 
     fn all_workers(&self, input: impl Fn() -> worker::Input) {
         for worker in &self.deps.workers {
-            // A worker that has ended serves nothing, and has reported its end.
+            // A worker that has ended serves nothing, and its end has been reported.
             let _ = worker.send(input());
         }
     }
@@ -107,7 +107,7 @@ impl ControlLoop {
     fn worker(&self, shard: ShardId, input: worker::Input) {
         let at = worker::worker_of(shard, self.deps.workers.len());
         if let Some(worker) = self.deps.workers.get(at) {
-            // A worker that has ended serves nothing, and has reported its end.
+            // A worker that has ended serves nothing, and its end has been reported.
             let _ = worker.send(input);
         }
     }

@@ -1,11 +1,11 @@
 //! What a node without the store remembers of the cluster for its next start: where shards were, which nodes
-//! existed and which types were deployed (S3, S4, S8). It serves to route messages only: nothing is ever owned
-//! because the cache says so (R13).
+//! existed and which types were deployed (S3, S4, S8). The cache is used only to route messages: no node ever owns
+//! a shard because the cache says so (R13).
 //!
-//! The cache is a sled database of its own, under `cache` in the data directory. The store node needs none, so
-//! every node has one database open, not two. Its contents are expendable: it is not synced, and if it is
-//! unreadable or belongs to another cluster, it is removed with a warning and recreated. No failure of it stops
-//! anything.
+//! The cache is a sled database of its own, under `cache` in the data directory. The store node does not need a
+//! cache, so every node has one database open, not two. The contents are expendable: they are not synced, and if
+//! the cache is unreadable or belongs to another cluster, it is removed with a warning and recreated. No failure of
+//! the cache stops the node.
 
 mod database;
 #[cfg(test)]
@@ -32,7 +32,8 @@ use writer::Writer;
 pub struct CachedCluster {
     /// The pool's shard count and hash; `None` if nothing was remembered.
     pub pool: Option<PoolRow>,
-    /// Rows of nodes and shards, for [`Event::CachedRows`](ostraca_core::node::Event::CachedRows). Their revisions are 0.
+    /// Rows of nodes and shards, for [`Event::CachedRows`](ostraca_core::node::Event::CachedRows). Their revisions
+    /// are 0.
     pub rows: Vec<(RowKey, Row, u64)>,
     /// Rows of types, for [`Loader::load_cached`](ostraca_catalog::Loader::load_cached).
     pub types: Vec<StoredRow>,
@@ -53,7 +54,7 @@ impl RouteCache {
         data.join("cache").join("routes")
     }
 
-    /// Opens the cache, and recreates it if it is missing, damaged or another cluster's. `None` if it is
+    /// Opens the cache, and recreates it if it is missing, damaged or belongs to another cluster. `None` if it is
     /// unavailable, for example because another process has it open. Blocks.
     #[must_use]
     pub fn open(dir: &Path, cluster: ClusterId, types: TypeRegistry) -> Option<Self> {
@@ -96,7 +97,7 @@ impl RouteCache {
     pub(crate) fn store(&self, view: &Arc<ClusterView>) {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
         if let Some(wake) = &self.wake {
-            // The send fails only if the writer has given up, and then there is nothing to do.
+            // The send fails only if the writer has given up, and then nothing can be done.
             let _ = wake.send(());
         }
     }

@@ -2,7 +2,7 @@
 
 use ostraca_codes::{Code, codes};
 
-/// Why the control thread was not started, or why the node cannot go on.
+/// Why the control thread was not started, or why the node cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +18,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code; `docs/errors.md` has them all.
+    /// The stable code; `docs/errors.md` lists all codes.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -38,7 +38,7 @@ impl Error {
         }
     }
 
-    /// Whether starting the node again may help without any other change.
+    /// Whether starting the node again may succeed without any other change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

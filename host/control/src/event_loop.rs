@@ -43,7 +43,7 @@ pub(super) struct ControlLoop {
     unrunnable: Vec<String>,
 }
 
-/// Runs until all senders of its inputs are gone.
+/// Runs until all senders of its inputs have been dropped.
 pub(super) async fn run(
     parts: ControlDeps,
     own: mpsc::UnboundedSender<Input>,
@@ -105,14 +105,14 @@ impl ControlLoop {
                 }
                 Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row),
                 Ok(None) => self.deps.loader.on_row_changed(row),
-                // A row that a newer node writes changes with each renewal: log it once.
+                // A row written by a newer node changes with each renewal: log it once.
                 Err(error) if self.strange.insert(row.key.clone()) => {
                     tracing::error!(%error, "cannot decode a row");
                 }
                 Err(_) => {}
             },
             Input::Plan(answer) => {
-                // The requester may have gone.
+                // The requester may no longer exist.
                 let _ = answer.send(self.deps.machine.preview_rebalance());
             }
         }
@@ -135,7 +135,7 @@ impl ControlLoop {
             return;
         }
         if let Err(error) = rows::decode::<ClusterRow>(row).and_then(|row| row.readable()) {
-            // The receiver is gone only if the node is stopping.
+            // The receiver is dropped only when the node is stopping.
             let _ = self.deps.failures.send(error.into());
         }
     }
@@ -155,7 +155,7 @@ impl ControlLoop {
                 self.handle_event(Event::ShardLost { shard, epoch, current_epoch: current });
             }
             worker::WorkerReport::Panicked(worker) => {
-                // The receiver is gone only if the node is stopping.
+                // The receiver is dropped only when the node is stopping.
                 let _ = self.deps.failures.send(Error::WorkerPanicked(worker));
             }
         }
@@ -171,7 +171,7 @@ impl ControlLoop {
     }
 
     fn execute_actions(&mut self) {
-        // A new owner's machine must exist before messages are released to it: they would be bounced, and wait
+        // A new owner's machine must exist before messages are released to it. Otherwise they would bounce and wait
         // for a retry.
         let mut routes = Vec::new();
         while let Some(action) = self.deps.machine.poll() {
@@ -185,7 +185,7 @@ impl ControlLoop {
         }
     }
 
-    /// A type becomes unrunnable in the loader. The machine is informed here, so that the shards go elsewhere
+    /// The loader finds out that a type cannot run. The machine is informed here, so that the shards move elsewhere
     /// (R24).
     fn report_unrunnable_types(&mut self) {
         let broken = self.deps.gateway.types.broken();

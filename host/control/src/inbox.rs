@@ -1,8 +1,8 @@
 //! Control messages of other nodes, on their way to the machine.
 //!
 //! The queue is bounded in messages and in bytes. Rows decide, so a message that does not fit is dropped and
-//! counted: that only costs time, while unbounded memory could cost the node. Inputs from this node itself have
-//! a queue of their own, and none of those is ever dropped.
+//! counted: that only costs time, while unbounded memory could cost the node. Inputs from this node itself have a
+//! queue of their own and are never dropped.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::message::{self, IgnoreReason};
 
-/// Maximum kinds of ignored messages that are logged, since a peer chooses their numbers.
+/// Maximum number of kinds of ignored messages that are logged, since a peer chooses the kind numbers.
 const KINDS_LOGGED: usize = 64;
 
 /// The sending side. Clones share one queue.
@@ -56,8 +56,8 @@ pub(crate) fn control_inbox(
 }
 
 impl ControlInboxSender {
-    /// Takes the bytes that the node `by` sent as a control message. One that is not understood is counted and ignored.
-    /// Never waits.
+    /// Receives the bytes that the node `by` sent as a control message. A message that is not understood is counted
+    /// and ignored. Never waits.
     pub fn receive(&self, by: &NodeId, body: &[u8]) {
         match message::decode(by, body) {
             Ok((from, message)) => self.put(from, message, body.len()),
@@ -91,7 +91,7 @@ impl ControlInboxSender {
 }
 
 impl ControlInbox {
-    /// Returns the next message; `None` once all senders are gone.
+    /// Returns the next message; `None` once all senders have been dropped.
     pub(crate) async fn next(&mut self) -> Option<(Member, ControlMessage)> {
         let InboxEntry { from, message, bytes } = self.queue.recv().await?;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -122,7 +122,11 @@ mod tests {
             sender.ignore(&"n2".into(), &IgnoreReason::UnknownKind(kind));
         }
         assert_eq!(Stats::get(&stats.control_messages_ignored), 4);
-        assert_eq!(sender.ignored.lock().expect("whole").len(), 2, "each kind is logged once");
+        assert_eq!(
+            sender.ignored.lock().expect("not poisoned").len(),
+            2,
+            "each kind is logged once"
+        );
     }
 
     #[test]
@@ -132,22 +136,22 @@ mod tests {
             control_inbox(ControlInboxLimits { messages: 3, bytes: 100 }, stats.clone());
         let put = |bytes| sender.put(member(), ControlMessage::Rebalance, bytes);
         (0..5).for_each(|_| put(1));
-        assert_eq!(lost(&stats), 2, "three wait");
+        assert_eq!(lost(&stats), 2, "three are queued");
         let mut receive = || inbox.next().now_or_never().flatten().is_some();
-        assert!(receive() && receive() && receive() && !receive(), "what fitted is heard");
+        assert!(receive() && receive() && receive() && !receive(), "the queued ones arrive");
 
         put(60);
         put(60);
-        assert_eq!(lost(&stats), 3, "together they are more than may wait");
+        assert_eq!(lost(&stats), 3, "the second one exceeds the bytes");
         put(40);
         assert_eq!(lost(&stats), 3);
         assert!(receive() && receive() && !receive());
         put(1_000);
-        assert_eq!(lost(&stats), 3, "a large one goes alone");
+        assert_eq!(lost(&stats), 3, "a large one fits an empty queue");
         put(1);
         assert_eq!(lost(&stats), 4);
         assert!(receive());
         put(100);
-        assert_eq!(lost(&stats), 4, "all its bytes were given back");
+        assert_eq!(lost(&stats), 4, "all its bytes were released");
     }
 }

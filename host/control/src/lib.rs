@@ -1,16 +1,16 @@
 //! The control thread: it drives the node's state machine, separate from messages and guests (R8).
 //!
-//! Leases, rows and control messages have this thread and connections of their own, so that no load on the message path
-//! can delay a renewal. The core's machine decides. This crate turns its actions into store calls, control messages to
-//! other nodes, and inputs of workers and gateway; and what workers report, rows that change and messages of other nodes
-//! into its events. A [`ControlThread`] is spawned first, since connections need its runtime, and started with
-//! [`ControlDeps`] when all its dependencies exist.
+//! Leases, rows and control messages have this thread and connections of their own, so that no load on the message
+//! path can delay a renewal. The core's machine decides. This crate turns its actions into store calls, control
+//! messages to other nodes, and inputs of workers and gateway. In turn, reports of workers, changed rows and
+//! messages of other nodes become events of the machine. A [`ControlThread`] is spawned first, since connections
+//! need its runtime, and started with [`ControlDeps`] when all its dependencies exist.
 //!
-//! What others see of the cluster comes from here: the [`view`] of it and its events, and the route [`cache`], which
-//! remembers it for the next start.
+//! This crate also publishes what others see of the cluster: the [`view`] of it and its events, and the route
+//! [`cache`], which remembers it for the next start.
 //!
-//! Confusing at first: there are two queues. [`Input`] is from this node and nothing of it is dropped; a
-//! [`ControlInboxSender`] takes what other nodes send, is bounded, and drops.
+//! Confusing at first: there are two queues. [`Input`] comes from this node and is never dropped; a
+//! [`ControlInboxSender`] receives what other nodes send, is bounded, and drops messages that do not fit.
 
 mod actions;
 pub mod cache;
@@ -44,18 +44,18 @@ pub use error::Error;
 pub use inbox::ControlInboxSender;
 use view::{ClusterView, EventLog};
 
-/// How long blocking work may delay the thread's end.
+/// How long blocking work may delay the end of the thread.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Input of the thread from its own node. None of it is ever dropped.
+/// Input of the thread from its own node. It is never dropped.
 pub enum Input {
     /// An event for the machine.
     Event(Event),
     /// A report of a worker.
     Report(worker::WorkerReport),
-    /// From the thread's own watch: a row changed, or the watch of that number ended.
+    /// From the thread's own watch: a row changed, or the watch with that number ended.
     Watched(u64, RowEvent),
-    /// Asks which moves a rebalance would make now: shards, each with its current and its next owner.
+    /// Requests the moves that a rebalance would make now: shards, each with its current and its next owner.
     Plan(oneshot::Sender<Vec<(ShardId, NodeId, NodeId)>>),
 }
 
@@ -65,9 +65,9 @@ pub struct ControlDeps {
     pub machine: Machine,
     /// The cluster's id.
     pub cluster: ClusterId,
-    /// Where rows are read, written and watched.
+    /// Reads, writes and watches rows.
     pub cluster_store: Arc<dyn ClusterStore>,
-    /// Where claims are read back. It is probed at an interval, to learn whether it answers.
+    /// Reads claims back. The store is probed at an interval, to learn whether it responds.
     pub entity_store: Arc<dyn EntityStore>,
     /// The store, if it is in this process: its witness is kept up to date.
     pub local_store: Option<Arc<SledStore>>,
@@ -81,15 +81,15 @@ pub struct ControlDeps {
     pub cache: Option<RouteCache>,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
-    /// What the node counts.
+    /// The node's counters.
     pub stats: Arc<Stats>,
-    /// Where notices of the machine are kept.
+    /// Keeps the machine's notices for operators.
     pub events: Arc<EventLog>,
-    /// Where each new view is published.
+    /// Publishes each new view.
     pub view: watch::Sender<Arc<ClusterView>>,
     /// Connects to other nodes.
     pub dialer: ostraca_wire::peer::PeerDialer,
-    /// Tells the network side the node's current incarnation.
+    /// Publishes the node's current incarnation to the network code.
     pub registered: Box<dyn Fn(&Member) + Send>,
     /// An error sent here ends the node.
     pub failures: mpsc::UnboundedSender<Error>,
@@ -103,9 +103,9 @@ pub struct ControlDeps {
 pub struct ControlThread {
     /// The runtime of its connections.
     pub runtime: Handle,
-    /// Where inputs of this node go.
+    /// Sends inputs of this node.
     pub input: mpsc::UnboundedSender<Input>,
-    /// Where control messages of other nodes go.
+    /// Receives control messages of other nodes.
     pub inbox: ControlInboxSender,
     start: Option<oneshot::Sender<ControlDeps>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -136,7 +136,7 @@ impl ControlThread {
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                // The thread ends when it is told to, or when its handle is dropped.
+                // The thread ends when it is stopped, or when its handle is dropped.
                 _ = ended => {}
                 () = running => {}
             }
@@ -145,7 +145,7 @@ impl ControlThread {
             .name("ostraca-control".into())
             .spawn(move || {
                 runtime.block_on(work);
-                // A name lookup may block a thread for long; it is not waited for.
+                // A name lookup may block a thread for long; do not wait for it.
                 runtime.shutdown_timeout(LINGER);
             })
             .map_err(Error::Thread)?;

@@ -1,5 +1,5 @@
 //! Sends control messages: one link for each node, on the control thread. A message that cannot be sent now is
-//! dropped: rows decide.
+//! dropped, because rows decide.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::message;
 
-/// Messages that may wait for a link.
+/// Maximum number of messages that wait for a link.
 const QUEUE: usize = 1_024;
 
 struct ControlLink {
@@ -105,7 +105,7 @@ impl Reconnect for Keeper {
                 _ = link.closed() => return,
                 () = calls.closed() => return,
                 message = self.outgoing.recv() => match message {
-                    // It is sent now; delivery is not tracked.
+                    // Sent immediately; delivery is not tracked.
                     Some(body) if message::version(&body) <= link.info.version => {
                         drop(calls.call(body));
                     }

@@ -1,5 +1,4 @@
-//! A control message in bytes: a version byte, the sender, the message, and a block of fields of later
-//! releases.
+//! A control message in bytes: a version byte, the sender, the message, and a block of fields of later releases.
 //!
 //! The version is the lowest one whose nodes understand the whole message. Rows decide and messages only save
 //! time, so a message that is not understood is ignored: it is counted, and each kind is logged once.
@@ -42,7 +41,7 @@ pub(crate) enum IgnoreReason {
 }
 
 impl IgnoreReason {
-    /// Key under which this is logged once: the unknown kind, else one number for each reason.
+    /// Key for logging each reason once: the unknown kind, else a fixed number for each reason.
     pub(super) fn key(&self) -> u64 {
         match self {
             Self::UnknownKind(kind) => u64::from(*kind),

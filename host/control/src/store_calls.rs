@@ -16,7 +16,7 @@ use super::Input;
 use super::event_loop::ControlLoop;
 
 impl ControlLoop {
-    /// Lists all rows, and watches from that revision.
+    /// Lists all rows, and watches from the revision of that list.
     pub(super) fn list(&mut self) {
         self.watch += 1;
         if let Some(watcher) = self.watcher.take() {
@@ -37,11 +37,11 @@ impl ControlLoop {
                     listed
                 }
                 Err(error) => {
-                    // It is retried several times a second: log it once.
+                    // Listing is retried several times a second: log a failure once.
                     if !logged.swap(true, Ordering::Relaxed) {
                         tracing::warn!(%error, "cannot list the cluster's rows; retrying until the store responds");
                     }
-                    // The receiver is gone only if the node is stopping.
+                    // The receiver is dropped only when the node is stopping.
                     let _ = own.send(Input::Event(Event::RowsListed(None)));
                     return;
                 }
@@ -54,13 +54,13 @@ impl ControlLoop {
                     Err(error) => tracing::error!(%error, "cannot decode a row"),
                 }
             }
-            // These must take effect before the machine registers on the basis of the list.
+            // These rows must take effect before the machine registers on the basis of the list.
             for row in types.iter().filter(|row| rows::is_cluster_wide(&row.key)) {
                 let _ = own.send(Input::Watched(watch, RowEvent::Set(row.clone())));
             }
             types.retain(|row| rows::type_name(&row.key).is_some());
             loader.on_rows_listed(types, revision);
-            // The receiver is gone only if the node is stopping.
+            // The receiver is dropped only when the node is stopping.
             let _ = own.send(Input::Event(Event::RowsListed(Some(core))));
             let mut changes = store.watch("", revision);
             loop {
@@ -81,7 +81,7 @@ impl ControlLoop {
         self.tasks.push(
             async move {
                 if let Ok(Some(row)) = request.await {
-                    // The receiver is gone only if the node is stopping.
+                    // The receiver is dropped only when the node is stopping.
                     let _ = own.send(Input::Watched(watch, RowEvent::Set(row)));
                 }
                 Event::Tick
@@ -102,7 +102,7 @@ impl ControlLoop {
                         _ => Event::Tick,
                     },
                     Ok(None) => Event::RowObserved { key, value: None },
-                    // The machine asks again.
+                    // The machine requests the row again.
                     Err(_) => Event::Tick,
                 }
             }

@@ -1,4 +1,4 @@
-//! The cluster as this node sees it: shown by commands, and waited on by a start.
+//! The cluster as this node sees it: commands show it, and a starting node waits on it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,13 +23,13 @@ pub struct ClusterView {
     pub suspended: bool,
     /// The manager's row.
     pub manager: Option<ManagerRow>,
-    /// When the manager last changed, on this node's clock in milliseconds.
+    /// When the manager last changed, on this node's clock, in milliseconds.
     pub manager_since_ms: u64,
     /// The rows of nodes.
     pub nodes: BTreeMap<NodeId, NodeRow>,
-    /// Empty until the rows were read.
+    /// Empty until the rows have been read.
     pub shards: AssignmentTable,
-    /// The shards that this node holds, with whether it serves them.
+    /// The shards that this node holds, and whether it serves each of them.
     pub held_shards: Arc<BTreeMap<ShardId, (Epoch, bool)>>,
     /// Hosts that cannot run every deployed type, with those types. Only the manager knows them.
     pub hosts_with_unrunnable_types: Vec<(NodeId, Vec<String>)>,
@@ -69,7 +69,7 @@ impl AssignmentTable {
         self.0.iter().map(|Chunk(rows, _)| rows.len()).sum()
     }
 
-    /// Whether no row was read yet.
+    /// Whether no row has been read yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -80,7 +80,7 @@ impl AssignmentTable {
         self.chunks().flatten()
     }
 
-    /// The same, by chunk.
+    /// The assignments, grouped by chunk.
     pub fn chunks(&self) -> impl Iterator<Item = &[Assignment]> {
         self.0.iter().map(|Chunk(rows, _)| &rows[..])
     }

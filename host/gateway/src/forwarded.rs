@@ -1,4 +1,4 @@
-//! Messages that another node forwarded: they are run here or refused, and never forwarded again (S11.6).
+//! Messages that another node forwarded: this node runs or refuses them, and never forwards them again (S11.6).
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Gateway {
         let types = self.types.snapshot();
         let placed: Vec<_> =
             batch.drain(..).filter_map(|request| self.place(&types, request)).collect();
-        // Slow work is done without the router's lock.
+        // Slow work is done without holding the router's lock.
         let hints: Vec<_> = {
             let Some(router) = self.router() else { return };
             let hint = |Placed { shard, request, .. }: &Placed| {
@@ -38,7 +38,7 @@ impl Gateway {
         let mut out = StepBatches::new(self.workers.len());
         for (Placed { session, shard, request }, hint) in placed.into_iter().zip(hints) {
             let IncomingMessage { envelope, received, ticket } = request;
-            // A node without workers must refuse the message here, since there is no worker to refuse it.
+            // A node without workers must refuse the message here, because it has no worker that could.
             if hint.is_some() || self.workers.is_empty() {
                 let text = format!("shard {shard} is not on this node");
                 ticket.not_run(not_owner(&text, hint.as_ref()));
@@ -70,7 +70,7 @@ impl Gateway {
             return None;
         };
         let Some(entry) = types.get(request.envelope.r#type.as_str()) else {
-            // The other node knows the type, so this one soon will: the sender retries.
+            // The other node knows the type, so this one will soon: the sender retries.
             request.ticket.not_run(loading());
             return None;
         };

@@ -1,14 +1,16 @@
-//! The path of a message on this node: from a client or another node, by the route to its owner, and its reply back.
+//! The path of a message on this node: from a client or another node, along its route to the owner, and the reply
+//! back.
 //!
-//! The core's [`Router`] decides; the [`Gateway`] executes its steps and reports the results. It has no thread of its
-//! own: it runs on the threads of its callers. Streams of clients call [`Gateway::accept`], streams of other nodes
-//! [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and the
-//! methods below it; the task [`Gateway::run`] only checks buffered messages. The gateway keeps a link to each live node
-//! and asks other nodes for what is in their memory ([`Gateway::inspect`]). It does not handle operators' requests.
+//! The core's [`Router`] decides; the [`Gateway`] executes its steps and reports the results. It has no thread of
+//! its own: it runs on the threads of its callers. Streams of clients call [`Gateway::accept`], streams of other
+//! nodes [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and
+//! the methods below it; the task [`Gateway::run`] only checks buffered messages. The gateway keeps a link to each
+//! live node, and requests in-memory state from other nodes ([`Gateway::inspect`]). It does not handle operators'
+//! requests.
 //!
 //! Confusing at first: a message has two forms here. As received, it is a `PendingMessage`: an envelope with the right
-//! to answer it, which can be sent to any node any number of times. Each time that it is handed to a worker of this node,
-//! it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
+//! to answer it, which can be sent to any node any number of times. Each time it is handed to a worker of this
+//! node, it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
 mod forwarded;
 mod links;
@@ -46,7 +48,7 @@ use ostraca_workers::{Input, ReplySink, WorkerReply};
 /// Interval at which buffered messages are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Called for a node that has been unreachable for long, each time this is detected again; must not block.
+/// Called for a node that has been unreachable for long, each time that is detected; must not block.
 pub type UnreachableSink = Arc<dyn Fn(NodeId) + Send + Sync>;
 
 /// The parts and settings of a gateway.
@@ -63,14 +65,14 @@ pub struct GatewayDeps {
     pub clock: Arc<ClusterClock>,
     /// The deployed types.
     pub types: TypeRegistry,
-    /// The workers' inputs, in the order of their indexes. Empty on a node without the role `host`: then no message is accepted
-    /// for this node.
+    /// The workers' inputs, in the order of their indexes. Empty on a node without the role `host`: then no message
+    /// is accepted for this node.
     pub workers: Vec<mpsc::UnboundedSender<Input>>,
     /// Connects to other nodes.
     pub dialer: PeerDialer,
     /// The runtime of the links' tasks.
     pub runtime: Handle,
-    /// Where nodes that the links cannot reach are reported (S12).
+    /// Receives reports of nodes that the links cannot reach (S12).
     pub unreachable: UnreachableSink,
 }
 
@@ -81,7 +83,7 @@ pub struct Gateway {
     links: MessageLinks,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
-    /// The deployed types, by which it routes.
+    /// The deployed types, which determine the routing.
     pub types: TypeRegistry,
     shard_count: u32,
     node: String,
@@ -91,7 +93,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway without routes and links; those come from rows.
+    /// Creates a gateway without routes and links; those come from rows.
     #[must_use]
     pub fn new(parts: GatewayDeps) -> Arc<Self> {
         let node = parts.node.to_string();
@@ -177,8 +179,8 @@ impl Gateway {
         self.execute_steps(steps);
     }
 
-    /// Sets the incarnation under which this node owns shards; `None` while it has none. Messages for its shards wait
-    /// then.
+    /// Sets the incarnation under which this node owns shards; `None` while it has none. Then messages for its
+    /// shards wait.
     pub fn set_local_member(&self, me: Option<Member>) {
         self.with_router(|router, now, steps| router.set_local(now, me, steps));
     }
@@ -190,7 +192,7 @@ impl Gateway {
         });
     }
 
-    /// Buffers messages for a shard that is about to move, until a higher epoch is known or the time is up.
+    /// Buffers messages for a shard that is about to move, until a higher epoch is known or the timeout has passed.
     pub fn buffer_shard(&self, shard: ShardId, epoch: Epoch) {
         self.with_router(|router, now, _| router.buffer_shard(now, shard, epoch));
     }
@@ -212,7 +214,7 @@ impl Gateway {
         self.links.unreachable_nodes()
     }
 
-    /// An incarnation of a node ended, or the link to it was lost: what was sent there is in doubt.
+    /// An incarnation of a node ended, or the link to it was lost: messages in flight to it are in doubt.
     pub fn on_member_lost(&self, member: &Member) {
         self.with_router(|router, now, steps| router.on_link_lost(now, member, steps));
     }
@@ -225,9 +227,8 @@ impl Gateway {
         });
     }
 
-    /// Closes the gateway when the node stops. Buffered messages are returned to their senders at once,
-    /// in-flight ones are answered as their replies arrive, and what is left after `grace` is answered as in
-    /// doubt.
+    /// Closes the gateway when the node stops. Buffered messages are returned to their senders immediately,
+    /// in-flight ones are answered as their replies arrive, and those left after `grace` are answered as in doubt.
     pub async fn close(&self, grace: Duration) {
         let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let until = self.now().saturating_add(grace);

@@ -1,4 +1,4 @@
-//! Links to other nodes for messages: one for each node, made as soon as its row says that it is live.
+//! Links to other nodes for messages: one for each node, created as soon as its row shows that it is live.
 
 mod inspect;
 
@@ -40,7 +40,7 @@ struct PeerState {
     down: Mutex<Instant>,
 }
 
-/// An established link: its message stream, and its connection for other requests.
+/// An established link: its message stream, and the connection for other requests.
 struct ActiveLink {
     messages: Arc<MessageLink>,
     peer: PeerLink,
@@ -70,7 +70,7 @@ impl MessageLinks {
         Self { local_node: own, routes, dialer, runtime, unreachable, gateway }
     }
 
-    /// Sets where replies go. No link is made before that.
+    /// Sets where replies are delivered. No link is created before that.
     pub(crate) fn set_gateway(&self, gateway: &Arc<Gateway>) {
         // A second call would be a bug in this program: the first gateway stays.
         let _ = self.gateway.set(Arc::downgrade(gateway));
@@ -87,7 +87,7 @@ impl MessageLinks {
         let Some(link) = link else { return Vec::new() };
         let mut refused = Vec::new();
         while let Err(error) = link.send(batch) {
-            // The error concerns only the first of the messages that stay; those behind it must not fail with it.
+            // The error concerns only the first of the remaining messages; those behind it must not fail with it.
             if !matches!(error, ostraca_wire::Error::TooLarge { .. }) || batch.is_empty() {
                 tracing::debug!(%error, node = %to, left = batch.len(), "failed to send messages");
                 break;
@@ -110,8 +110,7 @@ impl MessageLinks {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         let known = routes.get(&member.node);
         if !alive {
-            // The end of an incarnation implies the end of earlier ones, which may be known from the cache
-            // only.
+            // The end of an incarnation implies the end of earlier ones, which may be known only from the cache.
             let ends =
                 |route: &PeerRoute| route.member.incarnation.counter <= member.incarnation.counter;
             if known.is_some_and(ends) {
@@ -169,7 +168,7 @@ struct Keeper {
     state: Arc<PeerState>,
     gateway: Weak<Gateway>,
     unreachable: UnreachableSink,
-    /// When the link broke, or when the manager was last told so.
+    /// When the link broke, or when the manager was last notified of it.
     down_since: Instant,
 }
 
@@ -192,7 +191,7 @@ impl Reconnect for Keeper {
     async fn serve(&mut self, (link, peer): Self::Link) {
         tracing::debug!(node = %self.member, "linked");
         *lock(&self.state.link) = Some(ActiveLink { messages: link.clone(), peer: peer.clone() });
-        // The stream may end alone, while the connection stays up.
+        // The stream may end while the connection stays up.
         tokio::select! {
             _ = peer.closed() => {}
             () = link.closed() => {}
@@ -214,7 +213,7 @@ impl Reconnect for Keeper {
     }
 }
 
-/// Where a link delivers its replies.
+/// Delivers a link's replies to the gateway.
 struct Sink {
     member: Member,
     gateway: Weak<Gateway>,

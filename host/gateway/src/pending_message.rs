@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::lock;
 
-/// A message with the right to answer it. Clones are the same message.
+/// A message with the right to answer it. Clones represent the same message.
 #[derive(Clone)]
 pub(crate) struct PendingMessage(pub(super) Arc<PendingMessageInner>);
 
@@ -73,7 +73,7 @@ impl StepBatches {
         Self { local, remote: Vec::new() }
     }
 
-    /// Requires that there is a worker: see [`Gateway::workers`](super::Gateway).
+    /// Requires that a worker exists: see [`Gateway::workers`](super::Gateway).
     pub(super) fn local(&mut self, shard: ShardId, delivery: Delivery) {
         let worker = worker_of(shard, self.local.len());
         if let Some(of_worker) = self.local.get_mut(worker) {

@@ -13,8 +13,8 @@ use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
 
-/// Maximum number of interned content types, principals and nodes, and the maximum length of one in bytes. Beyond
-/// it, each message carries its own copy.
+/// Maximum number of interned content types, principals and nodes, and the maximum length of each in bytes. Beyond
+/// that, each message has its own copy.
 const SHARED: (usize, usize) = (256, 128);
 
 /// Turns envelopes into messages.
@@ -23,7 +23,7 @@ pub(crate) struct EnvelopeResolver {
     node: Arc<str>,
     clock: Arc<ClusterClock>,
     pub(super) timeout_limits: TimeoutLimits,
-    /// Interned strings in use: there are few, and otherwise each message would carry a copy.
+    /// Interned strings in use: there are few distinct ones, and otherwise each message would have its own copy.
     shared: Mutex<HashMap<String, Arc<str>>>,
 }
 
@@ -64,7 +64,7 @@ impl EnvelopeResolver {
             content_type: self.share(&envelope.content_type),
             traceparent: own(&envelope.traceparent),
             tracestate: own(&envelope.tracestate),
-            // Empty from a client: its gateway is this node.
+            // Empty if the message came from a client: then its gateway is this node.
             origin: match envelope.origin.as_str() {
                 "" => self.node.clone(),
                 node => self.share(node),
@@ -75,7 +75,7 @@ impl EnvelopeResolver {
     }
 }
 
-/// A copy of a text that no other message is likely to have. Empty ones take no memory.
+/// A separate copy of a text that other messages are unlikely to share. Empty strings take no memory.
 fn own(text: &str) -> Arc<str> {
     if text.is_empty() { Arc::default() } else { text.into() }
 }

@@ -19,9 +19,9 @@ use super::pending_message::{PendingMessage, PendingMessageInner, StepBatches};
 /// Immediate failures of a round of steps, by the router's tags.
 #[derive(Default)]
 struct Failures {
-    /// To be buffered and retried.
+    /// Messages to be buffered and retried.
     failed: Vec<(u64, AttemptResult)>,
-    /// Must not run.
+    /// Messages that must not run.
     refused: Vec<(u64, Problem)>,
 }
 
@@ -37,7 +37,7 @@ impl Gateway {
             let mut replies = Vec::with_capacity(refused.len());
             let Some(mut router) = self.router() else { return };
             for (tag, verdict) in failed {
-                // Whatever was not sent is buffered.
+                // Everything that was not sent is buffered.
                 router.on_attempt_result(now, tag, verdict, &mut steps);
             }
             for (tag, problem) in refused {
@@ -53,7 +53,7 @@ impl Gateway {
         }
     }
 
-    /// Drains the list. Messages to the same destination leave as one batch.
+    /// Drains the list. Messages to the same destination are sent as one batch.
     fn round(&self, steps: &mut Vec<Action<PendingMessage>>) -> Failures {
         let types = self.types.snapshot();
         let mut out = StepBatches::new(self.workers.len());
@@ -109,9 +109,9 @@ impl Gateway {
     }
 
     /// Whether the type's component is still being compiled here. A broken type is left to the worker, which
-    /// refuses it.
+    /// refuses the message.
     fn loading(&self, types: &TypeTable, kind: &str) -> bool {
-        // Fast path: nearly every message's type can run here, and the round's snapshot says so.
+        // Fast path: nearly every message's type can run here, and the round's snapshot shows that.
         !types.get(kind).is_some_and(|entry| entry.is_runnable())
             && self.types.get_runnable(kind).is_err_and(|absent| absent == TypeUnavailable::Loading)
     }

@@ -1,8 +1,8 @@
-//! Work that blocks, off the threads of the runtime.
+//! Runs blocking work outside the threads of the runtime.
 
 use crate::error::NodeError;
 
-/// Runs blocking work on one of tokio's threads for it.
+/// Runs blocking work on one of tokio's blocking threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NodeError> {

@@ -1,7 +1,7 @@
 //! The stores of a node that starts while its store is unavailable. The node routes messages by its cached
 //! routes (S8, R13), and gets the real stores as soon as they respond.
 //!
-//! Until then every call fails at once, as over a broken link: nothing was sent.
+//! Until then every call fails immediately, as over a broken link: nothing was sent.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use ostraca_catalog::clock::ClusterClock;
 
 /// Both stores, once they are connected.
 pub(crate) struct DeferredStores {
-    /// The store's identity as known from before.
+    /// The store's identity, known from earlier.
     pub(crate) identity: StoreIdentity,
     clock: Arc<ClusterClock>,
     connected: OnceLock<(Arc<dyn ClusterStore>, Arc<dyn EntityStore>)>,
@@ -45,8 +45,8 @@ impl DeferredStores {
         rows: Arc<dyn ClusterStore>,
         entities: Arc<dyn EntityStore>,
     ) {
-        // Must precede any registration or claim: lanes are stamped with this time, and a lane stamped with a
-        // time behind the cluster's would be expired too early by the shard's next owner (R17).
+        // This must precede any registration or claim: lanes are stamped with this time, and a lane stamped with a
+        // time behind the cluster's would be dropped too early by the shard's next owner (R17).
         self.clock.advance_to(time);
         // A second call would be a bug in this program: the first value stays.
         let _ = self.connected.set((rows, entities));
@@ -107,7 +107,7 @@ impl ClusterStore for DeferredClusterStore {
     }
 }
 
-/// A watch that always asks for a new list.
+/// A watch that always requests a new list.
 struct Nothing;
 
 impl Watch for Nothing {

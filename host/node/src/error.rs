@@ -11,8 +11,8 @@ use ostraca_wire::identity::IdentityError;
 
 use ostraca_config::config::ConfigError;
 
-/// Why a node cannot be created, start or continue. The node itself retries none of them;
-/// [`NodeError::is_retryable`] says whether starting again may help.
+/// Why a node cannot be created, start or continue. The node itself never retries; [`NodeError::is_retryable`] says
+/// whether starting it again may help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -50,7 +50,7 @@ pub enum NodeError {
     /// Nodes responded, but none of them has the store or knows where it is.
     #[error("no node under `join` has the store or knows where it is: {0}")]
     NoStoreNode(String),
-    /// A node of the cluster to join was refused, or refused this one.
+    /// This node refused a node of the cluster to join, or was refused by it.
     #[error("cannot join the cluster at {place}: {source}")]
     Join {
         /// The node's `host:port`.
@@ -82,10 +82,10 @@ pub enum NodeError {
     /// The network endpoint could not be created.
     #[error(transparent)]
     Wire(#[from] ostraca_wire::Error),
-    /// The control thread was not started, or reports that the node cannot go on.
+    /// The control thread was not started, or reports that the node cannot continue.
     #[error(transparent)]
     Control(#[from] ostraca_control::Error),
-    /// Another process renews the lease of this node's name (R7).
+    /// Another process renews the lease under this node's name (R7).
     #[error(
         "another process runs as node {node}, from {addresses}: it renews the lease, so this one cannot register"
     )]
@@ -101,7 +101,7 @@ pub enum NodeError {
 }
 
 impl NodeError {
-    /// The stable code; `docs/errors.md` has them all.
+    /// The stable code; `docs/errors.md` lists all codes.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -189,7 +189,7 @@ impl NodeError {
         Some(help.into())
     }
 
-    /// Whether starting again may help without any other change.
+    /// Whether starting the node again may succeed without any other change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

@@ -1,9 +1,8 @@
 //! Creates a cluster's first node: an authority, certificates, a configuration and an empty store. Also creates
 //! a node that joins: its certificate and a configuration, without a store.
 //!
-//! An empty directory never becomes a node by itself (R5): nodes are created only here, and nothing is
-//! overwritten. Files are written in an order in which an interrupted attempt cannot be mistaken for a node:
-//! the configuration comes last.
+//! An empty directory never becomes a node by itself (R5): nodes are created only here, and nothing is overwritten.
+//! The configuration is written last, so that an interrupted attempt cannot be mistaken for a node.
 
 use std::fs;
 use std::io::Write;
@@ -30,9 +29,9 @@ pub struct InitOptions {
     pub node: String,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
-    /// Shards of the pool `default`, 1 to 65,536. Fixed for the lifetime of the cluster.
+    /// Number of shards of the pool `default`, 1 to 65,536. Fixed for the lifetime of the cluster.
     pub shards: u32,
-    /// The cluster-wide settings that promises depend on.
+    /// The cluster-wide settings that the guarantees depend on.
     pub settings: ClusterSettings,
 }
 
@@ -45,7 +44,7 @@ pub struct InitializedCluster {
     pub config: PathBuf,
     /// The authority's directory.
     pub ca: PathBuf,
-    /// The authority's certificate in PEM form: a profile needs it besides the admin's identity.
+    /// The authority's certificate in PEM form: a profile needs it in addition to the admin's identity.
     pub ca_pem: String,
     /// The identity `client/admin`, for a profile.
     pub admin: Identity,
@@ -93,7 +92,7 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
     if options.join.is_empty() {
         return invalid("a joining node needs the address of a node of the cluster");
     }
-    // Checked before anything is created: a wrong directory is the likeliest mistake.
+    // Checked before anything is created: a wrong directory is the most likely mistake.
     let ca = Ca::load(&options.ca)?;
     empty(dir)?;
     let ca_dir = dir.join("ca");
@@ -126,7 +125,7 @@ pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, Nod
         cluster,
         &options.cluster_name,
     )?;
-    // The store's own threads complete its futures, so any executor can wait for them.
+    // The store's own threads complete its futures, so any executor can await them.
     futures::executor::block_on(bootstrap::initialize_cluster(
         &store,
         options.shards,
@@ -168,7 +167,7 @@ fn check_name(what: &str, name: &str) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Host names in a node's certificate besides the node's name, for tools that check them; Ostraca does not.
+/// Host names in a node's certificate, in addition to the node's name, for tools that check them; Ostraca does not.
 fn names(listen: SocketAddr) -> Vec<String> {
     let mut names = vec!["localhost".to_owned()];
     if !listen.ip().is_unspecified() {

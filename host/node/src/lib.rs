@@ -1,9 +1,9 @@
-//! Wires the parts into a running node: owns start, drain and stop.
+//! Wires the parts into a running node, and owns its start, drain and stop.
 //!
-//! # A node inside a program
+//! # Embedding a node in a program
 //!
-//! The command `ostraca` is one program that runs nodes. Any other needs this crate, a tokio runtime with several
-//! threads, and three calls: [`init()`] (or [`join`]) once for each node, [`Config::load`], and [`Node::start`].
+//! The command `ostraca` is one program that runs nodes. Any other program needs this crate, a multi-threaded tokio
+//! runtime, and three calls: [`init()`] (or [`join`]) once for each node, [`Config::load`], and [`Node::start`].
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -58,20 +58,20 @@
 //! - **Threads.** The network runs on the caller's runtime. Guests, leases and the store have threads of their own.
 //! - **Failure.** [`Node::wait_for_failure`] resolves when the node cannot continue: stop it, and start a new one. A
 //!   panic of the node's own state machine ends the whole process, so that a supervisor restarts it.
-//! - **Stop.** [`Node::stop`] hands the shards over first. A process that ends without it loses nothing that was
-//!   acknowledged; the cluster then waits for its lease.
-//! - **Settings.** [`Config::default_toml`] is the reference: every setting with its default, unit and memory.
+//! - **Stop.** [`Node::stop`] hands the shards over first. A process that ends without it loses no acknowledged
+//!   turn, but its shards stay unavailable until its lease has expired.
+//! - **Settings.** [`Config::default_toml`] is the reference: every setting with its default, unit and memory cost.
 //! - **Logs.** The crate writes `tracing` events and installs no subscriber.
 //!
-//! # Inside
+//! # Internals
 //!
-//! The parts are crates of their own, and each says what drives it: workers (`ostraca-workers`) drive the shards'
-//! machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`) drives the node's
-//! machine, and operators are answered by `ostraca-admin`. This crate opens or finds the stores, binds the socket,
-//! passes streams on to the parts, and builds and ends the parts in order. Nothing here decides on ownership, order or
-//! duplicates: the core does.
+//! The parts are crates of their own, and each documents what drives it: workers (`ostraca-workers`) drive the
+//! shards' machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`)
+//! drives the node's machine, and `ostraca-admin` answers operators. This crate opens or finds the stores, binds
+//! the socket, passes streams on to the parts, and starts and stops the parts in order. Nothing here decides on
+//! ownership, order or duplicates: the core does.
 //!
-//! Confusing at first: parts that need one another are built one after the other, so an early connection may
+//! Confusing at first: parts that depend on one another are built one after the other, so an early connection may
 //! find a part missing. It gets the answer that the node is starting.
 
 mod blocking;

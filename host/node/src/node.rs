@@ -2,7 +2,7 @@
 //!
 //! Start: control thread, store (local, or over links to the node that has it), network, WebAssembly runtime,
 //! workers, gateway. Then the machine registers the node, which is ready once it knows an owner of every shard.
-//! Stop: the node drains, so that its shards serve elsewhere before they end here (S10); accepted messages are
+//! Stop: the node drains, so that other nodes serve its shards before they end here (S10); accepted messages are
 //! answered; the network closes, and the store last.
 
 mod builder;
@@ -36,12 +36,12 @@ use crate::blocking::blocking;
 use crate::error::NodeError;
 use crate::service::ClientService;
 
-/// A stopping store node waits for other leaving nodes for the grace divided by this.
+/// A stopping store node waits for other leaving nodes for at most the grace period divided by this.
 const OTHERS: u32 = 4;
-/// How long a stopping store node waits for other live nodes to announce that they leave too.
+/// How long a stopping store node waits for other live nodes to announce that they are leaving too.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// Maximum duration of a stop while the store is refused: neither a hand-off nor the node's leave can be
-/// written.
+/// Maximum duration of a stop while the store is refused, because neither a hand-off nor the node's leave can then
+/// be written.
 const REFUSED: Duration = Duration::from_secs(2);
 
 /// A running node.
@@ -100,12 +100,12 @@ impl Node {
         }
     }
 
-    /// The second half of [`Node::start`]: waits until the node knows an owner of every shard, serves its own,
-    /// and has compiled what is deployed. Each wait has a timeout, after which a warning is logged and the
-    /// start continues.
+    /// The second half of [`Node::start`]: waits until the node knows an owner of every shard, serves its own, and
+    /// has compiled the deployed types. Each wait has a timeout, after which a warning is logged and the start
+    /// continues.
     ///
     /// # Errors
-    /// [`NodeError::NameInUse`], or the failure of a part of the node meanwhile.
+    /// [`NodeError::NameInUse`], or the failure of a part of the node in the meantime.
     pub async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
         if self.started_without_store {
             return Ok(());
@@ -135,24 +135,24 @@ impl Node {
         &self.summary
     }
 
-    /// Resolves when the node can no longer serve. A stopped store is no reason: the node then tells clients
-    /// so.
+    /// Resolves when the node can no longer serve. A stopped store is not such a case: the node then reports it to
+    /// clients.
     pub async fn wait_for_failure(&mut self) -> NodeError {
         readiness::wait_for_failure(&mut self.failed, &mut self.vital).await
     }
 
-    /// Stops gracefully, within about twice `grace` at worst. The node hands its shards over, or stops those
-    /// that nobody takes. It marks itself as left, answers accepted messages, and closes the network and the
+    /// Stops gracefully, within about twice `grace` at worst. The node hands its shards over, or stops those that
+    /// no other node takes over. It marks itself as left, answers accepted messages, and closes the network and the
     /// store.
     pub async fn stop(mut self, grace: Duration) {
-        // While the store is refused, there is no point in waiting for what needs it.
+        // While the store is refused, waiting for anything that needs it is pointless.
         let refused = self.stats.store_refused.borrow().is_some();
         let grace = if refused { grace.min(REFUSED) } else { grace };
         self.leave(grace).await;
         if self.store.is_some() {
             self.outlast(grace / OTHERS).await;
         }
-        // Nothing new is accepted from here on; replies still flow until the endpoint closes.
+        // Nothing new is accepted from now on; replies still flow until the endpoint closes.
         let closing = self.gateway.close(grace / 8);
         futures::join!(closing, self.server.shut_down(grace / 4));
         let in_time = self.stop_workers(grace / 8).await;
@@ -163,8 +163,7 @@ impl Node {
         let joined = blocking(move || {
             for WorkerThread { input, thread } in workers {
                 drop(input);
-                // A worker that has reported its stop is about to end, and it holds the store open until it
-                // has.
+                // A worker that has reported its stop is about to end, and keeps the store open until then.
                 if (in_time || thread.is_finished()) && thread.join().is_err() {
                     tracing::error!("a worker panicked");
                 }
@@ -201,12 +200,12 @@ impl Node {
         }
     }
 
-    /// Waits for other nodes that are leaving: they need the store to leave, so if all stop together, its node
+    /// Waits for other leaving nodes: they need the store to leave, so if all nodes stop together, the store's node
     /// is the last.
     async fn outlast(&mut self, limit: Duration) {
         let node = NodeId::from(self.summary.node.as_str());
         if self.view.borrow().has_live_peers(&node) {
-            // A node that was told to stop at the same moment may not have announced it yet.
+            // A node that was asked to stop at the same moment may not have announced it yet.
             tokio::time::sleep(TOGETHER).await;
         }
         let gone = |view: &Arc<ClusterView>| !view.has_leaving_peers(&node);

@@ -17,20 +17,20 @@ use tokio::runtime::Handle;
 use ostraca_control as control;
 use ostraca_gateway::Gateway;
 
-/// A node, as the streams of other nodes see it.
+/// Handles the streams of other nodes.
 pub(crate) struct PeerBackend {
     pub(crate) bulk_runtime: Handle,
     pub(crate) control_runtime: Handle,
     pub(crate) control_inbox: control::ControlInboxSender,
-    /// Set if the store is here.
+    /// Set if the store is in this process.
     pub(crate) entity_server: Option<Arc<EntityServer>>,
-    /// Serves the rows, local or relayed: a joining node may ask any node where the store is.
+    /// Serves the rows, local or relayed: a joining node may ask any node for the store's address.
     pub(crate) cluster_server: OnceLock<Arc<ClusterServer>>,
     /// Set once the node can accept messages.
     pub(crate) gateway: OnceLock<Arc<Gateway>>,
 }
 
-/// The part of a node that [`PeerService`] needs, which it may outlive.
+/// The part of a node that [`PeerService`] needs. The node may end before the service does.
 #[derive(Clone)]
 pub(crate) struct PeerStreamHandler(pub(crate) Arc<PeerBackend>);
 
@@ -105,7 +105,7 @@ impl PeerStreamHandler {
     }
 }
 
-/// Other nodes learn from a node's row whether it has the store. A node without it ends the stream.
+/// Other nodes know from a node's row whether it has the store. A node without the store ends the stream.
 fn no_store(mut reader: FrameReader, mut writer: FrameWriter) -> Result<(), ostraca_wire::Error> {
     reader.stop(ostraca_wire::close_code::CloseCode::UnexpectedFrame);
     writer.reset(ostraca_wire::close_code::CloseCode::UnexpectedFrame);

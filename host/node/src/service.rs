@@ -14,14 +14,15 @@ use ostraca_admin::AdminService;
 use ostraca_catalog::types::unknown_type;
 use ostraca_gateway::Gateway;
 
-/// How long a message waits for its type to become known: a row takes a moment to spread after a deploy.
+/// How long a message waits for its type to become known: after a deploy, the row takes a moment to reach this
+/// node.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The node, as its network side sees it. Until the backend is set, it answers that the node is starting.
+/// Serves clients. Until the backend is set, the answer is that the node is starting.
 #[derive(Default)]
 pub(crate) struct ClientService(OnceLock<ClientBackend>);
 
-/// What a [`ClientService`] passes requests to.
+/// The parts that a [`ClientService`] passes requests to.
 pub(crate) struct ClientBackend {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) admin: AdminService,
@@ -60,14 +61,14 @@ impl Service for ClientService {
             return;
         }
         for request in batch.iter_mut() {
-            // The principal comes from the certificate, whatever the envelope says.
+            // The principal comes from the certificate, regardless of the envelope.
             request.envelope.principal = session.client.principal_name.to_string();
         }
         gateway.accept(session.session, batch);
         if batch.is_empty() {
             return;
         }
-        // Unknown types are either just deployed elsewhere, or mistyped. There is one wait for all of them.
+        // Unknown types were either just deployed on another node, or mistyped. All of them share one wait.
         let until = tokio::time::Instant::now() + TYPE_TIMEOUT;
         for request in batch.iter() {
             let name = request.envelope.r#type.as_str();

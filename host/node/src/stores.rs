@@ -1,11 +1,11 @@
 //! The cluster's two stores: opened here if the node has the role `store`, otherwise reached over the network.
 //!
-//! Addresses under `join` may be any nodes'. A node without the role `store` is asked for the rows of nodes,
-//! which say where the store is. Each of the two stores has a connection of its own, apart from messages:
-//! closing a dead one affects nothing else.
+//! The addresses under `join` may belong to any nodes. A node without the role `store` is asked for the rows of
+//! nodes, which show where the store is. Each of the two stores has a connection of its own, separate from
+//! messages: closing a dead one affects nothing else.
 //!
-//! Confusing at first: a connection belongs to the runtime in which it was dialled. All connections for rows
-//! are dialled and driven on the control thread's runtime.
+//! Confusing at first: a connection belongs to the runtime in which it was dialled. All connections for rows are
+//! dialled and driven on the control thread's runtime.
 
 mod channel;
 mod locator;
@@ -35,7 +35,7 @@ use locator::StoreLocator;
 const WITNESS: Duration = Duration::from_secs(1);
 /// Lower bound of the timeouts of links and calls, however short the lease is.
 const SHORTEST: Duration = Duration::from_millis(500);
-/// The first and the longest pause between attempts to reach the store at a start.
+/// The first and the longest pause between attempts to reach the store during a start.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// What a store says about its cluster.
@@ -91,7 +91,7 @@ pub(crate) fn witness_path(config: &Config) -> PathBuf {
 /// be called within the runtime of the bulk connections.
 ///
 /// # Errors
-/// [`NodeError::StoreUnreachable`] after `limit`. At once: [`NodeError::Join`] (a connection was refused),
+/// [`NodeError::StoreUnreachable`] after `limit`. Immediately: [`NodeError::Join`] (a connection was refused),
 /// [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
 /// [`ostraca_catalog::Error::InvalidRow`].
 pub(crate) async fn connect(
@@ -103,7 +103,7 @@ pub(crate) async fn connect(
 ) -> Result<RemoteStore, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
-    // An attempt longer than a lease would delay the next one, which may find the store available again.
+    // An attempt longer than a lease would delay the next one, at which the store may be available again.
     let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
     let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
@@ -142,9 +142,9 @@ async fn connect_once(
     control: &Handle,
 ) -> Result<(PeerEntityStore, PeerClusterStore, ClusterInfo), NodeError> {
     let connecting = {
-        // The response to a renewal renews nothing if it is older than the lease (R8).
+        // A response to a renewal that arrives after the lease has expired is of no use (R8).
         let call_timeout = options.call_timeout.min(config.lease.max(SHORTEST));
-        // A watch's request is held open for less time than a call may take.
+        // A poll of a watch is held for less time than a call may take.
         let watch_hold = options.watch_poll_timeout.min(call_timeout / 3);
         let options =
             ClientOptions { call_timeout, watch_poll_timeout: watch_hold, ..options.clone() };
@@ -214,8 +214,8 @@ async fn read_cluster_info(
     Ok(ClusterInfo { identity: store.identity(), shards, hash, cluster_time: time, settings })
 }
 
-/// Refuses rows that this program needs but cannot read: the manager's, every assignment, and this node's own
-/// row, over which it would otherwise try to register for ever. Another node's row only concerns that node.
+/// Refuses rows that this program needs but cannot read: the manager's, every assignment, and this node's own row,
+/// which it would otherwise try to overwrite forever. Another node's row concerns only that node.
 async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError> {
     let own = rows::key_text(&RowKey::Node(node.into()));
     for prefix in [own.as_str(), "manager", "shards/"] {

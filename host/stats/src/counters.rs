@@ -35,7 +35,7 @@ pub struct Stats {
     pub failing_entities: FailingEntities,
     /// While another node's store must not be used (R5), the reason.
     pub store_refused: watch::Sender<Option<Arc<str>>>,
-    /// Duration of that lease in milliseconds; 0 before the first.
+    /// Duration of the lease in milliseconds; 0 before the first renewal.
     pub lease_ms: AtomicU64,
 }
 
@@ -72,7 +72,7 @@ impl Stats {
 /// One worker's state at its last update.
 #[derive(Debug, Default)]
 pub struct WorkerGauges {
-    /// Shards that serve.
+    /// Shards that it serves.
     pub serving: AtomicU64,
     /// Shards that it holds.
     pub shards: AtomicU64,

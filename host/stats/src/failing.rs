@@ -1,8 +1,8 @@
 //! Entities whose last turn failed through a fault of their own, as their owner remembers them: `status` counts
 //! them, `inspect` shows the failure.
 //!
-//! They are kept in memory only: another owner finds out at the next message. An entity is removed by its next
-//! successful turn, together with its shard, and when its type is deployed again.
+//! They are kept in memory only: a new owner learns of a failure at the entity's next message. An entity is removed
+//! by its next successful turn, together with its shard, or when its type is deployed again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,11 +39,11 @@ pub struct FailingType {
     pub entity_type: String,
     /// Entities whose last turn failed.
     pub entities: u64,
-    /// Those of them that are not expected to recover by themselves.
+    /// How many of those are not expected to recover by themselves.
     pub stuck: u64,
     /// Number of entities for each code.
     pub codes: BTreeMap<String, u64>,
-    /// A stuck entity, if there is one, else any.
+    /// A stuck entity if there is one, otherwise any failing entity.
     pub example: String,
 }
 
@@ -99,7 +99,7 @@ impl FailingEntities {
         self.count.fetch_sub(gone, Ordering::Relaxed);
     }
 
-    /// Forgets the entities of a type that was deployed again: whether they still fail is not known yet.
+    /// Forgets the entities of a type that was deployed again: it is not known yet whether they still fail.
     pub fn deployed(&self, kind: &str) {
         let mut gone = 0;
         for of_shard in self.known().values_mut() {
@@ -116,7 +116,7 @@ impl FailingEntities {
         self.known().get(&shard)?.get(entity).cloned()
     }
 
-    /// The number of remembered entities, and whether the limit may have hidden more.
+    /// The number of remembered entities, and whether the limit may have excluded others.
     #[must_use]
     pub fn count(&self) -> (u64, bool) {
         let count = self.count.load(Ordering::Relaxed);

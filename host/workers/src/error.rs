@@ -1,4 +1,4 @@
-//! What may keep a worker from starting.
+//! Why a worker may fail to start.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub enum Error {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// The file of its recording could not be created.
+    /// The file for its recording could not be created.
     #[error("cannot create {path}: {source}")]
     Recording {
         /// The folder of recordings.
@@ -27,7 +27,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code; `docs/errors.md` has them all.
+    /// The stable code; `docs/errors.md` lists all codes.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -45,7 +45,7 @@ impl Error {
         }
     }
 
-    /// Whether the same may succeed without any other change.
+    /// Whether retrying may succeed without any other change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Thread { .. })

@@ -1,4 +1,4 @@
-//! Every conversion between the core's types and those of the sandbox, which does not depend on the core.
+//! All conversions between the core's types and those of the sandbox, which does not depend on the core.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{StartReason, StopReason, TurnOutput, TurnResult};
 use ostraca_wasm::{EntityIdentity, GuestTurnOutput, MessageContext};
 
-/// Milliseconds after which a turn is worth a retry that failed through no fault of the guest's.
+/// Milliseconds after which to retry a turn that failed through no fault of the guest.
 const RETRY_AFTER: u32 = 20;
 
 /// The kind of a method that a component lists.
@@ -53,7 +53,8 @@ pub(crate) fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> Enti
     }
 }
 
-/// What a guest sees of a message whose turn starts at `now`, in milliseconds, on an entity of this version.
+/// The context that a guest gets for a message whose turn starts at `now`, in milliseconds, on an entity of this
+/// version.
 pub(crate) fn message_context(message: &Message, version: u64, now: u64) -> MessageContext {
     MessageContext {
         session: u128::from_be_bytes(message.id.session.0),
@@ -69,7 +70,7 @@ pub(crate) fn message_context(message: &Message, version: u64, now: u64) -> Mess
     }
 }
 
-/// The result of a turn, as the shard's machine takes it.
+/// The result of a turn, in the form that the shard's machine expects.
 pub(crate) fn turn_output(turn: GuestTurnOutput) -> TurnOutput {
     let result = match turn.result {
         ostraca_wasm::TurnResult::Ok(body) => TurnResult::Replied(GuestReply::Result(body)),

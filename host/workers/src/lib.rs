@@ -1,14 +1,15 @@
 //! Runs shards: the core's shard machines and their guests, on threads of their own.
 //!
-//! A worker is one thread, started by [`spawn`] and driven by [`Input`] alone: the gateway sends it messages, the control
-//! thread adopts, stops and drops shards, the loader announces types to it. Its output goes to two sinks that its
-//! owner chooses: replies through a [`ReplySink`], everything else through a [`ReportSink`]. It ends after
-//! [`Input::Stop`], or when its inputs have no sender left.
+//! A worker is one thread, started by [`spawn`] and driven by [`Input`] alone: the gateway sends it messages, the
+//! control thread adopts, stops and drops shards, and the loader announces types to it. Its output goes to two
+//! sinks that its owner chooses: replies through a [`ReplySink`], everything else through a [`ReportSink`]. It ends
+//! after [`Input::Stop`], or when its inputs have no sender left.
 //!
-//! A shard stays on one worker; [`worker_of`] says which. Nothing here decides on ownership, order or duplicates.
+//! A shard stays on one worker, which [`worker_of`] returns. Nothing here decides on ownership, order or
+//! duplicates.
 //!
-//! Confusing at first: a reply can leave in two ways. A message from this node's gateway is answered through the sink,
-//! under the router's tag; a message that another node forwarded is answered at once on its ticket.
+//! Confusing at first: a reply can leave in two ways. A message from this node's gateway is answered through the
+//! sink, under the router's tag; a message that another node forwarded is answered immediately on its ticket.
 
 mod error;
 pub mod guest_types;
@@ -32,33 +33,33 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::Error;
 use recording::Recorder;
 
-/// The parts and settings of a worker.
+/// The dependencies and settings of a worker.
 pub struct WorkerDeps {
     /// Its number on the node, from 0.
     pub index: usize,
     /// Settings of its machines.
     pub settings: Settings,
-    /// Instances that it may have at once.
+    /// Maximum number of instances at a time.
     pub max_instances: usize,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
-    /// Where its machines claim, load and commit.
+    /// The store in which its machines claim, load and commit.
     pub entity_store: Arc<dyn EntityStore>,
-    /// What the node counts.
+    /// The node's counters.
     pub stats: Arc<Stats>,
-    /// Its own state, updated each 20 ms.
+    /// Its own state, updated every 20 ms.
     pub gauges: Arc<WorkerGauges>,
     /// The folder in which the events and actions of its machines are recorded. Default none.
     pub recording_dir: Option<PathBuf>,
-    /// Where its reports go.
+    /// Receives its reports.
     pub reports: ReportSink,
-    /// Where replies go that this node's gateway waits for.
+    /// Receives the replies that this node's gateway waits for.
     pub replies: Arc<dyn ReplySink>,
 }
 
 /// A started worker.
 pub struct WorkerThread {
-    /// Where its inputs go. The thread ends when all senders are gone.
+    /// Sends its inputs. The thread ends when all senders have been dropped.
     pub input: mpsc::UnboundedSender<Input>,
     /// Its thread.
     pub thread: std::thread::JoinHandle<()>,
@@ -88,7 +89,7 @@ fn recorder(parts: &WorkerDeps) -> Result<Option<Recorder>, Error> {
     recorder.map(Some).map_err(|source| Error::Recording { path: dir.clone(), source })
 }
 
-/// The index of the worker that a shard is pinned to, among that many workers.
+/// The index of the worker that a shard is pinned to, given the number of workers.
 #[must_use]
 pub fn worker_of(shard: ShardId, workers: usize) -> usize {
     shard.0 as usize % workers.max(1)
@@ -105,7 +106,7 @@ pub enum Input {
     /// A shard was assigned. A machine of a lower epoch is dropped first. Nothing happens if there is a machine
     /// of this or a higher epoch, or if the worker is stopping.
     Adopt(Box<Ownership>),
-    /// Stop a shard. [`WorkerReport::ShardStopped`] follows, at once if there is no machine of that epoch.
+    /// Stop a shard. [`WorkerReport::ShardStopped`] follows, immediately if there is no machine of that epoch.
     /// Nothing happens if there is a machine of a higher epoch.
     StopShard {
         /// The shard.
@@ -115,25 +116,25 @@ pub enum Input {
         /// The reason that stop hooks get.
         reason: StopReason,
     },
-    /// A shard is now another node's: its machine is dropped and its instances are interrupted. Nothing is
+    /// A shard now belongs to another node: its machine is dropped and its instances are interrupted. Nothing is
     /// reported.
     DropShard {
         /// The shard.
         shard: ShardId,
-        /// The epoch of the machine to drop; one of another epoch stays.
+        /// The epoch of the machine to drop; a machine of another epoch stays.
         epoch: Epoch,
     },
-    /// The lease lapsed: no turn starts, not even in machines that are adopted later (R9).
+    /// The lease lapsed: no turn starts, not even in machines that are started later (R9).
     Suspend,
     /// The lease was renewed in the same incarnation (R9).
     Resume,
-    /// Asks what this worker holds in memory for these entities of a shard.
+    /// Requests what this worker holds in memory for these entities of a shard.
     Inspect {
         /// The shard.
         shard: ShardId,
         /// Entities of the shard.
         entities: Vec<Entity>,
-        /// Gets as many results as there are entities, or none if the shard is not here.
+        /// Receives one result per entity, or none if the shard is not here.
         answer: oneshot::Sender<ShardInspection>,
     },
     /// Stop every shard; answered when no instance is left.
@@ -142,23 +143,23 @@ pub enum Input {
 
 /// One message for a worker.
 pub struct Delivery {
-    /// The shard of its entity, which must be one of this worker.
+    /// The shard of its entity, which must belong to this worker.
     pub shard: ShardId,
     /// Its token is unique on the node.
     pub message: Arc<Message>,
-    /// Where its reply goes.
+    /// Where its reply is sent.
     pub reply_to: ReplyTo,
     /// Its charge against the sender's budget.
     pub charge: Arc<Charge>,
 }
 
-/// Where the reply to a message goes.
+/// Where the reply to a message is sent.
 pub enum ReplyTo {
     /// To this node's gateway, under the router's tag.
     Gateway {
         /// Returned in [`WorkerReply::tag`].
         tag: u64,
-        /// Whoever waits for it.
+        /// The sender that waits for it.
         caller: Arc<dyn Caller>,
     },
     /// Directly to the node that forwarded it.
@@ -166,7 +167,7 @@ pub enum ReplyTo {
 }
 
 impl ReplyTo {
-    /// Whether nobody can receive the reply any more: its connection is closed.
+    /// Whether the reply can no longer be received, because its connection is closed.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Gateway { caller, .. } => caller.is_abandoned(),
@@ -177,7 +178,7 @@ impl ReplyTo {
 
 /// The sender of a message that this node's gateway accepted.
 pub trait Caller: Send + Sync {
-    /// Whether nobody can receive the reply any more. Once true, it must stay so.
+    /// Whether the reply can no longer be received. Once true, it must stay so.
     fn is_abandoned(&self) -> bool;
 }
 
@@ -185,7 +186,7 @@ pub trait Caller: Send + Sync {
 pub struct WorkerReply {
     /// The tag of its [`ReplyTo::Gateway`].
     pub tag: u64,
-    /// How the message ended.
+    /// The message's outcome.
     pub outcome: Outcome,
     /// Whether it was a command or a query.
     pub kind: MessageKind,
@@ -195,7 +196,7 @@ pub struct WorkerReply {
 
 /// Receives the replies of a worker, on its thread; must not wait.
 pub trait ReplySink: Send + Sync {
-    /// Takes all replies of a round at once, and drains the list.
+    /// Takes all replies of a round, and drains the list.
     fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
 }
 
@@ -211,9 +212,9 @@ pub struct ShardInspection {
 /// What a worker holds in memory for one entity.
 #[derive(Clone, Debug, Default)]
 pub struct EntityInspection {
-    /// Whether it has an instance.
+    /// Whether the entity has an instance.
     pub active: bool,
-    /// Messages that wait for one of its turns.
+    /// Messages that wait for a turn of the entity.
     pub mailbox_length: usize,
     /// Its last turn's failure, if that turn failed.
     pub last_failure: Option<LastFailure>,
@@ -226,7 +227,7 @@ pub type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
 pub enum WorkerReport {
     /// A shard's claim is confirmed; repeated when it is claimed again (R3).
     ShardServing(ShardId, Epoch),
-    /// A shard was stopped: no instance of it is left, and no commit of it is under way.
+    /// A shard was stopped: no instance of it is left, and no commit of it is pending.
     ShardStopped(ShardId, Epoch),
     /// A shard's claim was refused, because another claim is current.
     ShardLost(Box<Ownership>, Option<Box<Claim>>, String),

@@ -13,8 +13,8 @@ use ostraca_core::message::Now;
 use ostraca_core::shard::{Action, Event, Machine, Ownership, Phase, Settings};
 use serde::{Deserialize, Serialize};
 
-/// One frame of a recording. Machines are numbered in the order of their creation, because a shard can have
-/// several in turn, and a dropped one may still receive events beside its successor.
+/// One frame of a recording. Machines are numbered in the order of their creation, because a shard can have several
+/// in succession, and a dropped one may still receive events after its successor was created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Frame {
     /// A machine was created.
@@ -30,14 +30,14 @@ pub enum Frame {
     Step {
         /// The machine's number.
         machine: u64,
-        /// The time that the machine was given.
+        /// The time passed to the machine.
         now: Now,
         /// The event.
         event: Box<Event>,
         /// The machine's actions.
         actions: Vec<Action>,
     },
-    /// A machine is gone: it gets no more events.
+    /// A machine was removed: it gets no more events.
     Removed {
         /// The machine's number.
         machine: u64,
@@ -71,7 +71,7 @@ impl Recorder {
 /// Replays a recording through the core. Returns the number of steps.
 ///
 /// # Errors
-/// Names the step at which the core acts differently, or says why the file is unreadable.
+/// The step at which the core acts differently, or why the file is unreadable.
 pub fn replay(path: &Path) -> Result<u64, String> {
     let mut bytes = Vec::new();
     File::open(path)

@@ -1,12 +1,12 @@
 //! A worker: one thread that carries out the actions of its shards' machines.
 //!
-//! It decides nothing on ownership, order or duplicates: it tells the machines what happened and executes their
-//! actions. Guests run here, off the network's threads; a guest that runs for long yields at each epoch tick,
-//! so that the worker's other entities progress. All store calls of one round of the loop leave as one batch:
-//! that is where group commit begins.
+//! It does not decide on ownership, order or duplicates: it passes events to the machines and executes their
+//! actions. Guests run here, off the network's threads; a guest that runs for long yields at each epoch tick, so
+//! that the worker's other entities progress. All store calls of one round of the loop leave as one batch: that is
+//! where group commit begins.
 //!
-//! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other
-//! nodes at once; and a machine's entry outlives the machine (see `machines`).
+//! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other nodes
+//! immediately; and a machine's entry outlives the machine (see `machines`).
 
 mod actions;
 mod completions;
@@ -39,13 +39,14 @@ use tasks::Tasks;
 
 /// Interval at which deadlines and idle instances are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// Maximum completions handled before new messages are accepted, and maximum messages before the batch leaves.
+/// Maximum number of completions that are handled before new messages are accepted, and maximum number of messages
+/// before the batch leaves.
 const ROUND: usize = 256;
-/// After this time a round handles no further completion, so that what others wait for leaves first. A guest
-/// can take milliseconds at once, in an instruction that copies or fills memory and cannot be interrupted.
+/// After this time a round handles no further completions, so that output that others wait for leaves first. A
+/// guest can take milliseconds for a single instruction that copies or fills memory, which cannot be interrupted.
 const ROUND_TIME: Duration = Duration::from_millis(1);
 
-/// Reports a panic of the worker: otherwise its shards would stop responding while the node looks healthy.
+/// Reports a panic of the worker. Otherwise its shards would stop responding while the node appears healthy.
 struct PanicReporter(usize, ReportSink);
 
 impl Drop for PanicReporter {
@@ -59,13 +60,13 @@ impl Drop for PanicReporter {
 struct Worker {
     deps: WorkerDeps,
     recorder: Option<Recorder>,
-    /// The machine that handles a shard's messages. Earlier ones may stay in `machines`, for what still arrives
-    /// for them.
+    /// The machine that handles a shard's messages. Earlier ones may stay in `machines` for events that still
+    /// arrive for them.
     by_shard: HashMap<ShardId, MachineId>,
     machines: MachineTable,
     types: HashMap<Arc<str>, Arc<DeployedType>>,
     pending_replies: HashMap<ReplyToken, PendingReply>,
-    /// The round's replies for the gateway.
+    /// The round's replies to the gateway.
     replies: Vec<WorkerReply>,
     instance_slots: InstanceSlots,
     tasks: Tasks,
@@ -76,12 +77,12 @@ struct Worker {
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
-    /// Makes the next machine that gets an event panic.
+    /// Makes the machine that gets the next event panic.
     #[cfg(test)]
     panics: bool,
 }
 
-/// A message that a machine was given and has not answered yet.
+/// A message that a machine has received and not answered yet.
 struct PendingReply {
     slot: MachineId,
     back: ReplyTo,
@@ -89,7 +90,7 @@ struct PendingReply {
     charge: Arc<Charge>,
 }
 
-/// Runs a worker until its inputs end, or until it has stopped after being told to.
+/// Runs a worker until its inputs end, or until it has stopped on request.
 pub(crate) async fn run(
     parts: WorkerDeps,
     recorder: Option<Recorder>,
@@ -126,8 +127,8 @@ pub(crate) async fn run(
             return worker.end(&mut inputs);
         }
         if busy {
-            // Time must pass even when there is always work to do. The runtime's timers, including guests',
-            // fire only when this task yields.
+            // Time must pass even when there is always work to do: the runtime's timers, including guests', fire
+            // only when this task yields.
             if checked.elapsed() >= TICK {
                 checked = Instant::now();
                 worker.tick();
@@ -189,7 +190,7 @@ impl Worker {
                 self.renewed = Some((sent, lease));
                 self.broadcast_event(&|| Event::LeaseRenewed { sent_at: sent, lease });
             }
-            // A machine adopted after the stop would never be told to stop.
+            // A machine started after the stop would never be stopped.
             Input::Adopt(owner) if self.stopping.is_none() => self.adopt(*owner),
             Input::Adopt(_) => {}
             Input::StopShard { shard, epoch, reason } => self.stop_shard(shard, epoch, reason),
@@ -227,7 +228,7 @@ impl Worker {
             && self.machines.iter().all(|(_, slot)| slot.has_ended() && slot.running == 0)
     }
 
-    /// Ends the worker: refuses late messages, and answers those still waiting with an unknown outcome.
+    /// Ends the worker: refuses late messages, and answers pending ones with an unknown outcome.
     fn end(mut self, inputs: &mut mpsc::UnboundedReceiver<Input>) {
         inputs.close();
         while let Ok(input) = inputs.try_recv() {

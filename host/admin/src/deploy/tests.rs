@@ -47,7 +47,7 @@ async fn an_invalid_component_is_refused_and_nothing_is_written() {
     let deployer = deployer(&store);
     for (component, code) in [(EMPTY, "missing-export"), (&b"hello"[..], "not-wasm")] {
         let refused = deployer.deploy("client/me", upload(component).await).await;
-        let refused = refused.expect_err("of no use");
+        let refused = refused.expect_err("refused");
         assert_eq!((refused.code.as_str(), refused.retryable), (code, false), "{refused:?}");
     }
     let row = store.get(&rows::type_key("hollow")).await.expect("read");
@@ -70,10 +70,10 @@ async fn redeploying_a_type_that_cannot_run_here_fails_at_once() {
     let key = rows::type_key("hollow");
     rows::write(&*store, &key, None, &row).await.expect("written");
     let refused = deployer.deploy("client/me", upload(EMPTY).await).await;
-    let refused = refused.expect_err("it does not run");
+    let refused = refused.expect_err("it cannot run");
     assert_eq!(refused.code, "missing-export", "{refused:?}");
     assert_eq!(deployer.types.broken().len(), 1);
-    let (stored, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("there");
+    let (stored, _) = rows::read::<TypeRow>(&*store, &key).await.expect("read").expect("the row");
     assert_eq!(stored, row);
 }
 
@@ -87,21 +87,21 @@ async fn limits_beyond_the_nodes_ceilings_are_refused() {
     ] {
         let manifest = format!("{MANIFEST}[limits]\n{limit}\n");
         let request = Upload { manifest, ..upload(EMPTY).await };
-        let refused = deployer.deploy("client/me", request).await.expect_err("too much");
+        let refused = deployer.deploy("client/me", request).await.expect_err("above a ceiling");
         assert_eq!((refused.code.as_str(), refused.retryable), (code, false), "{refused:?}");
         assert!(refused.message.contains(code), "{refused:?}");
     }
     let manifest = format!("{MANIFEST}[limits]\nmemory = \"1 GiB\"\nturn-time = \"30 s\"\n");
     let request = Upload { manifest, ..upload(EMPTY).await };
     let refused = deployer.deploy("client/me", request).await.expect_err("not an entity");
-    assert_eq!(refused.code, "missing-export", "the ceilings let it through");
+    assert_eq!(refused.code, "missing-export", "limits at the ceilings are accepted");
 }
 
 #[tokio::test]
 async fn a_deploy_that_compiles_does_not_block_others() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let deployer = deployer(&store);
-    // Stands for another deploy that is being written: an earlier refusal does not wait for it.
+    // Simulates another deploy that is being written: an early refusal does not wait for it.
     let _writing = deployer.write_lock.lock().await;
     let refused = tokio::time::timeout(
         Duration::from_secs(60),
@@ -113,7 +113,7 @@ async fn a_deploy_that_compiles_does_not_block_others() {
 
 #[test]
 fn a_deploy_keeps_unknown_fields_of_the_type() {
-    // Number 100, optional.
+    // An optional extension field with number 100.
     let noted: ostraca_core::extensions::Extensions<TypeRow> =
         ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");
     let first = next_row(None, MANIFEST.into(), [1; 32], 8, Vec::new());

@@ -1,7 +1,7 @@
 //! `ostraca drain NODE`: moves all shards off a node, so that it can be stopped.
 //!
-//! The drain is a mark in the node's row, and continues without a watcher (R12). So a broken connection is
-//! re-established, and a watch that ends early says how to continue.
+//! The drain is a mark in the node's row, so it continues even if nobody watches it (R12). Therefore this command
+//! reconnects if a connection breaks, and prints how to continue if it ends early.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
     Ok(Exit::Done)
 }
 
-/// Follows the drain to its end, across broken connections. Returns the number of shards that the node had at
-/// first.
+/// Follows the drain to its end and reconnects if a connection breaks. Returns the number of shards that the node
+/// had at first.
 async fn watch(
     client: &Client,
     args: &Drain,
@@ -72,7 +72,7 @@ async fn watch(
     }
 }
 
-/// Whether it was followed to its end.
+/// Follows the drain over one connection. Returns whether it reached the end.
 async fn follow(
     client: &Client,
     args: &Drain,

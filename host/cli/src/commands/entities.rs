@@ -81,7 +81,7 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
     check_owners(&silent)
 }
 
-/// What is stored was shown; missing information from an owner is still an error.
+/// The stored data has been shown, but missing information from an owner is still an error.
 pub(crate) fn check_owners(silent: &[NodeIssue]) -> Result<Exit, Failure> {
     let Some(first) = silent.first() else { return Ok(Exit::Done) };
     let describe = |it: &NodeIssue| {

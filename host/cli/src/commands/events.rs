@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, args: &args::Events) -> Result<Exit, Fa
                     (OutputFormat::Table, false) => {
                         groups.take(page);
                         if args.follow {
-                            // The next event may take long: print what was grouped.
+                            // The next event may take a long time: print what has been grouped.
                             groups.end();
                         }
                     }
@@ -87,7 +87,7 @@ fn columns(it: &Event, kind: &str, text: &str) -> String {
     format!("{:>6}  {at}  {ago:>16}  {kind:<20}  {text}", it.sequence)
 }
 
-/// More consecutive events of shards than this are shown as one line.
+/// More consecutive shard events than this are grouped into one line.
 const MANY: usize = 4;
 
 /// Groups events of many shards into one line: a node that joins or dies moves hundreds of them.
@@ -103,7 +103,7 @@ impl Groups {
             print_missed(page.missed);
         }
         for it in page.events {
-            // A failed one gets a line of its own.
+            // A failed hand-off gets a line of its own.
             if matches!(it.kind.as_str(), "shard-assigned" | "hand-off-started") {
                 self.run.push(it);
                 continue;

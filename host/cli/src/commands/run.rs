@@ -1,4 +1,4 @@
-//! `ostraca run`: runs a node until it is told to stop.
+//! `ostraca run`: runs a node until a signal stops it.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::args::Run;
 use crate::failure::{Exit, Failure};
 use crate::output;
 
-/// How long a stop may take before it is abandoned; unanswered messages then end as unknown.
+/// How long stopping may take before it is abandoned; unanswered messages then end as unknown.
 const GRACE: Duration = Duration::from_secs(20);
-/// The same if a part of the node has failed: its shards cannot be handed over gracefully.
+/// The same limit if a part of the node has failed: its shards cannot be handed over gracefully.
 const BROKEN: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
@@ -21,12 +21,12 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let config = Config::load_with_join(&config_file(&args.config), &args.join)?;
     let mut node = tokio::select! {
         begun = Node::launch(config) => begun?,
-        // It has served nobody yet, and may leave its store at any moment.
+        // The node has not served any client yet, so it may abandon its store at any moment.
         () = stop.recv() => return Ok(Exit::Done),
     };
     let settled = tokio::select! {
         settled = node.wait_until_ready() => settled,
-        // It may own shards by now.
+        // The node may own shards by now.
         () = stop.recv() => return finish(node, stop, None).await,
     };
     if let Err(error) = settled {
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     finish(node, stop, why).await
 }
 
-/// The line that says that a node is ready.
+/// The line that reports that the node is ready.
 pub(crate) fn ready(node: &Node) -> String {
     let it = node.summary();
     format!(
@@ -52,7 +52,7 @@ pub(crate) fn ready(node: &Node) -> String {
     )
 }
 
-/// Stops gracefully; at a second signal at once.
+/// Stops gracefully, or immediately at a second signal.
 pub(crate) async fn finish(
     node: Node,
     mut stop: Stop,

@@ -39,7 +39,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let waiting = connection::with_spinner("waiting for the outcome", call);
-    // If no outcome comes, the error depends on the kind: only a command is in doubt. So ask for the kind
+    // If no outcome arrives, the error depends on the kind: only a command is in doubt. So find out the kind
     // meanwhile.
     let asking = is_query(&client, &entity.entity_type, &args.method, options.timeout / 2);
     let (outcome, query) = with_kind(waiting, asking).await;
@@ -70,14 +70,14 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     }
 }
 
-/// Whether a method is declared a query; asks after a pause.
+/// Whether a method is declared a query. Asks the node after a pause.
 async fn is_query(client: &Client, kind: &str, method: &str, after: Duration) -> bool {
     tokio::time::sleep(after).await;
     let methods = client.methods(kind).await.map(|found| found.methods).unwrap_or_default();
     methods.iter().any(|it| it.name == method && it.kind() == MessageKind::Query)
 }
 
-/// Waits for the outcome only, and returns it with what `asking` has found out by then.
+/// Waits for the outcome only, and returns it with whatever `asking` has found out by then.
 async fn with_kind<T>(
     outcome: impl Future<Output = T>,
     asking: impl Future<Output = bool>,

@@ -12,7 +12,7 @@ use crate::{connection, output};
 
 /// Shards per line of the map.
 const LINE: usize = 64;
-/// Owners with a letter of their own; all further ones share one sign.
+/// Maximum number of owners with a letter of their own; all others share one symbol.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {

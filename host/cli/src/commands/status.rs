@@ -1,6 +1,7 @@
 //! `ostraca status`: shows cluster health and how to fix problems, in one screen.
 //!
-//! Problems come last, where a terminal shows them. The exit code says whether there are any, for monitoring.
+//! Problems come last, where they are visible at the end of a terminal. The exit code shows whether there are any,
+//! for monitoring.
 
 use ostraca_client::{ClusterStatus, Status};
 use serde_json::{Value, json};
@@ -34,7 +35,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit, Failure> {
     }
     let name = status.info.get("cluster_name").map_or("", String::as_str);
     let seen_by = match &status.cluster_status {
-        // Everything that it knows of other nodes comes from the store.
+        // Everything that this node knows about other nodes comes from the store.
         Some(it) if !it.store_available => {
             let ago = output::span(it.since_renewal_ms);
             format!(

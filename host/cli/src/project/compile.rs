@@ -60,7 +60,7 @@ pub(crate) async fn build(project: &Project) -> Result<Built, Failure> {
     }
     let cargo_toml =
         cargo_toml.canonicalize().map_err(|error| Failure::file("read", &cargo_toml, &error))?;
-    target_is_there().await?;
+    ensure_target_installed().await?;
     let metadata = metadata(&cargo_toml).await?;
     let module = compile(&cargo_toml, &metadata).await?;
     let module =
@@ -94,7 +94,7 @@ fn not_started(name: &str, error: &std::io::Error) -> Failure {
 
 /// Suggests the missing target before cargo prints a page of errors. A build of the standard library from
 /// source does not need it.
-async fn target_is_there() -> Result<(), Failure> {
+async fn ensure_target_installed() -> Result<(), Failure> {
     if std::env::var_os("CARGO_UNSTABLE_BUILD_STD").is_some() {
         return Ok(());
     }

@@ -64,7 +64,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     strategy(input, file)
 }
 
-/// Checks `join` against the roles: the store node joins nobody, all others need an address to join.
+/// Checks `join` against the roles: the store node joins no other node, and all others need an address to join.
 fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if file.roles.is_empty() {
         let help = "list some, or leave `roles` out to have all";
@@ -228,7 +228,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
         (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
-        // One session may take half of this, and a session is written whole with each of its turns.
+        // One session may use half of this, and a session is written whole with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),

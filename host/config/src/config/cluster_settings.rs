@@ -92,8 +92,8 @@ impl ExplicitSettings {
         ALL.iter().zip(self.0).any(|((known, ..), stated)| stated && *known == name)
     }
 
-    /// Comments out each cluster setting that the configuration does not set explicitly, so that the text can
-    /// be used as a file whatever the cluster has.
+    /// Comments out each cluster setting that the configuration does not set explicitly, so that the text can be
+    /// used as a file whatever the cluster's settings are.
     pub(super) fn comment_others(self, text: &str) -> String {
         let mut section = String::new();
         let mut lines = String::new();
@@ -113,7 +113,7 @@ impl ExplicitSettings {
 }
 
 impl Config {
-    /// The cluster's settings as this configuration has them: explicit values, else defaults.
+    /// The cluster's settings according to this configuration: explicit values, else defaults.
     #[must_use]
     pub fn cluster_settings(&self) -> ClusterSettings {
         let file = &self.file;
@@ -153,7 +153,7 @@ impl Config {
         self.file.renew_interval.min(lease * 2 / 5).max(10 * MS)
     }
 
-    /// The lease settings of the node's state machine that follow from that revision of the cluster's settings.
+    /// The lease settings of the node's state machine, derived from this revision of the cluster's settings.
     #[must_use]
     pub fn lease_settings(&self, revision: u64, cluster: &ClusterSettings) -> LeaseSettings {
         let lease = millis(cluster.lease);
@@ -184,17 +184,19 @@ mod tests {
         let mut cluster = ClusterSettings::default();
         cluster.set("lease", "10 s").expect("a time");
         let silent = config("renew-interval = \"2 s\"\n");
-        silent.check_cluster_settings(&cluster).expect("it says nothing");
+        silent.check_cluster_settings(&cluster).expect("it sets none of them");
         for (text, there) in [
             ("lease = \"3 s\"\n", "10 s"),
             ("lease-margin = \"1 s\"\n", "600 ms"),
             ("[entities]\nlane-ttl = \"2 h\"\n", "1 h"),
         ] {
-            let error =
-                config(text).check_cluster_settings(&cluster).expect_err("it differs").to_string();
+            let error = config(text)
+                .check_cluster_settings(&cluster)
+                .expect_err("the values differ")
+                .to_string();
             assert!(error.contains(there), "{error}");
         }
-        config("lease = \"10 s\"\n").check_cluster_settings(&cluster).expect("it says the same");
+        config("lease = \"10 s\"\n").check_cluster_settings(&cluster).expect("the values agree");
         let mut taken = silent.clone();
         taken.apply_cluster_settings(&cluster);
         assert_eq!(taken.node_settings().lease, 10_000);
@@ -223,20 +225,20 @@ mod tests {
         cluster.set("lease", "10 s").expect("a time");
         again.check_cluster_settings(&cluster).expect_err("the margin differs");
         cluster.set("lease-margin", "1 s").expect("a time");
-        again.check_cluster_settings(&cluster).expect("it says nothing of the others");
+        again.check_cluster_settings(&cluster).expect("it sets none of the others");
     }
 
     #[test]
     fn an_unknown_or_out_of_range_setting_is_refused_by_name() {
         let mut cluster = ClusterSettings::default();
-        for (name, value, says) in [
+        for (name, value, expected_text) in [
             ("renew-interval", "1 s", "`entities.lane-ttl`"),
             ("lease", "10", "as in `10 s`"),
             ("lease", "2 h", "from 100 ms to 1 h"),
             ("lease-margin", "1 ms", "from 10 ms to 1 h"),
         ] {
             let error = cluster.set(name, value).expect_err("refused");
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected_text), "{error}");
         }
         assert_eq!(cluster, ClusterSettings::default());
     }

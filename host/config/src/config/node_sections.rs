@@ -20,7 +20,7 @@ pub(super) const DEFAULT_MANAGER_SILENCE_LEASES: u32 = 2;
 /// Limits of a node's inbox of control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlInboxLimits {
-    /// Messages of all nodes together (`peers.control-messages`). Default 4,096.
+    /// Total number of messages from all nodes (`peers.control-messages`). Default 4,096.
     pub messages: usize,
     /// Their bytes (`peers.control-message-bytes`); a larger message is accepted when the inbox is empty.
     /// Default 16 MiB.

@@ -156,9 +156,9 @@ fn each_error_names_its_line() {
         ("node = \"n\"\n[peers]\nkeep-alive-interval = \"2 s\"", Some(3), "at most half"),
         ("node = \"n\"\n[cluster]\nshards = 0", Some(3), "`shards` must be from 1 to 65536"),
     ];
-    for (text, line, says) in cases {
+    for (text, line, expected_text) in cases {
         let error = Config::parse(text, "ostraca.toml").expect_err(text);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected_text), "{error}");
         assert_eq!(error.line(), line, "{error}");
         assert_eq!(error.code(), "invalid-config");
     }

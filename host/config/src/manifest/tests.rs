@@ -57,14 +57,16 @@ fn each_error_names_its_line() {
         ("[access]\nsend = [\"everybody\"]", 4, "does not name a sender"),
         ("[life", 3, "unclosed table"),
     ];
-    for (more, line, says) in cases {
+    for (more, line, expected_text) in cases {
         let error = refused(more);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected_text), "{error}");
         assert_eq!((error.line(), error.code()), (Some(line), codes::INVALID_MANIFEST), "{error}");
     }
-    for (text, says) in [("", "`type` is required"), ("type = \"a\"", "`component` is required")] {
+    for (text, expected_text) in
+        [("", "`type` is required"), ("type = \"a\"", "`component` is required")]
+    {
         let error = Manifest::parse(text, "entity.toml").expect_err(text);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected_text), "{error}");
     }
 }
 

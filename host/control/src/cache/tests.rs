@@ -81,7 +81,7 @@ fn a_restarted_node_knows_routes_and_types_from_its_cache() {
         [MethodEntry { name: "get".into(), query: true, extensions: Default::default() }]
     );
 
-    // A view that is still empty removes nothing; a node that is gone is removed.
+    // A view that is still empty removes nothing; a node that has been removed is dropped from the cache.
     cache.store(&Arc::new(ClusterView::default()));
     drop(cache);
     let cache = RouteCache::open(&place, ONE, types.clone()).expect("opened again");
@@ -101,7 +101,7 @@ fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
     let cache = open(ONE);
     cache.store(&view(3, &["n1"]));
     drop(cache);
-    assert!(open(ClusterId(2)).load().pool.is_none(), "another cluster's");
+    assert!(open(ClusterId(2)).load().pool.is_none(), "it belongs to another cluster");
 
     let cache = open(ONE);
     cache.store(&view(3, &["n1"]));
@@ -110,7 +110,7 @@ fn a_foreign_or_corrupt_cache_is_removed_and_recreated() {
         std::fs::write(place.join(file), b"rubbish").expect("written");
     }
     let cache = open(ONE);
-    assert!(cache.load().pool.is_none(), "broken");
+    assert!(cache.load().pool.is_none(), "it is corrupt");
     cache.store(&view(3, &["n1"]));
     drop(cache);
     assert_eq!(open(ONE).load().pool.map(|pool| pool.shards), Some(3));

@@ -68,7 +68,7 @@ impl Writer {
 
     pub(super) fn write(&mut self, view: &ClusterView) -> Result<(), String> {
         if view.shards.is_empty() {
-            // No rows have been read yet: what the previous run left is better.
+            // No rows have been read yet, so the previous run's data is better.
             return Ok(());
         }
         let now = picture(view, &self.types).map_err(|error| error.to_string())?;
@@ -83,7 +83,7 @@ impl Writer {
     }
 }
 
-/// The rows of a view that are remembered.
+/// The rows of a view that are kept in the cache.
 pub(super) fn picture(
     view: &ClusterView,
     types: &TypeRegistry,
@@ -93,7 +93,7 @@ pub(super) fn picture(
     let pool = PoolRow { hash: HASH.into(), shards: count, extensions: Extensions::default() };
     rows.insert(rows::pool_key(), rows::encode_value(&pool)?);
     for (node, row) in &view.nodes {
-        // With the renewal counter, every renewal would cause a write.
+        // If the renewal counter were kept, every renewal would cause a write.
         let row = NodeRow { renewals: 0, store_available: true, ..row.clone() };
         let row = rows::encode_row(&Row::Node(row))?;
         rows.insert(rows::key_text(&RowKey::Node(node.clone())), row);

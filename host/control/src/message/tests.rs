@@ -56,14 +56,14 @@ fn every_kind_of_control_message_keeps_its_number() {
     for (number, message) in kinds {
         let bytes = codec::encode(&message).expect("encodes");
         assert_eq!(bytes[0], number, "{message:?}");
-        // A kind that is missing here, or in KINDS, would be ignored by everybody.
+        // A kind that is missing here, or in KINDS, would be ignored by every node.
         assert!(u32::from(number) < ControlMessage::KIND_COUNT);
         let bytes = encode(&member(), &message).expect("encodes");
         assert_eq!(decode(&one(), &bytes), Ok((member(), message)));
     }
 }
 
-/// The messages of a later release: one more kind, one more field of a report, and fields behind the message.
+/// The messages of a later release: one more kind, one more field in a report, and fields after the message.
 #[derive(Serialize, Deserialize)]
 enum Later {
     Wrote,

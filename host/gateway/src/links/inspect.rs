@@ -1,7 +1,7 @@
-//! What nodes ask each other on behalf of operators: what is in memory, which only a shard's owner knows.
+//! Requests between nodes on behalf of operators: for in-memory state, which only a shard's owner knows.
 //!
-//! One request and one response, on a stream of its own beside the messages. The node that is asked answers
-//! from its own workers and asks nobody else, so a request makes one hop at most.
+//! One request and one response, on a stream separate from the messages. A node answers from its own workers only,
+//! so a request makes at most one hop.
 
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub type InspectTargets = Vec<(ShardId, Vec<Entity>)>;
 
 impl Gateway {
-    /// What a node, this one or another, has in memory. There are as many results as shards, in their order.
+    /// Inspects what a node, possibly this one, has in memory. Returns one result for each shard, in the same
+    /// order.
     ///
     /// # Errors
     /// The node did not respond in time, or is unreachable.
@@ -53,9 +54,9 @@ impl Gateway {
     async fn inspect_local(&self, question: InspectTargets) -> Option<Vec<ShardInspection>> {
         let ask = |(shard, entities)| {
             let worker = self.workers.get(worker_of(shard, self.workers.len()));
-            let asked = worker.map(|worker| send_inspect(worker, shard, entities));
+            let inspection = worker.map(|worker| send_inspect(worker, shard, entities));
             async move {
-                match asked {
+                match inspection {
                     Some(received) => received.await.map_err(drop),
                     // This node runs no entities.
                     None => Ok(ShardInspection::default()),
@@ -65,7 +66,7 @@ impl Gateway {
         try_join_all(question.into_iter().map(ask)).await.ok()
     }
 
-    /// The progress of a node, this one or another, with a type.
+    /// A node's progress with a type. The node may be this one.
     ///
     /// # Errors
     /// The node did not respond in time, or is unreachable.
@@ -128,7 +129,7 @@ fn send_inspect(
 }
 
 impl MessageLinks {
-    /// Asks another node, over its established link.
+    /// Requests it from another node, over its established link.
     async fn inspect(
         &self,
         to: &Member,

@@ -25,7 +25,7 @@ use crate::blocking::blocking;
 use crate::error::NodeError;
 use crate::stores::{self, LocalStore};
 
-/// What every part is built from.
+/// The inputs from which every part is built.
 pub(super) struct NodeBuilder {
     pub(super) config: Config,
     pub(super) cluster: ClusterId,
@@ -75,7 +75,7 @@ impl NodeBuilder {
     pub(super) async fn wasm(&self) -> Result<WasmRuntime, NodeError> {
         let mut settings = self.config.wasm_settings();
         if !self.config.roles().host {
-            // This node only checks deployed components.
+            // This node only checks deployed components; it does not run them.
             settings.allocator = ostraca_wasm::Allocator::OnDemand;
         }
         Ok(blocking(move || WasmRuntime::new(&settings)).await??)
@@ -93,7 +93,7 @@ impl NodeBuilder {
             wasm,
             notify_workers: Box::new(move |entry| {
                 for worker in &workers {
-                    // A worker that has ended runs nothing.
+                    // A worker that has ended no longer runs anything.
                     let _ = worker.send(Input::TypeDeployed(entry.clone()));
                 }
             }),
@@ -122,7 +122,7 @@ impl NodeBuilder {
             dialer: dialer.clone(),
             runtime: Handle::current(),
             unreachable: Arc::new(move |node| {
-                // The receiver is gone only if the node is stopping.
+                // The receiver is dropped only when the node is stopping.
                 let _ = control.send(control::Input::Event(Event::NodeUnreachable { node }));
             }),
         })
@@ -154,7 +154,7 @@ impl NodeBuilder {
     }
 }
 
-/// The program's version as one number that rises with it: 1.2.3 is 1,002,003.
+/// The program's version as one number that rises with each version: 1.2.3 is 1,002,003.
 fn version() -> u64 {
     let part = |text: &str| text.parse::<u64>().unwrap_or(0);
     (part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000 + part(env!("CARGO_PKG_VERSION_MINOR"))) * 1_000

@@ -1,7 +1,7 @@
-//! A node's side of the network: one socket for clients and nodes, open before there is anything behind it.
+//! A node's side of the network: one socket for clients and nodes, open before the parts behind it exist.
 //!
-//! Connections before the node is ready get `starting`. Each backend is set once, when it exists: the rows when
-//! the store is found, the gateway when it is made, and the admin service last.
+//! Until the node is ready, connections get `starting`. Each backend is set once it exists: the rows when the store
+//! is found, the gateway when it is created, and the admin service last.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -26,7 +26,7 @@ use crate::peers::{PeerBackend, PeerStreamHandler};
 use crate::service::ClientService;
 use crate::stores::LocalStore;
 
-/// The socket, and what serves its connections.
+/// The socket and its connection handlers.
 pub(super) struct Network {
     pub(super) server: Arc<Server<ClientService>>,
     pub(super) dialer: PeerDialer,
@@ -78,9 +78,10 @@ impl Network {
         Ok(Self { server, dialer, address, addresses, client_service, peers, descriptor })
     }
 
-    /// Sets what the store says about the cluster, once it is found: other nodes may now ask for its rows here.
+    /// Sets what the store says about the cluster, once the store is found: from now on other nodes may read its
+    /// rows here.
     pub(super) fn set_cluster_info(&mut self, stores: &StoreHandles) {
-        // Set here and nowhere else.
+        // Set only here.
         let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());
         let _ = self.peers.cluster_server.set(rows);
         self.descriptor.node.store_id = stores.cluster_info.identity.store_id;
@@ -92,11 +93,12 @@ impl Network {
 
     /// From now on the node can accept messages that other nodes forward.
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
-        // Set here and nowhere else.
+        // Set only here.
         let _ = self.peers.gateway.set(gateway.clone());
     }
 
-    /// Returns a function that tells other nodes the current incarnation, to be called after each registration.
+    /// Returns a function that announces the current incarnation to other nodes, to be called after each
+    /// registration.
     pub(super) fn on_registered(&self) -> Box<dyn Fn(&Member) + Send> {
         let (server, descriptor) = (self.server.clone(), self.descriptor.clone());
         Box::new(move |member| {
@@ -107,7 +109,7 @@ impl Network {
     }
 }
 
-/// What the node knows of itself before it has found the store.
+/// What the node knows about itself before it has found the store.
 fn descriptor(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
     let config = &basis.config;
     let node = NodeDescriptor {

@@ -1,4 +1,4 @@
-//! What a node waits for: that it is ready, that another process uses its name, that a part of it ended.
+//! The conditions that a node waits for: it is ready, another process uses its name, or a part of it has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::task::JoinSet;
 
 use crate::error::NodeError;
 
-/// How long a start waits until every shard has an owner. Then the node counts as ready all the same, with a
+/// How long a start waits until every shard has an owner. After that the node counts as ready anyway, with a
 /// warning.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a start waits for deployed types to be compiled.
 const TYPES: Duration = Duration::from_secs(60);
-/// How often another process must be seen to renew this node's lease, counted once per lease, before a start
+/// How many times another process must be seen to renew this node's lease, counted once per lease, before a start
 /// fails.
 const NAME_CONFLICT_THRESHOLD: usize = 3;
 
@@ -59,7 +59,7 @@ pub(super) async fn wait_for_name_conflict(
     }
 }
 
-/// Resolves when a part of the node ends unexpectedly. A control thread that panicked has reported nothing.
+/// Resolves when a part of the node ends unexpectedly. A control thread that panicked sends no error.
 pub(super) async fn wait_for_failure(
     failed: &mut mpsc::UnboundedReceiver<ostraca_control::Error>,
     vital: &mut JoinSet<()>,

@@ -1,4 +1,4 @@
-//! The order in which a node's parts are built: each after those that it needs. [`super::builder`] builds each
+//! The order in which a node's parts are built: each after those that it depends on. [`super::builder`] builds each
 //! part.
 
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::error::NodeError;
 use crate::service::ClientBackend;
 
 impl Node {
-    /// The first half of [`Node::start`]: builds all parts and starts the registration. From here on the node
-    /// must be stopped, not dropped.
+    /// The first half of [`Node::start`]: builds all parts and starts the registration. From then on the node must
+    /// be stopped, not dropped.
     ///
     /// # Errors
     /// As [`Node::start`].

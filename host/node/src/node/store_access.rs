@@ -1,4 +1,4 @@
-//! The cluster's stores as a start finds them: in this process, over links to the node that has them, or
+//! The cluster's stores as a starting node finds them: in this process, over links to the node that has them, or
 //! unavailable for now.
 
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::stores::{self, ClusterInfo, LocalStore};
 
 /// How long a start waits for an unavailable store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same, if the node can route by its cache.
+/// The same timeout, if the node can route by its cache.
 const CONNECT_TIMEOUT_WITH_CACHE: Duration = Duration::from_secs(3);
 
-/// The cluster's store, wherever it is.
+/// Handles to the cluster's store, wherever it is.
 pub(super) struct StoreHandles {
     pub(super) cluster_store: Arc<dyn ClusterStore>,
     pub(super) entity_store: Arc<dyn EntityStore>,
     pub(super) cluster_info: ClusterInfo,
     /// The store, if it is in this process.
     pub(super) local_store: Option<Arc<SledStore>>,
-    /// It has not responded yet.
+    /// The store has not responded yet.
     pub(super) deferred: bool,
 }
 
 impl StoreHandles {
-    /// The stores of this node itself.
+    /// The handles for the node's own store.
     pub(super) fn from_local(own: LocalStore) -> Self {
         let LocalStore { sled, cluster_info: found } = own;
         let (rows, entities) = (sled.clone(), sled.clone());
@@ -139,7 +139,7 @@ impl StoreConnector {
         stores::connect(config, *cluster, dialer, control, limit).await
     }
 
-    /// Retries until it is connected, and then keeps the connection.
+    /// Retries until it is connected, and then maintains the connection.
     async fn keep_connecting(self, deferred: Arc<DeferredStores>) {
         let mut logged = String::new();
         loop {

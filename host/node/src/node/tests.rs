@@ -1,4 +1,4 @@
-//! How a whole node ends after panics of its own code.
+//! Tests that a whole node ends after a panic of its own code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -26,11 +26,11 @@ async fn a_panic_inside_the_router_ends_the_node() {
     let mut node = Node::start(config).await.expect("a node that serves");
 
     let gateway = node.gateway.clone();
-    catch_unwind(AssertUnwindSafe(|| gateway.panic())).expect_err("a panic");
+    catch_unwind(AssertUnwindSafe(|| gateway.panic())).expect_err("the panic");
     let ended = tokio::time::timeout(TIMEOUT, node.wait_for_failure()).await.expect("it ends");
     assert!(matches!(ended, NodeError::UnexpectedExit(_)), "{ended}");
 
-    // Later messages are dropped, and a stop does not wait for the router.
+    // Later messages are dropped, and stopping does not wait for the router.
     gateway.set_local_member(None);
     assert_eq!(gateway.router_stats().in_flight, 0);
     tokio::time::timeout(TIMEOUT, node.stop(Duration::from_secs(1))).await.expect("it stops");

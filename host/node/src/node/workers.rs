@@ -37,7 +37,7 @@ impl Workers {
         let answerer = Arc::new(DeferredGateway::default());
         let control = control.input.clone();
         let reports: ReportSink = Arc::new(move |report| {
-            // The receiver is gone only if the node is going down.
+            // The receiver is dropped only when the node is stopping.
             let _ = control.send(control::Input::Report(report));
         });
         let (mut threads, mut gauges) = (Vec::new(), Vec::new());
@@ -65,9 +65,9 @@ impl Workers {
         self.threads.iter().map(|worker| worker.input.clone()).collect()
     }
 
-    /// Sets where their replies go: the workers are created before the gateway.
+    /// Sets the receiver of the workers' replies: the workers are created before the gateway.
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
-        // Set once, by the start.
+        // Set once, during the start.
         let _ = self.gateway.0.set(gateway.clone());
     }
 }

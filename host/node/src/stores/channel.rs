@@ -11,10 +11,10 @@ use ostraca_wire::peer::{Alpn, PeerLink, StreamKind};
 
 use crate::error::NodeError;
 
-/// Bytes of a frame besides its body, rounded up.
+/// Bytes of a frame in addition to its body, rounded up.
 const FRAME: usize = 64;
 
-/// Opens the stream of a store's calls.
+/// Opens the stream for a store's calls.
 pub(super) async fn open(link: PeerLink, alpn: Alpn) -> Result<Box<dyn Channel>, NodeError> {
     let kind = match alpn {
         Alpn::Bulk => StreamKind::EntityStore,
@@ -54,7 +54,8 @@ impl Channel for CallChannel {
     }
 }
 
-/// What is known of a call without a response. A mistake here would report `not run` where a turn may have run.
+/// What is known about a call without a response. A mistake here would report `not run` although a turn may have
+/// run.
 pub(super) fn failure(error: ostraca_wire::Error) -> ChannelError {
     use ostraca_wire::Error;
     let why = error.to_string();

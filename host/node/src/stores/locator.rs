@@ -1,4 +1,4 @@
-//! Finds the store node: asks at every known address, again each time a link to it is lost.
+//! Finds the store node: queries every known address, again each time a link to the store is lost.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,14 +25,14 @@ pub(super) struct StoreLocator {
     cluster: ClusterId,
     /// `host:port`, without duplicates.
     places: Mutex<StoreAddresses>,
-    /// Timeout for the nodes' responses: less than a link may take, so that their errors are still received.
+    /// Timeout for the nodes' responses, less than the timeout of a link, so that their errors still arrive.
     wait: Duration,
-    /// Why the last attempt made no link.
+    /// Why the last attempt failed to connect.
     failed: Mutex<Option<NodeError>>,
 }
 
 struct StoreAddresses {
-    /// All addresses to ask.
+    /// All addresses to query.
     all: Vec<String>,
     /// Where the store was last found.
     store: Option<String>,
@@ -41,7 +41,7 @@ struct StoreAddresses {
 /// The result for one address.
 enum Probe {
     Store(PeerLink),
-    /// Another node, and the addresses at which it says that the store is.
+    /// Another node, and the addresses that it reports for the store.
     Other(String, Vec<String>),
 }
 
@@ -158,7 +158,7 @@ impl StoreLocator {
         Err(last)
     }
 
-    /// Makes the links of a store over one of the protocols.
+    /// Returns a connector that creates links to a store over one of the protocols.
     pub(super) fn connector(self: &Arc<Self>, alpn: Alpn) -> impl Connect + use<> {
         let locator = self.clone();
         move || -> BoxFuture<'static, Result<Box<dyn Channel>, String>> {
@@ -179,8 +179,8 @@ impl StoreLocator {
     }
 }
 
-/// Asks a node without a store for the store's addresses. That node relays the rows; nothing but the addresses
-/// in them is used.
+/// Requests the store's addresses from a node without a store. That node relays the rows, of which only the
+/// addresses are used.
 async fn read_store_addresses(
     link: &PeerLink,
     cluster: ClusterId,

@@ -25,7 +25,7 @@ use super::*;
 
 const CLUSTER: ClusterId = ClusterId(7);
 
-/// A node that accepts no clients and serves the stores that it has.
+/// A node that serves its stores and accepts no clients.
 #[derive(Clone, Default)]
 struct Serves {
     entities: Option<Arc<EntityServer>>,
@@ -65,7 +65,7 @@ impl PeerService for Serves {
     ) -> BoxFuture<'static, ()> {
         let Self { entities, rows } = self.clone();
         async move {
-            // The other side sees how the stream ends.
+            // The other side learns how the stream ends.
             let _ = match (kind, entities, rows) {
                 (StreamKind::EntityStore, Some(server), _) => {
                     let mut link = server.link(&peer.member);
@@ -173,7 +173,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     let store = founded(64).await;
     let first = run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&store));
     register(&store, "n1", &first.address).await;
-    // It relays the store's rows, like every node.
+    // This node relays the store's rows, as every node does.
     let rows = Serves { entities: None, ..Serves::store(&store) };
     let other = run(&ca, "n3", Roles::default(), rows);
     let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
@@ -189,7 +189,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     assert_eq!(row, store.get("cluster").await.expect("read"));
     drop(remote);
 
-    // Another store replaces that one (R5).
+    // Another store takes the place of the first one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
     ostraca_catalog::bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
@@ -245,7 +245,7 @@ async fn a_store_with_an_unreadable_row_is_refused_by_name() {
         join(&config(dir.path(), &[&first.address], ""), &own).await
     };
     let newer: &[u8] = &[99, 0];
-    for (key, value, says) in [
+    for (key, value, expected_text) in [
         ("cluster", &[3, 4, 4, 0][..], "writes format 4, but this program reads 3 to 3"),
         ("cluster", &[3, 3, 4, 0], "writes format 4, but this program reads 3 to 3"),
         ("cluster", newer, "`cluster` cannot be read: it has format 99"),
@@ -255,12 +255,12 @@ async fn a_store_with_an_unreadable_row_is_refused_by_name() {
         ("shards/default/00000", newer, "`shards/default/00000` cannot be read: it has format 99"),
     ] {
         let refused = join_that(key, value).await.err();
-        let error = refused.unwrap_or_else(|| panic!("{key} is not to be read"));
+        let error = refused.unwrap_or_else(|| panic!("the unreadable row {key} was accepted"));
         assert_eq!((error.code(), error.is_retryable()), (codes::INVALID_ROW, false), "{error}");
         let text = error.to_string();
-        assert!(text.contains(says) && text.contains("use a newer release"), "{text}");
+        assert!(text.contains(expected_text) && text.contains("use a newer release"), "{text}");
     }
-    // Another node's row prevents no start, although its name starts with this node's.
+    // Another node's row does not prevent a start, although its name starts with this node's name.
     join_that("nodes/n22", newer).await.expect("joined");
 }
 
@@ -271,14 +271,14 @@ async fn a_node_that_does_not_know_the_store_is_named() {
     let other = run(&ca, "n3", Roles::default(), Serves::default());
     let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
     let config = config(dir.path(), &[&other.address], "");
-    let error = join(&config, &own).await.err().expect("no store");
+    let error = join(&config, &own).await.err().expect("the store is unknown");
     assert_eq!((error.code(), error.is_retryable()), (codes::NO_STORE_NODE, true));
     assert!(error.to_string().contains("is node n3"), "{error}");
 
     let nobody = ["127.0.0.1:9".to_owned()];
     let locator =
         StoreLocator::new(own.dialer.clone(), CLUSTER, &nobody, Duration::from_millis(100));
-    let error = locator.connect(Alpn::Bulk).await.expect_err("nobody is there");
+    let error = locator.connect(Alpn::Bulk).await.expect_err("no node responds");
     assert_eq!((error.code(), error.is_retryable()), (codes::STORE_UNREACHABLE, true));
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }

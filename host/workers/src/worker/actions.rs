@@ -1,4 +1,4 @@
-//! Executes the machines' actions: calls of the store, the sandbox or the network.
+//! Executes the machines' actions: calls to the store, the sandbox or the network.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
 use crate::{WorkerReport, guest_types};
 
-/// Maximum records and bytes of state that are read at once.
+/// Maximum number of records and bytes of state that are read at a time.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
 
 impl Worker {
@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// Sends all store calls of this round, as one batch for each kind.
+    /// Sends all store calls of this round, as one batch for each kind of call.
     pub(super) fn flush_store_calls(&mut self) {
         if !self.claims.is_empty() {
             let claims = std::mem::take(&mut self.claims);
@@ -93,7 +93,7 @@ impl Worker {
         let mut all = std::mem::take(&mut self.commits);
         let mut commits = all.drain(..).peekable();
         while let Some(first) = commits.next() {
-            // A call is answered as a whole: a large commit goes alone, so that no neighbour waits for it.
+            // A call is answered as a whole: a large commit is sent alone, so that no other commit waits for it.
             let alone = writes_much(&first.1);
             let capacity = if alone { 1 } else { commits.len() + 1 };
             let (mut names, mut requests) =
@@ -151,8 +151,8 @@ impl Worker {
         let entry = self.types.get(&entity.entity_type);
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
         let Some((revision, program)) = runs else {
-            // Not expected: a machine asks for a type only after it was told of it, and is told only of runnable
-            // types.
+            // Not expected: a machine activates entities only of types that were announced to it, and only runnable
+            // types are announced.
             return self.tasks.push_ready(Completion::Started(
                 id,
                 entity,
@@ -193,7 +193,7 @@ impl Worker {
         self.instance_slots.busy(&(state.machine.ownership().shard.clone(), entity.clone()));
         let (held, live) = state.instances.get_mut(entity)?;
         // Pekko #1463: a message must reach neither another entity's sandbox nor another generation of its own
-        // entity's.
+        // entity.
         if *held != generation || !matches!(live, InstanceState::Idle(_)) {
             return None;
         }
@@ -223,7 +223,8 @@ impl Worker {
         if message.kind == MessageKind::Query
             && self.pending_replies.get(&message.reply_token).is_some_and(abandoned)
         {
-            // An accepted command runs whoever still waits for it (promise 8); a query would run in vain.
+            // An accepted command runs even if nothing waits for it any more (promise 8); running a query would be
+            // pointless.
             return self.tasks.push_ready(Completion::Abandoned(id, entity, generation, turn));
         }
         Stats::count(&self.deps.stats.turns);
@@ -235,7 +236,7 @@ impl Worker {
         let charge =
             self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.deps.stats, async move {
-            // Checked when the turn starts, since an earlier turn may have used up the reply budget after this
+            // Checked when the turn starts, since an earlier turn may have exhausted the reply budget after this
             // one was scheduled.
             if let Some(full) = charge.as_ref().and_then(|charge| charge.exceeded_reply_budget()) {
                 return (instance, Ran::Refused(full));
@@ -324,7 +325,7 @@ impl StateSource for Source {
     }
 }
 
-/// Whether a commit takes the store as long as many small ones.
+/// Whether a commit occupies the store for as long as many small ones.
 fn writes_much(commit: &Commit) -> bool {
     commit.writes.len() > 64 || commit_bytes(commit) > 256 << 10
 }

@@ -24,9 +24,9 @@ pub(super) enum Completion {
     Commits(Vec<(MachineId, Entity, TurnId)>, Vec<CommitOutcome>),
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
     Started(MachineId, Entity, u64, StartOutcome),
-    /// The instance and the turn's result; `None` if there was no such instance.
+    /// The instance and the turn's result; `None` if the instance did not exist.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
-    /// Nobody waits any more for the reply to a query that was about to run.
+    /// The reply to a query that was about to run is no longer awaited.
     Abandoned(MachineId, Entity, u64, TurnId),
 }
 
@@ -188,7 +188,7 @@ impl Worker {
         self.handle_event(id, Event::TurnDone { entity, generation, turn, result });
     }
 
-    /// Records that an entity failed, unless its shard has left meanwhile.
+    /// Records that an entity failed, unless its shard has left in the meantime.
     fn failed(&self, id: MachineId, entity: &Entity, code: Code, message: &str) {
         let Some(shard) = self.machines.get(id).map(MachineEntry::shard) else { return };
         if self.by_shard.get(&shard) == Some(&id) {
@@ -210,7 +210,7 @@ impl Worker {
     ) -> TurnOutput {
         if let ostraca_wasm::TurnResult::Failed(failure) = &turn.result {
             Stats::count(&self.deps.stats.failed_turns);
-            // The sandbox has logged it, with its backtrace.
+            // The sandbox has logged the failure, with its backtrace.
             let name = printable(&entity.to_string()).into_owned();
             tracing::debug!(
                 entity = name,

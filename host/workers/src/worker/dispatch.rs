@@ -13,7 +13,7 @@ use crate::recording::Frame;
 use crate::{ReplyTo, WorkerReply, WorkerReport};
 
 impl Worker {
-    /// Passes an event to a machine and executes its actions. An event for a machine that is gone is ignored.
+    /// Passes an event to a machine and executes its actions. An event for a removed machine is ignored.
     pub(super) fn handle_event(&mut self, id: MachineId, event: Event) {
         let now = self.deps.clock.now();
         let recorded = self.recorder.as_ref().map(|_| (now, event.clone()));
@@ -77,9 +77,9 @@ impl Worker {
         }
     }
 
-    /// Hands out the free instance slots, and requests more where they are needed. Called once a round and
-    /// never from within [`Worker::handle_event`]: thousands may wait for slots that come free all at once, and
-    /// each would be a call deeper on the stack.
+    /// Assigns the free instance slots, and requests more where they are needed. Called once per round and never
+    /// from within [`Worker::handle_event`]: thousands of entities may wait for slots that become free at the same
+    /// time, and each would add a call to the stack.
     pub(super) fn assign_instance_slots(&mut self) {
         loop {
             let (holder, granted) = if let Some((holder, generation)) = self.instance_slots.grant()

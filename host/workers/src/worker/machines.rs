@@ -1,8 +1,8 @@
-//! A worker's machines, and what is kept beside each.
+//! A worker's machines, and the state that is kept with each.
 //!
 //! An entry outlives its machine: futures may still hold an instance of it, and store calls may be pending. The
-//! entry is removed when neither is so. What arrives for a removed entry finds nothing: indices are reused but
-//! serials never are, since a worker sees many adoptions in its lifetime.
+//! entry is removed when neither is the case. Events for a removed entry find nothing: indices are reused but
+//! serials never are, since a worker adopts many shards in its lifetime.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,14 +27,14 @@ pub(super) struct MachineEntry {
     /// Claims, commits and loads that the store has not answered.
     pub(super) pending_store_calls: usize,
     pub(super) serving: bool,
-    /// Whether "stopped" must be reported once it is true.
+    /// Whether "stopped" must be reported once no instance is left.
     pub(super) owes_stopped: bool,
-    /// As of the last [`MachineTable::refresh`].
+    /// The values at the last [`MachineTable::refresh`].
     noted: Noted,
 }
 
-/// Sums over all entries, kept up to date because a worker may have tens of thousands of entries and needs the
-/// sums every 20 ms.
+/// Totals over all entries, maintained incrementally because a worker may have tens of thousands of entries and
+/// needs the totals every 20 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     /// Machines that have not ended.
@@ -45,7 +45,7 @@ pub(super) struct Totals {
     pub(super) queued: u64,
 }
 
-/// An entry's share of the totals, and when its machine asks to be woken.
+/// An entry's share of the totals, and the time at which its machine must be woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Noted {
     totals: Totals,
@@ -148,7 +148,7 @@ impl MachineTable {
         self.free.push(id.index);
     }
 
-    /// Updates the totals and the wake-up time of an entry. Called after each event that its machine handled.
+    /// Updates the totals and the wake-up time of an entry. Called after each event that its machine has handled.
     pub(super) fn refresh(&mut self, id: MachineId) {
         let Some(slot) = self.get_mut(id) else { return };
         let noted = slot.note();
@@ -170,7 +170,7 @@ impl MachineTable {
         totals.queued = totals.queued - before.totals.queued + now.totals.queued;
     }
 
-    /// Entries whose machines asked to be woken by now.
+    /// Entries whose machines are due to be woken.
     pub(super) fn due(&self, now: u64) -> Vec<MachineId> {
         self.timers.iter().take_while(|(wake, _)| *wake <= now).map(|(_, id)| *id).collect()
     }
@@ -179,7 +179,7 @@ impl MachineTable {
         self.totals
     }
 
-    /// Number of indices, for iterating while entries come and go.
+    /// Number of indices, for iterating while entries are added and removed.
     pub(super) fn capacity(&self) -> usize {
         self.entries.len()
     }
@@ -240,7 +240,7 @@ mod tests {
         }
         let claiming = Totals { shards: 1_000, ..Totals::default() };
         assert_eq!((slots.totals(), slots.due(u64::MAX).len()), (claiming, 0));
-        // The claims of two fail: they ask to be woken.
+        // The claims of two machines fail: they must be woken later.
         for (id, at) in [(ids[7], 0), (ids[3], 100)] {
             let now = Now { mono: at, cluster_time: at };
             let outcome = ClaimOutcome::Failed("no".into());

@@ -1,5 +1,5 @@
-//! Panics of the host's own code on a worker's thread. Each ends only what it was working on: the message of
-//! one entity, one batch of store calls, or one shard's machine.
+//! Panics of the host's own code on a worker's thread. Each ends only the work in progress: the message of one
+//! entity, one batch of store calls, or one shard's machine.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,13 +15,13 @@ use super::Worker;
 use super::machines::{InstanceState, MachineId};
 use crate::WorkerReport;
 
-/// A future or call panicked; the panic's text.
+/// A future or call panicked; holds the panic's text.
 #[derive(Debug, thiserror::Error)]
 #[error("the host panicked: {0}")]
 pub(super) struct Panicked(String);
 
-/// Runs a future; a panic is counted and returned as an error. After a panic the future is not polled again,
-/// and all that it held is dropped.
+/// Runs a future; a panic is counted and returned as an error. After a panic the future is not polled again, and
+/// everything that it held is dropped.
 pub(super) fn contained<F: Future>(
     stats: &Arc<Stats>,
     future: F,
@@ -52,8 +52,8 @@ fn panic_message(what: &(dyn Any + Send)) -> Panicked {
 }
 
 impl Worker {
-    /// Ends a machine that panicked, as one whose shard was lost: its state cannot be trusted. The shard is
-    /// reported, and gets a new owner and epoch.
+    /// Ends a machine that panicked, as if its shard were lost: its state cannot be trusted. The shard is reported,
+    /// and gets a new owner and epoch.
     pub(super) fn drop_panicked_machine(&mut self, id: MachineId, panicked: &Panicked) {
         let now = self.deps.clock.now();
         let Some(slot) = self.machines.get_mut(id) else { return };

@@ -1,4 +1,4 @@
-//! Shards that come and go: adopted, stopped, dropped, inspected.
+//! The lifecycle of shards: adopted, stopped, dropped, inspected.
 //!
 //! Reporting "stopped" guarantees that no instance of the shard's machine is left in this process. An
 //! interrupted instance is gone only when its future has returned, so the report may come later than the
@@ -15,7 +15,7 @@ use crate::recording::Frame;
 use crate::{EntityInspection, ShardInspection, WorkerReport};
 
 impl Worker {
-    /// Creates a machine for an assigned shard, in place of one of a lower epoch.
+    /// Creates a machine for an assigned shard, replacing one of a lower epoch.
     pub(super) fn adopt(&mut self, owner: Ownership) {
         let shard = owner.shard.shard;
         let before = self
@@ -48,7 +48,7 @@ impl Worker {
         }
     }
 
-    /// Stops a shard. A duplicate or late request is answered again, as the first answer may have been lost.
+    /// Stops a shard. A duplicate or late request is answered again, because the first answer may have been lost.
     pub(super) fn stop_shard(&mut self, shard: ShardId, epoch: Epoch, reason: StopReason) {
         let present = self.by_shard.get(&shard).and_then(|id| self.machines.get(*id));
         if present.is_some_and(|slot| slot.epoch() > epoch) {
@@ -57,7 +57,7 @@ impl Worker {
         let is_requested = |slot: &MachineEntry| slot.shard() == shard && slot.epoch() == epoch;
         let present = self.by_shard.get(&shard).copied();
         let present = present.filter(|id| self.machines.get(*id).is_some_and(is_requested));
-        // A dropped machine may still be there; that is rare.
+        // A dropped machine may still exist; that is rare.
         let former = || self.machines.iter().find(|(_, slot)| is_requested(slot)).map(|(id, _)| id);
         let found = present.or_else(former);
         let Some((id, ended)) = found.and_then(|id| Some((id, self.machines.get(id)?.has_ended())))
@@ -73,8 +73,7 @@ impl Worker {
         self.remove_if_finished(id);
     }
 
-    /// Drops a shard's machine. Its entry stays, without getting messages, until nothing holds an instance of
-    /// it.
+    /// Drops a shard's machine. Its entry stays, without receiving messages, until nothing holds an instance of it.
     pub(super) fn forget(&mut self, shard: ShardId, epoch: Epoch) {
         let Some(id) = self.by_shard.get(&shard).copied() else { return };
         if self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch) {
@@ -97,16 +96,15 @@ impl Worker {
         }
     }
 
-    /// Reports that a machine has stopped once that is true, and removes an entry that nothing can arrive for
-    /// any more.
+    /// Reports that a machine has stopped once that is true, and removes an entry for which nothing can arrive any
+    /// more.
     pub(super) fn remove_if_finished(&mut self, id: MachineId) {
         let Some(slot) = self.machines.get_mut(id) else { return };
         if !slot.has_ended() || slot.running > 0 {
             return;
         }
         let (shard, epoch, quiet) = (slot.shard(), slot.epoch(), slot.pending_store_calls == 0);
-        // A stopped machine has no commit under way; for one that was lost or dropped, the store must confirm
-        // that.
+        // A stopped machine has no pending commit; for one that was lost or dropped, the store must confirm that.
         let stopped = quiet || slot.machine.phase() == Phase::Stopped;
         if stopped && std::mem::take(&mut slot.owes_stopped) {
             self.report(WorkerReport::ShardStopped(shard, epoch));
@@ -118,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// Sends an entry no more messages of its shard, unless a later entry has already taken its place.
+    /// Stops sending the shard's messages to an entry, unless a later entry has already replaced it.
     pub(super) fn unlist(&mut self, shard: ShardId, id: MachineId) {
         if self.by_shard.get(&shard) == Some(&id) {
             self.by_shard.remove(&shard);

@@ -1,12 +1,11 @@
-//! A worker's futures, in groups that take turns: the store's responses, each type's turns, each type's stop
-//! hooks.
+//! A worker's futures, in groups that take turns: the store's responses, each type's turns, each type's stop hooks.
 //!
 //! A guest that runs for long yields after each slice. In a single queue, a type with hundreds of running
 //! instances would get hundreds of slices for each slice of its neighbours. Here each group has one share,
 //! which its futures divide among themselves.
 //!
-//! Some slices are long all the same, since an instruction that copies or fills memory is not interrupted. A
-//! group whose last slice was long is slow until it has a short one. While others have work, slow groups get
+//! Some slices are still long, because an instruction that copies or fills memory cannot be interrupted. A group
+//! whose last slice was long counts as slow until it has a short one. While other groups have work, slow groups get
 //! half of the time.
 
 use std::cell::{Cell, RefCell};
@@ -22,13 +21,13 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt, StreamFuture};
 
 use super::completions::Completion;
 
-/// A slice of this length makes its group slow.
+/// A slice of at least this length makes its group slow.
 const LONG_SLICE: Duration = Duration::from_millis(1);
 
 /// Identifies a group, whose futures divide one share of the worker's time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TaskGroupKey {
-    /// Responses of the store, and results that are known already.
+    /// Responses of the store, and results that are already known.
     StoreCalls,
     /// Starts and messages of a type.
     Turns(Arc<str>),
@@ -75,7 +74,7 @@ impl Tasks {
         }
     }
 
-    /// Adds a result that is known already.
+    /// Adds a result that is already known.
     pub(super) fn push_ready(&mut self, done: Completion) {
         self.push(TaskGroupKey::StoreCalls, Box::pin(std::future::ready(done)));
     }
@@ -84,7 +83,7 @@ impl Tasks {
         self.quick.is_empty() && self.slow.is_empty()
     }
 
-    /// Polls groups of one kind until one of them had a slice.
+    /// Polls groups of one kind until one of them has had a slice.
     fn poll_groups(&mut self, slow: bool, context: &mut Context<'_>) -> Option<Option<Completion>> {
         loop {
             let groups = if slow { &mut self.slow } else { &mut self.quick };
@@ -153,7 +152,7 @@ mod tests {
     use super::super::machines::{MachineId, MachineTable};
     use super::*;
 
-    /// A future that yields so many times, and counts.
+    /// A future that yields this many times, and counts its polls.
     fn spin(
         slices: usize,
         done: Completion,
@@ -184,7 +183,7 @@ mod tests {
             let share = TaskGroupKey::Turns("greedy".into());
             tasks.push(share, spin(10_000, done(id, "greedy"), greedy.clone()));
         }
-        // It runs, and its neighbour comes later.
+        // The group runs, and its neighbour is added later.
         for _ in 0..10 {
             assert!(futures::poll!(tasks.next()).is_pending());
         }
@@ -198,10 +197,10 @@ mod tests {
             matches!(first, Some(Completion::Started(_, entity, ..)) if &*entity.id == "modest")
         );
         let meanwhile = greedy.get() - before;
-        assert!(meanwhile <= 5 * modest.get(), "{meanwhile} slices beside {}", modest.get());
+        assert!(meanwhile <= 5 * modest.get(), "{meanwhile} slices during {}", modest.get());
     }
 
-    /// A future that keeps the worker for a long slice each time, and counts.
+    /// A future that occupies the worker for a long slice at each poll, and counts its polls.
     fn drag(
         slices: usize,
         done: Completion,
@@ -214,7 +213,8 @@ mod tests {
         }))
     }
 
-    /// How many long slices run, besides some that are in progress, before a short future of another group completes.
+    /// The number of long slices that run, in addition to those in progress, before a short future of another group
+    /// completes.
     async fn long_slices_beside(work: usize) -> usize {
         let id = MachineTable::unknown();
         let mut tasks = Tasks::default();
@@ -241,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn short_slices_go_before_long_ones_that_were_just_served() {
-        // One after the other they would be as many as these.
+        // Served in order of arrival, there would be as many long slices as futures.
         let long = long_slices_beside(50).await;
         assert!(long <= 10, "{long} long slices");
     }

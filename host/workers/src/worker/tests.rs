@@ -1,4 +1,4 @@
-//! Drives a worker step by step, with a memory store and a real guest: only what a test drives happens.
+//! Drives a worker step by step, with a memory store and a real guest: nothing happens except what a test drives.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -70,7 +70,7 @@ impl TestWorker {
             stats: Arc::default(),
             gauges: Arc::default(),
             recording_dir: None,
-            reports: Arc::new(move |report| reports.send(report).expect("the test listens")),
+            reports: Arc::new(move |report| reports.send(report).expect("the test receives")),
             replies: recorded.clone(),
         };
         Self {
@@ -105,7 +105,7 @@ impl TestWorker {
         self.worker.input(Input::DropShard { shard: ShardId(shard), epoch: Epoch(epoch) });
     }
 
-    /// What the worker holds in memory for the entity that messages are for.
+    /// What the worker holds in memory for the entity that receives the messages.
     fn inspect(&self, shard: u32) -> Vec<EntityInspection> {
         self.worker.inspect(ShardId(shard), &[Entity::new("misbehaving", "a")]).entities
     }
@@ -143,7 +143,7 @@ impl TestWorker {
         self.sent
     }
 
-    /// Lets the store and the guests answer until nothing is in progress.
+    /// Lets the store and the guests respond until nothing is in progress.
     async fn settle(&mut self) {
         loop {
             self.worker.assign_instance_slots();
@@ -154,7 +154,7 @@ impl TestWorker {
         }
     }
 
-    /// The same, until a guest runs a message.
+    /// Drives the worker until a guest runs a message.
     async fn until_a_guest_runs(&mut self) {
         for _ in 0..5_000 {
             self.worker.assign_instance_slots();
@@ -213,7 +213,7 @@ impl TestWorker {
     }
 }
 
-/// The guest that misbehaves, with a minute for a turn.
+/// The misbehaving guest, with a minute for each turn.
 fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a root");
     let target = "wasm32-unknown-unknown";
@@ -243,7 +243,7 @@ fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
 }
 
 fn host() -> ostraca_wasm::WasmRuntime {
-    // These tests are not about the compiler.
+    // These tests do not cover the compiler.
     let program = ostraca_wasm::CompilerProgram::InProcess;
     let compiler = ostraca_wasm::CompilerSettings { program, ..Default::default() };
     let settings = ostraca_wasm::RuntimeSettings {
@@ -261,7 +261,7 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
         for shard in 1..=3 {
             driver.adopt(shard, round * 2 + 1);
         }
-        // Forgotten while it claims, stopped while it claims, stopped as it serves.
+        // Dropped while it claims, stopped while it claims, stopped while it serves.
         driver.forget(1, round * 2 + 1);
         driver.stop(2, round * 2 + 1);
         driver.settle().await;
@@ -271,7 +271,7 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
         assert!(reported.contains(&serving) && reported.len() == 3, "{reported:?}");
         assert_eq!(reported.iter().filter(|report| report.starts_with("stopped")).count(), 2);
     }
-    assert!(driver.worker.machines.capacity() <= 3, "places are used again");
+    assert!(driver.worker.machines.capacity() <= 3, "indices are reused");
     assert!(driver.replay() >= 300);
 }
 
@@ -279,22 +279,22 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
 async fn r11_every_stop_is_answered_for_exactly_its_epoch() {
     let mut driver = TestWorker::new();
     driver.stop(1, 4);
-    assert_eq!(driver.reports(), ["stopped 1 4"], "nothing is here");
+    assert_eq!(driver.reports(), ["stopped 1 4"], "there is no machine");
     driver.adopt(1, 5);
     driver.adopt(1, 4);
     driver.adopt(1, 5);
     driver.settle().await;
     driver.stop(1, 4);
-    assert_eq!(driver.reports(), ["serving 1 5"], "a higher epoch stands");
+    assert_eq!(driver.reports(), ["serving 1 5"], "a higher epoch is current");
     driver.stop(1, 6);
-    assert_eq!(driver.reports(), ["stopped 1 6"], "the one that stands is of a lower epoch");
+    assert_eq!(driver.reports(), ["stopped 1 6"], "the current machine has a lower epoch");
     driver.stop(1, 5);
     driver.stop(1, 5);
     assert_eq!(driver.reports(), ["stopped 1 5", "stopped 1 5"]);
     driver.adopt(1, 7);
     driver.adopt(1, 8);
     driver.settle().await;
-    assert_eq!(driver.reports(), ["serving 1 8"], "the one of the lower epoch was forgotten");
+    assert_eq!(driver.reports(), ["serving 1 8"], "the machine of the lower epoch was dropped");
     assert_eq!(driver.slots(), 1);
 }
 
@@ -326,11 +326,11 @@ async fn stopped_waits_for_an_interrupted_instance_to_end() {
     assert!(inside.active);
     driver.forget(1, 1);
     assert_eq!(driver.answer(runs), Some((codes::NOT_OWNER.into(), 1)), "it has had no effect");
-    assert_eq!(driver.worker.instance_slots.granted(), 0, "its room is free");
+    assert_eq!(driver.worker.instance_slots.granted(), 0, "its slot is free");
     driver.stop(1, 1);
-    assert_eq!(driver.reports(), ["serving 1 1"], "its instance is still there");
+    assert_eq!(driver.reports(), ["serving 1 1"], "its instance still exists");
     assert_eq!((driver.slots(), host.status().live_instances), (1, 1));
-    // The next machine of the shard works while the previous one still has an instance.
+    // The shard's next machine works while the previous one still has an instance.
     driver.adopt(1, 2);
     driver.settle().await;
     assert_eq!(driver.reports().iter().filter(|report| *report == "stopped 1 1").count(), 1);
@@ -354,7 +354,7 @@ async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     assert_eq!((driver.answer(waits), host.status().live_instances), (None, 0));
     let [ref inside] = driver.inspect(1)[..] else { panic!("the shard is here") };
     assert!(!inside.active && inside.mailbox_length == 1);
-    assert!(driver.inspect(2).is_empty(), "of a shard that is not here nothing is said");
+    assert!(driver.inspect(2).is_empty(), "nothing is known about an absent shard");
     driver.worker.input(Input::Resume);
     driver.settle().await;
     assert_eq!(driver.answer(waits), Some(("final".into(), 1)));

@@ -1,4 +1,4 @@
-//! The host's own panics, and queries that nobody waits for any more.
+//! The host's own panics, and queries whose replies are no longer awaited.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use ostraca_store::{Page, Scan, StoreError, StoreFuture, StoreIdentity};
 
 use super::*;
 
-/// A memory store that panics once, in the call that the test chooses.
+/// A memory store that panics once, in the call that the test selects.
 struct Panicking {
     store: MemoryStore,
     at: Mutex<Option<&'static str>>,
@@ -95,7 +95,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     driver.worker.tick();
     driver.settle().await;
-    assert_eq!(driver.reports(), ["serving 1 1"], "and was asked for again");
+    assert_eq!(driver.reports(), ["serving 1 1"], "the claim was repeated");
 
     // The guest's `start` reads the state.
     let outcomes = [
@@ -119,7 +119,7 @@ async fn a_panic_ends_one_message_and_nothing_else() {
         let works = driver.send(1, "who");
         driver.settle().await;
         assert_eq!(driver.answer(works), Some(("final".into(), epoch)), "{place}");
-        // The next round loads it again.
+        // The next round loads the entity again.
         driver.stop(1, epoch);
         driver.settle().await;
         driver.adopt(1, epoch + 1);
@@ -161,7 +161,7 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     assert_eq!(driver.answer(refused).map(|(outcome, _)| outcome), Some(codes::NOT_OWNER.into()));
     let other = driver.send(2, "who");
     driver.settle().await;
-    assert_eq!(driver.answer(other), Some(("final".into(), 1)), "its neighbour goes on");
+    assert_eq!(driver.answer(other), Some(("final".into(), 1)), "its neighbour continues");
     assert_eq!(
         (driver.worker.instance_slots.granted(), driver.worker.machines.iter().count()),
         (1, 1)
