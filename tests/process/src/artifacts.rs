@@ -1,4 +1,4 @@
-//! The program and the guests: where they are, and how they are built.
+//! The program and the guests: where they are and how they are built.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use wit_component::ComponentEncoder;
 
-/// Set by the Makefile, which has built everything before.
+/// Set by the Makefile, which has then already built everything.
 const BUILT: &str = "OSTRACA_BUILT";
 const WASM: &str = "wasm32-unknown-unknown";
 /// Every guest that the tests deploy.
@@ -21,7 +21,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).into()
 }
 
-/// Where cargo put this program's profile: `target/debug`.
+/// The directory of this program's cargo profile: `target/debug`.
 ///
 /// # Errors
 /// If this program's own path is unknown.
@@ -43,7 +43,7 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The program, built if the Makefile has not done it.
+/// The program, built now unless the Makefile has built it.
 ///
 /// # Errors
 /// The error of cargo.
@@ -65,7 +65,7 @@ fn build_program() -> Result<PathBuf> {
         run(build)?;
     }
     let program = dir.join("ostraca");
-    ensure!(program.is_file(), "{} is not there: build it first", program.display());
+    ensure!(program.is_file(), "{} does not exist: build it first", program.display());
     Ok(program)
 }
 
@@ -125,7 +125,7 @@ fn build_guests() -> Result<PathBuf> {
     }
     build
         .env("CARGO_TARGET_DIR", &target)
-        // Build flags of this program must not apply to the guests.
+        // Build flags for this program must not apply to the guests.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
@@ -138,7 +138,7 @@ fn build_guests() -> Result<PathBuf> {
     Ok(target.join(WASM).join("release"))
 }
 
-/// An example's manifest as it is shipped.
+/// An example's manifest as shipped.
 ///
 /// # Errors
 /// If it cannot be read.

@@ -1,15 +1,15 @@
-//! Attacks: faults under load, each one injected within the step that it is meant for.
+//! Attacks: faults under load, each one injected within its intended step.
 //!
-//! A round runs its own load (new sessions and entities, through every gateway), lets the attack wait for its
-//! step and inject the fault there, heals everything, waits until every shard is served again, ends the load,
-//! and checks it: every command has a final outcome, the oracle finds no violation in the history, and every
-//! entity holds every acknowledged command. A round counts only if the fault was injected within its step while enough
-//! commands were in doubt: sent before the fault, and without an answer after it. A round that does not count is
-//! repeated, a bounded number of times; it is checked nevertheless.
+//! A round runs its own load (new sessions and entities, through every gateway), lets the attack wait for its step
+//! and inject the fault there, heals everything, waits until every shard is served again, ends the load, and checks
+//! it: every command has a final outcome, the oracle finds no violation in the history, and every entity holds
+//! every acknowledged command. A round counts only if the fault was injected within its step while enough commands
+//! were in doubt: sent before the fault, and not answered by then. A round that does not count is still checked,
+//! and is repeated a limited number of times.
 //!
-//! `SEED=n` replays the random choices, `ROUNDS=n` changes how many rounds must count. `SOAK=folder` accumulates over
-//! runs: it keeps a line for each round that counted, and a run does only the missing rounds.
-#![allow(clippy::print_stdout, reason = "tests print what their rounds were like")]
+//! `SEED=n` replays the random choices, and `ROUNDS=n` sets how many rounds must count. `SOAK=folder` accumulates
+//! results over runs: the folder keeps a line for each round that counted, and a run does only the missing rounds.
+#![allow(clippy::print_stdout, reason = "tests print a summary of their rounds")]
 
 mod load;
 mod soak;
@@ -32,22 +32,22 @@ use crate::cluster::{Options, TIMEOUT, View};
 use crate::history::{now, until_answered};
 use crate::node_dir::deploy_example;
 
-/// Rounds that count, of each attack.
+/// Number of rounds of each attack that must count.
 const ROUNDS: u64 = 3;
 /// Minimum number of commands in doubt when the fault is injected.
 pub const DOUBTFUL: usize = 32;
-/// Replies that had left a node before the strike are not in doubt; they arrive within this time.
+/// Replies that left a node before the fault are not in doubt; they arrive within this time.
 const ARRIVAL: Duration = Duration::from_millis(150);
-/// Answers that a load has given before it is struck.
+/// Minimum number of answers before a load is attacked.
 const WARM: u64 = 200;
 
-/// The longest that a host may wait until it is given shards again, after attacks on its store (64 leases, R9), and more.
+/// The longest time until a host is given shards again after attacks on its store: 64 leases (R9) plus a reserve.
 pub const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
 
-/// When a fault was injected.
+/// Whether a fault was injected in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultTiming {
-    /// Within the step that it was meant for.
+    /// Within its intended step.
     InStep,
     /// At another time, with the reason.
     Missed(String),
@@ -63,12 +63,12 @@ pub struct AttackRun {
     pub rng: StdRng,
     /// The number of the round, repeated ones included.
     pub round: u64,
-    /// How many commands must be in doubt at a strike.
+    /// Minimum number of commands that must be in doubt at the fault.
     pub least: usize,
     /// The load of each round.
     pub size: LoadSize,
     load: Option<Load>,
-    /// Nodes that were to be drained: the mark outlives their restarts.
+    /// Nodes whose drain was requested: the mark survives their restarts.
     drained: Mutex<BTreeSet<String>>,
     in_doubt: usize,
     struck: Instant,
@@ -77,9 +77,9 @@ pub struct AttackRun {
 /// Figures of the rounds that counted.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Commands in doubt at each strike.
+    /// Commands in doubt at each fault.
     pub in_doubt: Vec<usize>,
-    /// From each strike until every shard was served.
+    /// Time from each fault until every shard was served.
     pub served: Vec<Duration>,
     /// Rounds that did not count, with the reasons.
     pub repeated: Vec<String>,
@@ -87,7 +87,7 @@ pub struct Report {
     pub commands: u64,
 }
 
-/// A number from the environment.
+/// A number from an environment variable.
 #[must_use]
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -131,7 +131,7 @@ impl AttackRun {
     /// Runs an attack until enough rounds count.
     ///
     /// # Errors
-    /// The first breach of a promise, by name; or that the fault did not fall where it should.
+    /// The first violated promise, by name; or that the fault was not injected within its step.
     pub async fn rounds(
         mut self,
         name: &str,
@@ -193,12 +193,12 @@ impl AttackRun {
         let load = Load::start(&self.clients, self.rng.random(), self.round, self.size);
         self.load = Some(load);
         self.wait_progress(WARM).await?;
-        // Not always at the same moment of a node's intervals.
+        // Vary the moment relative to a node's intervals.
         tokio::time::sleep(Duration::from_millis(self.rng.random_range(0..300))).await;
         self.in_doubt = 0;
         let nodes: Vec<usize> =
             (0..self.cluster.len()).filter(|node| self.cluster.runs(*node)).collect();
-        let fell = attack(self).await.context("strike")?;
+        let fell = attack(self).await.context("inject the fault")?;
         self.cluster.heal(&nodes).context("heal")?;
         self.wait_served().await.context("wait until every shard is served again")?;
         let served = self.struck.elapsed();
@@ -209,9 +209,9 @@ impl AttackRun {
         self.wait_progress(WARM).await.context("after the fault")?;
         let load = self.load.take().context("no load")?;
         let recorder = load.end().await?;
-        let asker = self.clients[self.rng.random_range(0..self.clients.len())].session();
-        let judged = judge(&recorder, &asker).await?;
-        report.commands += judged.results + judged.refusals;
+        let session = self.clients[self.rng.random_range(0..self.clients.len())].session();
+        let summary = judge(&recorder, &session).await?;
+        report.commands += summary.results + summary.refusals;
         match fell {
             FaultTiming::InStep if self.in_doubt >= self.least => {
                 println!("{name}: round {}: {} in doubt, {served:.1?}", self.round, self.in_doubt);
@@ -224,7 +224,7 @@ impl AttackRun {
         Ok(())
     }
 
-    /// Strikes: what is sent before and not answered soon after is in doubt.
+    /// Injects the fault: messages sent before it and not answered shortly after are in doubt.
     ///
     /// # Errors
     /// The error of the fault.
@@ -240,19 +240,19 @@ impl AttackRun {
         Ok(())
     }
 
-    /// Asks for a drain, or for its undoing, through the first gateway, and does not wait for its end.
+    /// Requests a drain, or its revocation, through the first gateway, and does not wait for its end.
     ///
     /// # Errors
     /// The node's error.
     pub async fn request_drain(&self, node: &str, undo: bool) -> Result<()> {
         let until = Instant::now() + TIMEOUT;
         let ask = async || {
-            // The first update means that the row is written.
+            // The first update means that the row has been written.
             self.clients[0].drain(node, undo).await?.next().await
         };
         loop {
             match ask().await {
-                // Seen to live by another node, and a moment later by this one.
+                // Another node has seen that the node is alive; this one will a moment later.
                 Err(error) if error.code() == "node-not-live" && Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -272,23 +272,23 @@ impl AttackRun {
         self.drained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many commands were in doubt at the last strike.
+    /// Number of commands that were in doubt at the last fault.
     #[must_use]
     pub fn in_doubt(&self) -> usize {
         self.in_doubt
     }
 
-    /// Waits until so many more commands were answered.
+    /// Waits until this many more commands have been answered.
     ///
     /// # Errors
-    /// If they are not, within the timeout.
+    /// If they are not answered within the timeout.
     pub async fn wait_progress(&self, more: u64) -> Result<()> {
         let load = self.load.as_ref().context("no load")?;
         let (goal, until) = (load.done() + more, Instant::now() + TIMEOUT);
         while load.done() < goal {
             load.failed()?;
             if Instant::now() > until {
-                bail!("of {more} more answers {} are missing", goal - load.done());
+                bail!("{} of {more} more answers are missing", goal - load.done());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -302,7 +302,7 @@ impl AttackRun {
     pub async fn wait_balanced(&mut self) -> Result<()> {
         let shards = self.cluster.shards;
         if !self.cluster.wait_settled().await?.balanced() {
-            // One that is refused, or ends early, is made up for by the manager's own.
+            // A request that is refused or ends early is made up for by the manager's own balancing.
             if let Ok(mut updates) = self.clients[0].rebalance().await {
                 while updates.next().await.is_ok_and(|it| it.is_some_and(|it| !it.done)) {}
             }
@@ -315,20 +315,20 @@ impl AttackRun {
     /// Waits until an entity of every shard has answered a query, at every gateway.
     ///
     /// # Errors
-    /// The first one that does not.
+    /// The first entity that does not answer.
     pub async fn wait_served(&self) -> Result<()> {
         let options =
             ostraca_client::CallOptions { timeout: TIMEOUT, ..until_answered(MessageKind::Query) };
-        let mut asked = Vec::new();
+        let mut queries = Vec::new();
         for client in &self.clients {
             let session = client.session();
             for id in probes(self.cluster.shards) {
                 let call = session.send(&Entity::new("counter", id.clone()), "get", "", &options);
-                asked.push(async move { call.await.with_context(|| format!("counter/{id}")) });
+                queries.push(async move { call.await.with_context(|| format!("counter/{id}")) });
             }
         }
-        let answers = asked.len();
-        ensure!(try_join_all(asked).await?.len() == answers, "not everybody answered");
+        let answers = queries.len();
+        ensure!(try_join_all(queries).await?.len() == answers, "some entities did not answer");
         Ok(())
     }
 }
@@ -339,7 +339,7 @@ pub fn probes(shards: u32) -> Vec<String> {
     (1..=shards).filter_map(|shard| ids_of(shard, shards, "probe").next()).collect()
 }
 
-/// Ids of a shard, with this prefix.
+/// Ids that belong to a shard and start with this prefix.
 pub fn ids_of(shard: u32, shards: u32, prefix: &str) -> impl Iterator<Item = String> {
     let prefix = prefix.to_owned();
     let all = (0_u64..).map(move |number| format!("{prefix}-{number}"));

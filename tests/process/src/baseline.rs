@@ -1,8 +1,8 @@
-//! The bare parts joined: a QUIC stream, the counter's sandbox, a group commit with sync, the reply.
+//! The bare parts combined: a QUIC stream, the counter's sandbox, a group commit with sync, the reply.
 //!
-//! Nothing of the platform is between them: no routing, no ownership, no duplicate detection, no limits but the
-//! sandbox's, and no state that is read again. The platform's own cost is measured against this. A request is as long as
-//! the echo's and begins with the number of its entity, and so does the answer.
+//! Nothing of the platform is involved: no routing, no ownership, no duplicate detection, no limits except the
+//! sandbox's, and no state that is read back. The platform's own cost is measured against this. Requests and
+//! answers are as long as the echo's and begin with the number of the entity.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ pub const COMPONENT: &str = "counter.wasm";
 /// Maximum number of turns that are made durable in one batch.
 const BATCH: usize = 1_024;
 
-/// A request, and who waits for its end.
+/// A request, and the channel that waits for its completion.
 struct Request {
     entity: u64,
     done: oneshot::Sender<()>,
@@ -44,7 +44,7 @@ struct Commit {
 ///
 /// # Errors
 /// If it cannot listen, compile or open its store.
-#[allow(clippy::print_stdout, reason = "its address is what it prints")]
+#[allow(clippy::print_stdout, reason = "it prints its address")]
 pub async fn serve(dir: &Path, size: usize) -> Result<()> {
     let compiler =
         CompilerSettings { program: CompilerProgram::InProcess, ..CompilerSettings::default() };
@@ -177,7 +177,7 @@ fn committer(dir: &Path) -> Result<queue::Sender<Commit>> {
             db.flush()?;
             data.sync_data()?;
             for done in waiting.drain(..) {
-                // Its stream has ended.
+                // The request's stream has ended.
                 let _ = done.send(());
             }
         }

@@ -1,11 +1,11 @@
-//! A cluster of real processes, each behind its proxy: starts, breaks, observes and removes it.
+//! A cluster of real processes, each behind its own proxy: starts, breaks, observes and removes it.
 //!
 //! Nodes are created as an operator creates them, by `ostraca init`, `ostraca init --join` and `ostraca run`. Node
-//! `n1` carries the store and comes first. Each listens on an address of 127.0.0.0/8 of its own, outside of the ports
-//! that the system gives out, so it finds its address free when it starts again.
+//! `n1` has the store and starts first. Each listens on its own address in 127.0.0.0/8, outside the range of
+//! ephemeral ports, so its address is free when it starts again.
 //!
-//! What is confusing: clients and nodes go through the proxies ([`Cluster::network`]), but what the tests
-//! ask ([`Cluster::view`]) goes to the nodes directly, so a node that is cut off can still be observed.
+//! Confusing at first: clients and nodes use the proxies ([`Cluster::network`]), but the tests' own requests
+//! ([`Cluster::view`]) go to the nodes directly, so a node that is cut off can still be observed.
 
 mod faults;
 mod observe;
@@ -28,13 +28,13 @@ use crate::node::NodeProcess;
 use crate::node_dir::NodeDir;
 use crate::proxy::Network;
 
-/// Where every node listens, at an address of its own.
+/// The port on which every node listens, at its own address.
 const PORT: u16 = 7411;
-/// Where its proxy listens.
+/// The port on which its proxy listens.
 const FRONT: u16 = 7412;
 /// Every role.
 pub const ALL: &str = "store,manager,host,gateway";
-/// Every role but the store.
+/// Every role except the store.
 pub const NO_STORE: &str = "manager,host,gateway";
 /// Timeout of every wait: generous, for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -49,24 +49,24 @@ static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 pub struct Options {
     /// A name for its directories.
     pub name: String,
-    /// The roles of each node, with commas between them; the first has the store.
+    /// The roles of each node, separated by commas; the first node has the store.
     pub roles: Vec<String>,
-    /// How many of them are started with the cluster; the others later, by [`Cluster::start_node`].
+    /// How many of them start with the cluster; the others are started later by [`Cluster::start_node`].
     pub at_once: usize,
     /// Shards of the pool.
     pub shards: u32,
-    /// TOML that is laid over every node's configuration.
+    /// TOML that overrides settings of every node's configuration.
     pub settings: String,
-    /// Whether there are proxies; without them nodes advertise what they listen on.
+    /// Whether there are proxies; without them nodes advertise their listening addresses.
     pub proxied: bool,
     /// The seed of the network's faults.
     pub seed: u64,
-    /// How much longer each sync of the store takes.
+    /// Additional delay of each sync of the store.
     pub slow_syncs: Option<Duration>,
 }
 
 impl Options {
-    /// Nodes with these roles.
+    /// Options for nodes with these roles.
     #[must_use]
     pub fn new(name: &str, roles: &[&str]) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Options {
         }
     }
 
-    /// Three nodes: the first has every role, the others all but the store.
+    /// Three nodes: the first has every role, the others all except the store.
     #[must_use]
     pub fn three(name: &str) -> Self {
         Self::new(name, &[ALL, NO_STORE, NO_STORE])
@@ -101,7 +101,7 @@ fn agreed(settings: &str) -> Result<Vec<String>> {
 /// A running cluster. Its processes are killed by their ids when it is dropped.
 pub struct Cluster {
     members: Vec<Member>,
-    /// The bad network; `None` without proxies.
+    /// The network with its faults; `None` without proxies.
     network: Option<Network>,
     profile: Profile,
     /// Shards of the pool.
@@ -114,7 +114,7 @@ struct Member {
     node: Option<NodeProcess>,
     watcher: Option<Client>,
     paused: bool,
-    /// The recorder, and where it records.
+    /// The recorder, and the directory of its files.
     slow: Option<(IoRecorder, TempDir)>,
     home: NodeDir,
     listen: SocketAddr,
@@ -122,7 +122,7 @@ struct Member {
 }
 
 impl Cluster {
-    /// Makes and starts it; every node is ready.
+    /// Creates and starts a cluster; every node is ready.
     ///
     /// # Errors
     /// The program's error.
@@ -184,13 +184,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// How many nodes it has, running or not.
+    /// Number of nodes, running or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
@@ -202,18 +202,18 @@ impl Cluster {
         format!("n{}", node + 1)
     }
 
-    /// The node of this name.
+    /// The index of the node with this name.
     #[must_use]
     pub fn place(&self, name: &str) -> Option<usize> {
         (0..self.len()).find(|node| self.name(*node) == name)
     }
 
-    /// The bad network.
+    /// The network with its faults.
     ///
     /// # Panics
     /// Without proxies.
     #[must_use]
-    #[allow(clippy::panic, reason = "a test that asks for what it did not order is wrong")]
+    #[allow(clippy::panic, reason = "a test that uses a network it did not request is wrong")]
     pub fn network(&self) -> &Network {
         match &self.network {
             Some(network) => network,
@@ -235,22 +235,22 @@ impl Cluster {
         Profile { addresses, ..self.profile.clone() }
     }
 
-    /// A client that goes to this node first, and to the others when that is gone; it notices soon.
+    /// A client that prefers this node and uses the others when it is gone; it detects that quickly.
     ///
     /// # Errors
-    /// If no node answers.
+    /// If no node responds.
     pub async fn client(&self, first: usize) -> Result<Client> {
         Ok(Client::connect_with(self.profile(first), impatient()).await?)
     }
 
-    /// Everything that its nodes logged, for a failed test.
+    /// Everything that its nodes logged, to explain a failed test.
     #[must_use]
     pub fn logs(&self) -> String {
         let mut all = String::new();
         for (place, member) in self.members.iter().enumerate() {
             let log = member.home.dir().with_file_name("node.log");
             let text = std::fs::read_to_string(log).unwrap_or_default();
-            // Most lines come from guests, and are rarely the reason.
+            // Most lines come from guests, and are rarely the cause.
             let lines: Vec<&str> =
                 text.lines().filter(|line| !line.contains(" ostraca::guest: ")).collect();
             let last = lines[lines.len().saturating_sub(40)..].join("\n");
@@ -301,7 +301,7 @@ pub fn impatient() -> ConnectOptions {
     ConnectOptions { connect_timeout: Duration::from_secs(1), limits, ..ConnectOptions::default() }
 }
 
-/// Where a node listens and where its proxy does. Other processes of the tests use others, by their ids.
+/// The addresses of a node and of its proxy. Concurrent test processes use other addresses, chosen by process id.
 fn addresses_of_a_node() -> (SocketAddr, SocketAddr) {
     let (process, number) = (std::process::id(), ADDRESSES.fetch_add(1, Ordering::Relaxed));
     let byte = |n: u32| u8::try_from(n % 250).unwrap_or(0);

@@ -1,6 +1,6 @@
-//! Bare parts to compare the platform with: a QUIC echo in a separate process, and fdatasync.
+//! Bare parts for comparison with the platform: a QUIC echo in a separate process, and fdatasync.
 //!
-//! The echo has the platform's endpoint, TLS and limits, and nothing of its protocol.
+//! The echo uses the platform's endpoint, TLS and limits, but not its protocol.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::load::{LoadResult, histogram};
 
-/// Certificates for an echo, in a directory that both of its sides read.
+/// Creates certificates for an echo, in a directory that both sides read.
 ///
 /// # Errors
 /// If they cannot be created or written.
@@ -42,7 +42,7 @@ pub(crate) fn listen(dir: &Path) -> Result<quinn::Endpoint> {
 ///
 /// # Errors
 /// If it cannot listen.
-#[allow(clippy::print_stdout, reason = "its address is what it prints")]
+#[allow(clippy::print_stdout, reason = "it prints its address")]
 pub async fn serve(dir: &Path) -> Result<()> {
     let endpoint = listen(dir)?;
     println!("ready: echo at {}", endpoint.local_addr()?);
@@ -70,8 +70,9 @@ fn trust(dir: &Path) -> Result<TrustRoot> {
     Ok(TrustRoot::from_pem(&authority)?)
 }
 
-/// Sends messages of `size` bytes on `streams` long streams, one under way on each. Each begins with a number below
-/// `entities`, those of a stream in turn and no other stream's, as far as there are enough.
+/// Sends messages of `size` bytes on `streams` long-lived streams, with one in flight on each. Each begins with a
+/// number below `entities`. A stream cycles through its own numbers, which no other stream uses if there are
+/// enough.
 ///
 /// # Errors
 /// If the echo's connection closes.
@@ -119,7 +120,7 @@ pub async fn measure(
     Ok(LoadResult { done: waits.len(), took, waits })
 }
 
-/// Appends 100 bytes and calls `fdatasync`, again and again, in a file of its own in `dir`.
+/// Repeatedly appends 100 bytes and calls `fdatasync`, in a separate file in `dir`.
 ///
 /// # Errors
 /// The I/O error.

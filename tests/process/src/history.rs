@@ -9,23 +9,22 @@ use ostraca_client::{CallError, CallOptions, Entity, MessageKind, Reply, Session
 use ostraca_oracle::{End, Model, Operation, Outcome, check};
 use serde_json::Value;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: the same for all processes of the machine, the preloaded
-/// recorder included.
+/// Nanoseconds of `CLOCK_MONOTONIC`: the same for all processes of the machine, including the preloaded recorder.
 #[must_use]
 pub fn now() -> u64 {
-    // Every Linux has this clock.
+    // This clock exists on every Linux.
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Keeps every message with its outcome.
+/// Records every message with its outcome.
 #[derive(Debug, Default)]
 pub struct HistoryRecorder {
     operations: Mutex<Vec<Operation>>,
 }
 
 impl HistoryRecorder {
-    /// An empty one.
+    /// An empty recorder.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -65,7 +64,7 @@ impl HistoryRecorder {
         }
     }
 
-    /// A command with a long deadline: it ends when it is answered.
+    /// Sends a command with a long deadline: it ends when it is answered.
     pub fn command(
         self: &Arc<Self>,
         session: &Session,
@@ -76,7 +75,7 @@ impl HistoryRecorder {
         self.send(session, entity, method, arguments, &until_answered(MessageKind::Command))
     }
 
-    /// A query with a long deadline.
+    /// Sends a query with a long deadline.
     pub fn query(
         self: &Arc<Self>,
         session: &Session,
@@ -87,7 +86,7 @@ impl HistoryRecorder {
         self.send(session, entity, method, arguments, &until_answered(MessageKind::Query))
     }
 
-    /// What was recorded so far.
+    /// Everything that has been recorded so far.
     #[must_use]
     pub fn operations(&self) -> Vec<Operation> {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -107,8 +106,8 @@ pub fn until_answered(kind: MessageKind) -> CallOptions {
     CallOptions { kind, timeout: Duration::from_secs(120), ..CallOptions::default() }
 }
 
-/// Whether a query has no answer because the answer to an earlier copy was lost, and a command of its session has run
-/// since: the state that it read no longer exists.
+/// Whether a query has no answer because the answer to an earlier copy was lost and a command of its session has
+/// run since: the state that it read no longer exists.
 #[must_use]
 pub fn is_superseded(error: &CallError) -> bool {
     match error {
@@ -130,7 +129,7 @@ fn outcome(ended: &Result<Reply, CallError>) -> Outcome {
             Outcome::Final { version: *version, value: Err(code.to_string()) }
         }
         Err(CallError::NotRun { .. }) => Outcome::NotRun,
-        // With a dropped reply, it ran, and its result is unknown.
+        // With a dropped reply, the command ran and its result is unknown.
         Err(
             CallError::Unanswered { .. }
             | CallError::Unknown { .. }
@@ -187,12 +186,12 @@ impl Model for Account {
     }
 }
 
-/// An entity of an example, by its type.
+/// The model of an example's entity, chosen by its type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Example {
-    /// Of `examples/counter`.
+    /// An entity of `examples/counter`.
     Counter(Counter),
-    /// Of `examples/account`.
+    /// An entity of `examples/account`.
     Account(Account),
 }
 

@@ -1,9 +1,9 @@
-//! What a disk may hold after the power failed: files rebuilt from recorded writes and syncs.
+//! What a disk may hold after a power failure: files rebuilt from recorded writes and syncs.
 //!
-//! Only `fsync` and `fdatasync` count, `sync_file_range` does not. A write that no completed sync
-//! followed may be there, missing, or torn at sectors of 512 bytes, whatever became of those before and
-//! after it. Names (creations, renames, removals) are journalled by the file system: an unsynced end of
-//! that journal may be missing, in order.
+//! Only `fsync` and `fdatasync` count, `sync_file_range` does not. A write that no completed sync followed may be
+//! present, missing, or torn at sectors of 512 bytes, regardless of the writes before and after it. Names
+//! (creations, renames, removals) are journalled by the file system: an unsynced tail of that journal may be
+//! missing, in order.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Each of them.
+    /// All fates.
     pub const ALL: [Self; 4] = [Self::Kept, Self::Dropped, Self::Torn, Self::Reordered];
 }
 
@@ -62,7 +62,7 @@ enum Naming {
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk<'a> {
     inodes: Vec<Inode<'a>>,
-    /// As the process sees it.
+    /// The contents as the process sees them.
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
     unsynced_names: Vec<Naming>,
@@ -70,7 +70,7 @@ pub struct SimulatedDisk<'a> {
 }
 
 impl<'a> SimulatedDisk<'a> {
-    /// A disk that holds a directory, durably. Paths are those that the recorder saw.
+    /// A disk that holds a directory durably. Paths are those that the recorder saw.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -96,7 +96,7 @@ impl<'a> SimulatedDisk<'a> {
         Ok(())
     }
 
-    /// Takes a call that has begun before the power fails at `cut`.
+    /// Applies a call that began before the power fails at `cut`.
     pub fn happens(&mut self, record: &'a Record, cut: u64) {
         if record.start > cut {
             return;
@@ -155,7 +155,7 @@ impl<'a> SimulatedDisk<'a> {
         }
     }
 
-    /// Writes what the disk may hold now into `into`, which stands for `from`.
+    /// Writes one possible content of the disk after a power failure into `into`, which represents `from`.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -223,7 +223,7 @@ fn write(bytes: &mut Vec<u8>, offset: u64, data: Option<&[u8]>) {
     bytes[offset..end].copy_from_slice(data);
 }
 
-/// Sectors of one write, each there or not.
+/// Writes a random selection of one write's sectors.
 fn tear(bytes: &mut Vec<u8>, change: &Change<'_>, rng: &mut StdRng) {
     let Some(data) = change.data else {
         if rng.random() {

@@ -11,7 +11,7 @@ use crate::{artifacts, preload};
 const MAGIC: u32 = 0x0573_aca5;
 const HEAD: usize = 48;
 
-/// What was called.
+/// The kinds of recorded calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A file was created by opening it.
@@ -26,7 +26,7 @@ pub enum Call {
     SyncRange,
     /// A file's length was set.
     Truncate,
-    /// A file got another name.
+    /// A file was renamed.
     Rename,
     /// A name was removed.
     Unlink,
@@ -34,27 +34,27 @@ pub enum Call {
     Mkdir,
 }
 
-/// One call, as it returned.
+/// One call, recorded when it returned.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// The recorded system call.
     pub call: Call,
-    /// When it began, on the clock of [`now`](crate::history::now).
+    /// When the call began, on the clock of [`now`](crate::history::now).
     pub start: u64,
-    /// When it returned.
+    /// When the call returned.
     pub end: u64,
-    /// Where in the file, or its new length.
+    /// The offset in the file, or the file's new length.
     pub offset: u64,
     /// Whether it succeeded.
     pub succeeded: bool,
     /// The file.
     pub path: PathBuf,
-    /// What was written, if that was recorded; for a rename, the new name.
+    /// The written bytes, if they were recorded; for a rename, the new name.
     pub data: Vec<u8>,
 }
 
 impl Record {
-    /// Whether it made a file's bytes durable.
+    /// Whether it made the file's bytes durable.
     #[must_use]
     pub fn is_sync_of(&self, file: &Path) -> bool {
         matches!(self.call, Call::DataSync | Call::Sync) && self.succeeded && self.path == file
@@ -73,7 +73,7 @@ pub struct IoRecorder {
 }
 
 impl IoRecorder {
-    /// Compiles the recorder; it records what happens `under` a directory into files in `to`.
+    /// Compiles the recorder; it records the calls on files `under` a directory, into files in `to`.
     ///
     /// # Errors
     /// The compiler's error.
@@ -90,7 +90,7 @@ impl IoRecorder {
         Self { slow, ..self }
     }
 
-    /// Makes a command run with it.
+    /// Preloads the recorder into a command.
     pub fn on(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", &self.library)
@@ -103,7 +103,7 @@ impl IoRecorder {
         }
     }
 
-    /// Makes every later sync fail, or none.
+    /// Makes every later sync fail, or stops doing so.
     ///
     /// # Errors
     /// If the trigger cannot be written.
@@ -116,7 +116,7 @@ impl IoRecorder {
         Ok(())
     }
 
-    /// What was recorded so far, in the order in which the calls returned.
+    /// The calls recorded so far, in the order in which they returned.
     ///
     /// # Errors
     /// If the log is malformed, or has a call that the recorder could not parse.
@@ -126,7 +126,7 @@ impl IoRecorder {
         let mut records = Vec::new();
         while !rest.is_empty() {
             let Some(head) = rest.first_chunk::<HEAD>() else {
-                // The process was killed within its last record.
+                // The process was killed while writing its last record.
                 break;
             };
             let word = |at: usize| {
@@ -149,7 +149,7 @@ impl IoRecorder {
                 8 => Call::Unlink,
                 9 => Call::Mkdir,
                 _ => bail!(
-                    "{} was written by {}, which the recorder does not take apart",
+                    "{} was written by {}, which the recorder cannot parse",
                     path.display(),
                     String::from_utf8_lossy(data)
                 ),

@@ -1,13 +1,13 @@
-//! Shared by the tests of real processes, the demo and the bench.
+//! Code shared by the tests with real processes, the demo and the bench.
 //!
-//! A node here is always the program `ostraca` in a process of its own, driven over QUIC by
-//! `ostraca-client`; nothing is mocked. From the bottom up: [`artifacts`] builds the program and the
-//! guests, [`node_dir`] is a node's directory, [`node`] its process, [`history`] what clients saw,
-//! [`load`] many clients at once, [`echo`] and [`baseline`] what to compare with, [`proxy`] a bad network, [`io_recorder`] and [`image`] a bad disk,
-//! [`cluster`] many nodes, [`attack`] what is done to them under load.
+//! A node here is always the program `ostraca` in a separate process, driven over QUIC by `ostraca-client`; nothing
+//! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
+//! directory, [`node`] its process, [`history`] what clients observed, [`load`] many clients at the same time,
+//! [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network, [`io_recorder`] and [`image`] a
+//! faulty disk, [`cluster`] many nodes, [`attack`] faults under load.
 //!
-//! What is confusing: the node is built with the profile of the program that uses it (tests with
-//! `dev`, the bench with `release`), while guests always have the profile of `ostraca build`.
+//! Confusing at first: the node is built with the profile of the program that uses it (tests with `dev`, the bench
+//! with `release`), while guests always have the profile of `ostraca build`.
 
 pub mod artifacts;
 pub mod attack;

@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 /// The result of a load.
 #[derive(Debug)]
 pub struct LoadResult {
-    /// Answers.
+    /// Number of answers.
     pub done: u64,
-    /// From the first message to the last answer.
+    /// Time from the first message to the last answer.
     pub took: Duration,
-    /// From a message (or the moment at which it was due) to its answer, in microseconds.
+    /// Time from a message (or the moment at which it was due) to its answer, in microseconds.
     pub waits: Histogram<u64>,
 }
 
@@ -38,13 +38,13 @@ impl LoadResult {
 /// An empty histogram of microseconds, up to ten minutes.
 ///
 /// # Errors
-/// None for these constants.
+/// Never, for these constants.
 pub fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new_with_bounds(1, 600_000_000, 3)?)
 }
 
-/// Which message comes next: by the place of its session and its own number among all, an entity and a
-/// body for the method.
+/// Produces the next message from the session's index and the message's number: an entity and a body for the
+/// method.
 pub type Next = dyn Fn(usize, u64) -> (Entity, String) + Send + Sync;
 
 /// Each session keeps `in_flight` commands in flight until `total` have been sent or `until` is reached.
@@ -86,8 +86,8 @@ pub async fn closed_loop(
     gather(senders, began).await
 }
 
-/// Sends `total` commands at an even `rate` a second, whatever the answers do; a wait counts from the
-/// moment at which its message was due.
+/// Sends `total` commands at a constant `rate` per second, regardless of the answers; latency is measured from the
+/// moment at which a message was due.
 ///
 /// # Errors
 /// The error of the first command without an answer.
@@ -154,23 +154,23 @@ pub struct InFlightCounter {
 }
 
 impl InFlightCounter {
-    /// One more was sent.
+    /// Counts a sent message.
     pub fn sent(&self) {
         self.sent.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One more has its outcome.
+    /// Counts a message with an outcome.
     pub fn ended(&self) {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many have their outcome.
+    /// Number of messages with an outcome.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// How many have none yet.
+    /// Number of messages without an outcome.
     #[must_use]
     pub fn now(&self) -> u64 {
         let ended = self.done();

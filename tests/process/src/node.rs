@@ -18,7 +18,7 @@ use crate::{artifacts, usage};
 
 /// Timeout of a start: generous, for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Lines of a log that an error quotes.
+/// Number of log lines that an error quotes.
 const QUOTED: usize = 30;
 
 /// A running `ostraca run`.
@@ -33,15 +33,15 @@ pub struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts the node of a directory, and waits until it serves. It keeps its address over restarts.
+    /// Starts the node of a directory, and waits until it serves. It keeps its address across restarts.
     ///
     /// # Errors
-    /// The end of its log, if it ends instead.
+    /// If the node ends before it is ready; the error quotes the end of its log.
     pub fn start(home: &NodeDir) -> Result<Self> {
         Self::start_as(home, |_| {})
     }
 
-    /// The same with a change to the command (its environment).
+    /// The same, with a change to the command (its environment).
     ///
     /// # Errors
     /// As [`NodeProcess::start`].
@@ -64,7 +64,7 @@ impl NodeProcess {
             .spawn()
             .with_context(|| format!("start {command:?}"))?;
         let stdout = child.stdout.take();
-        // Owned by the guard from here on.
+        // Owned by the guard from now on.
         let mut node = Self {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -75,7 +75,7 @@ impl NodeProcess {
         let (found, line) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The receiver is gone once the node is ready.
+                // The receiver is dropped once the node is ready.
                 let _ = found.send(line);
             }
         });
@@ -98,10 +98,10 @@ impl NodeProcess {
         self.child.id()
     }
 
-    /// Sends SIGKILL and waits for the end.
+    /// Sends SIGKILL and waits until the node has ended.
     ///
     /// # Errors
-    /// If there is no such process any more.
+    /// If the process no longer exists.
     pub fn kill_9(mut self) -> Result<()> {
         if let Some(ended) = self.child.try_wait()? {
             bail!("the node had ended by itself ({ended}):\n{}", self.log_tail());
@@ -111,7 +111,7 @@ impl NodeProcess {
         Ok(())
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits until the node has ended.
     ///
     /// # Errors
     /// If it does not end within a minute.
@@ -123,27 +123,27 @@ impl NodeProcess {
     /// Sends a signal.
     ///
     /// # Errors
-    /// If there is no such process any more.
+    /// If the process no longer exists.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.child.id())?);
         Ok(kill(pid, signal)?)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the node has ended.
     ///
     /// # Errors
-    /// If it does not.
+    /// If it does not end within `limit`.
     pub fn ended(&mut self, limit: Duration) -> Result<ExitStatus> {
         ended(&mut self.child, limit)
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     #[must_use]
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Memory that it holds now, in KiB.
+    /// Its resident memory in KiB.
     ///
     /// # Errors
     /// If the system does not report it.
@@ -159,7 +159,7 @@ impl NodeProcess {
         usage::processor_time(self.child.id())
     }
 
-    /// What it logged.
+    /// Everything that it has logged.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -182,13 +182,13 @@ impl NodeProcess {
 
 impl Drop for NodeProcess {
     fn drop(&mut self) {
-        // Errors say that it has ended.
+        // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Waits for a child's end; kills it if it takes too long.
+/// Waits until a child has ended; kills it if it takes too long.
 ///
 /// # Errors
 /// If it took too long.
@@ -213,16 +213,16 @@ pub fn ended(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
 /// If it keeps running.
 pub fn refused_start(config: &Path) -> Result<(i32, String)> {
     let dir = artifacts::scratch("refused")?;
-    let said = tempfile::NamedTempFile::new_in(dir)?;
+    let stderr = tempfile::NamedTempFile::new_in(dir)?;
     let mut child = Command::new(artifacts::ostraca()?)
         .arg("run")
         .arg("--config")
         .arg(config)
         .stdin(Stdio::null())
         .stdout(File::create("/dev/null")?)
-        .stderr(said.reopen()?)
+        .stderr(stderr.reopen()?)
         .spawn()?;
     let status = ended(&mut child, TIMEOUT)?;
-    let said = std::fs::read_to_string(said.path())?;
-    Ok((status.code().unwrap_or(-1), said))
+    let stderr = std::fs::read_to_string(stderr.path())?;
+    Ok((status.code().unwrap_or(-1), stderr))
 }

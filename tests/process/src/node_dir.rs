@@ -1,4 +1,4 @@
-//! A node's directory: created by `ostraca init`, changed by the test, removed at its end.
+//! A node's directory: created by `ostraca init`, modified by the test, removed at the end.
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub struct NodeDir {
 }
 
 impl NodeDir {
-    /// A fresh one: `ostraca init`, at a port that the system chooses.
+    /// Creates a directory with `ostraca init`, at a port that the system chooses.
     ///
     /// # Errors
     /// The program's error.
@@ -27,7 +27,7 @@ impl NodeDir {
         Self::init_as(name, &[], |_| {})
     }
 
-    /// The same with more arguments, and with a change to the command (its environment).
+    /// The same, with more arguments and a change to the command (its environment).
     ///
     /// # Errors
     /// The program's error.
@@ -35,7 +35,7 @@ impl NodeDir {
         Self::make(name, &[&["--listen", "127.0.0.1:0"], more].concat(), change)
     }
 
-    /// `ostraca init` with these arguments after the directory.
+    /// Runs `ostraca init` with these arguments after the directory.
     ///
     /// # Errors
     /// The program's error.
@@ -47,8 +47,8 @@ impl NodeDir {
         init.arg("init").arg(&dir).args(more);
         change(&mut init);
         let output = init.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "`ostraca init` failed ({}): {said}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`ostraca init` failed ({}): {stderr}", output.status);
         Ok(Self { temporary, dir })
     }
 
@@ -58,13 +58,13 @@ impl NodeDir {
         &self.dir
     }
 
-    /// Keeps it on disk, and returns the path that the user should remove in the end.
+    /// Keeps it on disk, and returns its path, for the user to remove.
     #[must_use]
     pub fn keep(self) -> PathBuf {
         self.temporary.keep()
     }
 
-    /// The store in it.
+    /// The directory of its store.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.dir.join("store")
@@ -88,7 +88,7 @@ impl NodeDir {
             .with_context(|| format!("write {}", path.display()))
     }
 
-    /// The profile that `init` made, for the node at this address.
+    /// The profile that `init` created, for the node at this address.
     ///
     /// # Errors
     /// If there is none.
@@ -98,10 +98,10 @@ impl NodeDir {
         Ok(profile)
     }
 
-    /// The program with its arguments, as this cluster's administrator.
+    /// Runs the program with these arguments, as this cluster's administrator.
     ///
     /// # Errors
-    /// If it cannot be run; that it fails is in the output.
+    /// If it cannot be run. A failure of the command itself is in the output.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Output> {
         let mut command = Command::new(artifacts::ostraca()?);
         command.arg("--profile").arg(self.dir.join("profile.toml")).args(arguments);
@@ -120,7 +120,7 @@ fn lay_over(under: &mut toml::Table, over: toml::Table) {
     }
 }
 
-/// Deploys an example as it is shipped.
+/// Deploys an example as shipped.
 ///
 /// # Errors
 /// The node's error.
@@ -130,7 +130,7 @@ pub async fn deploy_example(client: &Client, example: &str) -> Result<u64> {
     Ok(deployed.revision)
 }
 
-/// Deploys one of the tests' own guests under its name; `more` follows the manifest's first lines.
+/// Deploys one of the tests' own guests under its name; `more` is appended to the manifest's first lines.
 ///
 /// # Errors
 /// The node's error.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Compiles one of them into a directory.
+/// Compiles one of these libraries into a directory.
 ///
 /// # Errors
 /// The compiler's error.
@@ -29,7 +29,7 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Compiles the counter into a directory, where it also counts.
+    /// Compiles the counter into a directory, where it also stores its count.
     ///
     /// # Errors
     /// The compiler's error, or the I/O error.

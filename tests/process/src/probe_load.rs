@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::history::until_answered;
 
-/// Sessions of each client: more entities share one.
+/// Number of sessions of each client: if there are more entities, they share sessions.
 const SESSIONS: usize = 16;
 
 /// When a command was sent and answered.
@@ -25,7 +25,7 @@ pub struct ProbeLoad {
 }
 
 impl ProbeLoad {
-    /// Adds one to each counter, again and again; the counters are spread over the clients.
+    /// Repeatedly adds one to each counter; the counters are distributed over the clients.
     #[must_use]
     pub fn start(clients: &[&Client], counters: &[String]) -> Self {
         let end = Arc::new(AtomicBool::new(false));
@@ -67,7 +67,7 @@ impl ProbeLoad {
         Self { beats, end, tasks }
     }
 
-    /// The longest latency of each entity's commands that were in flight within this time.
+    /// The longest latency of each entity's commands that were in flight in this period.
     #[must_use]
     pub fn longest(&self, from: Instant, to: Instant) -> Vec<Option<Duration>> {
         let within = |(sent, answered): &&Probe| *sent < to && *answered > from;
@@ -84,7 +84,7 @@ impl ProbeLoad {
         })
     }
 
-    /// How many entities have answered since this moment.
+    /// Number of entities that have answered since this moment.
     #[must_use]
     pub fn answered_since(&self, moment: Instant) -> usize {
         self.first_after(moment).iter().flatten().count()
@@ -111,7 +111,7 @@ impl ProbeLoad {
     }
 }
 
-/// p50, p99 and the longest of many.
+/// p50, p99 and maximum.
 #[must_use]
 pub fn spread(mut times: Vec<Duration>) -> [Duration; 3] {
     times.sort_unstable();

@@ -1,12 +1,11 @@
-//! A bad network: a UDP proxy in front of each node, with a rule for every pair of sender and receiver.
+//! A faulty network: a UDP proxy in front of each node, with a rule for every pair of sender and receiver.
 //!
-//! A node *advertises* its proxy's address, so everybody reaches it through the proxy; and it sends from
-//! the address that it listens on, so a proxy knows by a packet's source which node sent it.
-//! Any other source is a client.
+//! A node *advertises* its proxy's address, so others reach it through the proxy; and it sends from the address
+//! that it listens on, so a proxy recognizes the sending node by a packet's source. Any other source is a client.
 //!
-//! What is confusing: a packet from X to Y passes Y's proxy if X made the connection, and X's own proxy
-//! if Y made it. All proxies share one table of rules, so a rule for (X, Y) holds on both paths, and a
-//! one-way cut cuts one direction of every connection. A proxy sends to its node from a separate port for each
+//! Confusing at first: a packet from X to Y passes through Y's proxy if X opened the connection, and through X's
+//! own proxy if Y did. All proxies share one table of rules, so a rule for (X, Y) holds on both paths, and a
+//! one-way cut affects one direction of every connection. A proxy sends to its node from a separate port for each
 //! source. When a port is replaced, its source's old connections are dead, as behind a NAT.
 
 mod rules;
@@ -35,16 +34,16 @@ const BUFFER: usize = 4 << 20;
 /// Maximum number of delayed packets; any more are dropped and counted as lost.
 const MAX_DELAYED: usize = 20_000;
 
-/// The proxies of a cluster. They pass packets on until it is dropped.
+/// The proxies of a cluster. They forward packets until this is dropped.
 #[derive(Debug)]
 pub struct Network {
     fronts: Vec<SocketAddr>,
     shared: Arc<Shared>,
-    /// A thread of its own: the load of a test does not hold packets up.
+    /// A separate thread, so that a test's load does not delay packets.
     runtime: Option<Runtime>,
 }
 
-/// By node and source: the socket towards the node, with the task that brings its answers back.
+/// By node and source: the socket towards the node, and the task that returns the node's packets.
 type Flows = HashMap<(usize, SocketAddr), (Arc<UdpSocket>, AbortHandle)>;
 
 #[derive(Debug)]
@@ -56,11 +55,11 @@ struct Shared {
 }
 
 impl Network {
-    /// A proxy before each node; each is given as its own address and the one at which others find it
-    /// (port 0: the system chooses). `seed` decides which packets are lost, delayed and doubled.
+    /// Starts a proxy in front of each node. A node is given as its own address and the one at which others find it
+    /// (port 0: the system chooses). `seed` determines which packets are lost, delayed and duplicated.
     ///
     /// # Errors
-    /// If the system gives no socket or thread.
+    /// If the system provides no socket or thread.
     pub fn start(nodes: &[(SocketAddr, SocketAddr)], seed: u64) -> Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -85,7 +84,7 @@ impl Network {
         Ok(Self { fronts, shared, runtime: Some(runtime) })
     }
 
-    /// One proxy before one node, at an address that the system chooses.
+    /// Starts one proxy in front of one node, at an address that the system chooses.
     ///
     /// # Errors
     /// As [`Network::start`].
@@ -93,24 +92,24 @@ impl Network {
         Self::start(&[(node, SocketAddr::new(node.ip(), 0))], 0)
     }
 
-    /// Where others find a node.
+    /// The address at which others find a node.
     #[must_use]
     pub fn front(&self, node: usize) -> SocketAddr {
         self.fronts[node]
     }
 
-    /// Sets the rule for packets from one to another.
+    /// Sets the rule for packets from one endpoint to another.
     pub fn set(&self, from: Endpoint, to: Endpoint, rule: Rule) {
         self.shared.table().set(from, to, rule);
     }
 
-    /// The same both ways.
+    /// Sets the rule in both directions.
     pub fn both(&self, one: Endpoint, other: Endpoint, rule: Rule) {
         self.set(one, other, rule);
         self.set(other, one, rule);
     }
 
-    /// The same between every two nodes, both ways; clients are not affected.
+    /// Sets the rule between every two nodes, in both directions; clients are not affected.
     pub fn between_nodes(&self, rule: Rule) {
         for one in 0..self.fronts.len() {
             for other in 0..one {
@@ -119,7 +118,7 @@ impl Network {
         }
     }
 
-    /// The same between one node and all others, clients too.
+    /// Sets the rule between one node and all others, including clients.
     pub fn around(&self, node: usize, rule: Rule) {
         let others = (0..self.fronts.len()).filter(|other| *other != node).map(Endpoint::Node);
         for other in others.chain([Endpoint::Clients]) {
@@ -127,12 +126,12 @@ impl Network {
         }
     }
 
-    /// Every packet passes again. Delayed packets still arrive.
+    /// Lets every packet pass again. Delayed packets still arrive.
     pub fn heal(&self) {
         self.shared.table().heal();
     }
 
-    /// Changes the ports of a node's sources, so that it recognises none of them.
+    /// Changes the ports of a node's sources, so that the node recognizes none of them.
     pub fn forget(&self, node: usize) {
         self.shared.flows().retain(|(of, _), (_, task)| {
             if *of == node {
@@ -142,13 +141,13 @@ impl Network {
         });
     }
 
-    /// What has happened to packets from one to another so far.
+    /// Counts of packets from one endpoint to another so far.
     #[must_use]
     pub fn counts(&self, from: Endpoint, to: Endpoint) -> Counts {
         self.shared.table().counts(from, to)
     }
 
-    /// What has happened to all packets so far.
+    /// Counts of all packets so far.
     #[must_use]
     pub fn total(&self) -> Counts {
         self.shared.table().total()
@@ -158,7 +157,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Not waited for: this may be an asynchronous test.
+            // Does not wait: this may run in an asynchronous test.
             runtime.shutdown_background();
         }
     }
@@ -177,7 +176,7 @@ impl Shared {
         self.nodes.iter().position(|node| *node == source).map_or(Endpoint::Clients, Endpoint::Node)
     }
 
-    /// Forwards a packet as the rule says.
+    /// Forwards a packet according to the rule.
     async fn pass(
         self: &Arc<Self>,
         (from, to): (Endpoint, Endpoint),
@@ -209,7 +208,7 @@ impl Shared {
 enum Out {
     /// To the node that this socket is connected to.
     Node(Arc<UdpSocket>),
-    /// Back to whom the node answers.
+    /// Back to the source that the node answers.
     Source(Arc<UdpSocket>, SocketAddr),
 }
 
@@ -225,7 +224,7 @@ impl Out {
 
 fn bind(address: SocketAddr) -> Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    // Less is slower, not wrong.
+    // Smaller buffers make it slower, not wrong.
     let _ = socket.set_recv_buffer_size(BUFFER);
     let _ = socket.set_send_buffer_size(BUFFER);
     socket.set_nonblocking(true)?;
@@ -233,7 +232,7 @@ fn bind(address: SocketAddr) -> Result<UdpSocket> {
     Ok(UdpSocket::from_std(StdSocket::from(socket))?)
 }
 
-/// A port of the proxy's own at its address, towards its node.
+/// A separate port of the proxy at its address, for packets to its node.
 async fn towards(node: SocketAddr, from: IpAddr) -> Result<UdpSocket> {
     let socket = bind(SocketAddr::new(from, 0))?;
     socket.connect(node).await?;
@@ -244,10 +243,10 @@ async fn serve(shared: Arc<Shared>, node: usize, front: Arc<UdpSocket>) {
     let Ok(own) = front.local_addr() else { return };
     let address = shared.nodes[node];
     let mut datagram = vec![0; DATAGRAM];
-    // The answering tasks and the late packets end with this one.
+    // The reply tasks and the delayed packets end with this task.
     let (mut backs, mut late) = (JoinSet::new(), JoinSet::new());
     loop {
-        // An error is one datagram that did not arrive (an ICMP answer to an earlier one): go on.
+        // An error concerns one lost datagram (an ICMP answer to an earlier one): continue.
         let Ok((length, source)) = front.recv_from(&mut datagram).await else { continue };
         let known = shared.flows().get(&(node, source)).map(|(socket, _)| Arc::clone(socket));
         let socket = match known {
@@ -274,7 +273,7 @@ async fn answer(shared: Arc<Shared>, node: usize, back: Arc<UdpSocket>, out: Out
     loop {
         match back.recv(&mut datagram).await {
             Ok(length) => shared.pass(ways, &datagram[..length], &out, &mut late).await,
-            // The node is down: its port answers by ICMP. Do not spin on it.
+            // The node is down, and its port answers with ICMP: avoid a busy loop.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }

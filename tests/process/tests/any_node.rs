@@ -1,5 +1,5 @@
-//! Operators may ask any node: it queries other nodes for what they have in memory, names a node that does not answer,
-//! and forgets one that is permanently lost.
+//! Operators may contact any node: it queries other nodes for their in-memory state, names a node that does not
+//! respond, and forgets one that is permanently lost.
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::Entity;
@@ -25,7 +25,11 @@ async fn populated(options: &Options) -> Result<Cluster> {
 }
 
 /// A command's exit code, result and error.
-async fn asked(cluster: &Cluster, node: usize, words: &[&str]) -> Result<(i32, Value, Value)> {
+async fn run_command(
+    cluster: &Cluster,
+    node: usize,
+    words: &[&str],
+) -> Result<(i32, Value, Value)> {
     let output = cluster.command(node, &[words, &["--output", "json"]].concat()).await?;
     let read = |bytes: &[u8]| match bytes.is_empty() {
         true => Ok(Value::Null),
@@ -42,7 +46,7 @@ fn list(value: &Value) -> Result<&Vec<Value>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_shows_an_entity_from_its_owners_memory() {
-    // A lease that does not lapse while a node is paused, so that it stays the owner.
+    // A lease long enough that the node stays the owner while it is paused.
     let settings = "lease = \"1 min\"\nrenew-interval = \"1 s\"\n".to_owned();
     let options = Options { settings, ..Options::three("any-node") };
     let mut cluster = populated(&options).await.expect("cluster");
@@ -53,7 +57,8 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
         Ok(())
     };
     for node in 0..3 {
-        let (code, all, error) = asked(&cluster, node, &["entities"]).await.expect("asked");
+        let (code, all, error) =
+            run_command(&cluster, node, &["entities"]).await.expect("a result");
         assert_eq!((code, &error), (0, &Value::Null), "{all}");
         every(&all, &|it| it["active"] == true && it["owner"].is_string()).expect("live");
         let all = list(&all).expect("entities");
@@ -61,16 +66,16 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
             all.iter().map(|it| it["owner"].to_string()).collect();
         assert_eq!((all.len(), owners.len()), (ENTITIES, 3));
         let (code, one, _) =
-            asked(&cluster, node, &["inspect", "counter/c7"]).await.expect("asked");
+            run_command(&cluster, node, &["inspect", "counter/c7"]).await.expect("a result");
         assert!(code == 0 && one["active"] == true && one["mailbox_length"] == 0, "{one}");
         let (code, none, _) =
-            asked(&cluster, node, &["inspect", "counter/x"]).await.expect("asked");
+            run_command(&cluster, node, &["inspect", "counter/x"]).await.expect("a result");
         assert!(code == 0 && none["active"] == false && none["exists"] == false, "{none}");
     }
 
     // One node is paused: it is named, and the rest is shown.
     cluster.pause(2).expect("paused");
-    let (code, all, error) = asked(&cluster, 1, &["entities"]).await.expect("asked");
+    let (code, all, error) = run_command(&cluster, 1, &["entities"]).await.expect("a result");
     assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
     assert_eq!(all["unresponsive_owners"][0]["node"], "n3", "{all}");
     every(&all, &|it| match it["owner"] == "n3" {
@@ -79,14 +84,15 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
     })
     .expect("what is known");
     let of_n3 = list(&all).expect("entities").iter().find(|it| it["owner"] == "n3");
-    let name = format!("counter/{}", of_n3.expect("some")["id"].as_str().expect("an id"));
-    let (code, one, error) = asked(&cluster, 0, &["inspect", &name]).await.expect("asked");
+    let name =
+        format!("counter/{}", of_n3.expect("an entity of n3")["id"].as_str().expect("an id"));
+    let (code, one, error) = run_command(&cluster, 0, &["inspect", &name]).await.expect("a result");
     assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
     assert!(error["error"]["message"].to_string().contains("n3"), "{error}");
     assert!(one["version"] == 1 && one["unresponsive_owner"]["node"] == "n3", "{one}");
-    status(&cluster, 1, 8, Some("node-unreachable")).await.expect("the status says so");
-    cluster.resume(2).expect("awake");
-    status(&cluster, 1, 0, None).await.expect("well again");
+    status(&cluster, 1, 8, Some("node-unreachable")).await.expect("the status names the problem");
+    cluster.resume(2).expect("resumed");
+    status(&cluster, 1, 0, None).await.expect("healthy again");
     cluster.stop().expect("stop");
 }
 
@@ -94,15 +100,15 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
 async fn status(cluster: &Cluster, node: usize, code: i32, problem: Option<&str>) -> Result<()> {
     let until = std::time::Instant::now() + ostraca_process_tests::cluster::TIMEOUT;
     loop {
-        let (exit, said, _) = asked(cluster, node, &["status"]).await?;
+        let (exit, shown, _) = run_command(cluster, node, &["status"]).await?;
         let found = match problem {
-            Some(problem) => said["problems"][0]["code"] == problem,
-            None => said["healthy"] == true,
+            Some(problem) => shown["problems"][0]["code"] == problem,
+            None => shown["healthy"] == true,
         };
         if exit == code && found {
             return Ok(());
         }
-        ensure!(std::time::Instant::now() < until, "{exit}: {said:#}");
+        ensure!(std::time::Instant::now() < until, "{exit}: {shown:#}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
 }
@@ -116,19 +122,19 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
         let row = view.nodes.nodes.iter().find(|it| it.name == "n3").expect("n3").clone();
         row.incarnation.split('-').next().expect("a counter").parse::<u64>().expect("a number")
     };
-    let (code, _, error) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
+    let (code, _, error) = run_command(&cluster, 1, &["forget", "n3"]).await.expect("a result");
     assert_eq!((code, &error["error"]["code"]), (2, &"node-live".into()), "{error}");
     let first = incarnation(&mut cluster).await;
 
-    // It is paused during all of this, and does not notice it.
+    // It is paused the whole time, and does not notice that it is forgotten.
     cluster.pause(2).expect("paused");
-    status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");
-    let (code, done, error) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
+    status(&cluster, 1, 8, Some("node-dead")).await.expect("a dead node");
+    let (code, done, error) = run_command(&cluster, 1, &["forget", "n3"]).await.expect("a result");
     assert_eq!((code, &done["unchanged"]), (0, &false.into()), "{error}");
-    status(&cluster, 0, 0, None).await.expect("well again");
-    let (code, done, _) = asked(&cluster, 0, &["forget", "n3"]).await.expect("asked");
+    status(&cluster, 0, 0, None).await.expect("healthy again");
+    let (code, done, _) = run_command(&cluster, 0, &["forget", "n3"]).await.expect("a result");
     assert_eq!((code, &done["unchanged"]), (0, &true.into()));
-    cluster.resume(2).expect("awake");
+    cluster.resume(2).expect("resumed");
     let back = cluster.wait("it is back", |view| view.hosts().len() == 3 && view.settled(24)).await;
     back.expect("it is back");
     assert!(incarnation(&mut cluster).await > first, "a new incarnation (R7)");
@@ -136,12 +142,12 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     // The same for a killed node.
     let second = incarnation(&mut cluster).await;
     cluster.kill_9(2).expect("killed");
-    status(&cluster, 1, 8, Some("node-dead")).await.expect("not well");
-    let (code, ..) = asked(&cluster, 1, &["forget", "n3"]).await.expect("asked");
+    status(&cluster, 1, 8, Some("node-dead")).await.expect("a dead node");
+    let (code, ..) = run_command(&cluster, 1, &["forget", "n3"]).await.expect("a result");
     assert_eq!(code, 0);
-    status(&cluster, 1, 0, None).await.expect("well again");
+    status(&cluster, 1, 0, None).await.expect("healthy again");
     cluster.start_node(2).expect("started");
-    status(&cluster, 2, 0, None).await.expect("well");
+    status(&cluster, 2, 0, None).await.expect("healthy");
     assert!(incarnation(&mut cluster).await > second, "a new incarnation (R7)");
     cluster.stop().expect("stop");
 }

@@ -1,4 +1,5 @@
-//! Bad input to a real node: each gets its stable code, and another entity still answers right afterwards.
+//! Bad input to a real node: each kind gets its stable code, and another entity still answers immediately
+//! afterwards.
 
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ impl World {
     async fn neighbour_answers(&self, after: &str) {
         let entity = Entity::new("counter", "neighbour");
         let answer = self.neighbour.command(&entity, "add", "1").await;
-        assert!(answer.is_ok(), "after {after}, the neighbour said {answer:?}");
+        assert!(answer.is_ok(), "after {after}, the neighbour answered {answer:?}");
     }
 
     async fn refused(&self, entity: &Entity, method: &str, body: impl Into<Bytes>) -> CallError {
@@ -59,7 +60,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
     let counter = Entity::new("counter", "odd");
     let long = "x".repeat(513);
     let large = format!("\"{}\"", "x".repeat(5_000));
-    for (entity, method, body, code, says) in [
+    for (entity, method, body, code, expected_text) in [
         (&Entity::new("countr", "a"), "add", "1", "unknown-type", "counter"),
         (&counter, "ad", "1", "unknown-method", "add"),
         (&counter, "add", "{\"by\":", "invalid-arguments", "add"),
@@ -94,10 +95,13 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
         let error = world.refused(entity, method, body.to_owned()).await;
         let text = format!("{error:?}");
         assert_eq!(error.code(), code, "{entity} {method}: {text}");
-        assert!(text.contains(says), "{entity} {method} does not say {says}: {text}");
+        assert!(
+            text.contains(expected_text),
+            "{entity} {method} does not say {expected_text}: {text}"
+        );
         world.neighbour_answers(method).await;
     }
-    // An arbitrary result is valid for the node; an endless log is truncated, which is no error.
+    // Any bytes are a valid result for the node; an endless log is truncated, which is not an error.
     let answer = world.session.call(&rubbish, "bytes", "").await.expect("bytes");
     assert_eq!(answer.body.as_ref(), [0xff, 0xfe, 0x00, b'{', 0xc3]);
     let logged = world.node.log().len();
@@ -106,12 +110,12 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
     world.neighbour_answers("log").await;
     let more = world.node.log().len() - logged;
     assert!(more < 100 * 400, "{more} bytes were logged, of 400,000");
-    // The misbehaving entity still answers a good message, and kept nothing of the failed turns.
+    // The misbehaving entity still answers a valid message, and has kept nothing from the failed turns.
     let add = world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
     assert_eq!(add.body, "1");
     for key in ["panicked", "trapped", "fill/0"] {
         let read = world.session.call(&odd, "read", format!("\"{key}\"")).await.expect("read");
-        assert_eq!(read.body, "null", "{key} was left by a turn that failed");
+        assert_eq!(read.body, "null", "{key} was left by a failed turn");
     }
     world.client.close().await;
 }
@@ -120,7 +124,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
 async fn a_full_mailbox_refuses_without_affecting_neighbours() {
     let world = World::start("mailbox", "[limits]\nmailbox = 3\nturn-time = \"5 s\"").await;
     let odd = Entity::new("misbehaving", "odd");
-    // Long enough for all to arrive, even on a busy machine, and over while the first one runs.
+    // Long enough for all messages to arrive, even on a busy machine, but shorter than the first turn.
     let short = CallOptions { timeout: Duration::from_secs(3), ..CallOptions::default() };
     let busy = world.session.call(&odd, "spin_for_ever", "");
     let calls: Vec<_> = (0..30)
@@ -136,7 +140,7 @@ async fn a_full_mailbox_refuses_without_affecting_neighbours() {
             full += 1;
         }
     }
-    assert!(full > 0, "the mailbox took more than its limit");
+    assert!(full > 0, "the mailbox accepted more than its limit");
     let Err(busy) = busy.await else { panic!("a turn without end") };
     assert_eq!(busy.code(), "turn-time-limit");
     world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
@@ -167,7 +171,7 @@ async fn a_bad_component_is_refused_at_the_deploy() {
         }
         world.neighbour_answers(what).await;
     }
-    for (manifest, says) in [
+    for (manifest, expected_text) in [
         ("type = \"odd\"\ncomponent = \"odd.wasm\"\nlimit = 3\n", "limit"),
         ("type = 7\ncomponent = \"odd.wasm\"\n", "type"),
         ("component = \"odd.wasm\"\n", "type"),
@@ -175,13 +179,13 @@ async fn a_bad_component_is_refused_at_the_deploy() {
         match world.client.deploy(manifest, counter.clone(), None).await {
             Err(AdminError::Refused(problem)) => {
                 assert_eq!(problem.code, "invalid-manifest");
-                assert!(problem.message.contains(says), "{problem:?}");
+                assert!(problem.message.contains(expected_text), "{problem:?}");
             }
             other => panic!("{manifest}: {other:?}"),
         }
     }
     let unknown = world.refused(&Entity::new("odd", "a"), "add", "1").await;
-    assert_eq!(unknown.code(), "unknown-type", "nothing of the refused ones was deployed");
+    assert_eq!(unknown.code(), "unknown-type", "none of the refused types was deployed");
     world.client.close().await;
 }
 
@@ -207,16 +211,16 @@ async fn unauthenticated_clients_are_refused_with_a_reason() {
     {
         let address = world.node.address;
         let dialer = Dialer::new(identity, &trust, address, Limits::default()).expect("dialer");
-        let error = dialer.connect(address).await.expect_err("not let in");
+        let error = dialer.connect(address).await.expect_err("the connection is refused");
         assert_eq!(error.code(), code, "{error:?}");
         dialer.close().await;
         world.neighbour_answers(who).await;
     }
-    // A client of this cluster does not accept a foreign node either.
+    // Nor does a client of this cluster accept a foreign node.
     let theirs = stranger.trust().expect("trust");
     let address = world.node.address;
     let dialer = Dialer::new(Some(&identity), &theirs, address, Limits::default()).expect("dialer");
-    let error = dialer.connect(address).await.expect_err("not trusted");
+    let error = dialer.connect(address).await.expect_err("the node is not trusted");
     assert_eq!(error.code(), "unknown-ca", "{error:?}");
     world.client.close().await;
 }
@@ -227,7 +231,7 @@ fn credentials(world: &World) -> (TrustRoot, Identity) {
     (trust, Identity::from_pem(&profile.certificate, &profile.key).expect("identity"))
 }
 
-/// A connection on which nothing of the protocol was sent yet.
+/// A connection on which no protocol message has been sent yet.
 async fn bare(world: &World) -> quinn::Connection {
     let (trust, identity) = credentials(world);
     let limits = Limits::default();
@@ -242,7 +246,7 @@ async fn bare(world: &World) -> quinn::Connection {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_the_wire_ends_only_its_own_connection() {
     let world = World::start("garbage", "").await;
-    // Datagrams that are not QUIC, or only look like it.
+    // Datagrams that are not QUIC, or only resemble it.
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
     for size in [0, 1, 20, 1_200, 9_000] {
         for first in [0x00, 0x40, 0xc0, 0xff] {
@@ -279,7 +283,7 @@ async fn garbage_on_the_wire_ends_only_its_own_connection() {
     }
     world.neighbour_answers("streams opened and left").await;
     let closed = tokio::time::timeout(Duration::from_secs(60), connection.closed()).await;
-    closed.expect("who never says hello is not kept");
+    closed.expect("a connection without a hello is closed");
     world.neighbour_answers("the end of those streams").await;
     world.client.close().await;
 }

@@ -22,12 +22,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn refused(home: &NodeDir, code: &str, says: &str) {
-    let (exit, said) = refused_start(&home.config()).expect("it ends");
-    assert!(said.contains(code), "no {code} in: {said}");
-    assert!(said.contains(says), "no {says} in: {said}");
-    assert!(!said.contains("panicked"), "{said}");
-    assert_eq!(exit, 7, "{said}");
+fn refused(home: &NodeDir, code: &str, expected_text: &str) {
+    let (exit, stderr) = refused_start(&home.config()).expect("it ends");
+    assert!(stderr.contains(code), "no {code} in: {stderr}");
+    assert!(stderr.contains(expected_text), "no {expected_text} in: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    assert_eq!(exit, 7, "{stderr}");
 }
 
 async fn adds(node: &NodeProcess, home: &NodeDir, count: u64) {
@@ -79,7 +79,7 @@ async fn a_missing_or_foreign_store_is_refused_by_name() {
     refused(&home, "store-cluster-mismatch", "theirs");
     fs::remove_dir_all(home.store()).expect("remove");
     fs::rename(&mine, home.store()).expect("move");
-    let node = NodeProcess::start(&home).expect("its own store is taken");
+    let node = NodeProcess::start(&home).expect("its own store is accepted");
     adds(&node, &home, 1).await;
 }
 
@@ -100,18 +100,18 @@ async fn a_rolled_back_store_is_refused() {
     refused(&home, "store-rolled-back", "witness");
     fs::remove_dir_all(home.store()).expect("remove");
     fs::rename(&new, home.store()).expect("move");
-    NodeProcess::start(&home).expect("the newer one is taken").stop().expect("stop");
+    NodeProcess::start(&home).expect("the newer store is accepted").stop().expect("stop");
 }
 
 #[test]
 fn a_bad_configuration_is_reported_and_nothing_starts() {
     let home = NodeDir::init("config").expect("init");
     home.set("lisen = \"127.0.0.1:0\"").expect("set");
-    let (exit, said) = refused_start(&home.config()).expect("it ends");
-    assert_eq!(exit, 2, "{said}");
+    let (exit, stderr) = refused_start(&home.config()).expect("it ends");
+    assert_eq!(exit, 2, "{stderr}");
     assert!(
-        said.contains("invalid-config") && said.contains("lisen") && said.contains("listen"),
-        "{said}"
+        stderr.contains("invalid-config") && stderr.contains("lisen") && stderr.contains("listen"),
+        "{stderr}"
     );
 }
 
@@ -125,38 +125,38 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
     second.set("lease = \"3 s\"").expect("set");
     refused(&second, "setting-mismatch", "`lease` is 3 s in this node's configuration, but 10 s");
     second.set("lease = \"10 s\"").expect("set");
-    let other = NodeProcess::start(&second).expect("it says the same");
+    let other = NodeProcess::start(&second).expect("the values agree");
 
-    // Changed for both; each node's row says which settings it uses.
+    // Change the lease for both nodes; each node's row shows which settings it uses.
     let profile = first.profile(node.address).expect("profile");
     let client = Client::connect(profile).await.expect("connect");
     let set = vec![ClusterSetting { name: "lease".into(), value: "2 s".into() }];
     let request = ClusterConfigRequest { changes: set, ..ClusterConfigRequest::default() };
-    let asked = client.cluster(request).await.expect("changed");
-    assert_eq!(asked.settings_revision, 2, "{asked:?}");
+    let changed = client.cluster(request).await.expect("changed");
+    assert_eq!(changed.settings_revision, 2, "{changed:?}");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
-        let state = client.cluster(ClusterConfigRequest::default()).await.expect("asked");
+        let state = client.cluster(ClusterConfigRequest::default()).await.expect("the settings");
         if state.nodes.len() == 2
             && state.nodes.iter().all(|it| it.settings_revision == 2 && it.lease_ms == 2_000)
         {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "they do not follow: {state:?}");
+        assert!(std::time::Instant::now() < deadline, "the nodes do not adopt it: {state:?}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let bad = vec![ClusterSetting { name: "entities.lane-ttl".into(), value: "2 h".into() }];
     let refused = client
         .cluster(ClusterConfigRequest { changes: bad, ..ClusterConfigRequest::default() })
         .await;
-    assert_eq!(refused.expect_err("it is fixed").code(), "invalid-cluster-setting");
+    assert_eq!(refused.expect_err("it cannot be changed").code(), "invalid-cluster-setting");
     client.close().await;
-    // The settings that it uses now differ from its file.
+    // The settings that the node uses now differ from its file.
     other.stop().expect("stop");
-    let (_, said) = refused_start(&second.config()).expect("it ends");
+    let (_, stderr) = refused_start(&second.config()).expect("it ends");
     assert!(
-        said.contains("setting-mismatch") && said.contains("10 s") && said.contains("2 s"),
-        "{said}"
+        stderr.contains("setting-mismatch") && stderr.contains("10 s") && stderr.contains("2 s"),
+        "{stderr}"
     );
     node.stop().expect("stop");
 }

@@ -34,13 +34,13 @@ async fn a_join_or_leave_moves_no_more_shards_than_necessary() {
         let after = balanced(&mut cluster, node).await;
         let moved = after.moved_since(&before);
         println!("without {name}: {:?}, {moved} moved, it had {owned}", after.owned());
-        assert_eq!(moved, owned, "only what {name} had moves: {after}");
+        assert_eq!(moved, owned, "only shards of {name} move: {after}");
         before = after;
     }
     cluster.stop().expect("stop");
 }
 
-/// The manager uses its own strategy; a dry run uses that of the queried node.
+/// The manager uses its own strategy; a dry run uses the strategy of the queried node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dry_run_lists_the_moves_and_makes_none() {
     let options = Options {
@@ -62,14 +62,14 @@ async fn a_dry_run_lists_the_moves_and_makes_none() {
     for (node, count) in [(0, 0), (1, 12)] {
         let words = ["rebalance", "--dry-run", "--output", "json"];
         let output = cluster.command(node, &words).await.expect("a command");
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let moves = told["moves"].as_array().expect("moves");
-        assert_eq!((moves.len(), &told["dry_run"]), (count, &true.into()), "{told}");
+        let plan: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let moves = plan["moves"].as_array().expect("moves");
+        assert_eq!((moves.len(), &plan["dry_run"]), (count, &true.into()), "{plan}");
         let mut shards: Vec<_> = moves.iter().map(|it| it["shard"].as_u64()).collect();
         shards.sort_unstable();
         shards.dedup();
-        assert_eq!(shards.len(), count, "no shard twice: {told}");
-        assert!(moves.iter().all(|it| it["from"] == "n1" && it["to"] == "n2"), "{told}");
+        assert_eq!(shards.len(), count, "no shard twice: {plan}");
+        assert!(moves.iter().all(|it| it["from"] == "n1" && it["to"] == "n2"), "{plan}");
     }
     let after = cluster.view().await.expect("a view");
     assert_eq!(after.moved_since(&before), 0, "nothing was moved: {after}");

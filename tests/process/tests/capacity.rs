@@ -1,4 +1,4 @@
-//! Many more entities than may have an instance at once: all answer, and memory stays bounded.
+//! Many more entities than may have an instance at a time: all answer, and memory stays bounded.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 
 const ENTITIES: u64 = 50_000;
 const LIVE: u64 = 1_000;
-/// Generous: the page cache of the store, the pool of instances, and as much again.
+/// Generous: the store's page cache, the pool of instances, and the same amount again.
 const RESIDENT_MIB: u64 = 1_024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,11 +35,11 @@ async fn fifty_thousand_entities_share_a_thousand_instances() {
         resident.push(node.resident_kib().expect("memory") / 1_024);
         let status = client.status().await.expect("status");
         let live = status.metrics["live_instances"];
-        assert!(live > 0 && live <= LIVE, "{live} instances live, {LIVE} may");
+        assert!(live > 0 && live <= LIVE, "{live} live instances, limit is {LIVE}");
     }
     println!("resident after each {} entities: {resident:?} MiB", ENTITIES / parts);
     assert!(resident.iter().all(|mib| *mib < RESIDENT_MIB), "{resident:?} MiB");
-    // The first of them have been asleep for long.
+    // The first entities were passivated long ago.
     for n in (0..ENTITIES).step_by(1_000) {
         let entity = Entity::new("counter", format!("{n}"));
         let answer = sessions[0].query(&entity, "get", "").await.expect("answer");

@@ -1,5 +1,5 @@
-//! What checks a change: the workflow of the hosted CI only calls `.ci/run` and `.ci/install`, and `.ci/run` cannot miss a
-//! failure.
+//! Checks of the CI itself: the hosted CI's workflow only calls `.ci/run` and `.ci/install`, and `.ci/run` cannot
+//! miss a failure.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ fn workflow() -> Yaml {
         .expect("the workflows")
         .map(|file| file.expect("a file").file_name())
         .collect();
-    assert_eq!(files, ["ci.yml"], "another workflow would be outside of these tests");
+    assert_eq!(files, ["ci.yml"], "another workflow would not be covered by these tests");
     let text = fs::read_to_string(folder.join("ci.yml")).expect("the workflow");
     YamlLoader::load_from_str(&text).expect("YAML").swap_remove(0)
 }
@@ -103,7 +103,7 @@ fn the_workflow_checks_out_history_and_caches_by_lock_file() {
         assert_eq!(paths, expected.into());
         let key = cache["key"].as_str().expect("a key");
         assert!(key.contains("hashFiles('Cargo.lock'"));
-        assert!(cached.insert(key), "the jobs build different things");
+        assert!(cached.insert(key), "two jobs share a cache key");
     }
 }
 
@@ -135,14 +135,15 @@ fn rustup_installs_what_the_makefile_needs() {
     let targets = variable("WASM").split(' ').map(str::to_owned).collect();
     assert_eq!(strings("targets"), targets);
     assert_eq!(strings("components"), ["rustfmt".to_owned(), "clippy".to_owned()].into());
-    // The version is Cargo's to check: a channel of that name would be another toolchain to install.
+    // Cargo checks the version: a channel with that name would be another toolchain to install.
     assert_eq!(toolchain["toolchain"]["channel"].as_str(), Some("stable"));
     let workspace: toml::Table = read("Cargo.toml").parse().expect("TOML");
     let version = workspace["workspace"]["package"]["rust-version"].as_str().expect("a version");
     assert_eq!(version, variable("RUST"));
 }
 
-/// Whether `.ci/run` succeeds, and what it prints, with a `make` that prints this and ends so.
+/// Runs `.ci/run` with a `make` that prints this output and exits with these codes. Returns whether it succeeds,
+/// and what it prints.
 fn ci_run(dir: &Path, test_output: &str, lint_status: u8, test_status: u8) -> (bool, String) {
     let make = dir.join("make");
     fs::write(dir.join("output"), test_output).expect("written");
@@ -179,7 +180,7 @@ fn ci_run_lists_the_ten_slowest_suites() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut output: String =
         (1..=12).map(|n| suite(&format!("suite{n}"), &ok(&format!("{n}.50")))).collect();
-    // Documentation tests may report twice for a crate.
+    // Documentation tests may report twice for one crate.
     output += &format!("   Doc-tests ostraca_client\n\n{}{}", ok("20.00"), ok("80.25"));
     let (passed, printed) = ci_run(dir.path(), &output, 0, 0);
     assert!(passed, "{printed}");
@@ -208,7 +209,7 @@ fn ci_run_fails_if_anything_fails_or_is_missing() {
         ("a test was left out", result("2 passed; 0 failed; 0 ignored; 1 filtered out"), 0, 0),
     ] {
         let (passed, printed) = ci_run(dir.path(), &output, lint, test);
-        assert!(!passed, "{why}, and it passed: {printed}");
+        assert!(!passed, "{why}, but it passed: {printed}");
     }
     assert!(ci_run(dir.path(), &good, 0, 0).0);
 }

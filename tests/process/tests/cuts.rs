@@ -10,9 +10,8 @@ use rand::Rng;
 
 const STORE: Endpoint = Endpoint::Node(0);
 
-/// Whether packets were dropped between all of these, on one of the ways that were cut: one side may have
-/// had nothing to say.
-fn hit(scene: &AttackRun, ways: &[(Endpoint, Endpoint)], before: &[u64]) -> FaultTiming {
+/// Whether every cut dropped packets in at least one of its directions: one side may have had nothing to send.
+fn fault_timing(scene: &AttackRun, ways: &[(Endpoint, Endpoint)], before: &[u64]) -> FaultTiming {
     let network = scene.cluster.network();
     let dropped = |way: &(Endpoint, Endpoint)| {
         let of = |(at, n): (&(Endpoint, Endpoint), &u64)| {
@@ -41,10 +40,10 @@ async fn cut(
         })
         .await?;
     last(scene).await?;
-    Ok(hit(scene, ways, &before))
+    Ok(fault_timing(scene, ways, &before))
 }
 
-/// Waits until the node is dead and others own its shards.
+/// Waits until others own the node's shards.
 async fn until_others_own(scene: &mut AttackRun, name: &str) -> Result<()> {
     scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
 }
@@ -74,9 +73,10 @@ async fn a_one_way_cut_from_the_store_acts_like_a_full_cut() {
 }
 
 /// More load than usual, since only messages between these two nodes are in doubt.
-const MUCH: LoadSize = LoadSize { sessions: 24, in_flight: 24, ..LoadSize::USUAL };
+const HEAVY: LoadSize = LoadSize { sessions: 24, in_flight: 24, ..LoadSize::USUAL };
 
-/// Two nodes that both renew their leases but cannot reach each other: neither is dead, and messages wait.
+/// Waits long enough for two nodes that cannot reach each other but renew their leases: neither dies, and messages
+/// wait.
 async fn some_seconds(_: &mut AttackRun) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(())
@@ -85,7 +85,7 @@ async fn some_seconds(_: &mut AttackRun) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nodes_cut_off_from_each_other_recover_after_the_cut() {
     let mut scene = AttackRun::set(&Options::three("cut-peers")).await.expect("cluster");
-    scene.size = MUCH;
+    scene.size = HEAVY;
     let cuts = scene.rounds("two nodes cut off from each other", async |scene| {
         let (one, other) = (Endpoint::Node(1), Endpoint::Node(2));
         cut(scene, &[(one, other), (other, one)], some_seconds).await
@@ -96,7 +96,7 @@ async fn nodes_cut_off_from_each_other_recover_after_the_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_one_way_cut_between_nodes_loses_no_message_or_reply() {
     let mut scene = AttackRun::set(&Options::three("cut-peers-one-way")).await.expect("cluster");
-    scene.size = MUCH;
+    scene.size = HEAVY;
     let cuts = scene.rounds("two nodes, one way", async |scene| {
         let mut way = (Endpoint::Node(1), Endpoint::Node(2));
         if scene.round.is_multiple_of(2) {
@@ -124,10 +124,11 @@ async fn a_fully_isolated_node_is_replaced_and_returns() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
-    // Only the second may manage; a drain is asked of the first, and told to the third in vain.
+    // Only the second node may become the manager; a drain is requested from the first, and the third does not
+    // receive it.
     let roles = ["store,gateway", "manager,host,gateway", "host,gateway", "host,gateway"];
     let mut scene = AttackRun::set(&Options::new("cut-manager", &roles)).await.expect("cluster");
-    scene.size = MUCH;
+    scene.size = HEAVY;
     let cuts = scene.rounds("a host cut off from the manager", async |scene| {
         let (manager, host, name) = (Endpoint::Node(1), Endpoint::Node(2), scene.cluster.name(2));
         let incarnation = |view: &View| view.node(&name).map(|node| node.incarnation.clone());
@@ -138,7 +139,7 @@ async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
             until_others_own(scene, &name).await
         });
         let fell = fell.await?;
-        // What it could not send, it wrote to the store: a new incarnation.
+        // It wrote to the store what it could not send: a new incarnation registers.
         let other = |view: &View| view.is_alive(&name) && incarnation(view) != before;
         scene.cluster.wait("the host has a new incarnation", other).await?;
         scene.request_drain(&name, true).await?;
@@ -149,7 +150,8 @@ async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_manager_cut_off_from_all_hosts_is_replaced() {
-    // Only the second and the third may manage; a drain of the fourth needs a manager that hears what it stopped.
+    // Only the second and third nodes may become the manager; a drain of the fourth needs a manager that learns
+    // which shards have stopped.
     let roles = ["store,gateway", "manager,gateway", "manager,gateway", "host,gateway", "host"];
     let mut scene = AttackRun::set(&Options::new("cut-leader", &roles)).await.expect("cluster");
     // Messages do not need the manager.
@@ -163,7 +165,7 @@ async fn a_manager_cut_off_from_all_hosts_is_replaced() {
         let ways = [(leader, one), (one, leader), (leader, other), (other, leader)];
         cut(scene, &ways, async |scene| {
             let follows = |view: &View| view.manager() == Some(&*follower);
-            scene.cluster.wait("the other candidate manages", follows).await?;
+            scene.cluster.wait("the other candidate is the manager", follows).await?;
             scene.request_drain(&name, false).await?;
             until_others_own(scene, &name).await
         })

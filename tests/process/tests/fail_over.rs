@@ -29,7 +29,7 @@ async fn a_killed_manager_is_replaced_and_nothing_is_lost() {
         let name = scene.cluster.name(manager);
         let term = scene.cluster.view().await?.nodes.term;
         scene.inject(|cluster, _| cluster.kill_9(manager)).await?;
-        let next = scene.cluster.wait("another manages", |view| {
+        let next = scene.cluster.wait("another node is the manager", |view| {
             view.manager().is_some_and(|next| next != name) && view.nodes.term > term
         });
         next.await?;
@@ -44,7 +44,7 @@ async fn a_killed_store_node_returns_with_all_acknowledged_turns() {
     let scene = AttackRun::set(&Options::three("kill-store")).await.expect("cluster");
     let killed = scene.rounds("kill -9 of the store's node", async |scene| {
         scene.inject(|cluster, _| cluster.kill_9(0)).await?;
-        // Before the leases lapse, and after.
+        // Both before and after the leases lapse.
         let away = [100, 2_000, 5_000][scene.round as usize % 3];
         tokio::time::sleep(Duration::from_millis(away)).await;
         Ok(FaultTiming::InStep)
@@ -64,7 +64,7 @@ async fn a_quick_restart_on_the_same_address_is_a_new_incarnation() {
         let view = scene.cluster.wait_settled().await?;
         let (before, owned) = (incarnation(&view), view.owned_by(&name));
         scene.inject(|cluster, _| cluster.kill_9(host)).await?;
-        // Its lease is still live when it starts again: no manager has marked it dead.
+        // Its lease is still valid when it starts again: no manager has marked it dead.
         let seen = scene.cluster.view().await?;
         if incarnation(&seen) != before || seen.owned_by(&name) != owned || owned == 0 {
             return Ok(FaultTiming::Missed(format!("{name} was known to be gone")));

@@ -1,7 +1,7 @@
-//! Words that the project no longer uses, in code, texts, comments and documents, each with the word to use instead.
+//! Words that the project no longer uses, in code, texts, comments and documents, each with its replacement.
 //!
-//! What is confusing: an identifier is split into its words, so `ControlTalk` and `control_talk` both contain `talk`.
-//! Only whole words count: `lifecycle` and `lifetime` are not `life`.
+//! Confusing at first: an identifier is split into its words, so `ControlTalk` and `control_talk` both contain
+//! `talk`. Only whole words count: `lifecycle` and `lifetime` are not `life`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ostraca_process_tests::artifacts;
 use regex::Regex;
 
-/// Former words, in lower case, and what to use instead.
+/// Former words, in lower case, and their replacements.
 const FORMER: &[(&str, &str)] = &[
     ("bury", "mark dead"),
     ("buried", "marked dead"),
@@ -66,7 +66,7 @@ const PLACES: &[&str] = &[
 const ENDINGS: &[&str] =
     &["rs", "md", "toml", "proto", "wit", "txt", "json", "err", "tsv", "service", "survived"];
 
-/// The words of a text in lower case, identifiers split, each with a space before and after it.
+/// The words of a text in lower case, with identifiers split. Each word has a space before and after it.
 fn words(text: &str, hump: &Regex, word: &Regex) -> String {
     let split = hump.replace_all(text, "$1 $2");
     let words: Vec<_> = word.find_iter(&split).map(|it| it.as_str().to_lowercase()).collect();
@@ -97,7 +97,7 @@ fn former_words_are_gone() {
     }
     assert!(all.len() > 400, "{}", all.len());
     let absent: Vec<_> = ALLOWED.iter().filter(|(file, _)| !root.join(file).is_file()).collect();
-    assert!(absent.is_empty(), "take them out of ALLOWED: {absent:?}");
+    assert!(absent.is_empty(), "remove them from ALLOWED: {absent:?}");
     let mut found = Vec::new();
     for file in all {
         let path = file.strip_prefix(&root).expect("below the root").display().to_string();

@@ -1,9 +1,9 @@
-//! Hand-offs, killed at each of their steps.
+//! Hand-offs, with a kill at each of their steps.
 //!
-//! A step that takes a millisecond is prolonged by cutting the one direction that its end needs, so the kill
-//! happens within it and no timing is guessed. Node `n1` has the store, `n2` or `n5` manages, `n3` and `n4` have
-//! the shards; one of these is drained. Round by round another part dies: the manager, the old owner, the new
-//! owner.
+//! A step that takes a millisecond is prolonged by cutting the single direction that it needs to complete. So the
+//! kill happens within the step without relying on timing. Node `n1` has the store, `n2` or `n5` is the manager,
+//! and `n3` and `n4` have the shards; one of these two is drained. The rounds kill different nodes in turn: the
+//! manager, the old owner, the new owner.
 
 use std::time::Duration;
 
@@ -37,14 +37,14 @@ fn options(name: &str) -> Options {
     Options::new(name, &roles)
 }
 
-/// How a step is prolonged, and how a test sees that it is in progress.
+/// How a step is prolonged, and how a test detects that it is in progress.
 struct Step {
     name: &'static str,
-    /// Done before the drain.
+    /// Called before the drain.
     prepare: fn(&AttackRun, &Parts),
-    /// Seen by the store's node: its view before and now, the owner and the heir.
+    /// Detects the step from the store node's view: the earlier and current views, the owner and the heir.
     passed: fn(&View, &View, &str, &str) -> bool,
-    /// Waited for then: a condition of the step that no row shows.
+    /// How long to wait after that, for a condition of the step that no row shows.
     then: Duration,
 }
 
@@ -75,10 +75,11 @@ async fn killed_in(step: Step) {
         let still = (step.passed)(&view, &still, &name, &heir);
         scene.cluster.network().heal();
         if victim == parts.heir {
-            // The only node that the shards could go to.
+            // The only node that can take over the shards.
             scene.cluster.start_node(victim)?;
         }
-        // It goes on without the dead: the drain is done, or the drained one is dead and owns nothing.
+        // The hand-off continues without the dead node: the drain completes, or the drained node is dead and owns
+        // nothing.
         scene
             .cluster
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
@@ -89,7 +90,7 @@ async fn killed_in(step: Step) {
         }
         Ok(match inside && still {
             true => FaultTiming::InStep,
-            false => FaultTiming::Missed(format!("the step was over: {}", step.name)),
+            false => FaultTiming::Missed(format!("the step had ended: {}", step.name)),
         })
     });
     rounds.await.expect("rounds");
@@ -110,7 +111,7 @@ async fn seen(scene: &mut AttackRun, found: impl Fn(&View) -> bool) -> Result<bo
 async fn a_kill_after_the_intent_before_the_owner_is_notified() {
     killed_in(Step {
         name: "intent-written",
-        // The owner hears neither begin-hand-off nor hand-off.
+        // The owner receives neither begin-hand-off nor hand-off.
         prepare: |scene, parts| one_way(scene, parts.manager, parts.owner),
         passed: begun,
         then: Duration::ZERO,
@@ -122,7 +123,7 @@ async fn a_kill_after_the_intent_before_the_owner_is_notified() {
 async fn a_kill_after_begin_hand_off_before_all_acks() {
     killed_in(Step {
         name: "begin-said",
-        // The heir's acknowledgement is waited for, to its deadline of a second.
+        // The manager waits for the heir's acknowledgement, for at most one second.
         prepare: |scene, parts| one_way(scene, parts.heir, parts.manager),
         passed: begun,
         then: Duration::from_millis(100),
@@ -136,7 +137,7 @@ async fn a_kill_after_the_owner_stops_before_the_manager_knows() {
         name: "stopped",
         prepare: |scene, parts| one_way(scene, parts.owner, parts.manager),
         passed: begun,
-        // The deadline of the acknowledgements, and the owner's stop.
+        // Time for the acknowledgements' deadline and the owner's stop.
         then: Duration::from_millis(1_700),
     })
     .await;
@@ -146,7 +147,7 @@ async fn a_kill_after_the_owner_stops_before_the_manager_knows() {
 async fn a_kill_after_the_new_owner_is_written_before_it_claims() {
     killed_in(Step {
         name: "owner-written",
-        // The heir hears neither its row nor an answer of the store.
+        // The heir receives neither its row nor a response from the store.
         prepare: |scene, parts| {
             one_way(scene, STORE, parts.heir);
             one_way(scene, parts.manager, parts.heir);
@@ -181,7 +182,7 @@ async fn a_hand_off_completes_while_its_owner_is_paused() {
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
             .await?;
         scene.cluster.resume(owner)?;
-        // Commits and replies from before are on their way; then it registers a new incarnation, when it can.
+        // Earlier commits and replies are still in transit; then it registers a new incarnation as soon as it can.
         tokio::time::sleep(Duration::from_millis(500)).await;
         scene.cluster.wait("the owner lives again", |view| view.is_alive(&name)).await?;
         scene.cluster.wait_settled().await?;
@@ -189,7 +190,7 @@ async fn a_hand_off_completes_while_its_owner_is_paused() {
         Ok(if inside {
             FaultTiming::InStep
         } else {
-            FaultTiming::Missed("no hand-off was seen".into())
+            FaultTiming::Missed("no hand-off was observed".into())
         })
     });
     rounds.await.expect("rounds");

@@ -40,14 +40,14 @@ async fn the_load_survives_a_kill_and_its_check_finds_a_violation() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     network.heal();
-    let recorder = load.end().await.expect("everything is answered");
+    let recorder = load.end().await.expect("every message is answered");
     let session = clients[0].session();
-    let judged = judge(&recorder, &session).await.expect("no breach");
-    assert!(judged.refusals > 0 && judged.results > 500 && judged.entities == 10, "{judged:?}");
-    assert!(judged.queries > 300, "{judged:?}");
-    // A command that no history has.
+    let summary = judge(&recorder, &session).await.expect("no violation");
+    assert!(summary.refusals > 0 && summary.results > 500 && summary.entities == 10, "{summary:?}");
+    assert!(summary.queries > 300, "{summary:?}");
+    // A command that is in no history.
     session.command(&Entity::new("account", "r1-0"), "deposit", "5").await.expect("answer");
-    let error = judge(&recorder, &session).await.expect_err("a breach").to_string();
+    let error = judge(&recorder, &session).await.expect_err("a violation").to_string();
     assert!(error.contains("account/r1-0 holds"), "{error}");
     for client in clients {
         client.close().await;

@@ -38,7 +38,7 @@ impl World {
     async fn neighbour_answers(&self, after: &str) {
         let entity = Entity::new("counter", "neighbour");
         let answer = self.neighbour.command(&entity, "add", "1").await;
-        assert!(answer.is_ok(), "after {after}, the neighbour said {answer:?}");
+        assert!(answer.is_ok(), "after {after}, the neighbour answered {answer:?}");
     }
 
     async fn refused(&self, component: Vec<u8>) -> Problem {
@@ -75,7 +75,7 @@ async fn a_self_multiplying_component_is_refused_by_its_count() {
     assert!(problem.message.contains("core-instances in [components] allows 64"), "{problem:?}");
     assert!(problem.help.contains("`core-instances`"), "{problem:?}");
     let more = peak_kib(world.node.pid()) - before;
-    assert!(more < 64 << 10, "the node took {more} KiB");
+    assert!(more < 64 << 10, "the node used {more} KiB");
     world.neighbour_answers("doubling instances").await;
     world.client.close().await;
 }
@@ -90,19 +90,19 @@ async fn a_long_compilation_delays_nobody_and_ends_with_its_client() {
     });
     let until = Instant::now() + TIMEOUT;
     while children(world.node.pid()) == 0 {
-        assert!(Instant::now() < until && !attack.is_finished(), "it is not being compiled");
+        assert!(Instant::now() < until && !attack.is_finished(), "it is not compiled");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     world.neighbour_answers("a compilation began").await;
-    deploy_guest(&world.client, "misbehaving", "").await.expect("another deploy goes on");
+    deploy_guest(&world.client, "misbehaving", "").await.expect("another deploy succeeds");
     assert!(!attack.is_finished(), "it is still compiled");
-    // The client disconnects: no one waits for the compiler any more.
+    // The client disconnects: nothing waits for the compiler any more.
     attack.abort();
     while children(world.node.pid()) > 0 {
-        assert!(Instant::now() < until, "the compiler goes on for nobody");
+        assert!(Instant::now() < until, "the compiler keeps running");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    world.neighbour_answers("it was given up").await;
+    world.neighbour_answers("it was abandoned").await;
     world.client.close().await;
 }
 
@@ -141,7 +141,7 @@ async fn guest_texts_are_truncated_and_forge_nothing() {
         assert_eq!(code, expected, "{id}");
         assert!(text.len() < 5_000, "{} bytes", text.len());
     }
-    assert!(world.node.log().len() - logged < 64 << 10, "the log is cut too");
+    assert!(world.node.log().len() - logged < 64 << 10, "the log is truncated too");
     world.neighbour_answers("a huge error").await;
     for (id, what, expected) in [
         ("control-start", "reply", "start-failed"),
@@ -175,9 +175,9 @@ async fn guest_texts_are_truncated_and_forge_nothing() {
     let log = world.node.log();
     let line = log.lines().find(|line| line.contains(trace)).expect("a failure names its trace");
     assert!(line.contains("origin=\"node-1\" ") && line.len() < 4_000, "{line}");
-    assert!(log.contains("forged: all is well"), "the log has what they said");
+    assert!(log.contains("forged: all is well"), "the log contains the text");
     assert!(!log.lines().any(|line| line.starts_with("2026-01-01T00:00:00Z")), "a forged line");
-    assert!(!log.contains(['\r', '\u{7}', '\0', '\u{202e}']), "characters that nobody wrote");
+    assert!(!log.contains(['\r', '\u{7}', '\0', '\u{202e}']), "unescaped control characters");
     world.neighbour_answers("control characters").await;
     world.client.close().await;
 }
@@ -193,15 +193,15 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
         let entity = Entity::new("misbehaving", "passivate-start");
         let add = session.send(&entity, "add", "{\"key\":\"k\",\"by\":1}", &short);
         world.neighbour_answers("a start that asks to be dropped").await;
-        // Whatever the outcome, it ends.
+        // Regardless of the outcome, it ends.
         let _ = add.await;
     }
     world.neighbour_answers("a start that asks to be dropped").await;
-    // Many small keys, as fast as they can be written.
+    // Many small keys, written as fast as possible.
     let entity = Entity::new("misbehaving", "keys");
     for _ in 0..3 {
         let fill = session.command(&entity, "fill", "{\"keys\":5000,\"bytes\":1}").await;
-        assert_eq!(fill.expect_err("more than a turn may write").code(), "turn-too-large");
+        assert_eq!(fill.expect_err("more keys than a turn may write").code(), "turn-too-large");
         world.neighbour_answers("five thousand small keys").await;
     }
     world.client.close().await;
@@ -216,14 +216,14 @@ async fn a_manifest_beyond_the_nodes_ceilings_is_refused() {
         let manifest = format!("{MANIFEST}[limits]\n{limit}\n");
         world.client.deploy(&manifest, component, None).await
     };
-    for (limit, code, says) in [
+    for (limit, code, expected_text) in [
         ("memory = \"129 MiB\"", "memory-ceiling", "128 MiB"),
         ("turn-time = \"2 s\"", "turn-time-ceiling", "1 s"),
     ] {
         match deploy(limit, counter.clone()).await {
             Err(AdminError::Refused(problem)) => {
                 assert_eq!(problem.code, code, "{problem:?}");
-                assert!(problem.message.contains(says), "{problem:?}");
+                assert!(problem.message.contains(expected_text), "{problem:?}");
             }
             other => panic!("{limit}: {other:?}"),
         }

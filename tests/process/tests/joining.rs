@@ -1,5 +1,5 @@
-//! Who may not join: another cluster, shard count, hash, protocol; an expired or foreign certificate. Each
-//! is refused, with both values named where there are two, and the cluster goes on.
+//! Nodes that must not join: with another cluster, shard count, hash or protocol, or with an expired or foreign
+//! certificate. Each is refused, naming both values where there are two, and the cluster continues.
 
 use ostraca_ca::Ca;
 use ostraca_core::ids::ClusterId;
@@ -25,11 +25,11 @@ async fn start(name: &str) -> Cluster {
 }
 
 /// Checks that the second node cannot start, and that its error has these texts.
-fn refused(cluster: &Cluster, says: &[&str]) {
-    let (code, said) = refused_start(&cluster.home(1).config()).expect("it ends");
-    assert_ne!(code, 0, "{said}");
-    for text in says {
-        assert!(said.contains(text), "{text:?} is not in: {said}");
+fn refused(cluster: &Cluster, expected_texts: &[&str]) {
+    let (code, stderr) = refused_start(&cluster.home(1).config()).expect("it ends");
+    assert_ne!(code, 0, "{stderr}");
+    for text in expected_texts {
+        assert!(stderr.contains(text), "{text:?} is not in: {stderr}");
     }
 }
 
@@ -42,7 +42,7 @@ async fn a_shard_count_mismatch_is_refused_with_both_values() {
     cluster.home(1).set(&format!("[cluster]\nshards = {SHARDS}")).expect("set");
     // A matching node joins.
     cluster.start_node(1).expect("start");
-    let both = cluster.wait("both are there", |view| view.hosts().len() == 2).await;
+    let both = cluster.wait("both nodes are hosts", |view| view.hosts().len() == 2).await;
     both.expect("joined");
     cluster.stop().expect("stop");
 }
@@ -60,7 +60,7 @@ async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     expired.save(home.dir(), "node").expect("saved");
     refused(&cluster, &["expired"]);
 
-    // Of another authority, with its own certificate: neither side trusts the other.
+    // A certificate of another authority, together with that authority's own: neither side trusts the other.
     let other = Ca::create(ClusterId(7)).expect("authority");
     other.issue_node("n2", &[]).expect("foreign").save(home.dir(), "node").expect("saved");
     refused(&cluster, &["unknown-ca", "certificates of the same authority"]);

@@ -1,6 +1,6 @@
-//! kill -9 under load, again and again: nothing acknowledged is lost, nothing runs twice (promises 2 to 5).
+//! Repeated kill -9 under load: nothing acknowledged is lost, nothing runs twice (promises 2 to 5).
 //!
-//! `SEED=n` replays the moments of the kills, `ROUNDS=n` changes their number.
+//! `SEED=n` replays the moments of the kills, and `ROUNDS=n` sets their number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Keeps messages in flight, to entities shared with the other sessions, until it is told to end.
+/// Keeps messages in flight, to entities shared with the other sessions, until it is stopped.
 async fn sender(
     seed: u64,
     session: Session,
@@ -44,7 +44,7 @@ async fn sender(
     loop {
         while calls.len() < IN_FLIGHT && !end.load(Ordering::SeqCst) {
             let entity = Entity::new("counter", format!("{}", rng.random_range(0..ENTITIES)));
-            // Queries are sent in each session, and in separate sessions.
+            // Queries are sent in each session, and also in separate sessions.
             let reads = kind == MessageKind::Query || rng.random_ratio(3, 10);
             let (kind, method, arguments) = if reads {
                 (MessageKind::Query, "get", json!({}))
@@ -59,7 +59,7 @@ async fn sender(
         match calls.next().await {
             None => return,
             Some((false, answer)) => {
-                answer.expect("every command is answered in the end");
+                answer.expect("every command is eventually answered");
                 under_way.ended();
             }
             Some((true, Ok(_))) => {}
@@ -92,7 +92,7 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
     }
     let mut doubts = Vec::new();
     for round in 0..rounds {
-        // The load has resumed before the next kill, so that each round hits a working node.
+        // The load resumes before the next kill, so that each round hits a working node.
         let seen = under_way.done();
         for _ in 0..6_000 {
             if under_way.done() > seen + 200 {
@@ -100,10 +100,10 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert!(under_way.done() > seen + 200, "round {round}: no answers come");
+        assert!(under_way.done() > seen + 200, "round {round}: no messages are answered");
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..300))).await;
         node.kill_9().expect("kill");
-        // Replies that had left the node are not in doubt any more.
+        // Replies that had left the node are no longer in doubt.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let doubtful = under_way.now();
         assert!(doubtful >= DOUBTFUL, "round {round}: only {doubtful} in doubt");
@@ -128,11 +128,7 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
         let id = name.strip_prefix("counter/").expect("a counter");
         let entity = Entity::new("counter", id);
         let held = recorder.query(&session, &entity, "get", json!({})).await.expect("query");
-        assert_eq!(
-            held.body,
-            expected.to_string(),
-            "{name} holds what was acknowledged, no more, no less"
-        );
+        assert_eq!(held.body, expected.to_string(), "{name} holds exactly what was acknowledged");
     }
     let breaches = recorder.breaches();
     let queries = operations.iter().filter(|operation| !operation.command).count();

@@ -1,5 +1,5 @@
 //! Leases have a thread and connections of their own: no load of guests or messages delays a renewal (R8).
-#![allow(clippy::print_stdout, reason = "the test prints what its load was like")]
+#![allow(clippy::print_stdout, reason = "the test prints a summary of its load")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::node_dir::deploy_guest;
 use tokio::task::JoinSet;
 
-/// How long the load lasts: several leases.
+/// Duration of the load: several leases.
 const LOADED: Duration = Duration::from_secs(12);
-/// As every node is configured.
+/// The lease that every node is configured with.
 const LEASE_MS: u64 = 3_000;
-/// Bytes of the larger messages and replies.
+/// Size of the larger messages and replies in bytes.
 const LARGE: usize = 300_000;
 
 /// The result of the load.
@@ -24,11 +24,11 @@ struct Load {
     end: AtomicBool,
     /// Turns that ran until they were interrupted.
     spun: AtomicU64,
-    /// Bytes of messages and replies.
+    /// Total size of messages and replies in bytes.
     bytes: AtomicU64,
 }
 
-/// Keeps a few of these calls in flight, to an entity of its own.
+/// Keeps a few of these calls in flight, to a separate entity.
 fn keep(
     tasks: &mut JoinSet<()>,
     load: &Arc<Load>,
@@ -44,7 +44,7 @@ fn keep(
         while !load.end.load(Ordering::Relaxed) {
             let calls = (0..4).map(|_| session.send(&entity, method, body.clone(), &options));
             for answer in futures::future::join_all(calls).await {
-                // Their outcomes do not matter here, only their cost.
+                // Only the cost of these calls matters here, not their outcomes.
                 match answer {
                     Ok(answer) => {
                         let bytes = (body.len() + answer.body.len()) as u64;
@@ -68,7 +68,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     let mut clients = Vec::new();
     for node in 0..cluster.len() {
         clients.push(cluster.client(node).await.expect("a client"));
-        // Whoever watches is there before the load: to connect takes longer then than it waits.
+        // Watchers connect before the load starts: under load, connecting takes longer than their timeout.
         cluster.watcher(node).await.expect("a watcher");
     }
     deploy_guest(&clients[0], "misbehaving", "").await.expect("deploy");
@@ -90,7 +90,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     while began.elapsed() < LOADED {
         for node in 0..cluster.len() {
             let watcher = cluster.watcher(node).await.expect("it answers");
-            // One that is late is asked again; its events tell of every lapse.
+            // A late answer is requested again; the events show every lapse.
             let Ok(status) = watcher.status().await else { continue };
             let age = status.cluster_status.map_or(0, |overview| overview.since_renewal_ms);
             oldest = oldest.max(age);
@@ -106,7 +106,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     println!(
         "{used:.1?} of processors, {spun} turns interrupted, {mib} MiB; oldest lease {oldest} ms"
     );
-    assert!(used > LOADED / 4 && spun > 50 && mib > 20, "that is no load");
+    assert!(used > LOADED / 4 && spun > 50 && mib > 20, "the load is too small");
 
     assert!(oldest < LEASE_MS, "a lease was {oldest} ms old");
     cluster.check_no_lease_lapsed().await.expect("no lease was lost");

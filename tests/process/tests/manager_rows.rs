@@ -1,5 +1,5 @@
-//! The managers' rows in the store, read after all nodes have stopped: one term in every row of assignments,
-//! the last manager's (R10), and no epoch gone back (R5).
+//! The managers' rows in the store, read after all nodes have stopped: every row of assignments has the last
+//! manager's term (R10), and no epoch has gone back (R5).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 const SHARDS: u32 = 200;
 const CHANGES: usize = 3;
 
-/// A row is a format byte and its value.
+/// A row is a format byte followed by its value.
 fn read<T: DeserializeOwned>(value: &[u8]) -> T {
     postcard::from_bytes(value.get(1..).expect("a version")).expect("a row")
 }
@@ -26,7 +26,10 @@ fn epochs(view: &View) -> BTreeMap<u32, u64> {
 async fn another_manages(cluster: &mut Cluster, than: &str) -> View {
     let another =
         |view: &View| view.manager().is_some_and(|name| name != than) && view.settled(SHARDS);
-    cluster.wait("another manages and all is served", another).await.expect("a manager")
+    cluster
+        .wait("another node is the manager and all shards are served", another)
+        .await
+        .expect("a manager")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +50,7 @@ async fn every_manager_seals_all_rows_and_epochs_never_decrease() {
     }
     let (store, term) = (cluster.home(0).store(), view.nodes.term);
     let witness = cluster.home(0).dir().join("witness");
-    // The others first, at once, so that no shard moves to who stays.
+    // The others first and without a pause, so that no shard moves to the remaining node.
     for node in [1, 2, 0] {
         cluster.kill_9(node).expect("kill");
     }

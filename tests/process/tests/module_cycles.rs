@@ -1,9 +1,9 @@
-//! No import cycle between the modules of a crate: siblings, each with all that is below it, import one another in one
-//! direction only. A parent and its child may import each other, but outside of tests a child names what it imports:
-//! with `use super::*` nobody sees what the two share.
+//! No import cycle between the modules of a crate: siblings, each with its submodules, import one another in one
+//! direction only. A parent and its child may import each other, but outside of tests a child names what it
+//! imports: `use super::*` would hide what the two share.
 //!
-//! What is confusing: paths are found in the text and not by a compiler. Comments, tests and what a macro makes are left
-//! out; a name that the crate's root re-exports counts as its module's.
+//! Confusing at first: paths are found in the text, not by a compiler. Comments, tests and macro output are
+//! ignored; a name that the crate's root re-exports counts as its module's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,7 +34,7 @@ impl Patterns {
     }
 }
 
-/// The modules of a crate with their texts, tests left out.
+/// The modules of a crate with their texts, without tests.
 fn modules(dir: &Path, above: &[String], patterns: &Patterns, into: &mut BTreeMap<Module, String>) {
     for entry in fs::read_dir(dir).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -57,7 +57,7 @@ fn modules(dir: &Path, above: &[String], patterns: &Patterns, into: &mut BTreeMa
     }
 }
 
-/// The text of a brace's content, up to the one that closes it, split at its commas.
+/// The content of a brace, up to the one that closes it, split at its commas.
 fn items(text: &str) -> Vec<&str> {
     let (mut depth, mut begin, mut found) = (0_usize, 0, Vec::new());
     for (at, character) in text.char_indices() {
@@ -78,7 +78,7 @@ fn items(text: &str) -> Vec<&str> {
     found
 }
 
-/// The names that the crate's root takes from its modules.
+/// The names that the crate's root re-exports from its modules.
 fn reexports(root: &str, patterns: &Patterns) -> BTreeMap<String, Module> {
     let mut found = BTreeMap::new();
     for captures in patterns.reexport.captures_iter(root) {
@@ -92,7 +92,7 @@ fn reexports(root: &str, patterns: &Patterns) -> BTreeMap<String, Module> {
     found
 }
 
-/// Which sibling imports which, by their parent.
+/// Which sibling imports which, grouped by parent.
 fn imports(modules: &BTreeMap<Module, String>, patterns: &Patterns) -> BTreeMap<Module, Graph> {
     let reexports = modules.get(&Vec::new()).map(|root| reexports(root, patterns));
     let reexports = reexports.unwrap_or_default();

@@ -46,7 +46,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
             }
             network.around(0, Rule::CUT);
             tokio::time::sleep(Duration::from_millis(1_000)).await;
-            // New ports: the old connection is dead, and neither side knows it.
+            // New ports: the old connection is dead, and neither side knows that.
             network.forget(0);
             network.heal();
         }
@@ -62,14 +62,14 @@ async fn messages_run_in_order_across_ten_broken_connections() {
         while calls.len() < IN_FLIGHT && sent < MESSAGES {
             calls.push_back(recorder.command(&session, &entity, "add", json!({"by": 1})));
             sent += 1;
-            // Half as many queries, in this session and in another.
+            // Half as many queries, in this session and in another one.
             if sent % 2 == 0 {
                 let session = if sent % 4 == 0 { &session } else { &reader };
                 reads.spawn(recorder.query(session, &entity, "get", json!({})));
             }
         }
         let answer = calls.next().await.expect("a call").expect("an answer");
-        // The value and the version say when it ran: after all that were sent before, before all others.
+        // The value and the version show when it ran: after all messages sent before it, and before all others.
         assert_eq!(
             (answer.body.as_ref(), answer.version),
             (expected.to_string().as_bytes(), expected)
@@ -77,9 +77,9 @@ async fn messages_run_in_order_across_ten_broken_connections() {
         done.store(expected, Ordering::SeqCst);
     }
     let network = breaker.await.expect("breaker");
-    assert!(network.total().cut >= BREAKS, "every darkness swallowed something");
+    assert!(network.total().cut >= BREAKS, "every cut dropped packets");
     let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
-    // A lost answer may no longer be kept when the query is repeated, since a command has run in between.
+    // A lost answer may no longer be kept when the query is repeated, because a command has run since.
     assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     client.close().await;

@@ -19,23 +19,24 @@ use tokio::task::JoinSet;
 const MESSAGES: u64 = 10_000;
 const IN_FLIGHT: usize = 256;
 const HAND_OFFS: u64 = 5;
-/// A hand-off begins after each so many; the sender is never more than two of them ahead of the moves.
+/// A hand-off begins after every this many messages; the sender is never more than two hand-offs ahead.
 const PART: u64 = MESSAGES / (HAND_OFFS + 2);
 
 /// Moves the shard to another node, by draining its owner.
-async fn hand_off(cluster: &mut Cluster, asker: &Client, shard: u32) -> Result<u64> {
+async fn hand_off(cluster: &mut Cluster, operator: &Client, shard: u32) -> Result<u64> {
     let owner = cluster.owner_of(shard).await?;
     let name = cluster.name(owner);
-    let mut drain = asker.drain(&name, false).await?;
+    let mut drain = operator.drain(&name, false).await?;
     while !drain.next().await?.context("the drain ended early")?.done {}
-    let view = cluster.wait("another owns it", |view| view.owner(shard) != Some(&name)).await?;
-    let mut undone = asker.drain(&name, true).await?;
+    let view =
+        cluster.wait("another node owns it", |view| view.owner(shard) != Some(&name)).await?;
+    let mut undone = operator.drain(&name, true).await?;
     while undone.next().await?.is_some_and(|progress| !progress.done) {}
     let it = view.shards.iter().find(|it| it.shard == shard).context("no such shard")?;
     Ok(it.epoch)
 }
 
-/// Cuts the client off from its gateway until it has found the other.
+/// Cuts the client off from its gateway until it has switched to the other one.
 async fn other_gateway(cluster: &Cluster, client: &Client) -> Result<String> {
     let (before, _) = client.connected_to().context("not connected")?;
     let gateway = cluster.place(&before).context("an unknown gateway")?;
@@ -67,17 +68,17 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
     let (done, moved) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (seen, moves, moving) = (Arc::clone(&done), Arc::clone(&moved), Arc::clone(&client));
     let mover = tokio::spawn(async move {
-        let asker = cluster.client(0).await?;
+        let operator = cluster.client(0).await?;
         let (mut epochs, mut gateways) = (Vec::new(), Vec::new());
         for moved in 1..=HAND_OFFS {
             while seen.load(Ordering::SeqCst) < moved * PART {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            epochs.push(hand_off(&mut cluster, &asker, shard).await?);
+            epochs.push(hand_off(&mut cluster, &operator, shard).await?);
             gateways.push(other_gateway(&cluster, &moving).await?);
             moves.store(moved, Ordering::SeqCst);
         }
-        asker.close().await;
+        operator.close().await;
         anyhow::Ok((cluster, epochs, gateways, seen.load(Ordering::SeqCst)))
     });
 
@@ -91,21 +92,21 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
         false => MESSAGES.min((moved.load(Ordering::SeqCst) + 2) * PART),
     };
     for expected in 1..=MESSAGES {
-        // Everything that may be sent is answered, and a move is in progress.
+        // Every message sent so far is answered, and a move is in progress.
         while calls.is_empty() && sent >= allowed() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         while calls.len() < IN_FLIGHT && sent < allowed() {
             calls.push_back(recorder.command(&session, &entity, "add", json!({"by": 1})));
             sent += 1;
-            // Half as many queries, in this session and in another.
+            // Half as many queries, in this session and in another one.
             if sent % 2 == 0 {
                 let session = if sent % 4 == 0 { &session } else { &reader };
                 reads.spawn(recorder.query(session, &entity, "get", json!({})));
             }
         }
         let answer = calls.next().await.expect("a call").expect("an answer");
-        // The value and the version say when it ran: after all that were sent before, before all others.
+        // The value and the version show when it ran: after all messages sent before it, and before all others.
         assert_eq!(
             (answer.body.as_ref(), answer.version),
             (expected.to_string().as_bytes(), expected)
@@ -114,11 +115,11 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
     }
     let (cluster, epochs, gateways, at) = mover.await.expect("mover").expect("hand-offs");
     println!("epochs {epochs:?}, gateways {gateways:?}, the last change at message {at}");
-    assert!(at < MESSAGES, "the last hand-off came while messages were under way");
+    assert!(at < MESSAGES, "the last hand-off was not under load");
     assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     assert!(gateways.windows(2).all(|two| two[0] != two[1]), "{gateways:?}");
     let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
-    // A lost answer may no longer be kept when the query is repeated, since a command has run in between.
+    // A lost answer may no longer be kept when the query is repeated, because a command has run since.
     assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     drop((session, reader));

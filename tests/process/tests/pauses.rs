@@ -34,7 +34,7 @@ async fn a_manager_paused_past_its_lease_assigns_nothing_more() {
         let another = |view: &ostraca_process_tests::cluster::View| {
             view.manager().is_some_and(|next| next != name)
         };
-        let term = scene.cluster.wait("another manages", another).await?.nodes.term;
+        let term = scene.cluster.wait("another node is the manager", another).await?.nodes.term;
         scene.cluster.resume(manager)?;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let view = scene.cluster.wait_settled().await?;

@@ -1,7 +1,7 @@
-//! Power loss: whatever the disk kept of unsynced writes, the store opens and holds what was acknowledged.
+//! Power loss: whichever unsynced writes the disk kept, the store opens and holds everything acknowledged.
 //!
-//! The recorder keeps every write and sync of a working node; the test cuts that history at 200 points
-//! and rebuilds the directory as a disk might have it then. `SEED=n` replays the cuts.
+//! The recorder keeps every write and sync of a working node; the test cuts that history at 200 points and rebuilds
+//! the directory as a disk might hold it at that moment. `SEED=n` replays the cuts.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -26,7 +26,7 @@ const CUTS: usize = 200;
 const COMMANDS: u64 = 12_000;
 const ENTITIES: u64 = 50;
 const IN_FLIGHT: usize = 32;
-/// Few, so that a store is small and 200 copies are written quickly.
+/// Only a few, so that a store is small and 200 copies are written quickly.
 const SHARDS: u32 = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn every_disk_image_opens_with_every_acknowledged_turn() {
 fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
     let mut acknowledged = BTreeMap::new();
     for operation in operations.iter().filter(|operation| operation.received < cut) {
-        // A query that came before every command read an entity that is not stored.
+        // A query before all commands reads an entity that is not stored.
         if let Outcome::Final { version: version @ 1.., .. } = operation.outcome {
             let highest: &mut u64 = acknowledged.entry(operation.entity.as_str()).or_default();
             *highest = version.max(*highest);
@@ -99,7 +99,7 @@ fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
     acknowledged
 }
 
-/// Tests the check itself: on a disk that ignores syncs under load, turns are missing.
+/// Tests the check itself: with a disk that ignores syncs under load, turns are missing.
 async fn forgetful_disks_are_caught(
     home: &NodeDir,
     disk: &SimulatedDisk<'_>,
@@ -125,7 +125,7 @@ async fn forgetful_disks_are_caught(
             return;
         }
     }
-    panic!("a disk that forgot every sync under load is said to have lost nothing");
+    panic!("the check found no loss on a disk that ignored every sync under load");
 }
 
 async fn work(home: &NodeDir, node: &NodeProcess) -> std::sync::Arc<HistoryRecorder> {
@@ -138,7 +138,7 @@ async fn work(home: &NodeDir, node: &NodeProcess) -> std::sync::Arc<HistoryRecor
     for n in 0..COMMANDS {
         let entity = Entity::new("counter", format!("{}", n % ENTITIES));
         calls.push(recorder.command(&session, &entity, "add", json!({"by": 1})).left_future());
-        // What a query read is durable too (R2).
+        // What a query has read is durable too (R2).
         if n % 2 == 0 {
             calls.push(recorder.query(&reader, &entity, "get", json!({})).right_future());
         }
@@ -153,7 +153,7 @@ async fn work(home: &NodeDir, node: &NodeProcess) -> std::sync::Arc<HistoryRecor
     recorder
 }
 
-/// Whether an entity has its acknowledged version, with the state that belongs to the stored one.
+/// Whether an entity has at least the acknowledged version, and the state that belongs to its stored version.
 async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String> {
     let id = name.strip_prefix("counter/").ok_or("not a counter")?;
     let entity = Entity::new("counter", id);
@@ -174,7 +174,7 @@ async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String
         ScannedRecord::State(_, value) => serde_json::from_slice::<serde_json::Value>(value).ok(),
         ScannedRecord::Head(..) => None,
     });
-    // Each command added one, so the value is the version.
+    // Each command adds one, so the value equals the version.
     match state.as_ref().and_then(|state| state["value"].as_u64()) {
         Some(value) if value == head.version => Ok(()),
         _ => Err(format!("version {} with the state {state:?}", head.version)),

@@ -12,7 +12,7 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_events_give_the_same_actions_in_the_core() {
     let home = NodeDir::init("replay").expect("init");
-    // Few may live, so that evictions are among what is recorded.
+    // Only a few instances may be live, so that the recording contains evictions.
     home.set("recording-dir = \"record\"\n[guests]\nmax-live-instances = 50").expect("set");
     let node = NodeProcess::start(&home).expect("start");
     let client =
@@ -23,7 +23,7 @@ async fn recorded_events_give_the_same_actions_in_the_core() {
     let until = Instant::now() + Duration::from_secs(120);
     let next = |_, n: u64| (Entity::new("counter", format!("{}", n % 200)), "1".to_owned());
     closed_loop(&sessions, 8, "add", 2_000, until, Arc::new(next)).await.expect("answers");
-    // Refusals and traps too.
+    // Also record refusals and traps.
     let odd = Entity::new("misbehaving", "a");
     for (method, body) in [("trap", ""), ("refuse", "\"no\""), ("add", "{\"key\":\"k\",\"by\":1}")]
     {

@@ -1,5 +1,5 @@
-//! A store on a slow disk that is busy with every kind of work: no lease is lost, since rows go before commits.
-#![allow(clippy::print_stdout, reason = "the test prints what its load was like")]
+//! A slow-disk store that is busy with every kind of work: no lease is lost, since rows have priority over commits.
+#![allow(clippy::print_stdout, reason = "the test prints a summary of its load")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,9 +11,9 @@ use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::node_dir::deploy_guest;
 use tokio::task::JoinSet;
 
-/// As every node is configured.
+/// The lease that every node is configured with.
 const LEASE_MS: u64 = 3_000;
-/// Added to each sync of the store.
+/// Additional delay of each sync of the store.
 const SLOW: Duration = Duration::from_millis(35);
 
 /// Counts of messages with and without an answer.
@@ -24,7 +24,7 @@ struct Load {
     failed: AtomicU64,
 }
 
-/// Sends to `entities` entities in turn, `at_once` messages at a time.
+/// Sends to `entities` entities in rotation, with `at_once` messages in flight.
 struct Sender {
     method: &'static str,
     body: String,
@@ -77,7 +77,7 @@ async fn a_saturated_store_on_slow_syncs_loses_no_lease() {
             tasks.spawn(sender.run(load.clone(), client.clone(), format!("{what}-{number}")));
         };
         let body = |text: &str| text.to_owned();
-        // Small turns; turns of many keys; large values; entities that are loaded and dropped.
+        // Small turns; turns with many keys; large values; entities that are loaded and dropped.
         let add = body("{\"key\":\"n\",\"by\":1}");
         keep("add", Sender { method: "add", body: add.clone(), entities: 50, at_once: 100 });
         let keys = body("{\"from\":0,\"keys\":5000}");
@@ -112,7 +112,7 @@ async fn a_saturated_store_on_slow_syncs_loses_no_lease() {
     }
     let (done, failed) = (load.done.load(Ordering::Relaxed), load.failed.load(Ordering::Relaxed));
     println!("{loaded:?}: {done} messages done, {failed} not; oldest lease {oldest} ms");
-    assert!(done > 100, "that is no load");
+    assert!(done > 100, "the load is too small");
     assert!(oldest < LEASE_MS, "a lease was {oldest} ms old");
     cluster.check_no_lease_lapsed().await.expect("no lease was lost");
     for client in clients.into_iter().filter_map(Arc::into_inner) {

@@ -1,5 +1,5 @@
-//! A node whose claims take long, since its path to the store is slow. It is drained meanwhile; or it is left alone,
-//! and whether it keeps its shards or releases them (R9), no shard moves back and forth.
+//! A node whose claims are slow because its path to the store is slow. In one test it is drained meanwhile. In the
+//! others it is left alone: whether it keeps its shards or releases them (R9), no shard moves back and forth.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,22 @@ fn options(name: &str) -> Options {
     Options::new(name, &["store,gateway", "manager,gateway", host, host, host])
 }
 
-/// An answer of the store takes this node most of a second; its lease lives.
+/// A response from the store takes most of a second to reach this node; its lease stays valid.
 fn slow(scene: &AttackRun, node: usize) {
     let late = Rule::late(Duration::from_millis(400), Duration::from_millis(50));
     scene.cluster.network().both(Endpoint::Node(STORE), Endpoint::Node(node), late);
 }
 
-/// Whether a node's status names a problem within this time.
-async fn tells(scene: &mut AttackRun, node: usize, code: &str, within: Duration) -> Result<bool> {
+/// Whether a node's status shows a problem within this time.
+async fn has_problem(
+    scene: &mut AttackRun,
+    node: usize,
+    code: &str,
+    within: Duration,
+) -> Result<bool> {
     let until = Instant::now() + within;
     while Instant::now() < until {
-        // A late answer is requested again.
+        // A late response is requested again.
         if let Ok(status) = scene.cluster.watcher(node).await?.status().await
             && status.problems.iter().any(|problem| problem.code == code)
         {
@@ -38,10 +43,12 @@ async fn tells(scene: &mut AttackRun, node: usize, code: &str, within: Duration)
     Ok(false)
 }
 
-/// How often a shard may have moved within this time of its owner's death, to and from a host that gives its shards up.
+/// How often a shard may have moved within this time since its owner's death, to and from a host that releases its
+/// shards.
 ///
-/// It goes to the third host, to the slow one for balance, and away from there. Then the slow host is on probation, for
-/// 4 leases of 3 s first and for twice as long each time after; between two probations the shard comes and goes once.
+/// The shard moves to the third host, to the slow one for balance, and away from there. Then the slow host is on
+/// probation, first for 4 leases of 3 s and each time for twice as long; between two probations the shard moves
+/// there and back once.
 fn bound(within: Duration) -> u64 {
     let (mut most, mut left, mut probation) = (3, within, Duration::from_secs(12));
     while left >= probation {
@@ -55,7 +62,7 @@ fn bound(within: Duration) -> u64 {
 /// Requests a drain without waiting for it.
 async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
     let mut updates = client.drain(node, undo).await?;
-    // The first update means that the row is written.
+    // The first update means that the row has been written.
     updates.next().await?.context("no answer to a drain")?;
     Ok(())
 }
@@ -70,11 +77,11 @@ async fn a_node_drained_while_it_claims_ends_up_without_shards() {
         slow(scene, new);
         scene.inject(|cluster, _| cluster.kill_9(old)).await?;
         let given = |view: &View| view.owned_by(&to) > before.owned_by(&to);
-        // It may be on probation for shards that it released in an earlier round.
+        // It may be on probation because of shards that it released in an earlier round.
         scene.cluster.wait_for(PROBATION, "it is given shards", given).await?;
         let began = Instant::now();
         ask(&scene.clients[STORE], &to, false).await?;
-        // No claim is faster than a round trip.
+        // A claim takes at least one round trip.
         let inside = began.elapsed() < Duration::from_millis(700);
         scene.cluster.start_node(old)?;
         scene.cluster.wait("it owns nothing", |view| view.owned_by(&to) == 0).await?;
@@ -89,18 +96,23 @@ async fn a_node_drained_while_it_claims_ends_up_without_shards() {
     rounds.await.expect("rounds");
 }
 
-/// Without a load: commits beside it may keep the store from answering for a whole lease, and then it gives up instead.
+/// Without load: concurrent commits may keep the store from responding for a whole lease, and then the host
+/// releases its shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_host_with_slow_claims_shows_it_in_its_status() {
-    let mut scene = AttackRun::set(&options("slow-claims-told")).await.expect("cluster");
+    let mut scene = AttackRun::set(&options("slow-claims-reported")).await.expect("cluster");
     let (old, new) = (2, 3);
     slow(&scene, new);
     scene.cluster.kill_9(old).expect("kill");
-    let told = tells(&mut scene, new, "shards-not-serving", Duration::from_secs(30)).await;
-    if !matches!(told, Ok(true)) {
+    let reported =
+        has_problem(&mut scene, new, "shards-not-serving", Duration::from_secs(30)).await;
+    if !matches!(reported, Ok(true)) {
         println!("{}", scene.cluster.logs());
     }
-    assert!(told.expect("status"), "its status did not say that shards of it do not serve");
+    assert!(
+        reported.expect("status"),
+        "its status did not show that some of its shards do not serve"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -111,7 +123,7 @@ async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
         let (name, to) = (scene.cluster.name(old), scene.cluster.name(new));
         let before = scene.cluster.wait_settled().await?;
         slow(scene, new);
-        let struck = Instant::now();
+        let injected_at = Instant::now();
         scene.inject(|cluster, _| cluster.kill_9(old)).await?;
         scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -122,15 +134,15 @@ async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
             it.epoch - earlier.map_or(0, |earlier| earlier.epoch)
         };
         let most = after.shards.iter().map(raised).max().unwrap_or(0);
-        let bound = bound(struck.elapsed());
-        ensure!(most <= bound, "an epoch was raised by {most}, and not {bound}:\n{after}");
-        // It has some that it did not have before, or had some and released them: those moved twice.
+        let bound = bound(injected_at.elapsed());
+        ensure!(most <= bound, "an epoch was raised by {most}, limit is {bound}:\n{after}");
+        // It has shards that it did not have before, or had some and released them: those moved twice.
         let keeps = after.owned_by(&to) > before.owned_by(&to);
         let gave_up = after.shards.iter().any(|it| raised(it) >= 2);
         Ok(if keeps || gave_up {
             FaultTiming::InStep
         } else {
-            FaultTiming::Missed("it was given nothing".into())
+            FaultTiming::Missed("it was given no shards".into())
         })
     });
     rounds.await.expect("rounds");

@@ -1,15 +1,15 @@
-//! Stale gateways: one forwards an old message, one cannot reach its cluster (R17).
+//! Stale gateways: one forwards an old message, another cannot reach its cluster (R17).
 
 use std::time::Duration;
 
-use ostraca_client::{CallError, CallOptions as Say, Client, ConnectOptions, Entity, MessageKind};
+use ostraca_client::{CallError, CallOptions, Client, ConnectOptions, Entity, MessageKind};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{ALL, Options};
 use ostraca_process_tests::node_dir::{deploy_example, session_id};
 use ostraca_process_tests::proxy::{Endpoint, Rule};
 
-fn say(deadline: Duration) -> Say {
-    Say { kind: MessageKind::Command, timeout: deadline, ..Say::default() }
+fn call_options(deadline: Duration) -> CallOptions {
+    CallOptions { kind: MessageKind::Command, timeout: deadline, ..CallOptions::default() }
 }
 
 async fn value(client: &Client, entity: &Entity) -> String {
@@ -17,7 +17,7 @@ async fn value(client: &Client, entity: &Entity) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
-/// What lies in the buffers of a machine while a gateway stands still grows old without anybody counting it.
+/// A paused gateway does not count the time that messages spend in the machine's buffers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
     let settings = "[entities]\nmax-lanes = 2\n".into();
@@ -36,19 +36,22 @@ async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
     session.query(&entity, "get", "").await.expect("its stream is open");
 
     cluster.pause(1).expect("pause");
-    let short = say(Duration::from_millis(300));
-    let lost = session.send(&entity, "add", "{\"by\":1}", &short).await.expect_err("nobody reads");
+    let short = call_options(Duration::from_millis(300));
+    let lost = session
+        .send(&entity, "add", "{\"by\":1}", &short)
+        .await
+        .expect_err("the gateway is paused");
     let CallError::Unknown { id, .. } = lost else { panic!("{lost:?}") };
-    // The message is resent through the other gateway, and its session is forgotten.
-    let again = Say { resend: Some(id), ..say(Duration::from_secs(60)) };
+    // The message is resent through the other gateway, and then its session is forgotten.
+    let again = CallOptions { resend: Some(id), ..call_options(Duration::from_secs(60)) };
     let other = near.session_with_id(id.session, id.sequence + 1);
     other.send(&entity, "add", "{\"by\":1}", &again).await.expect("it runs");
     for _ in 0..4 {
         near.session().command(&entity, "add", "{\"by\":10}").await.expect("it runs");
     }
     assert_eq!(value(&near, &entity).await, "41");
-    cluster.resume(1).expect("go on");
-    // On the stream of the message that was held: it is answered behind it.
+    cluster.resume(1).expect("resume");
+    // Sent on the stream of the buffered message, so it is answered after that one.
     session.query(&entity, "get", "").await.expect("answered");
     assert_eq!(value(&near, &entity).await, "41");
     far.close().await;
@@ -70,7 +73,8 @@ async fn a_client_switches_from_a_gateway_cut_off_from_its_cluster() {
     for other in [0, 2] {
         cluster.network().both(Endpoint::Node(1), Endpoint::Node(other), Rule::CUT);
     }
-    let answer = session.send(&entity, "add", "{\"by\":1}", &say(Duration::from_secs(60))).await;
+    let answer =
+        session.send(&entity, "add", "{\"by\":1}", &call_options(Duration::from_secs(60))).await;
     assert_eq!(answer.expect("through another gateway").body, "2");
     assert_ne!(client.connected_to().expect("connected").0, "n2");
     cluster.network().heal();

@@ -26,7 +26,7 @@ fn strings(table: &toml::Table, section: &str, key: &str) -> Vec<String> {
     list.iter().map(|one| one.as_str().expect("a string").to_owned()).collect()
 }
 
-/// Whether an SPDX expression can be met with the allowed licences: `OR` before `AND` before brackets.
+/// Whether the allowed licences satisfy an SPDX expression. Evaluates `OR` before `AND` before parentheses.
 fn met(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.replace('/', " OR ");
     let parts = split(&expression, " OR ");
@@ -44,7 +44,7 @@ fn met(expression: &str, allowed: &[String]) -> bool {
     }
 }
 
-/// Splits outside of brackets.
+/// Splits outside of parentheses.
 fn split(text: &str, word: &str) -> Vec<String> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
     for (at, letter) in text.char_indices() {
@@ -70,7 +70,7 @@ fn every_dependency_has_an_allowed_licence_and_source() {
     let banned: Vec<_> =
         policy["bans"]["deny"].as_array().expect("a list").iter().map(|ban| &ban["name"]).collect();
     let packages = packages();
-    assert!(packages.len() > 100, "only {} packages were looked at", packages.len());
+    assert!(packages.len() > 100, "only {} packages were checked", packages.len());
     let mut wrong = Vec::new();
     for package in &packages {
         let name = package["name"].as_str().expect("a name");
@@ -78,7 +78,7 @@ fn every_dependency_has_an_allowed_licence_and_source() {
         if !met(licence, &allowed) {
             wrong.push(format!("{name}: licence {licence}"));
         }
-        // No source: a member of this workspace.
+        // Without a source, it is a member of this workspace.
         if let Some(source) = package["source"].as_str()
             && !registries.iter().any(|known| source.strip_prefix("registry+") == Some(known))
         {
@@ -91,7 +91,8 @@ fn every_dependency_has_an_allowed_licence_and_source() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Features unify over a whole workspace, so only the tree of the client alone shows what an application builds.
+/// Features are unified over a whole workspace, so only the client's own dependency tree shows what an application
+/// builds.
 #[test]
 fn an_embedded_client_builds_no_server_and_no_authority() {
     let output = Command::new(env!("CARGO"))

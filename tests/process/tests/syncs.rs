@@ -76,10 +76,10 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
             ended => panic!("a reply left though no sync succeeded: {ended:?}"),
         }
     }
-    let status = client.status().await.expect("the node still answers");
+    let status = client.status().await.expect("the node still responds");
     let codes: Vec<_> = status.problems.iter().map(|problem| problem.code.as_str()).collect();
-    assert!(codes.contains(&"store-stopped"), "status says so: {:?}", status.problems);
-    // The store stays stopped after the disk has recovered, since the disk's contents are unknown.
+    assert!(codes.contains(&"store-stopped"), "the status shows it: {:?}", status.problems);
+    // The store stays stopped after the disk has recovered, because the disk's contents are unknown.
     preload.fail_syncs(false).expect("trigger");
     let ended = session.send(&entity, "add", "{\"by\":1}", &short).await;
     assert!(
@@ -95,13 +95,15 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
             let again = Some(sequence);
             let options =
                 CallOptions { kind: MessageKind::Command, resend: again, ..CallOptions::default() };
-            let answer =
-                session.send(&entity, "add", "{\"by\":1}", &options).await.expect("final at last");
+            let answer = session
+                .send(&entity, "add", "{\"by\":1}", &options)
+                .await
+                .expect("a final outcome");
             expected += 1;
             assert_eq!(answer.body, expected.to_string());
         }
     }
-    // The command that was sent after the others.
+    // The last command, sent after the others, may also have run.
     let held = session.query(&entity, "get", "").await.expect("query").body;
     let held: u64 = String::from_utf8_lossy(&held).parse().expect("number");
     assert!(held == expected || held == expected + 1, "{held} for {expected} acknowledged");

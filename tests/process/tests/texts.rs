@@ -23,19 +23,19 @@ async fn a_real_node_refuses_with_the_golden_texts() {
     ];
     for (name, exit, words) in commands {
         let output = home.command(words).expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(exit), "{words:?}: {said}");
-        same(name, &said);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit), "{words:?}: {stderr}");
+        same(name, &stderr);
         assert!(output.stdout.is_empty(), "{words:?}");
     }
     let unknown = home.command(&["forget", "n33"]).expect("it runs");
-    let said = String::from_utf8_lossy(&unknown.stderr);
+    let stderr = String::from_utf8_lossy(&unknown.stderr);
     assert_eq!(unknown.status.code(), Some(2));
-    assert!(said.starts_with("unknown-node\n") && said.contains("no node `n33`"), "{said}");
+    assert!(stderr.starts_with("unknown-node\n") && stderr.contains("no node `n33`"), "{stderr}");
     assert!(node.stop().expect("stop").success());
 }
 
-/// What differs from run to run, with its replacement.
+/// Masks the parts that differ from run to run.
 fn masked(text: &str) -> String {
     let masks = [
         (r"\d+-[0-9a-f]{16}", "INCARNATION"),
@@ -78,33 +78,33 @@ fn shown(name: &'static str, exit: i32, words: &str) -> Shown {
 }
 
 /// Compares a node's output with the golden text of that name, with variable parts masked.
-async fn hold(cluster: &Cluster, it: &Shown) {
+async fn compare(cluster: &Cluster, it: &Shown) {
     let words: Vec<&str> = it.words.iter().map(String::as_str).collect();
     let output = cluster.command(0, &words).await.expect("it runs");
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let mut told: String =
+    let mut text: String =
         out.lines().filter(|line| (it.lines)(line)).map(|line| format!("{line}\n")).collect();
     if !err.is_empty() {
-        told = format!("{told}-- standard error\n{err}");
+        text = format!("{text}-- standard error\n{err}");
     }
-    assert_eq!(output.status.code(), Some(it.exit), "{words:?}: {told}");
-    same(it.name, &told);
+    assert_eq!(output.status.code(), Some(it.exit), "{words:?}: {text}");
+    same(it.name, &text);
 }
 
-fn same(name: &str, told: &str) {
-    let told = masked(told);
+fn same(name: &str, text: &str) {
+    let text = masked(text);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&file, &told).expect("written");
+        std::fs::write(&file, &text).expect("written");
     }
     let golden = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(told, golden, "{name}");
+    assert_eq!(text, golden, "{name}");
 }
 
-async fn hold_all(cluster: &Cluster, all: &[Shown]) {
+async fn compare_all(cluster: &Cluster, all: &[Shown]) {
     for it in all {
-        hold(cluster, it).await;
+        compare(cluster, it).await;
     }
 }
 
@@ -122,7 +122,7 @@ async fn entity_of(cluster: &mut Cluster, node: &str) -> String {
             return id;
         }
     }
-    unreachable!("some entity is there")
+    unreachable!("the node owns some entity")
 }
 
 /// Read the texts before you commit them: `BLESS=1 cargo test -p ostraca-process-tests --test texts`
@@ -131,7 +131,7 @@ async fn entity_of(cluster: &mut Cluster, node: &str) -> String {
 async fn a_real_cluster_is_shown_in_the_golden_texts() {
     let options = Options {
         proxied: false,
-        // Long enough for requests to a live node that does not answer.
+        // Long enough for requests to a live node that does not respond.
         settings: "lease = \"10 s\"".into(),
         ..Options::new("texts", &[ALL, "host,gateway", "host,gateway"])
     };
@@ -142,8 +142,8 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     deploy_example(&client, "counter").await.expect("deploy");
     client.close().await;
 
-    // The cluster is healthy.
-    hold_all(
+    // A healthy cluster.
+    compare_all(
         &cluster,
         &[
             shown("nodes.txt", 0, "nodes"),
@@ -159,14 +159,14 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     )
     .await;
     for id in ["bob", "carol"] {
-        let told = cluster.command(0, &["tell", &format!("counter/{id}"), "add", "1"]).await;
-        assert!(told.expect("it runs").status.success());
+        let result = cluster.command(0, &["tell", &format!("counter/{id}"), "add", "1"]).await;
+        assert!(result.expect("it runs").status.success());
     }
     let words = "entities counter --limit 2";
     let page = cluster.command(0, &words.split(' ').collect::<Vec<_>>()).await.expect("it runs");
     let page = String::from_utf8_lossy(&page.stdout).into_owned();
     let (_, next) = page.rsplit_once("next page: ostraca ").expect("another page");
-    hold_all(
+    compare_all(
         &cluster,
         &[
             shown("entities.txt", 0, words),
@@ -189,7 +189,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     }
 
     // A drain, from start to end.
-    hold_all(
+    compare_all(
         &cluster,
         &[
             shown("drain.txt", 0, "drain n2"),
@@ -202,11 +202,11 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     .await;
     cluster.wait("the shards are balanced", even).await.expect("balanced");
 
-    // A node that is paused, before any other node knows it.
+    // A paused node, before any other node detects it.
     let id = entity_of(&mut cluster, "n3").await;
     cluster.pause(2).expect("paused");
     let words = format!("inspect counter/{id}");
-    hold_all(
+    compare_all(
         &cluster,
         &[
             shown("inspect-unanswered.txt", 3, &words),
@@ -216,12 +216,12 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     )
     .await;
 
-    // The node is dead.
-    cluster.resume(2).expect("goes on");
+    // A dead node.
+    cluster.resume(2).expect("resumed");
     cluster.kill_9(2).expect("killed");
     let dead = |view: &View| view.settled(24) && view.owned_by("n3") == 0 && !view.is_alive("n3");
     cluster.wait("it is dead", dead).await.expect("dead");
-    hold_all(
+    compare_all(
         &cluster,
         &[
             shown("nodes-dead.txt", 0, "nodes"),
@@ -236,7 +236,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     cluster.stop().expect("stop");
 }
 
-/// What `status` says about the cluster and its problems, without its many numbers.
+/// Lines of `status` about the cluster and its problems, without the many numbers.
 fn overview(line: &str) -> bool {
     let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
     begins(&["cluster ", "manager ", "store ", "node-", "  help"])
@@ -244,7 +244,7 @@ fn overview(line: &str) -> bool {
         || (begins(&["shards "]) && line.contains(" assigned"))
 }
 
-/// Events of nodes, in the order in which this node saw them.
+/// Events of nodes, in the order in which this node observed them.
 fn of_nodes(line: &str) -> bool {
     ["node-dead", "drain-started", "drain-cancelled"].iter().any(|kind| line.contains(kind))
 }

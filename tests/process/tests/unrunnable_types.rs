@@ -10,7 +10,7 @@ use ostraca_process_tests::node_dir::deploy_example;
 const NO_ROOM: &str = "[compiler]\nmax-memory = \"1 MiB\"";
 
 /// Whether a node's status names this problem.
-async fn tells(cluster: &mut Cluster, node: usize, code: &str) -> Result<bool> {
+async fn has_problem(cluster: &mut Cluster, node: usize, code: &str) -> Result<bool> {
     let status = cluster.watcher(node).await?.status().await?;
     Ok(status.problems.iter().any(|problem| problem.code == code))
 }
@@ -22,21 +22,24 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
     cluster.home(2).set(NO_ROOM).expect("settings");
     cluster.start_node(2).expect("start");
     let name = cluster.name(2);
-    // It can run everything that is deployed, which is nothing.
+    // It can run every deployed type, because there is none yet.
     let shares = |view: &View| view.owned_by(&name) > 0 && view.settled(24);
     cluster.wait("it owns shards", shares).await.expect("its share");
 
     let client = cluster.client(0).await.expect("client");
     deploy_example(&client, "counter").await.expect("deploy");
     let left = |view: &View| view.owned_by(&name) == 0 && view.settled(24);
-    cluster.wait("it owns nothing", left).await.expect("its shards go");
-    assert!(tells(&mut cluster, 2, "type-broken").await.expect("status"), "it says why");
+    cluster.wait("it owns nothing", left).await.expect("its shards are moved");
+    assert!(
+        has_problem(&mut cluster, 2, "type-broken").await.expect("status"),
+        "its status shows why"
+    );
     let manager = cluster.manager().await.expect("manager");
-    assert!(tells(&mut cluster, manager, "unrunnable-type").await.expect("status"));
+    assert!(has_problem(&mut cluster, manager, "unrunnable-type").await.expect("status"));
     let session = client.session();
     for id in 0..48 {
         let entity = Entity::new("counter", format!("c{id}"));
-        session.command(&entity, "add", "1").await.expect("an answer of another host");
+        session.command(&entity, "add", "1").await.expect("an answer from another host");
     }
 
     // Once it can compile, it gets its share again.

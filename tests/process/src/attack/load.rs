@@ -17,21 +17,22 @@ use tokio::task::JoinSet;
 use crate::HistoryRecorder;
 use crate::history::{is_superseded, now, until_answered};
 
-/// Of a hundred messages that a session sends, those that are queries.
+/// Of a hundred messages that a session sends, the number of queries.
 const QUERIES: u32 = 30;
 
 /// The size of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadSize {
-    /// Over all gateways. They send commands and queries; half as many more only read.
+    /// Number of sessions over all gateways. They send commands and queries; half as many additional sessions only
+    /// read.
     pub sessions: usize,
-    /// Messages in flight in each.
+    /// Number of messages in flight in each session.
     pub in_flight: usize,
-    /// Counters.
+    /// Number of counters.
     pub counters: u64,
-    /// Accounts.
+    /// Number of accounts.
     pub accounts: u64,
-    /// How long a session waits after each answer; for loads that last, whose histories are long.
+    /// How long a session waits after each answer, for long loads, whose histories are long.
     pub pace: Duration,
 }
 
@@ -41,7 +42,7 @@ impl LoadSize {
         Self { sessions: 12, in_flight: 16, counters: 48, accounts: 24, pace: Duration::ZERO };
 }
 
-/// Sessions that keep messages in flight until they are told to end.
+/// Sessions that keep messages in flight until they are stopped.
 pub struct Load {
     recorder: Arc<HistoryRecorder>,
     counters: Arc<LoadCounters>,
@@ -54,7 +55,7 @@ struct LoadCounters {
     done: AtomicU64,
     end: AtomicBool,
     number: AtomicU64,
-    /// Each command without an outcome, by a number of its own: when it was sent, and through which client.
+    /// Each command without an outcome, by its own number: when it was sent, and through which client.
     waiting: Mutex<HashMap<u64, (u64, usize)>>,
     /// Commands that ended without a final outcome.
     failed: Mutex<Vec<String>>,
@@ -71,7 +72,7 @@ impl LoadCounters {
 }
 
 impl Load {
-    /// Begins, with entities of this round only; the sessions are spread over the clients.
+    /// Starts the load, with entities of this round only; the sessions are distributed over the clients.
     #[must_use]
     pub fn start(clients: &[Client], seed: u64, round: u64, size: LoadSize) -> Self {
         let (recorder, counters) = (HistoryRecorder::new(), Arc::new(LoadCounters::default()));
@@ -93,19 +94,19 @@ impl Load {
         Self { recorder, counters, senders }
     }
 
-    /// How many commands have an outcome.
+    /// Number of commands with an outcome.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.counters.done.load(Ordering::SeqCst)
     }
 
-    /// How many commands that were sent before a moment ([`now`]) have no outcome yet.
+    /// Number of commands that were sent before a moment ([`now`]) and have no outcome yet.
     #[must_use]
     pub fn unanswered_since(&self, moment: u64) -> usize {
         self.counters.waiting().values().filter(|(sent, _)| *sent < moment).count()
     }
 
-    /// The same of one client's commands only.
+    /// The same, for the commands of one client.
     #[must_use]
     pub fn unanswered_at(&self, client: usize, moment: u64) -> usize {
         let waiting = self.counters.waiting();
@@ -115,7 +116,7 @@ impl Load {
     /// Whether a command has already ended without a final outcome.
     ///
     /// # Errors
-    /// The first that has.
+    /// The first such command.
     pub fn failed(&self) -> Result<()> {
         match self.counters.failed().first() {
             Some(first) => bail!("a command has no final outcome: {first}"),
@@ -133,7 +134,7 @@ impl Load {
             sender.context("a sender")?;
         }
         self.failed()?;
-        ensure!(self.counters.waiting().is_empty(), "not everything was answered");
+        ensure!(self.counters.waiting().is_empty(), "some messages were not answered");
         Ok(Arc::clone(&self.recorder))
     }
 }
@@ -203,17 +204,17 @@ impl Sender {
 /// The result of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadSummary {
-    /// Commands with a result.
+    /// Number of commands with a result.
     pub results: u64,
-    /// Commands that the entity refused.
+    /// Number of commands that the entity refused.
     pub refusals: u64,
-    /// Queries that were answered during the load.
+    /// Number of queries that were answered during the load.
     pub queries: u64,
-    /// Entities that hold every acknowledged command, which must be all of them.
+    /// Number of entities that hold every acknowledged command, which must be all of them.
     pub entities: usize,
 }
 
-/// Checks a load's history, with the present state of its entities.
+/// Checks a load's history against the current state of its entities.
 ///
 /// # Errors
 /// Every violation.
@@ -221,9 +222,9 @@ pub async fn judge(recorder: &Arc<HistoryRecorder>, asker: &Session) -> Result<L
     let operations = recorder.operations();
     let queries = operations.iter().filter(|operation| !operation.command);
     let answered = queries.filter(|query| matches!(query.outcome, Outcome::Final { .. }));
-    let mut judged = LoadSummary { queries: answered.count() as u64, ..LoadSummary::default() };
-    let few = judged.queries * 10 < operations.len() as u64 * 3;
-    ensure!(!few, "only {} of {} messages are queries", judged.queries, operations.len());
+    let mut summary = LoadSummary { queries: answered.count() as u64, ..LoadSummary::default() };
+    let few = summary.queries * 10 < operations.len() as u64 * 3;
+    ensure!(!few, "only {} of {} messages are queries", summary.queries, operations.len());
     let mut expected: BTreeMap<String, i64> = BTreeMap::new();
     for operation in operations.iter().filter(|operation| operation.command) {
         let Outcome::Final { value, .. } = &operation.outcome else {
@@ -236,24 +237,24 @@ pub async fn judge(recorder: &Arc<HistoryRecorder>, asker: &Session) -> Result<L
             ("withdraw", _) => -amount,
             _ => amount,
         };
-        judged.refusals += u64::from(value.is_err());
-        judged.results += u64::from(value.is_ok());
+        summary.refusals += u64::from(value.is_err());
+        summary.results += u64::from(value.is_ok());
         *expected.entry(operation.entity.clone()).or_default() += gained;
     }
-    judged.entities = expected.len();
-    let asked = expected.into_iter().map(|(name, expected)| {
+    summary.entities = expected.len();
+    let checks = expected.into_iter().map(|(name, expected)| {
         let (kind, id) = name.split_once('/').unwrap_or((&name, ""));
         let method = if kind == "counter" { "get" } else { "balance" };
         let call = recorder.query(asker, &Entity::new(kind, id), method, json!({}));
         async move {
             let answer = call.await.with_context(|| format!("ask {name}"))?;
             let holds: i64 = serde_json::from_slice(&answer.body)?;
-            ensure!(holds == expected, "{name} holds {holds}, acknowledged were {expected}");
+            ensure!(holds == expected, "{name} holds {holds}, expected {expected}");
             Ok(())
         }
     });
-    futures::future::try_join_all(asked).await?;
+    futures::future::try_join_all(checks).await?;
     let breaches = recorder.breaches();
     ensure!(breaches.is_empty(), "the oracle found: {breaches:#?}");
-    Ok(judged)
+    Ok(summary)
 }

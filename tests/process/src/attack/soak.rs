@@ -1,4 +1,4 @@
-//! Rounds of an attack, kept over runs.
+//! Rounds of an attack, accumulated over runs.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 use super::Report;
 
-/// The rounds of one attack that earlier runs counted, if they are kept: a line each, of how many commands were in doubt,
-/// the milliseconds until every shard was served again, and commands in all.
+/// The rounds of one attack that counted in earlier runs, if they are kept. Each has a line: the number of commands
+/// in doubt, the milliseconds until every shard was served again, and the total number of commands.
 pub(super) struct Soak {
     file: Option<PathBuf>,
     rounds: u64,
@@ -28,12 +28,12 @@ impl Soak {
         Ok(Self { file: Some(file), rounds })
     }
 
-    /// How many rounds earlier runs counted.
+    /// How many rounds counted in earlier runs.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// Keeps the last round of a report.
+    /// Saves the last round of a report.
     pub(super) fn keep(&self, report: &Report, commands: u64) -> Result<()> {
         let (Some(file), Some(doubtful), Some(served)) =
             (&self.file, report.in_doubt.last(), report.served.last())

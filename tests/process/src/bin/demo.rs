@@ -1,9 +1,9 @@
-//! `make demo`: three real nodes, many clients on each, a drain and two kills in the middle, and everything
+//! `make demo`: three real nodes, many clients on each, a drain and two kills in between, and every message
 //! accounted for.
 //!
-//! It shows on real input what the README promises. What it writes lies in the target directory, and
-//! is removed at the end; `KEEP=1` leaves the nodes running, to play with.
-#![allow(clippy::print_stdout, reason = "it shows what it does")]
+//! It demonstrates the README's promises under real load. Its files are in the target directory and are removed at
+//! the end; `KEEP=1` leaves the nodes running for experiments.
+#![allow(clippy::print_stdout, reason = "it prints its progress")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,16 +21,16 @@ use ostraca_process_tests::node_dir::deploy_example;
 use ostraca_process_tests::probe_load::spread;
 use ostraca_process_tests::{Cluster, artifacts};
 
-/// At least.
+/// Minimum number of commands.
 const COMMANDS: u64 = 36_000;
 const SIZE: LoadSize =
     LoadSize { sessions: 36, in_flight: 8, counters: 2_000, accounts: 1_000, pace: Duration::ZERO };
 const SHARDS: u32 = 60;
-/// In doubt on the killed manager's clients, at least.
+/// Minimum number of commands in doubt on the killed manager's clients.
 const DOUBTFUL: usize = 64;
-/// Nobody waits longer for anything.
+/// Timeout of every wait.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// Replies that had left a node before it died arrive within this time.
+/// Replies that left a node before it died arrive within this time.
 const ARRIVAL: Duration = Duration::from_millis(100);
 
 #[tokio::main]
@@ -52,7 +52,7 @@ struct Demo {
     clients: Vec<Client>,
     load: Load,
     began: Instant,
-    /// Epochs that shards have gone up by.
+    /// Each shard's epoch at the start.
     epochs: BTreeMap<u32, u64>,
 }
 
@@ -62,7 +62,7 @@ struct Kill {
     /// On the history's clock.
     at: u64,
     doubtful: usize,
-    /// Its shards.
+    /// The shards that it owned.
     shards: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ async fn run() -> Result<()> {
     let began = Instant::now();
     artifacts::module("counter")?;
     println!("demo: built in {:.1} s", began.elapsed().as_secs_f64());
-    // The store is on the first node; each of the others may become the manager.
+    // The store is on the first node; either of the others may become the manager.
     let roles = ["store,host,gateway", "manager,host,gateway", "manager,host,gateway"];
     let options = Options { shards: SHARDS, proxied: false, ..Options::new("demo", &roles) };
     let mut cluster = Cluster::start(&options).await?;
@@ -88,7 +88,7 @@ async fn run() -> Result<()> {
         println!("demo: deployed {example}, revision {revision}");
     }
     println!(
-        "demo: at least {COMMANDS} commands to {} counters and {} accounts, from {} sessions on {} nodes, {} under way",
+        "demo: at least {COMMANDS} commands to {} counters and {} accounts, from {} sessions on {} nodes, {} in flight",
         SIZE.counters,
         SIZE.accounts,
         SIZE.sessions,
@@ -111,37 +111,40 @@ async fn run() -> Result<()> {
     demo.finish(drained, &[manager, store]).await
 }
 
-/// One character a shard: the number of the node that owns it.
+/// One character per shard: the number of the node that owns it.
 fn show(view: &View) {
     let of = |shard| view.owner(shard).map_or("-", |name| name.trim_start_matches('n'));
     let line: String = (1..=SHARDS).map(of).collect();
     let owned = view.owned();
     let each: Vec<_> = owned.iter().map(|(name, shards)| format!("{name} {shards}")).collect();
-    println!("demo: shards 1 to {SHARDS}, each with its node: {line}   {}", each.join(", "));
+    println!(
+        "demo: shards 1 to {SHARDS}, with the number of each owner: {line}   {}",
+        each.join(", ")
+    );
 }
 
 impl Demo {
-    /// Shows how far the commands are, each second, until so many have ended.
+    /// Prints the progress every second, until this many commands have ended.
     async fn progress(&self, until: u64) -> Result<()> {
         let mut shown = Instant::now();
         while self.load.done() < until {
             self.load.failed()?;
             if shown.elapsed() >= Duration::from_secs(1) {
                 shown = Instant::now();
-                self.say_progress();
-                ensure!(self.began.elapsed() < TIMEOUT, "no end in sight");
+                self.print_progress();
+                ensure!(self.began.elapsed() < TIMEOUT, "the load did not end in time");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
     }
 
-    fn say_progress(&self) {
+    fn print_progress(&self) {
         let seconds = self.began.elapsed().as_secs();
         println!("demo: {:>6} answered after {seconds} s", self.load.done());
     }
 
-    /// Drains a node that is neither the manager's nor the store's; when, and which shards went.
+    /// Drains a node that is neither the manager nor the store's node. Returns when, and which shards moved.
     async fn drain(&mut self) -> Result<(u64, u64, Vec<u32>)> {
         let view = self.cluster.wait_settled().await?;
         let manager = view.manager().context("no manager")?.to_owned();
@@ -168,12 +171,12 @@ impl Demo {
         show(&view);
         let mut undone = self.clients[0].drain(&name, true).await?;
         while undone.next().await?.is_some_and(|progress| !progress.done) {}
-        // As the undoing may have begun: this one is seen to its end.
+        // The revocation may already have begun balancing: follow this rebalance to its end.
         let mut balancing = self.clients[0].rebalance().await?;
         while balancing.next().await?.is_some_and(|progress| !progress.done) {}
         let drained = view;
         let view = self.cluster.wait("the shards are balanced", View::balanced).await?;
-        println!("demo: {name} takes part again, {} shards moved back", view.moved_since(&drained));
+        println!("demo: {name} is a host again, {} shards moved back", view.moved_since(&drained));
         show(&view);
         Ok((from, to, shards))
     }
@@ -192,15 +195,15 @@ impl Demo {
                 kill.doubtful
             );
             if let Some((through, _)) = self.other_gateway(manager).await? {
-                println!("demo: its clients go on through {through}");
+                println!("demo: its clients continue through {through}");
             }
             self.start_again(manager).await?;
             return Ok(kill);
         }
-        bail!("never {DOUBTFUL} commands under way at the manager's node")
+        bail!("the manager's node never had {DOUBTFUL} commands in flight")
     }
 
-    /// Where the clients of a node that is gone are connected, as soon as they are.
+    /// Where the clients of a dead node are connected, once they are.
     async fn other_gateway(&self, node: usize) -> Result<Option<(String, SocketAddr)>> {
         let until = Instant::now() + Duration::from_secs(30);
         let gone = self.cluster.name(node);
@@ -211,7 +214,7 @@ impl Demo {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        bail!("the clients of {gone} found no other node")
+        bail!("the clients of {gone} did not find another node")
     }
 
     async fn kill(&mut self, node: usize) -> Result<Kill> {
@@ -227,7 +230,7 @@ impl Demo {
         tokio::time::sleep(ARRIVAL).await;
         let doubtful = self.load.unanswered_at(node, at);
         println!(
-            "demo: killed {name}, {role} (process {process}), with SIGKILL: {doubtful} commands of its clients in doubt, {} in all",
+            "demo: killed {name}, {role} (process {process}), with SIGKILL: {doubtful} commands of its clients in doubt, {} in total",
             self.load.unanswered_since(at)
         );
         Ok(Kill { node, at, doubtful, shards })
@@ -240,7 +243,7 @@ impl Demo {
         let view = self.cluster.wait_settled().await?;
         println!(
             "demo: every shard is served, the manager is {}, {:.1} s after {name} was started",
-            view.manager().unwrap_or("nobody"),
+            view.manager().unwrap_or("unknown"),
             began.elapsed().as_secs_f64()
         );
         show(&view);
@@ -257,17 +260,17 @@ impl Demo {
         let took = self.began.elapsed();
         let mut operations = recorder.operations();
         operations.retain(|operation| operation.command);
-        let judged = judge(&recorder, &self.clients[1].session()).await?;
+        let summary = judge(&recorder, &self.clients[1].session()).await?;
         let line = |what: &str, text: String| println!("  {what:<34}{text}");
         println!("demo: summary");
-        let total = judged.results + judged.refusals;
+        let total = summary.results + summary.refusals;
         line(
             "answered",
-            format!("{total} commands, {} results, {} refusals", judged.results, judged.refusals),
+            format!("{total} commands, {} results, {} refusals", summary.results, summary.refusals),
         );
-        line("read meanwhile", format!("{} queries", judged.queries));
+        line("read during the load", format!("{} queries", summary.queries));
         let rate = total as f64 / took.as_secs_f64();
-        line("rate over all, kills included", format!("{rate:.0} a second"));
+        line("overall rate, including kills", format!("{rate:.0} per second"));
         line("shards moved", format!("{moves} changes of owner"));
         let (from, to, shards) = drained;
         let pauses = pauses(&operations, &shards, from, to);
@@ -278,7 +281,7 @@ impl Demo {
             line(
                 &format!("in doubt when {name} was killed"),
                 format!(
-                    "{}, sent again under their ids: {results} results, {refusals} refusals, 0 lost",
+                    "{}, resent with their ids: {results} results, {refusals} refusals, 0 lost",
                     results + refusals
                 ),
             );
@@ -287,7 +290,7 @@ impl Demo {
                 text(&first_replies(&operations, kill)),
             );
         }
-        line("hold what was acknowledged", format!("all of {} entities", judged.entities));
+        line("hold every acknowledged command", format!("all of {} entities", summary.entities));
         ensure!(total >= COMMANDS, "not every command was answered");
         for client in self.clients {
             client.close().await;
@@ -310,7 +313,7 @@ fn shard(operation: &Operation) -> u32 {
     shard_of(id, SHARDS).0
 }
 
-/// For each shard the longest that a command to it took while it was drained.
+/// For each of the shards, the longest latency of a command while the shard was drained.
 fn pauses(operations: &[Operation], shards: &[u32], from: u64, to: u64) -> Vec<Duration> {
     let mut longest: BTreeMap<u32, u64> = BTreeMap::new();
     for operation in operations.iter().filter(|it| it.received > from && it.sent < to) {
@@ -322,7 +325,7 @@ fn pauses(operations: &[Operation], shards: &[u32], from: u64, to: u64) -> Vec<D
     longest.into_values().map(Duration::from_nanos).collect()
 }
 
-/// How commands ended that were sent before a kill and not answered soon after.
+/// How commands ended that were sent before a kill and not answered shortly after.
 fn ends(operations: &[Operation], kill: u64) -> (usize, usize) {
     let arrived = kill + u64::try_from(ARRIVAL.as_nanos()).unwrap_or(u64::MAX);
     let doubtful = operations.iter().filter(|it| it.sent < kill && it.received > arrived);
@@ -331,7 +334,7 @@ fn ends(operations: &[Operation], kill: u64) -> (usize, usize) {
     (results.len(), refusals.len())
 }
 
-/// From a kill to the first reply of each of the node's entities that had a command under way then.
+/// Time from a kill to the first reply of each of the node's entities that had a command in flight at that moment.
 fn first_replies(operations: &[Operation], kill: &Kill) -> Vec<Duration> {
     let arrived = kill.at + u64::try_from(ARRIVAL.as_nanos()).unwrap_or(u64::MAX);
     let mut first: BTreeMap<&str, u64> = BTreeMap::new();
@@ -351,7 +354,7 @@ fn finish(cluster: Cluster) -> Result<()> {
     let profile = cluster.home(0).dir().join("profile.toml");
     cluster.profile(0).save(&profile)?;
     let ostraca = format!("{} --profile {}", artifacts::ostraca()?.display(), profile.display());
-    println!("demo: the nodes run on. To play with them:");
+    println!("demo: the nodes keep running. Try:");
     for command in [
         "send counter/alice add 2",
         "send account/7 balance",
@@ -365,6 +368,6 @@ fn finish(cluster: Cluster) -> Result<()> {
     let (processes, dirs) = cluster.leave_running();
     let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
     let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-    println!("demo: to end it: kill {}; rm -r {}", processes.join(" "), dirs.join(" "));
+    println!("demo: to stop them: kill {}; rm -r {}", processes.join(" "), dirs.join(" "));
     Ok(())
 }

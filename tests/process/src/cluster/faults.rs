@@ -9,13 +9,13 @@ use super::{Cluster, TIMEOUT};
 use crate::node::NodeProcess;
 
 impl Cluster {
-    /// Starts a node that does not run, on its address, and waits until it is ready.
+    /// Starts a node that is not running, at its address, and waits until it is ready.
     ///
     /// # Errors
     /// The node's error.
     pub fn start_node(&mut self, node: usize) -> Result<()> {
         let member = &mut self.members[node];
-        ensure!(member.node.is_none(), "n{} runs", node + 1);
+        ensure!(member.node.is_none(), "n{} is already running", node + 1);
         let slow = &member.slow;
         let preload = |command: &mut Command| {
             if let Some((preload, _)) = slow {
@@ -26,7 +26,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     ///
     /// # Errors
     /// If it is not running.
@@ -34,7 +34,7 @@ impl Cluster {
         self.take(node)?.kill_9()
     }
 
-    /// Sends SIGTERM and waits for the end.
+    /// Sends SIGTERM and waits until the node has ended.
     ///
     /// # Errors
     /// If it does not stop gracefully.
@@ -52,7 +52,7 @@ impl Cluster {
         self.process(node)?.signal(Signal::SIGTERM)
     }
 
-    /// Sends SIGSTOP: the process exists and does nothing.
+    /// Sends SIGSTOP: the process exists but does nothing.
     ///
     /// # Errors
     /// If it is not running.
@@ -62,7 +62,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     ///
     /// # Errors
     /// If it is not running.
@@ -72,7 +72,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Heals everything: the network is good, and every node that was started runs again.
+    /// Heals everything: the network works, and every node that was started runs again.
     ///
     /// # Errors
     /// The error of a node that does not start.
@@ -98,7 +98,7 @@ impl Cluster {
         self.members[node].node.as_mut().is_some_and(NodeProcess::runs)
     }
 
-    /// Waits until a node that was told to end has ended.
+    /// Waits until a node that was asked to end has ended.
     ///
     /// # Errors
     /// If it does not.
@@ -113,11 +113,11 @@ impl Cluster {
     /// # Errors
     /// If it is not running.
     pub fn process(&self, node: usize) -> Result<&NodeProcess> {
-        self.members[node].node.as_ref().with_context(|| format!("n{} does not run", node + 1))
+        self.members[node].node.as_ref().with_context(|| format!("n{} is not running", node + 1))
     }
 
     fn take(&mut self, node: usize) -> Result<NodeProcess> {
         self.members[node].paused = false;
-        self.members[node].node.take().with_context(|| format!("n{} does not run", node + 1))
+        self.members[node].node.take().with_context(|| format!("n{} is not running", node + 1))
     }
 }

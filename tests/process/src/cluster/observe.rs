@@ -1,4 +1,4 @@
-//! Observes a cluster by asking its nodes directly, past the proxies.
+//! Observes a cluster by asking its nodes directly, bypassing the proxies.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -15,17 +15,17 @@ use crate::artifacts;
 const GLANCE: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Runs a command of the program that asks this node directly.
+    /// Runs a command of the program that contacts this node directly.
     ///
     /// # Errors
-    /// If it cannot be run; that it fails is in the output.
+    /// If it cannot be run. A failure of the command itself is in the output.
     pub async fn command(&self, node: usize, arguments: &[&str]) -> Result<Output> {
         let mut command = self.command_line(node)?;
         command.args(arguments);
         Ok(tokio::task::spawn_blocking(move || command.output()).await??)
     }
 
-    /// The program, with a profile that names this node alone.
+    /// The program, with a profile that contains only this node.
     ///
     /// # Errors
     /// If the profile cannot be written.
@@ -35,7 +35,7 @@ impl Cluster {
         Ok(command)
     }
 
-    /// A profile that names this node alone, in a file.
+    /// A profile that contains only this node, in a file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -50,10 +50,10 @@ impl Cluster {
         Profile { addresses, ..self.profile.clone() }
     }
 
-    /// A client of this node alone, past its proxy.
+    /// A client of this node only, bypassing its proxy.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the node does not respond.
     pub async fn watcher(&mut self, node: usize) -> Result<&Client> {
         if self.members[node].watcher.is_none() {
             let connect = Client::connect_with(self.direct(node), impatient());
@@ -63,10 +63,10 @@ impl Cluster {
         self.members[node].watcher.as_ref().context("no watcher")
     }
 
-    /// Asks every node for its events.
+    /// Reads the events of every node.
     ///
     /// # Errors
-    /// If one reports a lapsed lease or a dead node, or does not answer.
+    /// If a node reports a lapsed lease or a dead node, or does not respond.
     pub async fn check_no_lease_lapsed(&mut self) -> Result<()> {
         for node in 0..self.len() {
             let name = self.name(node);
@@ -74,7 +74,7 @@ impl Cluster {
             while let Some(page) = events.next().await? {
                 for event in page.events {
                     let lost = ["lease-lapsed", "node-dead"].contains(&event.kind.as_str());
-                    ensure!(!lost, "{name} tells: {}", event.message);
+                    ensure!(!lost, "{name} reports: {}", event.message);
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Cluster {
     /// The cluster as this node sees it now.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the node does not respond.
     pub async fn view_of(&mut self, node: usize) -> Result<View> {
         self.process(node)?;
         let client = self.watcher(node).await?;
@@ -95,12 +95,12 @@ impl Cluster {
     }
 
     /// The cluster as the manager sees it, since only the manager knows which shards are served; otherwise as the
-    /// first node that answers sees it.
+    /// first responding node sees it.
     ///
     /// # Errors
-    /// If no node answers.
+    /// If no node responds.
     pub async fn view(&mut self) -> Result<View> {
-        let mut last = anyhow::anyhow!("no node runs");
+        let mut last = anyhow::anyhow!("no node is running");
         for node in 0..self.len() {
             if self.members[node].paused || !self.runs(node) {
                 continue;
@@ -146,7 +146,7 @@ impl Cluster {
             match view {
                 Ok(view) if found(&view) => return Ok(view),
                 Ok(view) if Instant::now() > until => {
-                    bail!("waited for {limit:?} until {what}; at last:\n{view}")
+                    bail!("waited for {limit:?} until {what}; last view:\n{view}")
                 }
                 Err(error) if Instant::now() > until => {
                     return Err(error.context(format!("waited for {limit:?} until {what}")));
@@ -165,7 +165,7 @@ impl Cluster {
         self.wait("every shard is served", |view| view.settled(shards)).await
     }
 
-    /// The manager.
+    /// The manager's index.
     ///
     /// # Errors
     /// If there is none within the timeout.
@@ -174,10 +174,10 @@ impl Cluster {
         view.manager().and_then(|name| self.place(name)).context("no manager")
     }
 
-    /// Who owns a shard.
+    /// The index of a shard's owner.
     ///
     /// # Errors
-    /// If no node does within the timeout.
+    /// If there is no owner within the timeout.
     pub async fn owner_of(&mut self, shard: u32) -> Result<usize> {
         let view = self.wait("the shard has an owner", |view| view.owner(shard).is_some()).await?;
         view.owner(shard).and_then(|name| self.place(name)).context("no owner")

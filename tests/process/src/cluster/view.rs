@@ -15,7 +15,7 @@ pub struct View {
 }
 
 impl View {
-    /// The manager's name, if one is known and alive as far as this node knows.
+    /// The manager's name, if it is known and alive as far as this node knows.
     #[must_use]
     pub fn manager(&self) -> Option<&str> {
         let name = Some(self.nodes.manager.as_str()).filter(|name| !name.is_empty())?;
@@ -51,7 +51,7 @@ impl View {
         Some(it.owner.as_str()).filter(|owner| !owner.is_empty())
     }
 
-    /// How many shards each node owns.
+    /// Number of shards of each node.
     #[must_use]
     pub fn owned(&self) -> BTreeMap<&str, usize> {
         let mut owned = BTreeMap::new();
@@ -61,7 +61,7 @@ impl View {
         owned
     }
 
-    /// How many a node owns.
+    /// Number of shards of a node.
     #[must_use]
     pub fn owned_by(&self, name: &str) -> usize {
         self.owned().get(name).copied().unwrap_or(0)
@@ -93,7 +93,7 @@ impl View {
         most <= least.saturating_add(1) && most > 0
     }
 
-    /// How many shards have another owner than in an earlier view.
+    /// Number of shards with another owner than in an earlier view.
     #[must_use]
     pub fn moved_since(&self, before: &Self) -> usize {
         self.shards.iter().filter(|it| before.owner(it.shard) != self.owner(it.shard)).count()

@@ -19,11 +19,11 @@ pub enum Endpoint {
 /// The rule for packets in one direction. By default all pass unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rule {
-    /// Whether all are dropped.
+    /// Whether all packets are dropped.
     pub cut: bool,
-    /// How many of a thousand are lost.
+    /// How many packets in a thousand are lost.
     pub loss: u32,
-    /// How many of a thousand are duplicated, each copy with its own delay.
+    /// How many packets in a thousand are duplicated, each copy with its own delay.
     pub double: u32,
     /// The delay of each packet.
     pub delay: Duration,
@@ -36,7 +36,7 @@ impl Rule {
     pub const CUT: Self =
         Self { cut: true, loss: 0, double: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
 
-    /// A bad line: one in twenty lost, one in fifty doubled, 1 to 16 ms late and so out of order.
+    /// A bad line: one packet in twenty lost, one in fifty duplicated, all delayed by 1 to 16 ms and so reordered.
     pub const BAD: Self = Self {
         cut: false,
         loss: 50,
@@ -45,7 +45,7 @@ impl Rule {
         jitter: Duration::from_millis(15),
     };
 
-    /// Delayed by the first time, and at random by up to the second one more.
+    /// Packets are delayed by `delay` plus a random time of up to `jitter`.
     #[must_use]
     pub fn late(delay: Duration, jitter: Duration) -> Self {
         Self { delay, jitter, ..Self::default() }
@@ -55,17 +55,17 @@ impl Rule {
 /// Counts of packets, by what happened to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sent on, at once or later; copies are not counted here.
+    /// Forwarded, immediately or later; copies are not counted here.
     pub passed: u64,
     /// Dropped by a cut.
     pub cut: u64,
     /// Dropped by loss.
     pub lost: u64,
-    /// Delayed; they count as passed too.
+    /// Delayed; they also count as passed.
     pub delayed: u64,
     /// Overtaken by a later packet.
     pub overtaken: u64,
-    /// Copies.
+    /// Duplicates.
     pub doubled: u64,
 }
 
@@ -84,7 +84,7 @@ impl AddAssign for Counts {
 pub(super) struct Table {
     rules: HashMap<(Endpoint, Endpoint), Rule>,
     counts: HashMap<(Endpoint, Endpoint), Counts>,
-    /// The latest moment at which a packet of the pair is to come.
+    /// The latest moment at which a packet of the pair is due to arrive.
     due: HashMap<(Endpoint, Endpoint), std::time::Instant>,
     rng: StdRng,
 }
@@ -117,7 +117,7 @@ impl Table {
         total
     }
 
-    /// When a packet and its copy are sent on, if they are. `room`: whether it may be held.
+    /// When a packet and its copy are forwarded, if at all. `room`: whether the packet may be delayed.
     pub(super) fn judge(
         &mut self,
         from: Endpoint,

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use super::{Endpoint, Network, Rule};
 
-/// Waits for a packet that must arrive.
+/// How long to wait for a packet that must arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Waits for a packet that must not arrive.
+/// How long to wait for a packet that must not arrive.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Two nodes and a client, with nothing behind them: what they hear is read here.
+/// Two nodes and a client, as plain sockets: what they receive is read here.
 struct Three {
     network: Network,
     nodes: [UdpSocket; 2],
@@ -30,14 +30,14 @@ impl Three {
     }
 
     /// Sends a packet from node 0 to node 1. Returns the source that node 1 sees.
-    fn say_to_1(&self, text: &[u8]) -> Option<SocketAddr> {
+    fn send_to_1(&self, text: &[u8]) -> Option<SocketAddr> {
         self.nodes[0].send_to(text, self.network.front(1)).expect("sent");
-        heard(&self.nodes[1], text)
+        receive(&self.nodes[1], text)
     }
 }
 
 /// Reads until the text arrives.
-fn heard(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
+fn receive(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
     let mut buffer = [0; 64];
     loop {
         let (length, from) = socket.recv_from(&mut buffer).ok()?;
@@ -47,23 +47,23 @@ fn heard(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-fn hears_nothing(socket: &UdpSocket) {
+fn receives_nothing(socket: &UdpSocket) {
     socket.set_read_timeout(Some(QUIET)).expect("timeout");
-    let heard = socket.recv_from(&mut [0; 64]);
+    let received = socket.recv_from(&mut [0; 64]);
     socket.set_read_timeout(Some(TIMEOUT)).expect("timeout");
-    assert!(heard.is_err(), "{heard:?}");
+    assert!(received.is_err(), "{received:?}");
 }
 
 #[test]
 fn each_source_has_its_own_port_and_gets_replies_there() {
     let three = Three::new();
-    let port = three.say_to_1(b"hello").expect("heard");
+    let port = three.send_to_1(b"hello").expect("received");
     three.nodes[1].send_to(b"back", port).expect("sent");
-    assert_eq!(heard(&three.nodes[0], b"back"), Some(three.network.front(1)));
+    assert_eq!(receive(&three.nodes[0], b"back"), Some(three.network.front(1)));
     three.client.send_to(b"client", three.network.front(1)).expect("sent");
-    let other = heard(&three.nodes[1], b"client").expect("heard");
+    let other = receive(&three.nodes[1], b"client").expect("received");
     assert_ne!(other, port, "each source has a port of its own");
-    assert_eq!(three.say_to_1(b"again"), Some(port));
+    assert_eq!(three.send_to_1(b"again"), Some(port));
     let counts = |from, to| three.network.counts(from, to).passed;
     assert_eq!(counts(Endpoint::Node(0), Endpoint::Node(1)), 2);
     assert_eq!(counts(Endpoint::Node(1), Endpoint::Node(0)), 1);
@@ -73,24 +73,24 @@ fn each_source_has_its_own_port_and_gets_replies_there() {
 #[test]
 fn a_one_way_cut_blocks_all_connections_in_one_direction() {
     let three = Three::new();
-    let at_1 = three.say_to_1(b"a").expect("heard");
+    let at_1 = three.send_to_1(b"a").expect("received");
     three.nodes[1].send_to(b"b", three.network.front(0)).expect("sent");
-    let at_0 = heard(&three.nodes[0], b"b").expect("heard");
+    let at_0 = receive(&three.nodes[0], b"b").expect("received");
     three.network.set(Endpoint::Node(0), Endpoint::Node(1), Rule::CUT);
-    // On the connection that 0 made, and on the one that 1 made.
+    // On the connection that node 0 opened, and on the one that node 1 opened.
     three.nodes[0].send_to(b"c", three.network.front(1)).expect("sent");
     three.nodes[0].send_to(b"c", at_0).expect("sent");
-    hears_nothing(&three.nodes[1]);
+    receives_nothing(&three.nodes[1]);
     assert_eq!(three.network.counts(Endpoint::Node(0), Endpoint::Node(1)).cut, 2);
-    // The other way, on both.
+    // The other direction, on both connections.
     three.nodes[1].send_to(b"d", at_1).expect("sent");
-    assert!(heard(&three.nodes[0], b"d").is_some());
+    assert!(receive(&three.nodes[0], b"d").is_some());
     three.nodes[1].send_to(b"e", three.network.front(0)).expect("sent");
-    assert!(heard(&three.nodes[0], b"e").is_some());
+    assert!(receive(&three.nodes[0], b"e").is_some());
     three.client.send_to(b"f", three.network.front(1)).expect("sent");
-    assert!(heard(&three.nodes[1], b"f").is_some());
+    assert!(receive(&three.nodes[1], b"f").is_some());
     three.network.heal();
-    assert_eq!(three.say_to_1(b"g"), Some(at_1), "the port is still the same");
+    assert_eq!(three.send_to_1(b"g"), Some(at_1), "the port is still the same");
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn a_cut_off_node_receives_nothing_from_nodes_or_clients() {
     three.network.around(1, Rule::CUT);
     three.nodes[0].send_to(b"a", three.network.front(1)).expect("sent");
     three.client.send_to(b"a", three.network.front(1)).expect("sent");
-    hears_nothing(&three.nodes[1]);
+    receives_nothing(&three.nodes[1]);
     three.client.send_to(b"b", three.network.front(0)).expect("sent");
-    assert!(heard(&three.nodes[0], b"b").is_some());
+    assert!(receive(&three.nodes[0], b"b").is_some());
     assert_eq!(three.network.total().cut, 2);
 }
 
@@ -117,7 +117,7 @@ fn a_bad_link_injects_its_faults_and_counts_them() {
     let mut numbers = Vec::new();
     let counts = loop {
         let mut buffer = [0; 2];
-        three.nodes[1].recv_from(&mut buffer).expect("heard");
+        three.nodes[1].recv_from(&mut buffer).expect("received");
         numbers.push(u16::from_be_bytes(buffer));
         let counts = three.network.counts(Endpoint::Node(0), Endpoint::Node(1));
         if counts.passed + counts.lost == 500
@@ -128,19 +128,19 @@ fn a_bad_link_injects_its_faults_and_counts_them() {
     };
     assert!(counts.lost > 0 && counts.doubled > 0 && counts.overtaken > 0, "{counts:?}");
     assert_eq!(counts.delayed, counts.passed);
-    assert!(!numbers.is_sorted(), "some came out of order");
+    assert!(!numbers.is_sorted(), "some arrived out of order");
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len() as u64, counts.passed, "each that passed came");
+    assert_eq!(numbers.len() as u64, counts.passed, "every passed packet arrived");
 }
 
 #[test]
 fn a_source_gets_a_new_address_after_its_port_is_forgotten() {
     let three = Three::new();
-    let before = three.say_to_1(b"a").expect("heard");
+    let before = three.send_to_1(b"a").expect("received");
     three.network.forget(1);
-    let after = three.say_to_1(b"b").expect("heard");
+    let after = three.send_to_1(b"b").expect("received");
     assert_ne!(before, after);
     three.nodes[1].send_to(b"c", before).expect("sent");
-    hears_nothing(&three.nodes[0]);
+    receives_nothing(&three.nodes[0]);
 }

@@ -1,4 +1,4 @@
-//! The bare parts, measured in each run: a QUIC echo, the disk's sync, and both joined with a sandbox.
+//! The bare parts, measured in each run: a QUIC echo, the disk's sync, and both combined with a sandbox.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -12,19 +12,19 @@ use ostraca_process_tests::{NodeDir, artifacts, baseline, echo, usage};
 
 use super::{Bench, ENTITIES, IN_FLIGHT, micros};
 
-/// Bytes of a counter's command on the wire with all that is in its envelope, rounded up.
+/// Size of a counter's command on the wire with its whole envelope in bytes, rounded up.
 const MESSAGE: usize = 80;
 
 /// The performance of the bare parts in the same run.
 pub(super) struct Baseline {
     pub(super) round_trip: Duration,
     pub(super) sync: Duration,
-    /// Durable turns a second of the joined parts: of many entities, and of one.
+    /// Durable turns per second of the combined parts: over many entities, and of one entity.
     pub(super) joined: f64,
     pub(super) joined_hot: f64,
 }
 
-/// Serves what this program was started for, if that is one of the parts.
+/// Serves one of the parts, if this program was started for that.
 pub(super) async fn served(part: &str, dir: &Path) -> Option<Result<()>> {
     match part {
         "echo" => Some(echo::serve(dir).await),
@@ -41,7 +41,7 @@ struct Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // Errors say that it has ended.
+        // An error means that it has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -78,7 +78,7 @@ pub(super) async fn measure(bench: &mut Bench, home: &NodeDir) -> Result<Baselin
     let round_trip = one.percentile(50.0);
     bench.line("bare QUIC echo p50", (micros(round_trip), "us"), None, None, &settings);
     drop(echo);
-    // On a thread that has used no processor time yet, as the node's committer has used little.
+    // On a thread that has not used any processor time yet, because the node's committer uses little.
     let store = home.store();
     let synced = std::thread::spawn(move || echo::measure_sync(&store, time));
     let synced = synced.join().map_err(|_| anyhow::anyhow!("the thread panicked"))??;

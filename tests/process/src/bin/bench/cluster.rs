@@ -1,7 +1,7 @@
-//! P6 to P9: what moving shards, a lost node and another node's entities cost.
+//! P6 to P9: the cost of moving shards, of a lost node, and of another node's entities.
 //!
-//! Three nodes on one machine, without proxies, with their default settings. A pause is the longest that a
-//! command of an entity took while its shard moved, with one command to each entity always in flight.
+//! Three nodes on one machine, without proxies, with default settings. A pause is the longest latency of an
+//! entity's commands while its shard moved, with one command to each entity always in flight.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ use serde_json::Value;
 
 use crate::{Bench, IN_FLIGHT, sessions};
 
-/// Hand-offs that are measured.
+/// Number of hand-offs that are measured.
 const HAND_OFFS: usize = 20;
-/// Kills that are measured.
+/// Number of kills that are measured.
 const KILLS: usize = 5;
-/// Replies that had left a node before it died arrive within this time.
+/// Replies that left a node before it died arrive within this time.
 const ARRIVAL: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
@@ -56,7 +56,7 @@ async fn start(roles: [&str; 3], shards: u32) -> Result<(Cluster, Vec<Client>)> 
     Ok((cluster, clients))
 }
 
-/// One shard goes to and fro between two hosts; the clients are at a third node.
+/// One shard moves back and forth between two hosts; the clients are connected to a third node.
 async fn hand_offs(bench: &mut Bench, entities: usize, aim: f64) -> Result<()> {
     let hosts = "manager,host,gateway";
     let (mut cluster, clients) = start(["store,manager,gateway", hosts, hosts], 1).await?;
@@ -109,15 +109,15 @@ async fn drained(client: &Client, node: &str) -> Result<u32> {
 async fn none_lost(client: &Client, ids: &[String], done: u64) -> Result<()> {
     let (session, mut sum) = (client.session(), 0);
     for part in ids.chunks(200) {
-        let asked: Vec<_> = part
+        let calls: Vec<_> = part
             .iter()
             .map(|id| session.query(&Entity::new("counter", &**id), "get", ""))
             .collect();
-        for answer in asked {
+        for answer in calls {
             sum += serde_json::from_slice::<u64>(&answer.await?.body)?;
         }
     }
-    ensure!(sum == done, "{done} commands were answered, and the counters hold {sum}");
+    ensure!(sum == done, "{done} commands were answered, but the counters hold {sum}");
     Ok(())
 }
 
@@ -146,7 +146,7 @@ async fn drain(bench: &mut Bench) -> Result<()> {
     end(cluster, clients).await
 }
 
-/// A host is killed; its entities answer elsewhere.
+/// A host is killed; its entities are activated elsewhere.
 async fn fail_over(bench: &mut Bench) -> Result<()> {
     let shards = 300;
     let (mut cluster, clients) = start([ALL, NO_STORE, NO_STORE], shards).await?;
@@ -176,7 +176,7 @@ async fn fail_over(bench: &mut Bench) -> Result<()> {
     end(cluster, clients).await
 }
 
-/// The same entities, from their own node's gateway and from another's. Both are away from the store.
+/// The same entities, through their own node's gateway and through another's. Neither node has the store.
 async fn across(bench: &mut Bench) -> Result<()> {
     let (mut cluster, clients) =
         start(["store,manager,gateway", "host,gateway", "host,gateway"], 64).await?;
@@ -189,7 +189,8 @@ async fn across(bench: &mut Bench) -> Result<()> {
         (Entity::new("counter", ids[n as usize % entities].clone()), "1".to_owned())
     });
     let mut rates = [0.0; 2];
-    // In turn, twice, after a short run that wakes the entities: what else the machine does falls on both.
+    // Alternately, twice, after a short run that activates the entities, so that other load on the machine affects
+    // both.
     for (part, time) in
         [(0.0, Duration::from_secs(2)), (0.5, bench.time / 2), (0.5, bench.time / 2)]
     {
@@ -218,8 +219,8 @@ async fn across(bench: &mut Bench) -> Result<()> {
 
 /// The core's own measurement of a plan.
 fn planning(bench: &mut Bench) -> Result<()> {
-    let said = artifacts::output(&artifacts::example("ostraca-core", "planning")?, &[])?;
-    let line = said.lines().find(|line| line.starts_with('{')).context("no line of JSON")?;
+    let output = artifacts::output(&artifacts::example("ostraca-core", "planning")?, &[])?;
+    let line = output.lines().find(|line| line.starts_with('{')).context("no line of JSON")?;
     let found: Value = serde_json::from_str(line)?;
     let found = &found["P9"];
     let settings =

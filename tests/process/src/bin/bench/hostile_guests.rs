@@ -1,9 +1,9 @@
-//! How malicious guests affect their neighbours: `ONLY=ZOO`, or one attack: `ONLY=ZOO ATTACK=huge`. Each attack lasts as
-//! long as the neighbours are measured, who send at a steady rate. The targets: the neighbours' p99 is at most three
-//! times that of an idle node, and the node's memory a minute later is within a fifth of what it was.
+//! How malicious guests affect their neighbours: `ONLY=ZOO`, or one attack: `ONLY=ZOO ATTACK=huge`. Each attack
+//! lasts as long as the neighbours, which send at a steady rate, are measured. The targets: the neighbours' p99 is
+//! at most three times that of an idle node, and a minute later the node's memory is within a fifth of what it was.
 //!
-//! The control shows how much of a miss is due to the machine: shells that loop and have nothing to do with the node. If
-//! the control misses the target, an attack that keeps the processors busy misses it too, whatever the node does.
+//! The control shows how much of a miss is due to the machine: shells that loop and are unrelated to the node. If
+//! the control misses the target, an attack that keeps the processors busy also misses it, whatever the node does.
 
 #[path = "../../../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;
@@ -24,14 +24,14 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 
 use super::{Bench, micros, named, sessions};
 
-/// Commands of the neighbours a second.
+/// The neighbours' commands per second.
 const RATE: u32 = 200;
 const NEIGHBOURS: u64 = 50;
 /// Seconds between an attack and the measurement of memory.
 const SETTLE: u64 = 60;
 /// Number of concurrent attackers.
 const ATTACKERS: usize = 4;
-/// How often the neighbours are measured during each attack. The median counts: single figures vary tenfold.
+/// How many times the neighbours are measured during each attack. The median counts: single figures vary tenfold.
 const TIMES: usize = 3;
 
 /// Runs one round of an attack, whether or not it is refused.
@@ -51,7 +51,8 @@ fn attacks() -> [(&'static str, Attack); 6] {
     ]
 }
 
-/// Deploys a component, which is made before: making it takes longer than deploying it, on threads that measure.
+/// Deploys a component, which is created beforehand: creating it takes longer than deploying it, on threads that
+/// also measure.
 fn deploys(component: Vec<u8>) -> Attack {
     let component = Bytes::from(component);
     Arc::new(move |client, _| {
@@ -63,7 +64,7 @@ fn deploys(component: Vec<u8>) -> Attack {
     })
 }
 
-/// Sends to a hundred entities, one body after the other.
+/// Sends the bodies in rotation to a hundred entities.
 fn sends(id: &'static str, method: &'static str, bodies: [&'static str; 2]) -> Attack {
     Arc::new(move |client, round| {
         Box::pin(async move {
@@ -92,7 +93,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let settings = format!("{NEIGHBOURS} neighbours, {RATE} commands a second");
     let idle = neighbours(bench.time).await?.percentile(99.0);
     bench.line("zoo idle p99", (micros(idle), "us"), None, None, &settings);
-    // The median, and all of them.
+    // The median, and all values.
     let repeated = async |time: Duration| -> Result<(Duration, String)> {
         let mut found = Vec::new();
         for _ in 0..TIMES {
@@ -160,7 +161,7 @@ impl Shells {
 impl Drop for Shells {
     fn drop(&mut self) {
         for shell in &mut self.0 {
-            // It may have ended already.
+            // It may already have ended.
             let _ = shell.kill();
             let _ = shell.wait();
         }

@@ -1,7 +1,7 @@
-//! What the core takes for each message and each event, without a node: `ONLY=CORE`.
+//! The core's cost for each message and each event, without a node: `ONLY=CORE`.
 //!
-//! The crates' own examples measure. Times vary with the machine's other load; the instructions that valgrind counts
-//! hardly do, so they show a change of a few percent. Where there is no valgrind, only times are printed.
+//! The crate's own examples do the measuring. Times vary with the machine's other load; the instructions that
+//! valgrind counts hardly vary, so they show a change of a few percent. Without valgrind, only times are printed.
 
 use std::path::Path;
 use std::process::Command;

@@ -2,15 +2,14 @@
 //! P6 to P9 (module `cluster`) on three, and the core alone (module `hot_paths`). A line with a target says whether it
 //! is met.
 //!
-//! The node is `ostraca run` in a process of its own with its default settings, the entity is
-//! examples/counter as shipped, and every command goes over QUIC and is durable before its reply.
-//! Rates on a shared machine vary: compare the ratios to the bare parts of the same run, and the
-//! processor time per turn.
+//! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
+//! shipped, and every command is sent over QUIC and is durable before its reply. Rates on a shared machine vary:
+//! compare the ratios to the bare parts of the same run, and the processor time per turn.
 //!
-//! `ONLY=P1,P2` measures only these, `ONLY=CORE` only the core. `SECONDS=n` (default 8) is the duration of each loop,
-//! `SESSIONS=n` (default 16) the number of sessions that share the 64 commands in flight, `ENTITIES=n` (default 50,000)
-//! the number of entities asleep for P5, and `SETTLE=n` (default 60) the seconds between an attack and the measurement
-//! of memory.
+//! `ONLY=P1,P2` measures only these, `ONLY=CORE` only the core. `SECONDS=n` (default 8) is the duration of each
+//! loop, `SESSIONS=n` (default 16) the number of sessions that share the 64 commands in flight, `ENTITIES=n`
+//! (default 50,000) the number of inactive entities for P5, and `SETTLE=n` (default 60) the seconds between an
+//! attack and the measurement of memory.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 mod baseline;
@@ -35,13 +34,13 @@ use serde::Serialize;
 use self::baseline::{Baseline, Used};
 
 const ENTITIES: u64 = 1_000;
-/// Commands in flight, all sessions together.
+/// Commands in flight, over all sessions.
 const IN_FLIGHT: usize = 64;
-/// Sessions that share them, unless `SESSIONS` overrides it.
+/// Sessions that share them; `SESSIONS` overrides it.
 const SESSIONS: usize = 16;
-/// P1's target, as a share of the joined parts' rate.
+/// P1's target, as a fraction of the combined parts' rate.
 const JOINED_SHARE: f64 = 0.85;
-/// Sleeping entities, each called once.
+/// Entities without an instance, each called once.
 const SLEEPING: u64 = 20_000;
 const TOUCHED_A_SECOND: u32 = 1_000;
 
@@ -99,7 +98,7 @@ impl Bench {
         ratio: Option<f64>,
         settings: &str,
     ) {
-        // A higher rate is better; so is less time or memory.
+        // A higher rate is better; less time or memory is better.
         let met = limit.map(|limit| if unit == "/s" { value >= limit } else { value <= limit });
         let settings = settings.into();
         let line = Line { id: id.into(), value, unit, limit, met, ratio, settings };
@@ -175,8 +174,8 @@ async fn single(bench: &mut Bench, home: &NodeDir, bare: &Baseline) -> Result<()
     deploy_example(&client, "counter").await?;
 
     if bench.wants("P1") {
-        // The usual case: each client has its own entities. Then the worst case: every entity has a lane for
-        // every session.
+        // The usual case: each client has its own entities. Then the worst case: every entity has a lane for every
+        // session.
         for (id, shared) in [("P1", false), ("P1 shared", true)] {
             let targets = if shared { "sending to all" } else { "each sending to its own" };
             let settings =
@@ -317,12 +316,12 @@ fn sessions(client: &Client, count: usize) -> Vec<Session> {
     (0..count.max(1)).map(|_| client.session()).collect()
 }
 
-/// Adds one to each entity with this prefix, round-robin.
+/// Adds one to each of these entities, round-robin.
 fn named(name: &'static str, among: u64) -> Arc<Next> {
     Arc::new(move |_, n| (Entity::new("counter", format!("{name}-{}", n % among)), "1".into()))
 }
 
-/// The same, but each session has entities of its own.
+/// The same, but each session has its own entities.
 fn own(name: &'static str, among: u64, sessions: usize) -> Arc<Next> {
     let part = among.div_ceil(sessions as u64);
     Arc::new(move |place, n| {

@@ -1,4 +1,4 @@
-//! P5: the memory that an entity takes on a node, live and asleep.
+//! P5: the memory that an entity uses on a node, with and without an instance.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 
 use super::{Bench, IN_FLIGHT, named, sessions};
 
-/// Entities that are live at once: fewer than `max-live-instances`, so that none is put to sleep.
+/// Entities that are live at the same time: fewer than `max-live-instances`, so that none is passivated.
 const LIVE: u64 = 5_000;
-/// Entities with state and without an instance; `ENTITIES=1000000` measures the target itself, in some minutes.
+/// Entities with state and without an instance; `ENTITIES=1000000` measures the target itself, in a few minutes.
 const ASLEEP: u64 = 50_000;
 
-/// Measures on a node of its own.
+/// Measures on a separate node.
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let asleep = std::env::var("ENTITIES").ok().and_then(|text| text.parse().ok());
     let asleep: u64 = asleep.unwrap_or(ASLEEP);
@@ -45,7 +45,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Adds one to each of so many counters.
+/// Adds one to each of this many counters.
 async fn touch(bench: &Bench, client: &Client, entities: u64) -> Result<()> {
     let spread = bench.sessions;
     let until = Instant::now() + Duration::from_secs(3_600);
