@@ -19,7 +19,6 @@ use ostraca_wire::proto::{DeployResult, Problem};
 use ostraca_wire::server::Upload;
 use tokio::sync::Mutex;
 
-use ostraca_catalog as catalog;
 use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::pool::POOL;
 use ostraca_catalog::rows::{self, MethodEntry, TypeRow};
