@@ -1,7 +1,7 @@
 //! The rows of the `ClusterStore`, as the core reads and writes them: leases, leadership, assignments.
 //!
-//! The node encodes them; the core compares and writes them whole, by the
-//! revision that the store gave them. Each changes only by compare-and-set on that revision (R5, R7, R10).
+//! The node encodes them. The core writes whole rows, and only by compare-and-set on the revision that the store gave
+//! them (R5, R7, R10).
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 
-/// Shards in a row of assignments.
+/// The number of shards in a row of assignments.
 pub const SHARDS_PER_CHUNK: u32 = 64;
 
 /// One incarnation of a node: the owner of shards, never an address (R5, R7).
@@ -19,7 +19,7 @@ pub const SHARDS_PER_CHUNK: u32 = 64;
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// One registration of it.
+    /// One registration of the node.
     pub incarnation: Incarnation,
 }
 
@@ -83,26 +83,27 @@ pub enum NodeStatus {
 pub struct NodeRow {
     /// The incarnation that the row describes.
     pub incarnation: Incarnation,
-    /// Raised at each renewal: a judge of the lease compares this, not a time (R8).
+    /// Raised at each renewal: observers of the lease compare this number, not a time (R8).
     pub renewals: u64,
-    /// Whether it lives.
+    /// Whether the incarnation is alive, dead or has left.
     pub status: NodeStatus,
-    /// Whether an operator wants its shards elsewhere (R12). The mark outlives the node's restarts.
+    /// Whether an operator drains the node (R12). The mark outlives the node's restarts.
     pub draining: bool,
-    /// Whether the `EntityStore` answered it within the last lease (R9).
+    /// Whether the `EntityStore` answered this node within the last lease (R9).
     pub store_available: bool,
     /// Its roles.
     pub roles: Roles,
-    /// Its program's version as one number that rises: shards go to the latest only (S16.2, S16.5).
+    /// The version of its program as a number: shards go only to nodes with the highest version (S16.2, S16.5).
     pub version: u64,
-    /// Cluster time of its registration, in milliseconds: candidates come in order of age (K21).
+    /// Cluster time of its registration, in milliseconds: candidates are ordered by age (K21).
     pub registered_at: u64,
-    /// Where clients and nodes reach it.
+    /// The addresses at which clients and nodes reach it.
     pub addresses: Vec<String>,
     /// The highest format of records and rows that it reads.
     pub format: u32,
-    /// How long this incarnation may rely on a renewal, in milliseconds. A judge goes by this, not by a setting of its
-    /// own: it is raised before the incarnation relies on more, and lowered after it relies on less (R8).
+    /// How long this incarnation relies on a renewal, in milliseconds. Observers use this value and not a setting of
+    /// their own. It is raised before the incarnation relies on a longer lease, and lowered after it relies on a
+    /// shorter one (R8).
     pub lease: u64,
     /// The revision of the cluster's settings that this incarnation uses.
     pub settings_revision: u64,
@@ -119,7 +120,7 @@ impl NodeRow {
     const LEAVING: u32 = 6;
     const REGISTERED: u32 = 8;
 
-    /// Whether this incarnation is leaving voluntarily, and hands its shards off until then.
+    /// Whether this incarnation is leaving voluntarily, and is handing its shards off.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         // Bytes that do not decode as a flag count as none.
@@ -129,25 +130,25 @@ impl NodeRow {
     /// Marks this incarnation as leaving.
     ///
     /// # Errors
-    /// The block has no room for it.
+    /// If the extension block has no room for the mark.
     pub fn set_leaving(&mut self) -> Result<(), CodecError> {
         self.extensions.set(Self::LEAVING, &true)
     }
 
-    /// Whether its shards are to go elsewhere: an operator wants it, or it leaves.
+    /// Whether its shards must move to other nodes, because an operator drains it or it is leaving.
     #[must_use]
     pub fn is_draining_or_leaving(&self) -> bool {
         self.draining || self.is_leaving()
     }
 
-    /// When this incarnation registered, by its own wall clock in milliseconds since 1970: for people, no decision uses
-    /// it.
+    /// When this incarnation registered, by its own wall clock in milliseconds since 1970. For display only: no
+    /// decision uses it.
     #[must_use]
     pub fn registered_unix_ms(&self) -> Option<u64> {
         self.extensions.get(Self::REGISTERED).ok().flatten()
     }
 
-    /// The same row with that time. A row that has no room for it stays as it is.
+    /// The same row with that time. A row that has no room for it is returned unchanged.
     #[must_use]
     pub fn with_registered_unix_ms(mut self, unix_ms: u64) -> Self {
         // It is only displayed.
@@ -156,7 +157,7 @@ impl NodeRow {
     }
 }
 
-/// `manager`: who assigns, and in which term. The lease of the leadership is the holder's own lease.
+/// `manager`: which node is the manager, and in which term. Leadership has no lease other than the holder's own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ManagerRow {
     /// Rises with each new holder (R10).
@@ -175,17 +176,17 @@ impl Extensible for ManagerRow {
 impl ManagerRow {
     const CONSECUTIVE_STEP_DOWNS: u32 = 2;
 
-    /// How many managers in a row, the last one included, stepped down because no other host reported to them.
+    /// How many managers in a row, including the last one, stepped down because no other host reported to them.
     #[must_use]
     pub fn consecutive_step_downs(&self) -> u32 {
         // Bytes that do not decode as a number count as none.
         self.extensions.get(Self::CONSECUTIVE_STEP_DOWNS).ok().flatten().unwrap_or(0)
     }
 
-    /// The same row with that number. A row that has no room for it stays as it is.
+    /// The same row with that number. A row that has no room for it is returned unchanged.
     #[must_use]
     pub fn with_consecutive_step_downs(mut self, terms: u32) -> Self {
-        // Without it the leadership rotates sooner.
+        // Without the number, the leadership rotates sooner.
         let _ = match terms {
             0 => self.extensions.take::<u32>(Self::CONSECUTIVE_STEP_DOWNS).map(drop),
             _ => self.extensions.set(Self::CONSECUTIVE_STEP_DOWNS, &terms),
@@ -199,7 +200,7 @@ impl ManagerRow {
 pub struct AssignmentsRow {
     /// The term of the manager that wrote it.
     pub term: u64,
-    /// In order; the first is shard `chunk * CHUNK + 1`.
+    /// The shards in order; the first one is shard `chunk * CHUNK + 1`.
     pub assignments: Vec<Assignment>,
     /// Fields of later releases.
     pub extensions: Extensions<AssignmentsRow>,
@@ -216,7 +217,7 @@ pub struct Assignment {
     pub epoch: Epoch,
     /// The owner; none before the first assignment.
     pub owner: Option<Member>,
-    /// A hand-off that was begun (written ahead, S15).
+    /// The hand-off in progress, which is written before it begins (S15).
     pub hand_off: Option<HandOffIntent>,
     /// Fields of later releases.
     pub extensions: Extensions<Assignment>,
@@ -229,9 +230,9 @@ impl Extensible for Assignment {
 /// A hand-off in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HandOffIntent {
-    /// Names it: (term, count) of the manager that began it, so no two are alike (R11).
+    /// Its unique name: the term and count of the manager that began it (R11).
     pub id: HandOffId,
-    /// Where the shard goes, if that node may still own it by then.
+    /// The next owner, if that node may still own shards by then.
     pub target: Option<NodeId>,
 }
 
@@ -242,23 +243,23 @@ pub struct HandOffIntent {
 pub struct HandOffId {
     /// The manager's term.
     pub term: u64,
-    /// Counts the manager's hand-offs in it.
+    /// Counts the manager's hand-offs in that term.
     pub number: u64,
 }
 
 /// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RowKey {
-    /// A node's.
+    /// The row of a node.
     Node(NodeId),
-    /// The manager's.
+    /// The row of the manager.
     Manager,
     /// A chunk of the pool's assignments.
     Assignments(u32),
 }
 
 impl RowKey {
-    /// The row that has a shard.
+    /// The row that contains a shard.
     #[must_use]
     pub fn for_shard(shard: ShardId) -> Self {
         Self::Assignments(chunk_of(shard))
@@ -268,11 +269,11 @@ impl RowKey {
 /// A row's value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Row {
-    /// Of [`RowKey::Node`].
+    /// The value of [`RowKey::Node`].
     Node(NodeRow),
-    /// Of [`RowKey::Manager`].
+    /// The value of [`RowKey::Manager`].
     Manager(ManagerRow),
-    /// Of [`RowKey::Assignments`].
+    /// The value of [`RowKey::Assignments`].
     Assignments(AssignmentsRow),
 }
 

@@ -1,12 +1,12 @@
 //! The machine of one shard: mailboxes, lanes, the output gate, activation and passivation.
 //!
-//! One machine exists for each shard that this node was assigned, for one epoch. It decides what runs
-//! and what may be answered; its node does what the [`Action`]s say and reports as [`Event`]s. It keeps
-//! no promise by timing: the store checks claim and version of every commit (R1).
+//! There is one machine for each shard and epoch that is assigned to this node. It decides what runs and what may be
+//! answered; its node executes the [`Action`]s and reports [`Event`]s. No promise depends on timing: the store checks
+//! the claim and the version of every commit (R1).
 //!
 //! Confusing at first: an entity's head and lanes in memory run *ahead* of the store. A turn's result
-//! changes them at once, so that the next turn can start; its reply waits at the gate for the commit. If
-//! a commit is refused or unknown, everything that ran ahead is discarded and loaded again.
+//! changes them immediately, so that the next turn can start; its reply waits at the gate for the commit. If a commit
+//! is refused or unknown, everything that ran ahead is discarded and loaded again.
 
 mod action;
 mod entity;

@@ -9,7 +9,7 @@ use crate::ids::{Entity, TurnId};
 use crate::message::{Message, Outcome, ReplyToken};
 use crate::records::{Claim, Commit};
 
-/// One thing to do. Actions are carried out in order; those with an answer get it as an event.
+/// One thing to do. Actions are executed in order; their results arrive as events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Claim the shard.
@@ -18,35 +18,35 @@ pub enum Action {
     Load {
         /// The entity.
         entity: Entity,
-        /// Returned with the answer.
+        /// Returned with the result.
         generation: u64,
     },
-    /// Get a slot for one more live instance, evicting one if need be: [`Event::SlotGranted`](super::Event::SlotGranted),
-    /// maybe late.
+    /// Get a slot for one more live instance, evicting another one if needed. [`Event::SlotGranted`](super::Event::SlotGranted)
+    /// may follow much later.
     RequestSlot {
         /// The entity.
         entity: Entity,
-        /// Returned with the answer.
+        /// Returned with the result.
         generation: u64,
     },
-    /// The slot that was requested, or held, is not needed any more.
+    /// Return the slot that was requested or held.
     ReleaseSlot {
         /// The entity.
         entity: Entity,
         /// The generation of its [`Action::RequestSlot`].
         generation: u64,
     },
-    /// The instance that was to be evicted is busy: choose another.
+    /// Evict another instance, since the chosen one is busy.
     RefuseEviction {
         /// The entity.
         entity: Entity,
     },
-    /// The instance may be evicted again, being idle since now.
+    /// The instance may be evicted again: it is idle from now on.
     MarkIdle {
         /// The entity.
         entity: Entity,
     },
-    /// Make an instance and run its start turn.
+    /// Create an instance and run its start turn.
     Activate {
         /// The entity.
         entity: Entity,
@@ -77,7 +77,7 @@ pub enum Action {
         /// Why it stops.
         reason: StopReason,
     },
-    /// Drop the instance, interrupting it if it runs; its answer, if it comes, is ignored.
+    /// Drop the instance, and interrupt it if it is running. A result that still arrives is ignored.
     DropInstance {
         /// The entity.
         entity: Entity,
@@ -93,13 +93,13 @@ pub enum Action {
         /// The answer.
         outcome: Outcome,
     },
-    /// The claim was refused: the shard is another's. The machine has ended.
+    /// The claim was refused, because the shard belongs to another node. The machine has ended.
     Lost {
-        /// The current claim, where the store named it.
+        /// The current claim, if the store reported it.
         current: Option<Box<Claim>>,
         /// A message for people.
         message: String,
     },
-    /// No instance of the shard lives, and no commit of it is pending. The machine has ended.
+    /// The shard has no live instance and no pending commit. The machine has ended.
     Stopped,
 }

@@ -1,4 +1,4 @@
-//! One entity of a shard, as the machine holds it.
+//! What the machine holds of one entity of its shard.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub(super) enum Stage {
     Unloaded,
     /// Its head and lanes are being read.
     Loading,
-    /// Head and lanes are here; no instance.
+    /// Head and lanes are in memory; there is no instance.
     Loaded,
-    /// It waits for a slot for its instance, since then.
+    /// It has been waiting for an instance slot since this time.
     AwaitingSlot(u64),
-    /// Its instance is being made and started.
+    /// Its instance is being created and started.
     Starting(TurnId),
     /// Its instance waits for messages.
     Idle,
@@ -29,17 +29,17 @@ pub(super) enum Stage {
     Running(TurnId, MessageId),
     /// Its instance runs the stop hook.
     Stopping(TurnId),
-    /// Its instance is gone; commits are still pending.
+    /// Its instance was dropped; commits are still pending.
     AwaitingCommits,
 }
 
 impl Stage {
-    /// Whether an instance exists or is being made.
+    /// Whether an instance exists or is being created.
     pub(super) fn has_instance(&self) -> bool {
         matches!(self, Self::Starting(_) | Self::Idle | Self::Running(..) | Self::Stopping(_))
     }
 
-    /// Whether a slot is held or asked for.
+    /// Whether it holds a slot or has requested one.
     pub(super) fn has_slot(&self) -> bool {
         self.has_instance() || matches!(self, Self::AwaitingSlot(_))
     }
@@ -50,7 +50,7 @@ impl Stage {
 pub(super) struct PendingMessage {
     pub(super) message: Arc<Message>,
     pub(super) reply_tokens: Vec<ReplyToken>,
-    /// The latest of its copies' deadlines; none if one has none.
+    /// The latest deadline of its copies; none if any copy has none.
     pub(super) deadline: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl PendingMessage {
     }
 }
 
-/// A turn that has run and is not durable yet.
+/// A turn that has run but is not durable yet.
 #[derive(Debug)]
 pub(super) struct GatedTurn {
     pub(super) turn: TurnId,
@@ -68,8 +68,8 @@ pub(super) struct GatedTurn {
     pub(super) message: Option<MessageId>,
     pub(super) reply: GuestReply,
     pub(super) version: u64,
-    /// Queries that have read its effects, and the version that they read: outcomes may come out of order,
-    /// so that a later turn's is known before this one's.
+    /// Queries that have read its effects, and the version that they read. Outcomes may arrive out of order, so a
+    /// later turn's may be known before this one's.
     pub(super) queries: Vec<(MessageId, GuestReply, u64)>,
 }
 
@@ -80,38 +80,38 @@ pub(super) struct ResidentEntity {
     pub(super) generation: u64,
     /// The revision that its instance runs.
     pub(super) revision: u64,
-    /// As the last turn that ran left it; its lanes are in `lanes`.
+    /// The head after the last turn that ran; its lanes are in `lanes`.
     pub(super) head: Head,
     pub(super) lanes: Lanes,
     /// All pending messages: waiting, parked, running or gated.
     pub(super) entries: BTreeMap<MessageId, PendingMessage>,
     /// Waiting messages.
     pub(super) mailbox: Mailbox,
-    /// When the machine examines the entity next, if nothing happens before.
+    /// When the machine examines the entity next, unless an event concerns it earlier.
     pub(super) timer: Option<u64>,
     pub(super) gate: VecDeque<GatedTurn>,
     pub(super) last_used: u64,
-    /// Set when the instance is to be given up as soon as it is idle.
+    /// Why the instance will be stopped as soon as it is idle.
     pub(super) pending_stop: Option<StopReason>,
     /// When its stop hook is interrupted.
     pub(super) stop_hook_deadline: Option<u64>,
-    /// The instance asked for it when it started: it is given up after one message, or if none can be run. Each
-    /// activation thus serves a message, whatever the guest asks for.
+    /// Whether the instance asked for passivation in its start turn. It is then dropped after one message, or if no
+    /// message can run. So each activation serves a message, whatever the guest asks for.
     pub(super) passivates: bool,
     /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
-    /// Set when the store refused a start turn for a limit.
+    /// Set when the store refused a start turn because of a limit.
     pub(super) start_backoff: Option<StartBackoff>,
 }
 
-/// How long an entity is not started again after the store refused its start turn for a limit.
+/// The pause before an entity is started again after the store refused its start turn because of a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StartBackoff {
     /// On the node's clock.
     pub(super) until: u64,
     /// Milliseconds.
     pub(super) span: u64,
-    /// It is being started again.
+    /// Whether the entity is being started again.
     pub(super) retrying: bool,
 }
 
@@ -122,8 +122,8 @@ impl StartBackoff {
         Self { until: now + span, span, retrying: false }
     }
 
-    /// When a message that waits has the entity started again; else when the pause is forgotten, so that the next one is
-    /// a first one again.
+    /// When the pause ends. With waiting messages, the entity is then started again; without any, the pause is
+    /// forgotten two spans later, so that the next pause is a first one.
     pub(super) fn ends_at(self, waits: bool) -> u64 {
         if waits { self.until } else { self.until + self.span * 2 }
     }
@@ -150,12 +150,12 @@ impl ResidentEntity {
         }
     }
 
-    /// Messages that wait.
+    /// The number of waiting messages.
     pub(super) fn queued_messages(&self) -> usize {
         self.mailbox.len()
     }
 
-    /// Whether it could be forgotten.
+    /// Whether nothing of it needs to stay in memory.
     pub(super) fn is_spent(&self) -> bool {
         matches!(self.stage, Stage::Unloaded | Stage::Loaded | Stage::AwaitingCommits)
             && self.entries.is_empty()

@@ -10,17 +10,17 @@ use crate::ids::{Entity, TurnId};
 use crate::message::{ErrorCode, Message};
 use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
-/// One event. Events about an instance name its generation, events about a turn its id:
-/// late ones, for something that the machine has given up, are ignored.
+/// One event. Events about an instance name its generation, and events about a turn its id. An event about an
+/// instance or a turn that the machine has already given up is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The time of [`Machine::next_wake`](super::Machine::next_wake) has come.
     Tick,
-    /// The lease was renewed by a request *sent* at this time of the node's clock (R8).
+    /// The lease was renewed by a request *sent* at this time on the node's clock (R8).
     LeaseRenewed {
-        /// [`Now::mono`](crate::message::Now::mono) at the sending.
+        /// [`Now::mono`](crate::message::Now::mono) when the request was sent.
         sent_at: u64,
-        /// How long it may be relied on; the latest event counts (R8).
+        /// How long the lease is valid from then on; the latest event counts (R8).
         lease: u64,
     },
     /// A type was deployed, or deployed again.
@@ -30,7 +30,7 @@ pub enum Event {
         /// Its settings.
         settings: TypeSettings,
     },
-    /// The answer to [`Action::Claim`](super::Action::Claim) with that number.
+    /// The result of the [`Action::Claim`](super::Action::Claim) with that number.
     ClaimResult {
         /// The claim's number.
         number: u64,
@@ -39,16 +39,16 @@ pub enum Event {
     },
     /// A message arrived. Its token is unique: a caller that resends a clone creates a new token for it.
     Message(Arc<Message>),
-    /// The answer to [`Action::Load`](super::Action::Load).
+    /// The result of [`Action::Load`](super::Action::Load).
     Loaded {
         /// The entity.
         entity: Entity,
         /// The action's generation.
         generation: u64,
-        /// What the store has, or why it failed.
+        /// What the store returned, or why it failed.
         result: Result<LoadedEntity, String>,
     },
-    /// There is a slot for the instance that [`Action::RequestSlot`](super::Action::RequestSlot) asked for.
+    /// The slot that [`Action::RequestSlot`](super::Action::RequestSlot) requested is available.
     SlotGranted {
         /// The entity.
         entity: Entity,
@@ -60,7 +60,7 @@ pub enum Event {
         /// The entity.
         entity: Entity,
     },
-    /// The answer to [`Action::Activate`](super::Action::Activate).
+    /// The result of [`Action::Activate`](super::Action::Activate).
     ActivationResult {
         /// The entity.
         entity: Entity,
@@ -69,7 +69,7 @@ pub enum Event {
         /// The start turn's effects, or why there is no instance.
         result: ActivationOutcome,
     },
-    /// The answer to [`Action::Run`](super::Action::Run) and [`Action::CallStopHook`](super::Action::CallStopHook).
+    /// The result of [`Action::Run`](super::Action::Run) or [`Action::CallStopHook`](super::Action::CallStopHook).
     TurnDone {
         /// The entity.
         entity: Entity,
@@ -80,8 +80,8 @@ pub enum Event {
         /// Its result.
         result: TurnOutput,
     },
-    /// The sender no longer waits for the query that [`Action::Run`](super::Action::Run) named, under its message's token. It
-    /// was not run.
+    /// Nobody waits any longer, under the message's token, for the query of an [`Action::Run`](super::Action::Run). It was
+    /// not run.
     QueryAbandoned {
         /// The entity.
         entity: Entity,
@@ -92,14 +92,14 @@ pub enum Event {
     },
     /// The outcomes of commits, in the order of their requests.
     CommitResults(Vec<(Entity, TurnId, CommitOutcome)>),
-    /// The lease lapsed: no turn starts, whatever its kind, until [`Event::Resume`]. Turns that run may finish, and
-    /// their commits go out, as the store fences them; instances and messages wait (R9).
+    /// The lease lapsed: no turn of any kind starts until [`Event::Resume`]. Running turns may finish, and their commits
+    /// are sent, since the store fences them. Instances and messages wait (R9).
     Suspend,
     /// The lease was renewed in the same incarnation, and the claims are unchanged: the shard resumes (R9).
     Resume,
-    /// Give the shard up.
+    /// The shard must be given up.
     Stop(StopReason),
-    /// The shard belongs to another node: everything is dropped at once, without [`Action::Stopped`](super::Action::Stopped)
+    /// The shard belongs to another node: everything is dropped immediately, without [`Action::Stopped`](super::Action::Stopped)
     /// or [`Action::Lost`](super::Action::Lost), and later events are ignored.
     Drop,
 }
@@ -107,7 +107,7 @@ pub enum Event {
 /// The outcome of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ActivationOutcome {
-    /// The instance lives; its start turn wrote this.
+    /// The instance is live; this is its start turn's output.
     Started(TurnOutput),
     /// It failed.
     Failed {
@@ -115,7 +115,7 @@ pub enum ActivationOutcome {
         code: ErrorCode,
         /// What happened.
         message: String,
-        /// Milliseconds after which it may work.
+        /// Milliseconds after which a retry may succeed; none if it will not without other changes.
         retry_after: Option<u32>,
     },
 }
@@ -127,9 +127,9 @@ pub struct TurnOutput {
     pub result: TurnResult,
     /// Keys of the state that the turn changed; empty unless it succeeded.
     pub writes: Vec<(Bytes, Option<Bytes>)>,
-    /// Bytes of keys and values in the state after it; none if the turn never looked at it.
+    /// Bytes of keys and values in the state after it; none if the turn never accessed it.
     pub state_bytes: Option<u64>,
-    /// Whether the guest asked to be dropped.
+    /// Whether the guest asked for passivation.
     pub passivate: bool,
 }
 
@@ -147,7 +147,7 @@ pub enum TurnResult {
         /// Milliseconds after which a retry may succeed; none if the guest is the cause.
         retry_after: Option<u32>,
     },
-    /// The guest was not asked: its node has no room for what it would answer. The instance is as it was.
+    /// The guest was not called, because its node has no room for its reply. The instance is unchanged.
     Refused {
         /// Stable.
         code: ErrorCode,

@@ -1,7 +1,7 @@
-//! How many instances may live: which entity gets a slot, and which one is asked to give it up.
+//! Limits the number of live instances: decides which entity gets a slot, and which one is asked to give it up.
 //!
-//! One cap serves all the shard machines of a thread. It chooses by idleness alone, oldest first; whether
-//! an instance can be evicted is its machine's decision.
+//! All shard machines of a thread share one limit. The instance that has been idle longest is chosen; whether it can
+//! be evicted is its machine's decision.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -43,7 +43,7 @@ impl InstanceSlots {
         self.granted.len()
     }
 
-    /// Asks for a slot; it is given by a later [`InstanceSlots::grant`].
+    /// Requests a slot; a later [`InstanceSlots::grant`] grants it.
     pub fn request(&mut self, holder: SlotHolder, generation: u64) {
         self.requests.push_back((holder, generation));
     }
@@ -59,7 +59,7 @@ impl InstanceSlots {
         }
     }
 
-    /// Takes back every slot and request of a shard whose machine cannot return them any more.
+    /// Releases every slot and request of a shard whose machine can no longer return them.
     pub fn remove_shard(&mut self, shard: &ShardPath) {
         let others = |(of, _): &SlotHolder| of != shard;
         self.granted.retain(|holder, _| others(holder));
@@ -69,8 +69,8 @@ impl InstanceSlots {
         self.idle_since.retain(|holder, _| others(holder));
     }
 
-    /// Notes that a holder is idle and may be evicted. One that is idle already keeps its place: machines repeat
-    /// it when its commits are answered.
+    /// Records that a holder is idle and may be evicted. One that is idle already keeps its place, since machines repeat
+    /// this call when commits complete.
     pub fn idle(&mut self, holder: SlotHolder) {
         if self.granted.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
             self.ticks += 1;
@@ -79,7 +79,7 @@ impl InstanceSlots {
         }
     }
 
-    /// Notes that a holder is not idle.
+    /// Records that a holder is not idle.
     pub fn busy(&mut self, holder: &SlotHolder) {
         if let Some(tick) = self.idle_since.remove(holder) {
             self.idle.remove(&tick);
@@ -108,7 +108,7 @@ impl InstanceSlots {
         Some(holder)
     }
 
-    /// Notes that a holder refused to be evicted.
+    /// Records that a holder refused its eviction.
     pub fn eviction_refused(&mut self, holder: &SlotHolder) {
         self.evicting.remove(holder);
     }
@@ -133,14 +133,14 @@ mod tests {
         assert_eq!(cap.grant(), Some((holder("a"), 1)));
         assert_eq!(cap.grant(), Some((holder("b"), 1)));
         assert_eq!(cap.grant(), None, "the cap holds");
-        assert_eq!(cap.evict(), None, "nobody is idle");
+        assert_eq!(cap.evict(), None, "no holder is idle");
         cap.idle(holder("a"));
         cap.idle(holder("b"));
         cap.busy(&holder("a"));
         cap.idle(holder("a"));
         cap.idle(holder("b"));
         assert_eq!(cap.evict(), Some(holder("b")));
-        assert_eq!(cap.evict(), None, "one wish, one eviction");
+        assert_eq!(cap.evict(), None, "one eviction for one request");
         cap.release(&holder("b"), 1);
         assert_eq!(cap.grant(), Some((holder("c"), 1)));
         assert_eq!(cap.granted(), 2);
@@ -160,12 +160,12 @@ mod tests {
         cap.idle(of(1, "c"));
         assert_eq!(cap.evict(), Some(of(1, "a")));
         cap.remove_shard(&of(1, "a").0);
-        assert_eq!(cap.grant(), Some((of(2, "e"), 1)), "and not `d`");
+        assert_eq!(cap.grant(), Some((of(2, "e"), 1)), "`d` was removed with its shard");
         assert_eq!((cap.granted(), cap.grant()), (2, None));
         cap.request(of(3, "f"), 1);
         assert_eq!(cap.grant(), Some((of(3, "f"), 1)));
         cap.request(of(3, "g"), 1);
-        assert_eq!(cap.evict(), Some(of(2, "b")), "neither `a` nor `c`");
+        assert_eq!(cap.evict(), Some(of(2, "b")), "`a` and `c` were removed");
         assert_eq!(cap.evict(), None);
     }
 
@@ -179,7 +179,7 @@ mod tests {
         }
         cap.request(holder("c"), 1);
         assert_eq!(cap.evict(), Some(holder("a")));
-        assert_eq!(cap.evict(), None, "one wish, one eviction");
+        assert_eq!(cap.evict(), None, "one eviction for one request");
         cap.eviction_refused(&holder("a"));
         assert_eq!(cap.evict(), Some(holder("b")));
     }

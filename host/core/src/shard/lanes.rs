@@ -1,8 +1,8 @@
 //! What an entity remembers about its sessions: dedup, order and bounded memory in one mechanism (R17).
 //!
-//! A lane has one home for as long as it exists: in the head while there is room, else a record beside it. It never
-//! moves back. Any lane may be dropped at any time: the watermark then refuses what could be a copy of
-//! something that ran in it. `space` does that, and drops replies before their lanes.
+//! A lane is stored in the head while there is room, otherwise in a record beside the head, and it never moves back.
+//! Any lane may be dropped at any time: the watermark then refuses every message that could be a copy of one that ran
+//! in it. The module `space` drops lanes, and drops their replies first.
 
 mod eviction;
 mod space;
@@ -17,30 +17,30 @@ use crate::ids::ScopedSessionId;
 use crate::message::{Message, MessageKind};
 use crate::records::{GuestReply, Lane, LoadedEntity, RecordKey, RecordWrite, RecordedReply};
 
-/// Records beside the head that a turn deletes, at most: the rest goes with later turns.
+/// Maximum number of records beside the head that one turn deletes; later turns delete the rest.
 const MAX_DELETES_PER_TURN: usize = 64;
-/// Records beside the head that a turn writes again because their replies were dropped, at most. Each turn adds one
-/// reply at most, so this keeps up.
+/// Maximum number of records beside the head that one turn rewrites because their replies were dropped. A turn adds
+/// at most one reply, so this is enough.
 const MAX_REWRITES_PER_TURN: usize = 2;
 /// Obsolete bytes that a record may hold before it is worth rewriting.
 const REWRITE_THRESHOLD_BYTES: usize = 512;
 
-/// What may be done with a message whose turn has come.
+/// What to do with a message that is next in line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LaneDecision {
     /// Run it.
     Run,
-    /// It ran: this is its outcome.
+    /// It has run, with this outcome.
     Replay(RecordedReply),
-    /// Its sequence has passed and its outcome is unknown.
+    /// A later sequence has run, and its own outcome is unknown.
     Superseded,
-    /// Its session has no lane, and it may be a copy of what ran in one that was dropped.
+    /// Its session has no lane, and it may be a copy of a message that ran in a dropped lane.
     SessionForgotten,
     /// Its id belongs to another message.
     IdReused,
-    /// The one that it must follow has not run yet.
+    /// Its predecessor has not run yet.
     Wait,
-    /// The one that it must follow was refused here.
+    /// Its predecessor was refused here.
     OutOfOrder,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum LaneDecision {
 struct LaneState {
     lane: Lane,
     spilled: bool,
-    /// Bytes of its replies, counted against the entity's bound.
+    /// Bytes of its replies, which count against the entity's limit.
     unsettled: usize,
     /// Obsolete bytes in its record beside the head.
     stale: usize,
@@ -59,41 +59,41 @@ struct LaneState {
 struct TransientSession {
     /// The last sequence that was answered, queries included.
     last_answered: u64,
-    /// The last sequence that was refused for good.
+    /// The last sequence that was refused permanently.
     refused: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lanes: BTreeMap<ScopedSessionId, LaneState>,
-    /// Those whose home is the head: as few as `head_lane_bytes` allows.
+    /// Lanes that are stored in the head; `head_lane_bytes` limits them.
     inline: Vec<ScopedSessionId>,
     transient: BTreeMap<ScopedSessionId, TransientSession>,
-    /// Lanes beside the head that were dropped and whose records are to be deleted.
+    /// Dropped lanes whose records beside the head must be deleted.
     dropped: BTreeSet<ScopedSessionId>,
-    /// Whatever ran in a dropped lane was created at this time or before.
+    /// Every message that ran in a dropped lane was created at this time or earlier.
     watermark: u64,
-    /// Which lane goes first.
+    /// The order in which lanes are dropped.
     eviction_order: EvictionOrder,
-    /// Sessions by the versions of their replies that are kept whole: the oldest goes first.
+    /// Sessions by the versions of their complete replies: the oldest is dropped first.
     full_replies: BTreeMap<u64, ScopedSessionId>,
-    /// The same of those whose answer was dropped.
+    /// The same for replies whose answer was dropped.
     stubs: BTreeMap<u64, ScopedSessionId>,
-    /// Lanes whose records hold obsolete bytes, by how many.
+    /// Lanes whose records hold obsolete bytes, by the number of those bytes.
     stale: BTreeSet<(usize, ScopedSessionId)>,
     unsettled: usize,
-    /// When the lanes were last scanned for old ones, in cluster time.
+    /// Cluster time of the last scan for expired lanes.
     purged_at: u64,
 }
 
-/// Bytes of a reply as the bounds count it. An empty one counts too: else there could be any number of them.
+/// Size of a reply in bytes, as the limits count it. An empty reply counts too, or their number would be unlimited.
 fn reply_bytes(reply: &RecordedReply) -> usize {
     40 + reply.reply.len()
 }
 
 impl Lanes {
-    /// Takes the lanes as loaded; those unused for `lane_ttl` milliseconds of cluster time are dropped. What was
-    /// refused is kept in mind, so that what follows it need not wait.
+    /// Adopts the loaded lanes, without those that were unused for `lane_ttl` milliseconds of cluster time. Refused
+    /// sequences are still remembered, so that their successors need not wait.
     pub(super) fn reload(&mut self, loaded: &mut LoadedEntity, now: u64, settings: &Settings) {
         let mut passing = std::mem::take(&mut self.transient);
         passing.values_mut().for_each(|passing| passing.last_answered = 0);
@@ -105,7 +105,7 @@ impl Lanes {
         {
             let session = lane.session;
             if self.lanes.contains_key(&session) {
-                // The head has the lane: the record beside it is a former one's, and goes with the next commit.
+                // The lane is in the head: the record beside it is obsolete, and the next commit deletes it.
                 self.dropped.insert(session);
                 continue;
             }
@@ -130,12 +130,12 @@ impl Lanes {
         self.trim(None, settings.unsettled_bytes);
     }
 
-    /// Below this or at it, a command of a session without a lane is refused.
+    /// A command of a session without a lane is refused if it was created at this time or earlier.
     pub(super) fn watermark(&self) -> u64 {
         self.watermark
     }
 
-    /// Judges a message by its lane.
+    /// Decides by its lane what to do with a message.
     pub(super) fn check(
         &self,
         message: &Message,
@@ -148,7 +148,7 @@ impl Lanes {
         if let Some(LaneState { lane, .. }) = self.lanes.get(session) {
             if sequence <= lane.last_sequence {
                 return match lane.replies.iter().find(|reply| reply.sequence == sequence) {
-                    // By the digest alone: a deploy may have made a query of the command since.
+                    // Only the digest is compared, since a deploy may have turned the command into a query.
                     Some(reply) if reply.digest == message.digest || !compare_digests => {
                         LaneDecision::Replay(reply.clone())
                     }
@@ -171,27 +171,27 @@ impl Lanes {
         }
     }
 
-    /// Records that a query was answered, so that what follows it may run.
+    /// Records that a query was answered, so that its successor may run.
     pub(super) fn record_query_answered(&mut self, message: &Message, bound: usize) {
         let passing = self.transient_mut(message.id.session, bound);
         passing.last_answered = passing.last_answered.max(message.id.sequence);
     }
 
-    /// Records that a message was refused for good, so that what follows it need not wait.
+    /// Records that a message was refused permanently, so that its successor need not wait.
     pub(super) fn record_refused(&mut self, message: &Message, bound: usize) {
         let passing = self.transient_mut(message.id.session, bound);
         passing.refused = passing.refused.max(message.id.sequence);
     }
 
     fn transient_mut(&mut self, session: ScopedSessionId, bound: usize) -> &mut TransientSession {
-        // Beyond the bound the notes are dropped: followers then wait out their bound and are sent again.
+        // Beyond the limit the records are dropped: successors then wait until they time out, and are sent again.
         if self.transient.len() >= bound && !self.transient.contains_key(&session) {
             self.transient.clear();
         }
         self.transient.entry(session).or_default()
     }
 
-    /// Records a command's outcome, dropping what there is no room for; returns the same as [`Lanes::take_head_and_writes`].
+    /// Records a command's outcome, and drops what no longer fits. Returns what [`Lanes::take_head_and_writes`] returns.
     pub(super) fn record(
         &mut self,
         message: &Message,
@@ -243,10 +243,10 @@ impl Lanes {
         self.take_head_and_writes(Some(&session))
     }
 
-    /// The lanes of a new head, how many records lie beside it, and what to write there: the lane of `changed`, if that
-    /// is its home, some of those that hold too much, and the end of some that were dropped. A dropped lane that came
-    /// back to the head leaves a record beside it that must go at once: loaded later, it would take the place of the
-    /// new one.
+    /// Returns the lanes of a new head, the number of records beside it, and what to write there: the lane of
+    /// `changed`, if it is stored there; some records that hold obsolete bytes; and deletions of some dropped lanes. If
+    /// a dropped lane came back in the head, its old record must be deleted in the same commit: if it were loaded
+    /// later, it would replace the new lane.
     pub(super) fn take_head_and_writes(
         &mut self,
         changed: Option<&ScopedSessionId>,

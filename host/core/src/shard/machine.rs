@@ -1,7 +1,8 @@
 //! The state machine itself: its parts, and how an event reaches them.
 //!
-//! What concerns the whole shard is in parts that own their fields: [`ShardClaim`] the right to write, [`Lease`] the
-//! right to answer, [`Gate`] the commits, [`Schedule`] what is due, [`DeployedTypes`] the types, [`Residents`] the entities. What an event does to one entity takes several of them, and is done by the machine.
+//! Parts that own their fields hold what concerns the whole shard: [`ShardClaim`] the right to write, [`Lease`] the
+//! right to answer, [`Gate`] the commits, [`Schedule`] the due times, [`DeployedTypes`] the types, and [`Residents`] the
+//! entities. Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod claim;
 mod context;
@@ -53,13 +54,13 @@ pub struct Ownership {
 pub enum Phase {
     /// Its claim is pending: the first one, or a new one after an unknown outcome (R3).
     Claiming,
-    /// It serves.
+    /// It serves messages.
     Serving,
-    /// It stops its instances.
+    /// It is stopping its instances.
     Stopping,
-    /// No instance lives and no commit is pending.
+    /// It has no live instance and no pending commit.
     Stopped,
-    /// The store knows another owner.
+    /// The shard belongs to another owner, according to the store.
     Lost,
 }
 
@@ -76,7 +77,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine for an assigned shard; it asks for its claim at once.
+    /// A machine for an assigned shard. It requests its claim immediately.
     #[must_use]
     pub fn new(settings: Settings, ownership: Ownership) -> Self {
         let mut context = Context::new(settings);
@@ -91,13 +92,13 @@ impl Machine {
         }
     }
 
-    /// Takes an event.
+    /// Handles an event.
     pub fn handle(&mut self, now: Now, event: Event) {
         self.context.now = now;
         self.apply(event);
         #[cfg(debug_assertions)]
         if self.residents.len() <= 64 {
-            assert_eq!(self.find_stuck_entity(), None, "it would wait for ever");
+            assert_eq!(self.find_stuck_entity(), None, "it would wait forever");
         }
     }
 
@@ -138,8 +139,8 @@ impl Machine {
             Event::Stop(reason) => self.on_stop(reason),
             Event::Drop => self.on_drop(),
         }
-        // An entity is forgotten only when it has neither an instance nor a pending commit; the pending claim
-        // and the commits of turns that were given up are counted apart.
+        // An entity leaves memory only when it has neither an instance nor a pending commit. The pending claim and the
+        // commits of abandoned turns are counted separately.
         if self.claim.is_stopping()
             && self.residents.is_empty()
             && !self.gate.has_outstanding()
@@ -149,7 +150,7 @@ impl Machine {
         }
     }
 
-    /// The next thing to do.
+    /// The next action.
     pub fn poll(&mut self) -> Option<Action> {
         self.context.poll()
     }
@@ -166,7 +167,8 @@ impl Machine {
         self.claim.phase()
     }
 
-    /// Whether it was suspended, and starts no turn (R9). In any phase: a suspended machine may claim or stop.
+    /// Whether it is suspended and starts no turn (R9). This can happen in any phase: a suspended machine may claim or
+    /// stop.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.lease.is_suspended()
@@ -178,43 +180,43 @@ impl Machine {
         self.claim.ownership()
     }
 
-    /// The settings that it was made with.
+    /// Its settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.context.settings
     }
 
-    /// The claim that it works under.
+    /// Its current claim.
     #[must_use]
     pub fn claim(&self) -> &Claim {
         self.claim.current()
     }
 
-    /// Entities in memory, and messages that wait for a turn.
+    /// The number of entities in memory, and of messages that wait for a turn.
     #[must_use]
     pub fn stats(&self) -> (usize, usize) {
         (self.residents.len(), self.residents.queued_messages())
     }
 
-    /// Messages that wait for a turn of an entity; none if nothing of it is in memory.
+    /// The number of an entity's messages that wait for a turn; none if the entity is not in memory.
     #[must_use]
     pub fn queued_messages(&self, entity: &Entity) -> Option<usize> {
         self.residents.get(entity).map(ResidentEntity::queued_messages)
     }
 
-    /// Messages of an entity's mailbox that were examined.
+    /// The number of messages of an entity's mailbox that were examined.
     #[cfg(test)]
     pub(super) fn touched(&self, entity: &Entity) -> usize {
         self.residents.get(entity).map_or(0, |state| state.mailbox.touched.get())
     }
 
-    /// Entities that were examined since it was last asked.
+    /// The number of entities that were examined since the last call.
     #[cfg(test)]
     pub(super) fn take_visits(&mut self) -> usize {
         std::mem::take(&mut self.context.visits)
     }
 
-    /// Forgets an entity that has left memory.
+    /// Removes an entity from memory.
     fn drop_entity(&mut self, entity: &Entity) {
         let timer = self.residents.remove(entity).and_then(|state| state.timer);
         self.schedule.forget(entity, timer);

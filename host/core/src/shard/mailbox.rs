@@ -1,5 +1,5 @@
-//! The messages of one entity that wait for a turn: in the order in which they run, or parked behind one that has not
-//! come. No call looks at a message that it does not concern: a mailbox may be as long as its type allows.
+//! The messages of one entity that wait for a turn: queued in the order in which they run, or parked until their
+//! predecessor arrives. No call examines messages that it does not concern, since a mailbox may be long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ids::{MessageId, ScopedSessionId};
 
-/// How many messages wait in all mailboxes that share it.
+/// The number of messages in all mailboxes that share it.
 pub(super) type QueuedTotal = Arc<AtomicUsize>;
 
 #[derive(Debug)]
 pub(super) struct Mailbox {
     messages: BTreeMap<MessageId, QueuedMessage>,
-    /// Those that run next, by their place in the line.
+    /// The queued messages, by their position in the queue.
     ready: BTreeMap<i64, MessageId>,
     parked: BTreeSet<MessageId>,
-    /// The parked ones by the number that a message of their session must reach: session, number, sequence.
+    /// The parked messages, by session, by the sequence that must run first, and by their own sequence.
     parked_by_predecessor: BTreeSet<(ScopedSessionId, u64, u64)>,
-    /// The parked ones by the time until which they wait.
+    /// The parked messages, by the time until which they wait.
     park_deadlines: BTreeSet<(u64, MessageId)>,
-    /// Those that have a deadline, by that.
+    /// The messages that have a deadline, by deadline.
     deadlines: BTreeSet<(u64, MessageId)>,
     total: QueuedTotal,
-    /// Messages looked at, for tests.
+    /// The number of messages examined, for tests.
     #[cfg(test)]
     pub(super) touched: std::cell::Cell<usize>,
 }
@@ -55,7 +55,7 @@ impl Mailbox {
         }
     }
 
-    /// Notes that a call looks at so many messages: it may do so with those that it concerns, and no others.
+    /// Counts messages that a call examines. It may examine only those that it concerns.
     fn touch(&self, _messages: usize) {
         #[cfg(test)]
         self.touched.set(self.touched.get() + _messages);
@@ -65,12 +65,12 @@ impl Mailbox {
         self.messages.len()
     }
 
-    /// Whether a message is in line; others may be parked.
+    /// Whether a message is queued; others may be parked.
     pub(super) fn has_next(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The message that is first in line.
+    /// The first queued message.
     pub(super) fn front(&self) -> Option<MessageId> {
         self.ready.first_key_value().map(|(_, id)| *id)
     }
@@ -85,13 +85,13 @@ impl Mailbox {
         self.insert(id, QueuedMessage { position: Position::Ready(place), deadline });
     }
 
-    /// Sets a message aside until one of its session with that number has run, or until then.
+    /// Parks a message until its session's message with that sequence has run, or until the given time.
     pub(super) fn park(&mut self, id: MessageId, after: u64, until: u64) {
         let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
         self.insert(id, QueuedMessage { position: Position::Parked { after, until }, deadline });
     }
 
-    /// Changes the deadline of a message, if it waits here.
+    /// Changes the deadline of a message, if it is in the mailbox.
     pub(super) fn set_deadline(&mut self, id: &MessageId, deadline: Option<u64>) {
         if let Some(waiting) = self.messages.get(id).copied() {
             self.insert(*id, QueuedMessage { deadline, ..waiting });
@@ -116,7 +116,7 @@ impl Mailbox {
         self.total.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a message out, wherever it is.
+    /// Removes a message, whether it is queued or parked.
     pub(super) fn remove(&mut self, id: &MessageId) {
         let Some(waiting) = self.messages.remove(id) else { return };
         self.touch(1);
@@ -140,7 +140,7 @@ impl Mailbox {
         self.parked.last().copied()
     }
 
-    /// Puts those at the front of the line, in their order, that wait for nothing after `run`.
+    /// Moves the parked messages that may run after `run` to the front of the queue, in their order.
     pub(super) fn unpark(&mut self, run: &MessageId) {
         let of_session = (run.session, 0, 0)..=(run.session, run.sequence, u64::MAX);
         let mut ready: Vec<_> = self
@@ -156,7 +156,7 @@ impl Mailbox {
         }
     }
 
-    /// Puts the parked messages in line, at its end.
+    /// Moves the parked messages to the end of the queue.
     pub(super) fn unpark_all(&mut self) {
         for id in std::mem::take(&mut self.parked) {
             let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
@@ -164,17 +164,17 @@ impl Mailbox {
         }
     }
 
-    /// The parked messages that waited until `now` in vain.
+    /// The parked messages whose time is up at `now`.
     pub(super) fn park_expired(&self, now: u64) -> Vec<MessageId> {
         self.due(&self.park_deadlines, now)
     }
 
-    /// When the first of the parked messages has waited long enough.
+    /// The earliest time at which a parked message's time is up.
     pub(super) fn first_parked_until(&self) -> Option<u64> {
         self.park_deadlines.first().map(|(until, _)| *until)
     }
 
-    /// Parked messages wait until then at least.
+    /// Extends the time of parked messages to at least the given time.
     pub(super) fn extend_park_deadlines(&mut self, least: u64) {
         let sooner: Vec<_> =
             self.park_deadlines.iter().take_while(|(until, _)| *until < least).copied().collect();
@@ -189,7 +189,7 @@ impl Mailbox {
         }
     }
 
-    /// Those whose deadline has passed.
+    /// The messages whose deadline has passed.
     pub(super) fn expired(&self, now: u64) -> Vec<MessageId> {
         self.due(&self.deadlines, now)
     }
@@ -211,7 +211,7 @@ impl Mailbox {
         due
     }
 
-    /// All of them: those in line, then those parked.
+    /// All messages: the queued ones, then the parked ones.
     pub(super) fn all(&self) -> Vec<MessageId> {
         self.touch(self.len());
         self.ready.values().chain(&self.parked).copied().collect()
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(mailbox.all(), [7, 1, 3, 5, 2, 9].map(id));
         assert_eq!(mailbox.first_parked_until(), None);
         mailbox.push_front(id(2), None);
-        assert_eq!(mailbox.all(), [2, 7, 1, 3, 5, 9].map(id), "no message is there twice");
+        assert_eq!(mailbox.all(), [2, 7, 1, 3, 5, 9].map(id), "each message occurs once");
         mailbox.clear();
         assert_eq!((mailbox.len(), total.load(Ordering::Relaxed)), (0, 0));
         mailbox.push_back(id(1), None);
@@ -264,9 +264,13 @@ mod tests {
         let mut mailbox = Mailbox::new(QueuedTotal::default());
         full(&mut mailbox);
         mailbox.remove(&id(1));
-        assert_eq!(mailbox.first_deadline(), Some(102), "not that of one that is gone");
+        assert_eq!(
+            mailbox.first_deadline(),
+            Some(102),
+            "the deadline of a removed message does not count"
+        );
         mailbox.park(id(2), 1, 70);
-        assert_eq!(mailbox.expired(103), [2, 3].map(id), "parked ones have theirs");
+        assert_eq!(mailbox.expired(103), [2, 3].map(id), "parked messages expire too");
         mailbox.set_deadline(&id(2), Some(200));
         mailbox.set_deadline(&id(3), None);
         mailbox.set_deadline(&id(1), Some(1));
@@ -294,7 +298,7 @@ mod tests {
         assert_eq!(mailbox.park_expired(95), [5, 6, 7, 8].map(id));
         mailbox.unpark(&id(3));
         assert_eq!(mailbox.all()[..4], [5, 6, 8, 20].map(id));
-        assert_eq!(mailbox.len(), 6, "7 and the other session's wait on");
+        assert_eq!(mailbox.len(), 6, "7 and the other session's message keep waiting");
         assert_eq!(mailbox.park_expired(95), [id(7)]);
     }
 }

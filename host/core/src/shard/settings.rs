@@ -5,18 +5,19 @@ use serde::{Deserialize, Serialize};
 /// Bounds that hold for every entity of a shard. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// How long a message waits for the one it must follow (R17). Default 2,000.
+    /// How long a message waits for its predecessor (R17). Default 2,000.
     pub order_timeout: u64,
-    /// Sessions that an entity remembers; beyond it, old ones are forgotten (R17). Default 10,000; about 150 bytes each.
+    /// Maximum number of sessions that an entity remembers; old ones are dropped (R17). Default 10,000, about 150 bytes
+    /// each.
     pub max_lanes: usize,
-    /// How long after its last use a lane is forgotten, to save space (R17). Default 3,600,000.
+    /// How long after its last use a lane is dropped, to save space (R17). Default 3,600,000.
     pub lane_ttl: u64,
     /// How far ahead of cluster time a message may be stamped (R17). Default 60,000.
     pub max_clock_skew: u64,
-    /// Bytes of recorded replies that an entity keeps unsettled, 40 for each one included; one session may take
-    /// half of them. Beyond it the oldest are dropped. Default 4 MiB.
+    /// Maximum bytes of unsettled replies that an entity keeps, including 40 for each reply. One session may take half
+    /// of them. Beyond the limit the oldest replies are dropped. Default 4 MiB.
     pub unsettled_bytes: usize,
-    /// Bytes of lanes that a head carries; others lie beside it. Default 1,024.
+    /// Maximum bytes of lanes in a head; further lanes are stored beside it. Default 1,024.
     pub inline_lane_bytes: usize,
     /// Turns of one entity that may wait for their commits. Default 256.
     pub max_gated_turns: usize,
@@ -24,19 +25,19 @@ pub struct Settings {
     pub max_copies: usize,
     /// How long a message waits for a slot for its entity's instance. Default 10,000.
     pub instance_slot_timeout: u64,
-    /// How long to wait before a failed claim is tried again, at first; doubled up to 16 times that. Default 250.
+    /// The first pause before a failed claim is retried. It is doubled, up to 16 times this value. Default 250.
     pub claim_backoff: u64,
-    /// How long an entity is not started again after the store refused its start for a limit, at first; doubled up to 32
-    /// times that. Default 250.
+    /// The first pause before an entity is started again after the store refused its start because of a limit. It is
+    /// doubled, up to 32 times this value. Default 250.
     pub start_backoff: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
     pub stop_timeout: u64,
-    /// Rules that tests disable to check that the oracle fails. Ignored without the feature `testing`.
+    /// Rules that tests disable to check that the oracle fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
 
 impl Settings {
-    /// Whether a test disabled a rule. Builds without the feature `testing` have all rules.
+    /// Whether a test disabled a rule. Builds without the feature `testing` keep every rule.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
         self.mutations.contains(&mutation)
@@ -77,15 +78,15 @@ pub enum Mutation {
     UnknownIsNotRun,
     /// The entity is loaded while commits of it are pending (R3).
     LoadDuringCommit,
-    /// Queries are answered whatever the lease says (R8).
+    /// Queries are answered without regard to the lease (R8).
     QueryWithoutLease,
     /// Application errors are not recorded (R16).
     SkipErrorRecording,
     /// Lanes are neither written nor read: every copy runs (R17).
     IgnoreLanes,
-    /// A lane is dropped and the watermark stays where it is (R17).
+    /// A lane is dropped without raising the watermark (R17).
     DropLaneWithoutWatermark,
-    /// The watermark rises in memory, and the head is committed without it (R17).
+    /// The watermark rises in memory, but the head is committed without it (R17).
     WatermarkNotCommitted,
     /// `after` is ignored (R17).
     IgnoreOrder,
@@ -101,7 +102,7 @@ pub enum Mutation {
     DoubleLease,
     /// An entity runs although a newer revision of its type wrote it (R24).
     RunOlderRevision,
-    /// Late news of an older deployment replaces a newer one (R24).
+    /// A late event about an older deployment replaces a newer one (R24).
     AcceptOlderDeployment,
 }
 
@@ -129,21 +130,21 @@ impl Default for TypeSettings {
 pub enum StartReason {
     /// The entity never had a turn.
     FirstMessage,
-    /// It sleeps, and a message came.
+    /// A message arrived for an entity that has state, but no instance.
     Message,
 }
 
 /// Why an instance stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// No message came for its type's idle time.
+    /// No message arrived for the type's idle timeout.
     Idle,
-    /// Another one needs its slot.
+    /// Another entity needs its slot.
     Evicted,
     /// The guest asked for it.
     Passivated,
-    /// The shard moves elsewhere, or the node stops.
+    /// The shard moves to another node, or the node stops.
     HandedOff,
-    /// A newer revision takes over.
+    /// A newer revision replaces this one.
     Redeployed,
 }

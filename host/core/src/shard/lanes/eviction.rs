@@ -1,18 +1,18 @@
-//! Which lane goes first when there is no room: of the principal with the most lanes the oldest.
+//! Which lane is dropped when there is no room: the oldest one of the principal that has the most.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::ScopedSessionId;
 
-/// A principal in a few bytes. Two that share a tag share what they may keep, and nothing else.
+/// A short hash of a principal. Two principals with the same tag share only the room for their lanes.
 pub(super) fn principal_tag(principal: &str) -> u32 {
     let mut first = [0; 4];
     first.copy_from_slice(&blake3::hash(principal.as_bytes()).as_bytes()[..4]);
     u32::from_le_bytes(first)
 }
 
-/// Lanes by their principals, and principals by how many they have and how old the oldest is.
+/// Lanes by principal, and principals by their number of lanes and the age of the oldest one.
 #[derive(Debug, Default)]
 pub(super) struct EvictionOrder {
     by_principal: BTreeMap<u32, BTreeSet<(u64, ScopedSessionId)>>,
@@ -28,8 +28,8 @@ impl EvictionOrder {
         self.change(principal, |lanes| lanes.remove(&(newest_created, session)));
     }
 
-    /// The one that goes first. Among principals with as many lanes it is the oldest of all, so that the watermark
-    /// rises no more than it must.
+    /// The lane to drop first. If several principals have the most lanes, it is the oldest of all their lanes, so that
+    /// the watermark rises as little as possible.
     pub(super) fn next_victim(&self) -> Option<ScopedSessionId> {
         let (_, _, principal) = self.ranks.last()?;
         self.by_principal.get(principal)?.first().map(|(_, session)| *session)

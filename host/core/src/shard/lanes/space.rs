@@ -1,4 +1,4 @@
-//! What an entity drops of its lanes when there is no room: replies first, then whole lanes.
+//! What an entity drops when its lanes need more room than they may have: replies first, then whole lanes.
 
 use super::{
     BTreeMap, GuestReply, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES, RecordedReply,
@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Lanes {
-    /// Forgets replies that the session has settled.
+    /// Removes replies that the session has settled.
     pub(in crate::shard) fn drop_settled_replies(
         &mut self,
         session: &ScopedSessionId,
@@ -25,7 +25,7 @@ impl Lanes {
         self.add_stale_bytes(session, freed);
     }
 
-    /// Drops the lanes that have not been used for long.
+    /// Drops lanes that have not been used for `lane_ttl`.
     pub(super) fn purge(&mut self, now: u64, settings: &Settings) {
         self.purged_at = now;
         let old: Vec<_> = self
@@ -42,7 +42,7 @@ impl Lanes {
     /// Makes room for one more lane.
     pub(super) fn make_room(&mut self, now: u64, settings: &Settings) {
         let most = settings.max_lanes.max(1);
-        // All are looked at, so not for every message.
+        // This examines every lane, so it does not run for every message.
         if self.lanes.len() >= most && now.saturating_sub(self.purged_at) > settings.lane_ttl / 64 {
             self.purge(now, settings);
         }
@@ -53,7 +53,8 @@ impl Lanes {
         }
     }
 
-    /// Drops a lane. The commit that says so raises the watermark: a copy of what ran in the lane may still come.
+    /// Drops a lane. The commit that removes it also raises the watermark, since copies of messages that ran in the lane
+    /// may still arrive.
     fn drop_lane(&mut self, session: &ScopedSessionId, settings: &Settings) {
         let Some(LaneState { lane, spilled: beside, unsettled, stale }) =
             self.lanes.remove(session)
@@ -76,8 +77,8 @@ impl Lanes {
         }
     }
 
-    /// Drops replies until they fit: of the session that was just used as long as it takes more than half of the
-    /// bound, so that one that never settles does not cost all others; then the oldest of all.
+    /// Drops replies until they fit. While the session that was just used takes more than half of the limit, its own
+    /// replies are dropped, so that a session that never settles does not harm the others; then the oldest of all.
     pub(super) fn trim(&mut self, used: Option<&ScopedSessionId>, most: usize) {
         if let Some(session) = used {
             let own = |lanes: &Self| lanes.lanes.get(session).map_or(0, |known| known.unsettled);
@@ -93,11 +94,11 @@ impl Lanes {
         }
     }
 
-    /// Drops the oldest answer of a session; if there is none any more, what is left of its oldest reply.
+    /// Drops the oldest answer of a session. If no reply has its answer any more, drops the record of the oldest reply.
     fn drop_reply(&mut self, session: &ScopedSessionId) -> bool {
         let Some(known) = self.lanes.get_mut(session) else { return false };
         let replies = &mut known.lane.replies;
-        // Answers go oldest first, so those without one come first.
+        // Answers are dropped from the oldest on, so replies without one come first.
         let whole = replies.partition_point(|reply| reply.reply == GuestReply::Dropped);
         let freed = match replies.get_mut(whole) {
             Some(reply) => {

@@ -1,4 +1,4 @@
-//! The right to write: claiming, claiming again after an unknown outcome, and losing (R1, R3, R5).
+//! The right to write: how the shard is claimed, claimed again after an unknown outcome, and lost (R1, R3, R5).
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ pub(super) struct ShardClaim {
     ownership: Ownership,
     phase: Phase,
     claim: Arc<Claim>,
-    /// The claim was sent and not answered.
+    /// Whether a claim was sent and has not been answered.
     pending: bool,
-    /// When to claim again, after a claim that failed.
+    /// When to claim again after a failed claim.
     retry_at: Option<u64>,
-    /// How long to wait after the next failure.
+    /// The pause after the next failure.
     backoff: u64,
-    /// When a stopping shard interrupts the turns that still run.
+    /// When a stopping shard interrupts the turns that are still running.
     stop_at: Option<u64>,
-    /// The shard's owner, once it was lost and the store named one.
+    /// The shard's owner, if the shard was lost and the store named its owner.
     owner_hint: Option<OwnerHint>,
     last_turn: u64,
 }
@@ -76,12 +76,12 @@ impl ShardClaim {
         &self.claim
     }
 
-    /// Whether an answer is awaited.
+    /// Whether a claim is pending.
     pub(super) fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// Whether commits can name the claim now. If not, they wait for its answer.
+    /// Whether commits can use the claim now. If not, they wait until it is granted.
     pub(super) fn may_commit(&self) -> bool {
         self.phase != Phase::Claiming && !self.pending
     }
@@ -96,14 +96,14 @@ impl ShardClaim {
         }
     }
 
-    /// Whether this machine ran the turn, and not the one before it for the same shard.
+    /// Whether this machine ran the turn, and not an earlier machine of the same shard.
     pub(super) fn ran(&self, turn: &TurnId) -> bool {
         turn.epoch == self.ownership.epoch && turn.nonce == self.ownership.owner.incarnation.nonce
     }
 
     // Claiming.
 
-    /// Takes an answer; returns whether it was awaited.
+    /// Handles a claim's answer. Returns whether it belongs to the pending claim.
     pub(super) fn take_answer(&mut self, number: u64) -> bool {
         number == self.claim.number && std::mem::take(&mut self.pending)
     }
@@ -115,7 +115,7 @@ impl ShardClaim {
         }
     }
 
-    /// The claim failed: returns when it is sent again, if so.
+    /// Handles a failed claim. Returns when it will be retried, if it will.
     pub(super) fn on_failed(&mut self, context: &Context) -> Option<u64> {
         if self.phase != Phase::Claiming {
             return None;
@@ -126,7 +126,7 @@ impl ShardClaim {
         Some(retry_at)
     }
 
-    /// The outcome of a commit is unknown: the shard is claimed again (R3).
+    /// The outcome of a commit is unknown: the shard must be claimed again (R3).
     pub(super) fn on_unknown_commit(&mut self) {
         if self.phase == Phase::Serving {
             self.phase = Phase::Claiming;
@@ -143,7 +143,7 @@ impl ShardClaim {
         }
     }
 
-    /// Sends a claim that failed again, if it is time; else returns when it will be.
+    /// Retries a failed claim if its time has come; otherwise returns that time.
     pub(super) fn retry(&mut self, context: &mut Context) -> Option<u64> {
         let at = self.retry_at?;
         if at > context.mono() {
@@ -161,7 +161,7 @@ impl ShardClaim {
 
     // The end.
 
-    /// Begins to stop, and returns when running turns are interrupted; none if the shard has stopped or was lost.
+    /// Begins to stop, and returns when running turns will be interrupted; none if the shard has stopped or was lost.
     pub(super) fn stop(&mut self, context: &Context) -> Option<u64> {
         if !matches!(self.phase, Phase::Serving | Phase::Claiming) {
             return None;
@@ -172,7 +172,7 @@ impl ShardClaim {
         self.stop_at
     }
 
-    /// When running turns are interrupted.
+    /// When running turns will be interrupted.
     pub(super) fn stop_at(&self) -> Option<u64> {
         self.stop_at
     }
@@ -187,18 +187,19 @@ impl ShardClaim {
         context.push(Action::Stopped);
     }
 
-    /// Whether the shard may still be lost by a refused commit: not while it claims, as that answer says more.
+    /// Whether a refused commit can still make this machine lose the shard. While a claim is pending, its answer
+    /// decides.
     pub(super) fn may_be_lost_by_commit(&self) -> bool {
         !matches!(self.phase, Phase::Lost | Phase::Claiming)
     }
 
-    /// The shard is another's. Returns what waiting messages are answered.
+    /// Another node owns the shard. Returns the outcome for waiting messages.
     pub(super) fn on_lost(&mut self, current: Option<&Claim>, message: &str) -> Outcome {
         self.owner_hint = current.map(OwnerHint::from);
         self.not_owner(message)
     }
 
-    /// Ends as lost. A machine that was asked to stop still ends by `Stopped`: its node waits for that.
+    /// Ends as lost. A machine that was told to stop still ends with `Stopped`, since its node waits for that.
     pub(super) fn end_lost(
         &mut self,
         context: &mut Context,
@@ -211,7 +212,7 @@ impl ShardClaim {
         }
     }
 
-    /// The node knows that the shard is another's. Returns what waiting messages are answered.
+    /// The node knows that another node owns the shard. Returns the outcome for waiting messages.
     pub(super) fn drop_shard(&mut self) -> Outcome {
         self.phase = Phase::Lost;
         self.pending = false;
@@ -224,7 +225,7 @@ impl ShardClaim {
 
     // Refusals.
 
-    /// Why no message is admitted in this phase, if so.
+    /// The refusal of messages in this phase, if there is one.
     pub(super) fn refusal(&self) -> Option<Outcome> {
         match self.phase {
             Phase::Lost => Some(self.not_owner(&self.belongs_to_another())),

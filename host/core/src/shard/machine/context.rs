@@ -1,4 +1,4 @@
-//! What each part of the machine gets with a call: the time, the settings, and a place for what it wants done.
+//! What each part of the machine gets with a call: the time, the settings, and a queue for its actions.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub(super) struct Context {
     pub(super) now: Now,
     pub(super) settings: Settings,
     actions: VecDeque<Action>,
-    /// Entities that were examined, for tests.
+    /// The number of entities that were examined, for tests.
     #[cfg(test)]
     pub(super) visits: usize,
 }
@@ -40,7 +40,7 @@ impl Context {
         self.push(Action::Reply { token, outcome });
     }
 
-    /// Milliseconds of the node's clock.
+    /// The node's clock in milliseconds.
     pub(super) fn mono(&self) -> u64 {
         self.now.mono
     }

@@ -10,22 +10,22 @@ use crate::extensions::Extensions;
 use crate::records::{Commit, CommitOutcome, CommitRefusal, RecordKey, RecordWrite};
 use crate::shard::entity::{GatedTurn, StartBackoff};
 
-/// The commits of the shard that are not answered. Their turns wait at the gates of their entities.
+/// The shard's unanswered commits. Their turns wait at the gates of their entities.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Commits that were sent and not answered.
+    /// Commits that were sent and have not been answered.
     outstanding: usize,
     /// Commits that wait for the shard to be claimed again.
     unsent: Vec<Commit>,
 }
 
 impl Gate {
-    /// Whether a commit was sent and not answered.
+    /// Whether a sent commit has not been answered.
     pub(super) fn has_outstanding(&self) -> bool {
         self.outstanding > 0
     }
 
-    /// Sends a commit, or keeps it until it can name the next claim.
+    /// Sends a commit, or keeps it until the next claim is granted.
     fn submit(&mut self, context: &mut Context, claim: &ShardClaim, commit: Commit) {
         if claim.may_commit() {
             self.outstanding += 1;
@@ -39,7 +39,7 @@ impl Gate {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Sends the commits that waited, under the claim that was granted.
+    /// Sends the waiting commits under the granted claim.
     pub(super) fn send_unsent(&mut self, context: &mut Context, claim: &ShardClaim) {
         for mut commit in std::mem::take(&mut self.unsent) {
             commit.claim = claim.current().clone();
@@ -48,12 +48,12 @@ impl Gate {
         }
     }
 
-    /// The entities of commits that wait, in their order.
+    /// The entities of the waiting commits, in order.
     pub(super) fn entities_with_unsent(&self) -> Vec<Entity> {
         self.unsent.iter().map(|commit| commit.entity.clone()).collect()
     }
 
-    /// Takes the commits that wait, of one entity or of all.
+    /// Takes the waiting commits of one entity or of all.
     fn take_unsent(&mut self, only: Option<&Entity>) -> Vec<Commit> {
         let is_taken = |commit: &mut Commit| only.is_none_or(|entity| *entity == commit.entity);
         self.unsent.extract_if(.., is_taken).collect()
@@ -61,7 +61,7 @@ impl Gate {
 }
 
 impl Machine {
-    /// A turn has run: has its effects made durable.
+    /// Makes the effects of a turn durable.
     pub(super) fn commit(
         &mut self,
         entity: &Entity,
@@ -174,7 +174,7 @@ impl Machine {
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
                 Outcome::not_run_retryable(codes::STORE_FULL, why, 1_000)
             }
-            // On any node, however often it runs.
+            // It would fail on any node and at any time.
             CommitOutcome::Refused(CommitRefusal::TooLarge(why)) => {
                 Outcome::not_run(codes::TURN_TOO_LARGE, why)
             }
@@ -187,7 +187,7 @@ impl Machine {
                 Outcome::not_run_retryable(codes::NOT_OWNER, message, 100).with_owner_hint(hint)
             }
         };
-        // Queries that read it read what may never have been: they did not run.
+        // Queries that read its effects may have read something that was never committed: they count as not run.
         for (id, ..) in gated.queries {
             let outcome = Outcome::not_run_retryable(
                 codes::COMMIT_REFUSED,
@@ -203,8 +203,8 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// The store refused a start turn for a limit, and would refuse the next one: messages that wait are refused, and later
-    /// ones wait for a while.
+    /// Handles a start turn that the store refused because of a limit. It would refuse the next one too, so waiting
+    /// messages are refused, and later ones wait for a while.
     fn pause_start(&mut self, entity: &Entity, why: &str) {
         let last = self.residents.get(entity).and_then(|state| state.start_backoff);
         let pause =
@@ -218,7 +218,7 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// Discards everything that ran ahead of the store, and the commits that were not handed to it.
+    /// Discards everything that ran ahead of the store, and the commits that were not sent to it.
     pub(super) fn discard_uncommitted(&mut self, entity: &Entity) {
         self.drop_instance(entity);
         let outcome = Outcome::not_run_retryable(
@@ -229,7 +229,7 @@ impl Machine {
         self.drop_unsent_commits(Some(entity), &outcome);
     }
 
-    /// Ends turns whose commits were never handed to the store: they have had no effect.
+    /// Ends turns whose commits were never sent to the store: they had no effect.
     pub(super) fn drop_unsent_commits(&mut self, only: Option<&Entity>, outcome: &Outcome) {
         for commit in self.gate.take_unsent(only) {
             let Some(state) = self.residents.get_mut(&commit.entity) else { continue };

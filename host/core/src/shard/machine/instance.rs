@@ -1,4 +1,4 @@
-//! Instances: loaded, given a slot, started, run, stopped and dropped.
+//! Instances: how they are loaded, get a slot, and are started, run, stopped and dropped.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Machine {
             matches!(state.stage, Stage::AwaitingSlot(_)) && state.generation == generation
         });
         let Some(state) = wanted else {
-            // Withdrawn meanwhile: `FreeSlot` is in transit.
+            // The request was withdrawn meanwhile: `ReleaseSlot` is on its way.
             return;
         };
         if state.queued_messages() == 0 {
@@ -114,7 +114,7 @@ impl Machine {
                 owner_hint: None,
                 suggested_created_ms: None,
             },
-            // A start turn has no caller, so drivers never refuse it; if one does, it is tried again.
+            // A start turn has no caller, so drivers never refuse it. If one does, the turn is retried.
             ActivationOutcome::Started(TurnOutput {
                 result: TurnResult::Refused { code, message, retry_after },
                 ..
@@ -163,7 +163,8 @@ impl Machine {
         }
     }
 
-    /// A query's sender is gone: the copies of others that joined it are served, else it ends without a turn.
+    /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise it ends without
+    /// a turn.
     pub(super) fn on_abandoned(&mut self, entity: &Entity, generation: u64, turn: TurnId) {
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Stage::Running(running, id) = state.stage else { return };
@@ -253,7 +254,7 @@ impl Machine {
         }
     }
 
-    /// R8: a query's answer leaves only while the lease is good, by a clock read after the request came.
+    /// Sends a query's answer, but only if the lease is valid by a clock that was read after the request arrived (R8).
     pub(super) fn finish_query(
         &mut self,
         entity: &Entity,
@@ -285,12 +286,12 @@ impl Machine {
             Some(state) if state.stage.has_instance() => {
                 self.context.push(Action::RefuseEviction { entity: entity.clone() });
             }
-            // Gone meanwhile: `FreeSlot` is in transit.
+            // The instance is gone: `ReleaseSlot` is on its way.
             _ => {}
         }
     }
 
-    /// Has the instance given up as soon as it is idle.
+    /// Stops the instance as soon as it is idle.
     pub(super) fn stop_when_idle(&mut self, entity: &Entity, reason: StopReason) {
         if let Some(state) = self.residents.get_mut(entity)
             && state.stage.has_instance()
@@ -302,7 +303,7 @@ impl Machine {
 
     pub(super) fn begin_stop(&mut self, entity: &Entity, reason: StopReason) {
         let has_stop = self.types.of(entity).is_some_and(|settings| settings.has_stop_hook);
-        // The hook is a turn: a shard that stops while it is suspended drops its instances without it.
+        // The hook is a turn, so a shard that stops while it is suspended drops its instances without it.
         if !has_stop || self.lease.is_paused(&self.context) {
             return self.drop_instance(entity);
         }
@@ -317,7 +318,7 @@ impl Machine {
         }
     }
 
-    /// Drops the instance, or gives up getting one. A message that ran goes back to the mailbox's front.
+    /// Drops the instance, or cancels its activation. A running message returns to the front of the mailbox.
     pub(super) fn drop_instance(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
         if let Stage::Running(_, id) = state.stage {

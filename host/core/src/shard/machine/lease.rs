@@ -1,17 +1,17 @@
 //! The node's lease as this shard knows it, and its lapse (R8, R9).
 //!
-//! Confusing at first: suspension is no phase. A machine may be suspended while it claims, serves or stops. What ran
-//! before may still be made durable, as the store fences commits by their claim; messages wait in the mailbox, within
-//! the limit and the deadlines that hold there.
+//! Confusing at first: suspension is not a phase. A machine may be suspended while it claims, serves or stops. Turns
+//! that ran before may still be made durable, since the store fences commits by their claim. Messages wait in the
+//! mailbox, within its limit and their deadlines.
 
 use super::context::Context;
 use crate::shard::Mutation;
 
 #[derive(Debug, Default)]
 pub(super) struct Lease {
-    /// When the last renewal that succeeded was sent.
+    /// When the last successful renewal was sent.
     start: Option<u64>,
-    /// How long it may be relied on.
+    /// How long the lease is valid from then on.
     length: u64,
     suspended: bool,
 }
@@ -26,7 +26,7 @@ impl Lease {
         self.suspended = true;
     }
 
-    /// Returns whether it was suspended.
+    /// Ends the suspension, and returns whether there was one.
     pub(super) fn resume(&mut self) -> bool {
         std::mem::take(&mut self.suspended)
     }
@@ -35,12 +35,12 @@ impl Lease {
         self.suspended
     }
 
-    /// Whether turns must not start now.
+    /// Whether no turn may start now.
     pub(super) fn is_paused(&self, context: &Context) -> bool {
         self.suspended && !context.has_mutation(Mutation::RunWhileSuspended)
     }
 
-    /// Whether an answer that changes nothing may leave: only this node may have written what it says (R8, R9).
+    /// Whether a query's answer may be sent: no other node can have written newer state (R8, R9).
     pub(super) fn may_reply(&self, context: &Context) -> bool {
         self.is_valid(context) && !self.is_paused(context)
             || context.has_mutation(Mutation::QueryWithoutLease)

@@ -1,4 +1,4 @@
-//! Messages: joined to their copies (R18), admitted or refused, and finished.
+//! Messages: how they join their copies (R18), and are admitted, refused and finished.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,14 +38,14 @@ impl Machine {
                 } else {
                     entry.reply_tokens.push(token);
                     let latest = entry.deadline.zip(message.deadline).map(|(a, b)| a.max(b));
-                    // Never sooner than before: the timer of its entity is early enough.
+                    // The deadline never becomes earlier, so the entity's timer is early enough.
                     entry.deadline = latest;
                     state.mailbox.set_deadline(&id, latest);
                     return;
                 };
                 return self.context.reply(token, outcome);
             }
-            // The mutation: answer from what ran ahead, or run beside.
+            // The mutation: answer from memory, ahead of the commit.
             if let LaneDecision::Replay(recorded) = state.lanes.check(&message, false, false) {
                 return self.context.reply(token, final_outcome(recorded));
             }
@@ -55,7 +55,7 @@ impl Machine {
         }
         let mailbox = self.types.of(&entity).map_or(0, |settings| settings.mailbox_capacity);
         if state.queued_messages() >= mailbox {
-            // Those that wait for another message give way to one that need not: it may be the one.
+            // A parked message gives way to one that can run: that may be the message it is parked for.
             let waits = matches!(state.lanes.check(&message, compare, ordered), LaneDecision::Wait);
             let gives_way = state.mailbox.last_parked().filter(|_| !waits);
             let outcome = Outcome::not_run_retryable(
@@ -101,7 +101,7 @@ impl Machine {
         None
     }
 
-    /// Refuses what is stamped too far ahead: it would raise the watermark for all sessions (R17).
+    /// Refuses a message whose creation time is too far ahead: it would raise the watermark for all sessions (R17).
     fn created_in_future(&self, message: &Message) -> Option<Outcome> {
         let ahead = message.created_ms.saturating_sub(self.context.now.cluster_time);
         let beyond =
@@ -117,14 +117,14 @@ impl Machine {
         )
     }
 
-    /// A message that ran waits again, as the first.
+    /// Returns a running message to the front of the mailbox.
     pub(super) fn put_back(&mut self, entity: &Entity, id: MessageId) {
         let Some(state) = self.residents.get_mut(entity) else { return };
         let deadline = state.entries.get(&id).and_then(|entry| entry.deadline);
         state.mailbox.push_front(id, deadline);
     }
 
-    /// Ends a message that waits. `poison`: what follows it in its lane must not wait for it.
+    /// Ends a pending message. With `poison`, its successors in the lane no longer wait for it.
     pub(super) fn finish(
         &mut self,
         entity: &Entity,
@@ -149,7 +149,7 @@ impl Machine {
         self.finish(entity, id, deadline_outcome(), true);
     }
 
-    /// Ends all messages of an entity that have not run, and drops what is in memory of it.
+    /// Ends all messages of an entity that have not run, and removes the entity from memory.
     pub(super) fn give_up(&mut self, entity: &Entity, outcome: &Outcome) {
         self.drop_instance(entity);
         let Some(state) = self.residents.get_mut(entity) else { return };

@@ -1,4 +1,4 @@
-//! What a claim's answer, a stop or a loss means for the entities of the shard (R1, R3, R5).
+//! How a claim's answer, a stop or a loss affects the entities of the shard (R1, R3, R5).
 
 use super::{Machine, Outcome, codes};
 use crate::records::{Claim, ClaimOutcome};
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Answers all that waits, and drops what ran ahead of the store.
+    /// Answers all pending messages, and discards what ran ahead of the store.
     pub(super) fn give_all_up(&mut self, outcome: &Outcome) {
         self.drop_unsent_commits(None, outcome);
         for entity in self.residents.names() {
@@ -49,14 +49,14 @@ impl Machine {
         }
     }
 
-    /// The shard is another's.
+    /// Handles the loss of the shard to another node.
     pub(super) fn lose_shard(&mut self, current: Option<Box<Claim>>, message: String) {
         let outcome = self.claim.on_lost(current.as_deref(), &message);
         self.give_all_up(&outcome);
         self.claim.end_lost(&mut self.context, current, message);
     }
 
-    /// The same when the node knows it, and nothing is waited for: what became of a pending commit is never reported
+    /// The same when the node itself reports the loss. Nothing is awaited: the outcome of a pending commit never arrives
     /// here.
     pub(super) fn on_drop(&mut self) {
         let outcome = self.claim.drop_shard();
@@ -84,7 +84,7 @@ impl Machine {
         let Some(stop_at) = self.claim.stop(&self.context) else { return };
         self.schedule.wake_by(stop_at);
         let outcome = self.claim.handing_off_outcome();
-        // What waits for a claim is not worth waiting for; nor is an instance that ran ahead with it.
+        // Commits that wait for a claim are not worth waiting for, and neither are the instances that ran ahead.
         for entity in self.gate.entities_with_unsent() {
             self.drop_instance(&entity);
         }

@@ -1,4 +1,4 @@
-//! The entities of which something is in memory, and how many messages wait in their mailboxes.
+//! The entities in memory, and the number of messages in their mailboxes.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Iter;
@@ -59,7 +59,7 @@ impl Residents {
         self.entities.iter_mut()
     }
 
-    /// All of them as they are now, for a walk that changes them.
+    /// A snapshot of all entities, for a loop that changes the collection.
     pub(super) fn names(&self) -> Vec<Entity> {
         self.entities.keys().cloned().collect()
     }
@@ -70,7 +70,7 @@ impl Residents {
         self.last_generation
     }
 
-    /// Messages that wait for a turn.
+    /// The number of messages that wait for a turn.
     pub(super) fn queued_messages(&self) -> usize {
         self.queued_total.load(Ordering::Relaxed)
     }

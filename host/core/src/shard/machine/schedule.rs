@@ -1,4 +1,4 @@
-//! When the machine must examine an entity, or itself, although no event concerns it.
+//! When the machine must examine an entity, or itself, without an event.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use crate::ids::Entity;
 
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// When the machine itself has something due.
+    /// When the machine's own work is due.
     next_wake: Option<u64>,
-    /// The entities that time changes, by [`ResidentEntity::timer`].
+    /// The entities with a due time, ordered by [`ResidentEntity::timer`].
     timers: BTreeSet<(u64, Entity)>,
-    /// Entities that could go on, but for the shard's claim or the node's lease.
+    /// Entities that only wait for the shard's claim or the node's lease.
     stalled: BTreeSet<Entity>,
 }
 
@@ -26,13 +26,13 @@ impl Schedule {
         self.next_wake = Some(self.next_wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// A tick came: what is due later is noted again.
+    /// Clears the machine's own due time at a tick; later work sets it again.
     pub(super) fn on_tick(&mut self) {
         self.next_wake = None;
     }
 
-    /// Has the entity examined by that time. A timer that is too early stays: moving it at each message would cost more
-    /// than examining the entity once.
+    /// Schedules an examination of the entity at that time. An earlier timer stays: moving it with each message would
+    /// cost more than one unneeded examination.
     pub(super) fn wake_entity_by(&mut self, entity: &Entity, state: &mut ResidentEntity, at: u64) {
         if state.timer.is_none_or(|timer| at < timer) {
             if let Some(timer) = state.timer.replace(at) {
@@ -50,7 +50,7 @@ impl Schedule {
         None
     }
 
-    /// The entity waits for the shard's claim or the node's lease.
+    /// Records that the entity waits for the shard's claim or the node's lease.
     pub(super) fn stall(&mut self, entity: &Entity) {
         self.stalled.insert(entity.clone());
     }
@@ -64,7 +64,7 @@ impl Schedule {
         std::mem::take(&mut self.stalled)
     }
 
-    /// Nothing is left of an entity in memory.
+    /// Removes an entity that has left memory.
     pub(super) fn forget(&mut self, entity: &Entity, timer: Option<u64>) {
         if let Some(timer) = timer {
             self.timers.remove(&(timer, entity.clone()));

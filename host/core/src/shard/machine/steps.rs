@@ -1,4 +1,5 @@
-//! The steps of an entity: from nothing in memory to a turn that runs, and back. What runs next is judged by its lane (R17).
+//! The steps of an entity: from nothing in memory to a running turn, and back. Lanes decide which message runs next
+//! (R17).
 
 use super::{
     Action, Entity, Machine, MessageId, Mutation, Outcome, codes, final_outcome, id_reused_text,
@@ -8,15 +9,14 @@ use crate::shard::entity::{Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
 
 impl Machine {
-    /// Lets those go on that waited for the shard's claim or the node's lease.
+    /// Advances the entities that waited for the shard's claim or the node's lease.
     pub(super) fn advance_stalled(&mut self) {
         for entity in self.schedule.take_stalled() {
             self.advance(&entity);
         }
     }
 
-    /// Takes every step that is possible now, and makes sure that the entity is examined when time makes another one
-    /// possible.
+    /// Takes every step that is possible now, and schedules an examination for when time makes another one possible.
     pub(super) fn advance(&mut self, entity: &Entity) {
         #[cfg(test)]
         {
@@ -45,7 +45,7 @@ impl Machine {
                 }
                 Stage::Unloaded => {
                     if self.claim.is_stopping() {
-                        // A turn that ran when the one before it was refused: nothing will load its entity here.
+                        // An earlier turn was refused while this one ran: the entity will not be loaded again here.
                         let outcome = self.claim.handing_off_outcome();
                         return self.give_up(entity, &outcome);
                     }
@@ -95,7 +95,7 @@ impl Machine {
                 }
                 Stage::Idle => {
                     if self.lease.is_paused(&self.context) && !self.claim.is_stopping() {
-                        // The resumption looks at every entity.
+                        // The resumption examines every entity.
                         return;
                     }
                     if let Some(reason) = state.pending_stop {
@@ -133,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// Answers or sets aside what need not run, and gives the first message that must; it stays in the mailbox.
+    /// Answers or parks messages that need not run now, and returns the first one that can run. It stays in the mailbox.
     fn next_to_run(&mut self, entity: &Entity) -> Option<MessageId> {
         loop {
             let state = self.residents.get_mut(entity)?;

@@ -1,4 +1,4 @@
-//! Suspension and resumption of the shard's entities (R9): everything stays where it is, and no turn starts.
+//! Suspension and resumption of the shard's entities (R9): everything keeps its state, and no turn starts.
 
 use super::{Action, Entity, Machine};
 use crate::shard::entity::{ResidentEntity, Stage};
@@ -13,7 +13,7 @@ impl Machine {
             matches!(state.stage, Stage::AwaitingSlot(_)).then(|| entity.clone())
         };
         for entity in self.residents.iter().filter_map(waits).collect::<Vec<_>>() {
-            // A slot that was granted meanwhile is not taken for one that is requested after the resumption.
+            // A slot that is granted meanwhile must not be mistaken for one that is requested after the resumption.
             let next_generation = self.residents.next_generation();
             let Some(state) = self.residents.get_mut(&entity) else { continue };
             let generation = std::mem::replace(&mut state.generation, next_generation);
@@ -28,7 +28,7 @@ impl Machine {
         }
         let until = self.context.mono() + self.context.settings.order_timeout;
         for (_, state) in self.residents.iter_mut() {
-            // What a parked message must follow may have waited all the while.
+            // The predecessor of a parked message may have waited during the whole suspension.
             state.mailbox.extend_park_deadlines(until);
         }
         self.schedule.take_stalled();

@@ -1,4 +1,4 @@
-//! What happens because time passes, and because a type is deployed again.
+//! What happens when time passes, and when a type is deployed again.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl Machine {
             return;
         }
         if state.stop_hook_deadline.is_some_and(|at| at <= self.context.mono()) {
-            // Its hook took too long: the instance is dropped as it is.
+            // Its hook took too long: the instance is dropped without waiting for it.
             self.drop_instance(entity);
         }
         let Some(state) = self.residents.get(entity) else { return };
@@ -106,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// When the entity next needs attention without an event.
+    /// When the entity must next be examined without an event.
     fn due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         let paused = self.lease.is_paused(&self.context);
         let stage = match state.stage {
@@ -125,7 +125,7 @@ impl Machine {
         stage.into_iter().chain(deadline).chain(parked).chain(state.stop_hook_deadline).min()
     }
 
-    /// An entity that can continue, or will be able to, and that no event and no timer will have examined.
+    /// An entity that can continue, now or later, but that no event and no timer will cause to be examined.
     #[cfg(debug_assertions)]
     pub(super) fn find_stuck_entity(&self) -> Option<&Entity> {
         let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {
@@ -140,7 +140,7 @@ impl Machine {
                     stalled || !asked || state.gate.len() >= self.context.settings.max_gated_turns
                 }
                 Stage::AwaitingCommits => !state.gate.is_empty(),
-                // An answer is pending.
+                // The result of an action is pending.
                 _ => true,
             };
             let due = self.due(entity, state);
