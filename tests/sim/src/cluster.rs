@@ -1,10 +1,11 @@
-//! A whole cluster in virtual time: 3 to 7 nodes with the core's own machines, one bad store, a bad network, clients
-//! that go to any gateway, and operators. A run is named by its seed.
+//! A whole cluster in virtual time: 3 to 7 nodes with the core's own machines, an unreliable store and network, clients
+//! that use any gateway, and operators. A run is identified by its seed.
 //!
-//! Each process has a node's machine, a machine for each shard that it holds, and a router; their threads are
-//! modelled by short delays between them. What carries frames is `net`, between clients and gateways `lines`; what
-//! gateways accept, and how they reply, is production code, which `gateway` and `admission` call; what keeps rows and
-//! entities is `rows` and `storage`; `guard` sees the whole cluster and judges every write of a row; `final_check` judges the end of the run.
+//! Each process has a node's machine, a machine for each shard that it holds, and a router. Short delays between them
+//! model their threads. `net` carries frames between nodes, and `lines` between clients and gateways. What gateways
+//! accept, and how they reply, is production code, which `gateway` and `admission` call. `rows` and `storage` keep the
+//! rows and the entities. `guard` sees the whole cluster and checks every write of a row; `final_check` checks the end
+//! of the run.
 //!
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
 //! balanced within [`SETTLED`].
@@ -98,13 +99,13 @@ pub struct Options {
     pub gateway_mutations: Vec<GatewayMutation>,
     /// Gateways have small buffers and short timeouts in every run.
     pub tight: bool,
-    /// Nodes leave in every run, at once, and most callers do not wait for long.
+    /// Nodes leave in every run without waiting, and most callers have short deadlines.
     pub leaves: bool,
     /// Connections between clients and gateways are cut in every run.
     pub client_cuts: bool,
-    /// Clients take silence for proof: what was unanswered when a connection fell silent is sent under another id (R16).
+    /// Clients treat silence as proof: messages without an answer when a connection fell silent are sent under another id (R16).
     pub anew_after_silence: bool,
-    /// Messages in the run.
+    /// The number of messages in the run.
     pub messages: u64,
     /// Prints what happens.
     pub trace: bool,
@@ -136,17 +137,17 @@ impl Default for Options {
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Every promise that was broken.
+    /// All broken promises.
     pub violations: Vec<Violation>,
     /// Counts of what occurred.
     pub tally: Tally,
     /// What the clients saw.
     pub history: Vec<Operation>,
-    /// Events handled.
+    /// The number of events handled.
     pub steps: u64,
-    /// How long after the last fault every shard was served, in virtual milliseconds.
+    /// The time from the last fault until every shard was served, in virtual milliseconds.
     pub served_after: u64,
-    /// A digest of what the machines decided and the clients saw.
+    /// A digest of what the machines decided and what the clients saw.
     pub digest: u64,
 }
 
@@ -168,7 +169,8 @@ enum SimEvent {
     ClientConnLost {
         connection: ClientConnId,
     },
-    /// An end of a connection has received nothing for long, because of a cut that still lasts or a closed end.
+    /// One end of a connection has received nothing for a long time, because the connection is still cut or the other end
+    /// is closed.
     ClientConnSilent {
         connection: ClientConnId,
         end: Endpoint,
@@ -187,7 +189,7 @@ enum SimEvent {
         connection: ClientConnId,
         session: usize,
         reply: Box<proto::Reply>,
-        /// A cut has swallowed it: it comes only if it is sent again.
+        /// A cut lost it: it arrives only if it is sent again.
         cut: bool,
     },
     Pump {
@@ -278,11 +280,11 @@ enum SimEvent {
     StartProcess {
         site: usize,
     },
-    /// A stopping node checks whether its gateway has answered all.
+    /// A stopping node checks whether its gateway has answered everything.
     WindDown {
         pid: Pid,
     },
-    /// It has.
+    /// The gateway has answered everything.
     Closed {
         pid: Pid,
     },
@@ -291,7 +293,7 @@ enum SimEvent {
 }
 
 impl SimEvent {
-    /// The process: the event waits while it is paused, and is void once it has ended.
+    /// The process of the event. While it is paused, the event waits; once it has ended, the event is dropped.
     fn whose(&self) -> Option<Pid> {
         match self {
             Self::ConnBroken { pid, .. }
@@ -315,7 +317,7 @@ impl SimEvent {
 }
 
 impl SimEvent {
-    /// The process whose control thread it is for: it waits while that thread is stalled.
+    /// The process whose control thread handles the event. While that thread is stalled, the event waits.
     fn control(&self) -> Option<Pid> {
         match self {
             Self::NodeEvent { pid, .. }
@@ -329,13 +331,13 @@ impl SimEvent {
 
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
-/// For how long a node's messages to the manager may be lost.
+/// How long a node's messages to the manager may be lost.
 const MANAGER_SILENCE: u64 = LEASE * 2;
-/// Within this after the last fault every shard is served, in virtual milliseconds: ten leases.
+/// The time after the last fault within which every shard must be served, in virtual milliseconds: ten leases.
 pub const SERVED: u64 = 6_000;
-/// Within this after the last fault all messages are answered and the shards are balanced.
+/// The time after the last fault within which all messages must be answered and the shards balanced.
 pub const SETTLED: u64 = 30_000;
-/// A run that handles more events than this does not end.
+/// A run that handles more events than this counts as endless.
 const STEPS: u64 = 600_000;
 
 struct World {
@@ -350,7 +352,7 @@ struct World {
     slow: Option<SlowStoreHost>,
     /// Until when each process is on probation, by its own clock.
     probations: BTreeMap<Pid, u64>,
-    /// When one of them last was.
+    /// When a process was last on probation.
     on_probation_at: u64,
     shards: u32,
     stores: Vec<Store>,
@@ -380,7 +382,7 @@ struct World {
     client_cuts: Vec<ActiveClientCut>,
     /// Bounds of the gateways.
     bounds: Bounds,
-    /// What is deployed.
+    /// The deployed types.
     types: [SimType; 2],
     /// The instant at which the ledgers' clock starts.
     begun: Instant,
@@ -397,7 +399,7 @@ struct World {
     issued: u64,
     /// Entities keep few lanes and few replies.
     forgetful: bool,
-    /// Copies that still reach a gateway though their connection broke.
+    /// Copies that still reach a gateway although their connection broke.
     late_copies: u64,
     tags: u64,
     tokens: u64,
@@ -405,7 +407,7 @@ struct World {
     /// Turns whose commit was refused: a second delivery of the same call must not commit them.
     refused: BTreeSet<TurnId>,
     guard: Guard,
-    /// The cluster's settings, as a process that starts has them.
+    /// The cluster's settings that a starting process uses.
     agreed: node::LeaseSettings,
     /// When the last fault known so far ends.
     healed: u64,
@@ -466,13 +468,13 @@ impl World {
         }
     }
 
-    /// Whether the process that keeps the store runs now; if it is paused, when to try again.
+    /// Whether the process that keeps the store is running; if it is paused, when to try again.
     fn store_paused(&self) -> Option<u64> {
         let until = self.sites[0].pid.map_or(0, |pid| self.processes[pid].paused_until);
         (until > self.now).then(|| until - self.now)
     }
 
-    /// For how long a process's control thread is stalled.
+    /// How long a process's control thread is stalled.
     fn stalled(&self, pid: Pid) -> Option<u64> {
         let it = &self.processes[pid];
         (it.alive && it.stalled_until > self.now).then(|| it.stalled_until - self.now)

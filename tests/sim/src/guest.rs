@@ -1,7 +1,7 @@
-//! What stands in for a sandbox: a counter's logic over a live instance's state.
+//! Replaces the sandbox: a counter's logic on a live instance's state.
 //!
-//! The real sandbox is `ostraca-wasm`, attacked by its own tests; here only what a turn may do to the core
-//! matters: answer, refuse, fail, write, ask to be dropped.
+//! The real sandbox is `ostraca-wasm`, which its own tests attack. Here only the results that the core sees matter: a
+//! turn may answer, refuse, fail, write, or ask for passivation.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +28,13 @@ fn number(state: &BTreeMap<Bytes, Bytes>, key: &'static str) -> u64 {
 }
 
 impl Instance {
-    /// An instance over the state that was loaded.
+    /// An instance with the loaded state.
     #[must_use]
     pub fn new(generation: u64, state: BTreeMap<Bytes, Bytes>) -> Self {
         Self { generation, state }
     }
 
-    /// A start or stop turn that counts itself under `key`, if its type does so.
+    /// A start or stop turn, which counts itself under `key` if its type does so.
     pub fn hook(&mut self, key: &'static str, writes: bool) -> TurnOutput {
         let mut turn = answered(GuestReply::Result(Bytes::new()));
         if writes {
@@ -44,7 +44,7 @@ impl Instance {
         turn
     }
 
-    /// One message. `keep_errors` is the breach of R21: a refused turn's effects stay in memory.
+    /// Runs one message. `keep_errors` breaks R21: a refused turn's effects stay in memory.
     pub fn message(&mut self, message: &Message, keep_errors: bool, passivate: bool) -> TurnOutput {
         let mut model = Counter { value: number(&self.state, "value"), limit: LIMIT };
         let by = message.body.as_ref().try_into().map_or(0, u64::from_le_bytes);

@@ -9,11 +9,11 @@ use crate::guest::LIMIT;
 use crate::store::Image;
 use crate::violation::{Violation, ViolationKind, of_history};
 
-/// What is durable.
+/// The durable state.
 #[derive(Default)]
 pub(crate) struct HistoryCheck {
     versions: BTreeMap<String, u64>,
-    /// Versions that no message made: hooks did.
+    /// Versions that hooks made, not messages.
     own_turns: BTreeMap<String, BTreeSet<u64>>,
     /// The version that each message made.
     made: BTreeMap<MessageId, u64>,
@@ -21,7 +21,7 @@ pub(crate) struct HistoryCheck {
 }
 
 impl HistoryCheck {
-    /// Takes what a store has; `message_of` says which message a turn was for, if any.
+    /// Reads a store's contents; `message_of` returns the message that a turn handled, if any.
     pub(crate) fn durable(
         &mut self,
         image: &Image,
@@ -54,7 +54,7 @@ impl HistoryCheck {
         }
     }
 
-    /// Every promise that was broken, and what all sessions saw.
+    /// All broken promises, and what all sessions saw.
     pub(crate) fn of(
         mut self,
         seen: Vec<(ScopedSessionId, Vec<Operation>)>,

@@ -1,8 +1,10 @@
-//! Clients that break every rule, over machines that share one cap: in any case, every request ends once, no turn
-//! takes effect twice, a lane has one home, and when all is quiet nothing is left in memory.
+//! Clients that break every rule, against machines that share one limit on instances. Whatever they do, every request
+//! ends exactly once, no turn takes effect twice, a lane is stored in one place, and at the end nothing stays in
+//! memory.
 //!
-//! The world of `world.rs` asks whether honest clients get what was promised; here clients are honest only about a
-//! message's creation time. Time, the store's answers and turns' ends come in any order that their contracts allow.
+//! The world of `world.rs` checks that honest clients get what is promised. Here clients are honest only about a
+//! message's creation time. Ticks, the store's answers and the ends of turns come in any order that their contracts
+//! allow.
 
 mod actions;
 mod answers;
@@ -32,9 +34,9 @@ const MAILBOX: usize = 6;
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Every promise that was broken.
+    /// All broken promises.
     pub violations: Vec<String>,
-    /// Requests that were answered, by their end.
+    /// The number of answered requests, by outcome.
     pub ends: BTreeMap<String, u64>,
 }
 
@@ -47,7 +49,7 @@ enum Pending {
 struct Shard {
     machine: Machine,
     store: Store,
-    /// In the order asked: the store keeps it.
+    /// In the order of the calls, which the store keeps.
     asked: VecDeque<Pending>,
     turns: Vec<Pending>,
     instances: BTreeMap<Entity, u64>,
@@ -187,7 +189,7 @@ impl Harness {
         self.again();
     }
 
-    /// The node knows that the shard is another's: nothing is left, whatever was under way.
+    /// The node learns that another node owns the shard: nothing may remain, whatever was in progress.
     fn forget(&mut self, shard: usize) {
         self.handle_event(shard, Event::Drop);
         let it = &mut self.shards[shard];
@@ -202,7 +204,7 @@ impl Harness {
         self.handle_event(shard, if suspended { Event::Resume } else { Event::Suspend });
     }
 
-    /// A shard that came to its end is assigned anew.
+    /// A shard whose machine has ended is assigned again.
     fn again(&mut self) {
         for shard in 0..self.shards.len() {
             let it = &self.shards[shard];

@@ -1,11 +1,12 @@
-//! The simulator: the core's own machines, a store as bad as a real one and clients that send again, in
-//! virtual time. A run is named by its seed; the same seed gives the same run.
+//! The simulator: the core's own machines, a store that fails as real ones do, and clients that resend, in virtual
+//! time. A run is identified by its seed; the same seed gives the same run.
 //!
-//! There are two worlds. [`cluster`] has whole clusters of 3 to 7 nodes, with all three kinds of machine. The one of
-//! [`run`] is smaller and faster, and looks at the shard's machine and the store alone.
+//! There are two worlds. [`cluster`] has whole clusters of 3 to 7 nodes, with all three kinds of machine. That of
+//! [`run`] is smaller and faster, and tests only the shard's machine and the store.
 //!
-//! In the small one two nodes take turns at one shard. A stand-in for the manager assigns it: it is as strict as the rules ask
-//! (R7: nobody is assigned before the incarnation is known dead or has said that it stopped) and no cleverer.
+//! In the small world, two nodes own one shard in turn. A stand-in for the manager assigns it. It is exactly as strict
+//! as the rules require (R7: a shard gets a new owner only after the previous incarnation is known to be dead or has
+//! reported that it stopped).
 
 pub mod cluster;
 pub mod guest;

@@ -1,4 +1,4 @@
-//! A simulated node: it carries out a machine's actions with delays, and has a clock of its own.
+//! A simulated node: it executes a machine's actions with delays, and has a clock of its own.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,9 +12,9 @@ use crate::guest::Instance;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplyTo {
     pub(crate) client: usize,
-    /// The connection that the copy came on; none: nobody gets the reply.
+    /// The connection on which the copy arrived; none if the reply is lost.
     pub(crate) line: Option<u64>,
-    /// It is the probe of a reused id.
+    /// Whether it is a probe that reuses an id.
     pub(crate) probe: bool,
     pub(crate) sequence: u64,
     pub(crate) kind: MessageKind,
@@ -26,31 +26,31 @@ pub(crate) struct Node {
     pub(crate) incarnation: Incarnation,
     pub(crate) alive: bool,
     pub(crate) paused_until: u64,
-    /// Its renewals do not arrive until then.
+    /// Its renewals are lost until then.
     pub(crate) drop_renewals_until: u64,
     /// When it sent its last successful renewal, by its own clock.
     pub(crate) renewed: Option<u64>,
-    /// How long after a lapse its shards hear of it.
+    /// The delay between a lapse and its shards' notification.
     pub(crate) lapse_late: u64,
     /// Its lease lapsed by its own clock, and it has not read its claims since (R9).
     pub(crate) suspended: bool,
-    /// Its clock starts anywhere and runs a little fast or slow, in thousandths.
+    /// Its clock has a random start and runs slightly fast or slow, in thousandths.
     pub(crate) offset: u64,
     pub(crate) rate: u64,
     pub(crate) machine: Option<Machine>,
     pub(crate) instances: BTreeMap<Entity, Instance>,
     pub(crate) cap: InstanceSlots,
-    /// Which connection to the store it uses; raised when one is given up.
+    /// The number of its connection to the store; raised when a connection is given up.
     pub(crate) connection: u64,
-    /// Requests to the store that are not answered, by tag.
+    /// Unanswered requests to the store, by tag.
     pub(crate) asked: BTreeMap<u64, crate::store::Request>,
     /// Activations that wait for the entity's state.
     pub(crate) starting: HashMap<Entity, u64>,
-    /// Who waits for which reply.
+    /// The waiting senders, by reply token.
     pub(crate) tokens: BTreeMap<ReplyToken, ReplyTo>,
-    /// When a tick is due.
+    /// When the next tick is due.
     pub(crate) armed: Option<u64>,
-    /// Everything that the machine was told and did, for the replay.
+    /// All events and actions of the machine, for the replay.
     pub(crate) script: Vec<(Now, ostraca_core::shard::Event, Vec<ostraca_core::shard::Action>)>,
 }
 
@@ -59,7 +59,7 @@ impl Node {
         self.offset + now * self.rate / 1000
     }
 
-    /// When the world's clock shows what this node's clock shows at `mono`.
+    /// The world's time at which this node's clock shows `mono`.
     pub(crate) fn world_time(&self, mono: u64) -> u64 {
         mono.saturating_sub(self.offset) * 1000 / self.rate + 1
     }

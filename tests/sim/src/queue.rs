@@ -1,4 +1,4 @@
-//! Scheduled events, in order of time; events of the same time in the order of scheduling.
+//! Scheduled events, ordered by time; events of the same time keep the order in which they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,13 +19,13 @@ impl<T> Queue<T> {
         self.heap.push(Reverse(Timed { at: (when, self.order), event: happening }));
     }
 
-    /// The next one, with its time.
+    /// Removes the next event, and returns it with its time.
     pub(crate) fn take(&mut self) -> Option<(u64, T)> {
         self.heap.pop().map(|Reverse(Timed { at, event: happening })| (at.0, happening))
     }
 }
 
-/// Compared by its position only.
+/// Compared only by its position.
 struct Timed<T> {
     at: (u64, u64),
     event: T,

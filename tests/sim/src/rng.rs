@@ -20,12 +20,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` up to and without `high`.
+    /// A number from `low` up to, but excluding, `high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.draw() % (high - low).max(1)
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with a probability of `percent` percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.draw() % 100 < percent
     }

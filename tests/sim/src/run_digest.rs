@@ -1,26 +1,26 @@
-//! A digest of everything that a run's machines decide, by which a change that should change nothing shows that it did not.
+//! A digest of everything that a run's machines decide. It shows that a change to the code did not change behaviour.
 //!
-//! Values go in as they are encoded, without names of types, fields or variants, and without texts for people: a renaming or a
-//! move of code keeps the digest, a decision that is made otherwise, earlier or in another order changes it.
-//! `tests/digests.rs` holds the digests of many seeds against those that are kept.
+//! It is computed over encoded values, without names of types, fields or variants, and without texts for people. So
+//! renaming or moving code keeps the digest, and a different, earlier or reordered decision changes it.
+//! `tests/digests.rs` compares the digests of many seeds with the recorded ones.
 
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::{node, shard};
 use ostraca_oracle::{Operation, Outcome as Seen};
 use serde::Serialize;
 
-/// What has gone in so far.
+/// The digest so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunDigest(blake3::Hasher);
 
 impl RunDigest {
-    /// A machine is told something at this time; `of` tells the machines of a run apart.
+    /// Adds an event that a machine handles at this time; `of` distinguishes the machines of a run.
     pub(crate) fn turn(&mut self, now: u64, of: usize) {
         self.0.update(&now.to_le_bytes());
         self.0.update(&(of as u64).to_le_bytes());
     }
 
-    /// What a node's machine wants written, or tells another node.
+    /// Adds what a node's machine writes, or sends to another node.
     pub(crate) fn node(&mut self, actions: &[node::Action]) {
         for action in actions {
             match action {
@@ -33,7 +33,7 @@ impl RunDigest {
         }
     }
 
-    /// What a shard's machine commits and answers.
+    /// Adds what a shard's machine commits and answers.
     pub(crate) fn shard(&mut self, actions: &[shard::Action]) {
         for action in actions {
             match action {
@@ -55,7 +55,7 @@ impl RunDigest {
         }
     }
 
-    /// Everything, with what the clients saw.
+    /// The whole digest, including what the clients saw.
     pub(crate) fn finish(mut self, history: &[Operation]) -> u64 {
         for operation in history {
             let Operation { sequence, command, sent, received, given_up, .. } = operation;

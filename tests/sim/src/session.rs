@@ -1,5 +1,5 @@
-//! A client's session on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given up
-//! or restamped. This module plays the callers, for both simulators.
+//! A client's session on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt,
+//! given up or restamped. This module plays the callers, for both simulators.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use ostraca_wire::proto::{self, Envelope};
 
 use crate::violation::{Violation, ViolationKind};
 
-/// The deadline of whoever waits until it is answered.
+/// The deadline of a caller that waits until it is answered.
 pub(crate) const PATIENT: u64 = 600_000;
 
-/// The kind that an envelope names, where no deployed type is asked for it.
+/// The kind that an envelope names, used where no deployed type determines it.
 pub(crate) fn named_kind(envelope: &Envelope) -> MessageKind {
     match envelope.kind() {
         proto::MessageKind::Query => MessageKind::Query,
@@ -35,7 +35,7 @@ pub(crate) struct InFlightMessage {
     pub(crate) created: u64,
 }
 
-/// A call, as its caller remembers it.
+/// What a caller remembers of its call.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingCall {
     pub(crate) entity: Entity,
@@ -48,7 +48,7 @@ pub(crate) struct PendingCall {
     pub(crate) sent: u64,
     /// When its caller stops waiting.
     pub(crate) until: u64,
-    /// When it was given up, if its caller asks again under its id.
+    /// When it was given up, if its caller sends it again under its id.
     pub(crate) given_up: Option<u64>,
 }
 
@@ -65,12 +65,12 @@ impl PendingCall {
 /// How a call ended.
 pub(crate) type CallOutcome = Result<Reply, CallError>;
 
-/// A session: its ledger, and what its callers saw.
+/// A session: its ledger and what its callers saw.
 pub(crate) struct SimSession {
     pub(crate) id: SessionId,
     pub(crate) key: SessionKey,
     pub(crate) history: Vec<Operation>,
-    /// What has no outcome yet.
+    /// Calls without an outcome.
     pub(crate) unresolved: BTreeMap<u64, InFlightMessage>,
     pub(crate) ledger: Ledger<PendingCall>,
     pub(crate) admission: CallAdmission,
@@ -90,7 +90,7 @@ impl SimSession {
         }
     }
 
-    /// A caller gives a message to its session, which is stamped with this cluster time, or sends one `again`.
+    /// Submits a new message with this cluster time as its creation time, or resends the message `again`.
     pub(crate) fn take(
         &mut self,
         begun: Instant,
@@ -99,7 +99,7 @@ impl SimSession {
         again: Option<MessageId>,
     ) {
         let body = called.by.to_le_bytes();
-        // The bound on what a session holds is far.
+        // A run stays far below a session's limits.
         let Ok(id) = self.admission.admit(again, cluster_ms, body.len()) else { return };
         let at = |millis| begun + Duration::from_millis(millis);
         let message = OutgoingMessage {
@@ -122,7 +122,7 @@ impl SimSession {
         self.ledger.push(id.sequence, message, called);
     }
 
-    /// What has ended since the last time, by its sequence.
+    /// The calls that have ended since the last call of this function, by sequence.
     pub(crate) fn take_ended(&mut self) -> Vec<(u64, PendingCall, CallOutcome)> {
         let ended: Vec<_> = self.ledger.take_completed().collect();
         self.admission.release(ended.len(), ended.len() * 8);
@@ -137,7 +137,7 @@ impl SimSession {
         ended.collect()
     }
 
-    /// A caller has heard how its call ended.
+    /// A caller has learnt how its call ended.
     pub(crate) fn seen(
         &mut self,
         now: u64,
@@ -160,8 +160,9 @@ impl SimSession {
     }
 }
 
-/// No command may be overtaken in its lane, unless its entity forgets soon, and then only one of which a copy may
-/// have run. A query whose answer was lost may be, and what was given up: later ones do not wait for that.
+/// No command may be overtaken in its lane, except one of which a copy may have run, on an entity that keeps few
+/// lanes. Queries whose answer was lost and calls that were given up may be overtaken, since later ones do not wait
+/// for them.
 pub(crate) fn overtaken(
     sequence: u64,
     called: &PendingCall,
@@ -178,7 +179,7 @@ pub(crate) fn overtaken(
     })
 }
 
-/// An outcome, as the oracle takes it.
+/// Converts an outcome for the oracle.
 fn seen(outcome: CallOutcome) -> Seen {
     match outcome {
         Ok(answer) => {
@@ -189,7 +190,7 @@ fn seen(outcome: CallOutcome) -> Seen {
             Seen::Final { version, value: Err(code.into()) }
         }
         Err(CallError::NotRun { .. }) => Seen::NotRun,
-        // Of the first it is known that it ran; what came of it is not told.
+        // It is known that the first one ran, but not with which result.
         Err(
             CallError::ReplyDropped { .. }
             | CallError::Unanswered { .. }

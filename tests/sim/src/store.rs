@@ -1,8 +1,8 @@
-//! A store as bad as a real one, sans-IO: applying is not syncing, with crashes between; outcomes get lost;
-//! a sync may fail and leave clean pages that the disk never saw (R6).
+//! A store that fails as real ones do, sans-IO. Writes are applied before they are synced, with crashes in between;
+//! outcomes get lost; and a failed sync may leave clean pages that never reached the disk (R6).
 //!
-//! It keeps the contract of `EntityStore` all the same, unless a [`StoreMutation`] is asked for, to see the oracle
-//! fail. Arrival, delay, duplication and reordering are the world's; this file is the engine.
+//! It still keeps the contract of `EntityStore`, unless a [`StoreMutation`] breaks a part of it, to test the oracle.
+//! The world handles arrival, delay, duplication and reordering; this file is the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use ostraca_core::records::{
 
 use crate::rng::Rng;
 
-/// A rule of the store that a run may switch off.
+/// A rule of the store that a run may disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreMutation {
-    /// Commits are judged by their epoch alone: neither the exact claim nor the version is checked (R1).
+    /// Commits are checked by their epoch alone: neither the exact claim nor the version counts (R1).
     EpochOnly,
     /// Claims are not checked at all (R1, R4).
     NoClaims,
-    /// Reads and claims' answers rest on what is applied and not yet synced (R2).
+    /// Reads and claims are answered from what is applied but not yet synced (R2).
     ReadUnsynced,
-    /// `Done` is said before the sync (R2, promise 2).
+    /// `Done` is answered before the sync (R2, promise 2).
     AckUnsynced,
-    /// After a failed sync the store goes on from the page cache (R6).
+    /// After a failed sync, the store continues with the page cache (R6).
     TrustCache,
-    /// The head and the writes of a turn are kept apart by a crash (promise 3).
+    /// A crash keeps a turn's head and loses its writes (promise 3).
     TornTurns,
-    /// The store opens with an older copy of its data and says nothing (R5).
+    /// The store opens with an older copy of its data without reporting it (R5).
     OldCopy,
-    /// One call's commit that was refused is delivered once more and judged anew: by then another turn may have made
-    /// the version that it builds on, so claim and version alone let it in. `Refused` says that it never will be.
+    /// A refused commit is delivered and checked a second time. By then another turn may have made the version that it
+    /// builds on, so its claim and version pass the check, although `Refused` means that it will never take effect.
     RefusalsPass,
 }
 
@@ -42,15 +42,15 @@ pub enum StoreMutation {
 pub struct Image {
     /// The current claim.
     pub claim: Option<Claim>,
-    /// Heads, and which turn ids made which versions.
+    /// Heads, and the turn ids that made each version.
     pub heads: BTreeMap<Entity, ostraca_core::records::Head>,
     /// Records beside the heads.
     pub records: BTreeMap<(Entity, RecordKey), Bytes>,
-    /// Every turn that took effect, in order: for the oracle, not for the store.
+    /// Every turn that took effect, in order. Only the oracle uses it.
     pub turns: Vec<(Entity, u64, TurnId)>,
-    /// Versions that an older revision wrote than the version before (R24): for the oracle too.
+    /// Versions that were written by an older revision than the version before (R24). Only the oracle uses them.
     pub older_revisions: Vec<(Entity, u64)>,
-    /// Batches synced so far (R5).
+    /// The number of synced batches (R5).
     pub sequence: u64,
 }
 
@@ -67,7 +67,7 @@ pub enum Request {
     State(Entity),
 }
 
-/// Its answer.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub enum Response {
     /// To a claim.
@@ -85,14 +85,14 @@ pub enum Response {
 pub struct Store {
     disk: Image,
     cache: Image,
-    /// Answers that wait for the next sync, with what names them to the world.
+    /// Answers that wait for the next sync, with the tags by which the world knows them.
     unsynced_responses: Vec<(u64, Response)>,
     dirty: bool,
     stopped: bool,
     mutations: Vec<StoreMutation>,
     /// An old copy of the disk, for [`StoreMutation::OldCopy`].
     old: Option<Image>,
-    /// What the disk really holds under clean pages that it never saw, for [`StoreMutation::TrustCache`].
+    /// What is really on disk below clean pages that were never written, for [`StoreMutation::TrustCache`].
     under: Option<Image>,
 }
 
@@ -107,19 +107,19 @@ impl Store {
         self.mutations.contains(&breach)
     }
 
-    /// What is durable.
+    /// The durable state.
     #[must_use]
     pub fn durable(&self) -> &Image {
         &self.disk
     }
 
-    /// Whether a sync is needed before anybody is answered.
+    /// Whether answers wait for a sync.
     #[must_use]
     pub fn needs_sync(&self) -> bool {
         !self.unsynced_responses.is_empty()
     }
 
-    /// Takes a request; the answer may come at once or with a sync.
+    /// Handles a request. The answer may come immediately or with a sync.
     pub fn request(&mut self, tag: u64, request: Request) -> Vec<(u64, Response)> {
         if self.stopped {
             return vec![(tag, refusal(&request, "the store has stopped"))];
@@ -159,7 +159,7 @@ impl Store {
         Vec::new()
     }
 
-    /// Makes all that is applied durable, and answers.
+    /// Makes everything applied durable, and returns the answers.
     pub fn sync(&mut self) -> Vec<(u64, Response)> {
         if self.has_mutation(StoreMutation::OldCopy)
             && self.old.is_none()
@@ -173,7 +173,7 @@ impl Store {
         std::mem::take(&mut self.unsynced_responses)
     }
 
-    /// A sync that fails: what was applied may be on disk or not, and nobody can tell. The store stops.
+    /// A sync that fails: it is unknown whether applied writes are on disk. The store stops.
     pub fn fail_sync(&mut self, rng: &mut Rng) -> Vec<(u64, Response)> {
         self.stopped = true;
         if self.has_mutation(StoreMutation::TrustCache) {
@@ -184,7 +184,7 @@ impl Store {
         self.lose_waiting("the sync failed")
     }
 
-    /// The process dies; with the power gone, unsynced pages may be lost, whole batches at a time.
+    /// The process dies. If the power fails, unsynced pages may be lost, in whole batches.
     pub fn crash(&mut self, power: bool, rng: &mut Rng) {
         self.stopped = true;
         self.unsynced_responses.clear();
@@ -202,7 +202,7 @@ impl Store {
         if self.has_mutation(StoreMutation::TornTurns)
             && self.disk.turns.len() < self.cache.turns.len()
         {
-            // Heads reached the disk, the records beside them did not.
+            // The heads reached the disk, and the records beside them did not.
             self.disk.heads = self.cache.heads.clone();
             self.disk.turns = self.cache.turns.clone();
         }
@@ -299,7 +299,7 @@ impl Store {
     }
 }
 
-/// The answer of a store that cannot be reached or has stopped: nothing was written.
+/// The answer of a store that is unreachable or has stopped: nothing was written.
 #[must_use]
 pub fn refusal(request: &Request, why: &str) -> Response {
     match request {
@@ -333,7 +333,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
 }
 
 impl Request {
-    /// The same, with every entity's name changed.
+    /// The same, with every entity renamed.
     #[must_use]
     pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
         match self {
@@ -351,7 +351,7 @@ impl Request {
 }
 
 impl Response {
-    /// The same, with every entity's name changed.
+    /// The same, with every entity renamed.
     #[must_use]
     pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
         match self {

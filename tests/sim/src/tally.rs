@@ -8,7 +8,7 @@ use ostraca_core::records::ClaimOutcome;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally(pub BTreeMap<&'static str, u64>);
 
-/// Every kind that must occur in a full set of seeds.
+/// All kinds that must occur in a full set of seeds.
 pub const KINDS: &[&str] = &[
     "fault: node crash",
     "fault: store crash",
@@ -74,7 +74,7 @@ pub const KINDS: &[&str] = &[
 ];
 
 impl Tally {
-    /// Counts one.
+    /// Counts one occurrence.
     pub fn count(&mut self, kind: &'static str) {
         *self.0.entry(kind).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! What a run can violate, as a value: a test that disables a rule names the violation that must follow.
+//! What a run can violate, as a value. A test that disables a rule names the violation that it expects.
 
 /// A promise, or a rule, that a run broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -7,33 +7,33 @@ pub enum ViolationKind {
     History(ostraca_oracle::ViolationKind),
     /// One message made two versions.
     RanTwice,
-    /// A message was told not to have run, and took effect.
+    /// A message was reported as not run, but took effect.
     EffectAfterNotRun,
-    /// A command was refused as superseded, and never ran.
+    /// A command was refused as superseded, but never ran.
     Superseded,
-    /// An id that another message had used was answered.
+    /// A message that reused another message's id was answered.
     ReusedIdAnswered,
-    /// A request was answered twice, or sent on after its answer.
+    /// A request was answered twice, or forwarded after its answer.
     SecondReply,
-    /// Messages are unanswered, or shards unbalanced, long after the last fault.
+    /// Messages are still unanswered, or shards still unbalanced, long after the last fault.
     Unanswered,
-    /// Shards are served by nobody long after the last fault.
+    /// Shards are still unserved long after the last fault.
     Unserved,
     /// The run does not end.
     Endless,
-    /// A turn started without a good lease (R9).
+    /// A turn started without a valid lease (R9).
     TurnWithoutLease,
     /// A node whose lease lapsed was not suspended (R9).
     NotSuspended,
-    /// A node resumed before it had read its claims back (R9).
+    /// A node resumed before it had read its claims (R9).
     ResumedWithoutClaimCheck,
     /// A turn started after its deadline (R22).
     TurnAfterDeadline,
-    /// A shard was called stopped while something of it was left (A16).
+    /// A shard was reported as stopped while it still had an instance or a commit (A16).
     StoppedEarly,
-    /// The same events gave other actions.
+    /// The same events gave different actions.
     NotReplayed,
-    /// An older revision of a type ran on what a newer one had written (R24).
+    /// An older revision of a type ran on state that a newer one had written (R24).
     RevisionFell,
     /// A shard went to a new owner while the former one held it (R7).
     OwnerReplacedAlive,
@@ -43,21 +43,21 @@ pub enum ViolationKind {
     MarkedDeadWithLiveLease,
     /// An incarnation had ended while a process still relied on its lease (R8).
     EndedLeaseTrusted,
-    /// A node stood for the leadership while the leader's lease was good (R8).
+    /// A node campaigned while the leader's lease was valid (R8).
     ElectedOverLiveLease,
     /// An ended incarnation came back, or incarnations are out of order (R7).
     IncarnationOrder,
     /// A manager decided before it had sealed every row (R10).
     DecidedUnsealed,
-    /// A term follows a later one (R10).
+    /// A term is lower than one before it (R10).
     TermOrder,
     /// An epoch went back, or has two owners (R5).
     EpochOrder,
-    /// A node claimed a shard that no row gave to it.
+    /// A node claimed a shard that no row assigns to it.
     UnassignedClaim,
-    /// A hand-off was told before its row was written (S15).
+    /// A hand-off began before its row was written (S15).
     SentBeforeWritten,
-    /// A hand-off waited for acknowledgements until it was given up (R12).
+    /// A hand-off waited for acknowledgements until it timed out (R12).
     WaitedForAcks,
     /// Shards moved to and from a host with a slow store too often (R9).
     MovedTooOften,
@@ -65,17 +65,17 @@ pub enum ViolationKind {
     RouteBack,
     /// A node left while it held shards (S10).
     LeftWithShards,
-    /// A node left without being asked.
+    /// A node left without being told to.
     LeftUnrequested,
-    /// A router asks to be woken although nothing is due.
+    /// A router requests a wake-up although nothing is due.
     RouterSpins,
-    /// The oracle could not compare all values: too many choices of unknown commands explain them.
+    /// The oracle could not compare all values: too many combinations of unknown commands explain them.
     NotCompared,
-    /// A node took a message though it held as much as it may (K19).
+    /// A node accepted a message although its buffers were full (K19).
     OverBudget,
-    /// A turn started for a message that no gateway may let in (S11.6).
+    /// A turn started for a message that every gateway must refuse (S11.6).
     InvalidMessageRan,
-    /// A message may take longer than its gateway's bound (R22).
+    /// A message's deadline exceeds its gateway's limit (R22).
     DeadlineUnbound,
     /// A row holds a record of another kind.
     RowKind,
@@ -96,7 +96,7 @@ pub(crate) fn of_history(found: ostraca_oracle::Violation) -> Violation {
     Violation { kind: ViolationKind::History(found.kind), text: found.text }
 }
 
-/// What clients see where turns that were answered are not there any more, or are there twice.
+/// What clients see if answered turns are lost or took effect twice.
 pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::History(ostraca_oracle::ViolationKind::DuplicateVersion),
     ViolationKind::History(ostraca_oracle::ViolationKind::StaleCommand),

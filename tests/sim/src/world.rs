@@ -1,4 +1,4 @@
-//! The world: events in virtual time, faults, and the judgement at the end.
+//! The world: events in virtual time, faults, and the check at the end.
 
 mod clients;
 mod event;
@@ -39,23 +39,23 @@ pub struct Options {
     pub store_mutations: Vec<StoreMutation>,
     /// The guest keeps the effects of refused turns (R21).
     pub keep_errors: bool,
-    /// A deploy changes where entities live, though there are some (R23).
+    /// A deploy changes the shards of existing entities (R23).
     pub rebind: bool,
     /// Mutations of the clients' ledgers.
     pub client_mutations: Vec<ledger::Mutation>,
-    /// Every strike loses renewals, and who watches a lease may be late: zombies answer for long (R8).
+    /// Every fault loses renewals, and the thread that watches a lease may be late, so zombies answer for a long time (R8).
     pub zombies: bool,
-    /// Of ten messages so many are queries.
+    /// How many of ten messages are queries.
     pub queries: u64,
-    /// Of a hundred messages so many may not wait for long: their clients take a refusal for the end.
+    /// How many of a hundred messages have short deadlines: their clients treat a refusal as final.
     pub impatient: u64,
-    /// Of a hundred calls with commits the store refuses so many for a limit.
+    /// How many of a hundred calls with commits the store refuses because of a limit.
     pub refused_calls: u64,
-    /// Of a hundred calls with commits so many are delivered again later.
+    /// How many of a hundred calls with commits are delivered a second time.
     pub repeated_calls: u64,
-    /// Messages in the run.
+    /// The number of messages in the run.
     pub messages: u64,
-    /// Node b learns of each redeployment late, and node a hears of the older one once more (R24).
+    /// Node b learns of each redeployment late, and node a receives the older one a second time (R24).
     pub late_redeployments: bool,
 }
 
@@ -81,19 +81,19 @@ impl Default for Options {
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Every promise that was broken.
+    /// All broken promises.
     pub breaches: Vec<Violation>,
-    /// What occurred.
+    /// Counts of what occurred.
     pub tally: Tally,
     /// What the clients saw.
     pub history: Vec<Operation>,
-    /// A digest of what the machines decided and the clients saw.
+    /// A digest of what the machines decided and what the clients saw.
     pub digest: u64,
 }
 
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
-/// After the last fault everything must be answered within this, in virtual milliseconds.
+/// The time after the last fault within which everything must be answered, in virtual milliseconds.
 const SETTLE: u64 = 120_000;
 
 struct World {
@@ -116,12 +116,12 @@ struct World {
     owner: Option<(usize, Incarnation)>,
     renewed: [u64; 2],
     dead: BTreeSet<u64>,
-    /// The revision that each node has been told of.
+    /// The revision that each node has learnt of.
     revisions: [u64; 2],
     issued: u64,
     /// Entities keep few lanes and few replies.
     forgetful: bool,
-    /// Copies that a gateway holds for long.
+    /// Copies that a gateway holds for a long time.
     held_copies: u64,
     loss: u64,
     turns: HashMap<TurnId, Arc<Message>>,
@@ -308,7 +308,7 @@ impl World {
     }
 }
 
-/// Loads and activations of one entity are told apart by this.
+/// A number that distinguishes loads and activations of one entity.
 fn load_key(entity: &Entity) -> Entity {
     Entity::new(format!("load:{}", entity.entity_type), entity.id.clone())
 }

@@ -1,4 +1,4 @@
-//! Carries out and checks the machines' actions.
+//! Executes and checks the machines' actions.
 
 use std::sync::Arc;
 

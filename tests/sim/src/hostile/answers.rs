@@ -1,4 +1,4 @@
-//! Completes what a shard has in progress: answers store calls, and ends turns.
+//! Completes a shard's pending operations: answers store calls, and ends turns.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ impl Harness {
         self.handle_event(shard, event);
     }
 
-    /// Checks that the stored data is consistent, whatever happened.
+    /// Checks that the stored data is consistent.
     fn check_store(&mut self, shard: usize) {
         let image = self.shards[shard].store.durable();
         let mut seen = BTreeSet::new();

@@ -1,11 +1,11 @@
-//! The end of a run: everything finishes, and nothing is left.
+//! The end of a run: everything finishes, and nothing stays in memory.
 
 use ostraca_core::shard::{Event, Phase};
 
 use super::Harness;
 
 impl Harness {
-    /// Nothing new comes and nothing fails: everything must end.
+    /// Completes everything, without new messages or failures: every request must end.
     pub(super) fn quiet(&mut self) {
         self.faults = false;
         for shard in 0..self.shards.len() {

@@ -1,8 +1,8 @@
-//! Clients, on the real ledger: what they send, over a connection that may fall silent, and where it arrives.
+//! Clients with the real ledger: what they send over a connection that may fall silent, and where it arrives.
 //!
-//! There are no gateways: each copy goes straight to a node, and its answer comes back only on the connection that it
-//! went out on. A client that misses an answer for long takes its connection for broken, as over a silent network. Then
-//! all that was in flight is in doubt, and only of such messages do other copies arrive, whose answers nobody gets.
+//! There are no gateways: each copy goes directly to a node, and its answer returns only on the connection on which the
+//! copy was sent. A client that misses an answer for a long time considers its connection broken, as on a silent
+//! network. Then everything in flight is in doubt. Only such messages have further copies, whose answers are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::session::{PATIENT, PendingCall, SimSession, named_kind, overtaken};
 
 /// The principal of all clients.
 const PRINCIPAL: &str = "client/any";
-/// Messages without an outcome that a client has at most.
+/// Maximum messages of a client without an outcome.
 const UNRESOLVED: usize = 8;
 
 /// One session, on a connection of its own.
@@ -33,13 +33,13 @@ pub(super) struct Client {
     time: ClusterTime,
     /// Raised when its connection breaks.
     line: u64,
-    /// Copies of which the answer came, or will not.
+    /// Copies whose answer arrived, or never will.
     heard: BTreeMap<u64, u32>,
-    /// What is in doubt: a connection broke under it.
+    /// Messages that are in doubt, because a connection broke.
     doubts: BTreeSet<u64>,
     /// The creation time of every message that was sent.
     stamps: BTreeMap<u64, u64>,
-    /// When it is next examined.
+    /// When it will next be examined.
     armed: Option<u64>,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Client {
 #[derive(Clone, Debug)]
 pub(super) struct MessageCopy {
     pub(super) client: usize,
-    /// Where its answer goes; none: nobody gets it.
+    /// Where its answer goes; none if it is lost.
     pub(super) line: Option<u64>,
-    /// It bears an id that another message had used.
+    /// Whether it reuses another message's id.
     pub(super) probe: bool,
     pub(super) envelope: Envelope,
 }
@@ -100,7 +100,7 @@ impl World {
         self.begun + Duration::from_millis(self.now)
     }
 
-    /// A round of a session: time passes, what may go out goes, callers hear their outcomes.
+    /// One round of a session: time passes, messages are sent, callers get their outcomes.
     pub(super) fn drive(&mut self, client: usize) {
         let now = self.instant();
         let it = &mut self.clients[client].session;
@@ -137,7 +137,7 @@ impl World {
         let copy = MessageCopy { client, line: Some(line), probe: false, envelope };
         let mut timeout = self.rng.range(150, 600);
         if self.rng.chance(3) {
-            // A gateway that stands still passes it on when it goes on.
+            // A paused gateway passes it on when it resumes.
             self.tally.count("fault: copy delayed long at another gateway");
             self.held_copies += 1;
             let delay = self.rng.range(200, 2_000);
@@ -152,7 +152,7 @@ impl World {
                 self.post(MessageCopy { line: None, ..copy.clone() });
             }
         } else if self.rng.chance(2) {
-            // Its connection breaks while the message is on its way.
+            // The connection breaks while the message is in transit.
             timeout = self.rng.range(1, 30);
         }
         if self.rng.chance(2) {
@@ -161,7 +161,7 @@ impl World {
         self.at(timeout, SimEvent::Missed { client, line, sequence, copies });
     }
 
-    /// Somebody uses an id for something else, after it was answered or long before it is settled.
+    /// A client reuses an id for another message, after it was answered or long before it is settled.
     fn probe(&mut self, client: usize, envelope: &Envelope) {
         let it = &self.clients[client];
         let Some(operation) = it.session.history.last() else { return };
@@ -185,7 +185,7 @@ impl World {
         self.post(MessageCopy { client, line: None, probe: true, envelope });
     }
 
-    /// No answer for long: if none has come since, the client takes its connection for broken.
+    /// Checks for silence: if no answer has arrived meanwhile, the client considers its connection broken.
     pub(super) fn missed(&mut self, client: usize, line: u64, sequence: u64, copies: u32) {
         let it = &self.clients[client];
         let waits = it.session.unresolved.get(&sequence).is_some_and(|sent| sent.copies == copies);
@@ -197,7 +197,7 @@ impl World {
         let it = &mut self.clients[client];
         it.line += 1;
         for (sequence, sent) in &it.session.unresolved {
-            // What waited to be sent again had its answer: it is no more in doubt than before.
+            // A message that waits to be resent had its answer, so it is no more in doubt than before.
             if it.heard.insert(*sequence, sent.copies).unwrap_or(0) < sent.copies {
                 it.doubts.insert(*sequence);
             }
@@ -206,7 +206,7 @@ impl World {
         self.drive(client);
     }
 
-    /// A reply comes back, if its connection still stands.
+    /// Delivers a reply, if its connection still exists.
     pub(super) fn replied(
         &mut self,
         client: usize,
@@ -228,7 +228,8 @@ impl World {
         self.drive(client);
     }
 
-    /// Delivers outcomes to callers. After an unknown outcome a caller may ask again under the same id while possible.
+    /// Delivers outcomes to callers. After an unknown outcome, a caller may resend under the same id while that is
+    /// possible.
     fn hand_out(&mut self, client: usize, over: bool) {
         for (sequence, called, outcome) in self.clients[client].session.take_ended() {
             self.violations.extend(overtaken(sequence, &called, &outcome, self.forgetful));
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    /// All clients close: what has no outcome gets one.
+    /// Closes all clients: every call without an outcome gets one.
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem(codes::CLIENT_CLOSED, "the client was closed"));
         for client in 0..self.clients.len() {
@@ -260,7 +261,7 @@ impl World {
         }
     }
 
-    /// A client that has its answers may be another session from then on: many are short.
+    /// A client without open calls may start a new session: many sessions are short.
     fn maybe_another(&mut self, client: usize) -> usize {
         let it = &self.clients[client].session;
         let ended = it.unresolved.is_empty() && it.admission.next_sequence() > 1;
@@ -288,7 +289,7 @@ impl World {
         self.clients.len() - 1
     }
 
-    /// A held copy goes on, to whom its gateway now takes for the owner.
+    /// Sends a held copy to the node that its gateway now considers the owner.
     pub(super) fn release(&mut self, copy: Box<MessageCopy>) {
         self.held_copies -= 1;
         let node = self.owner.map_or(0, |(node, _)| node);
@@ -325,7 +326,7 @@ impl World {
         let message = envelope.to_message(token, session, resolved, (arrived, 0), context);
         let asker = ReplyTo { client, line, probe, sequence: message.id.sequence, kind };
         it.tokens.insert(token, asker);
-        // Copies share a turn: it may start while one of them still waits.
+        // Copies share a turn, which may start while one of them still waits.
         let latest = self.deadlines.entry((node, message.id)).or_insert(message.deadline);
         *latest = latest.zip(message.deadline).map(|(one, other)| one.max(other));
         self.handle_event(node, Event::Message(Arc::new(message)));

@@ -1,4 +1,4 @@
-//! What can happen in this world, one thing at a time.
+//! The events of this world.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) enum SimEvent {
     Issue {
         client: usize,
     },
-    /// A node hears of a type's deployment.
+    /// A node learns of a type's deployment.
     Redeployed {
         node: usize,
         revision: u64,
@@ -48,7 +48,7 @@ pub(super) enum SimEvent {
         epoch: Epoch,
         outcome: Outcome,
     },
-    /// Whether an answer has come to a message that was sent so often, on that connection.
+    /// Checks whether a message that was sent this many times on that connection was answered.
     Missed {
         client: usize,
         line: u64,
@@ -93,12 +93,12 @@ pub(super) enum SimEvent {
         incarnation: Incarnation,
         sent: u64,
     },
-    /// By the node's own clock, a lease would have ended.
+    /// A lease would have ended by the node's own clock.
     Lapse {
         node: usize,
         incarnation: Incarnation,
     },
-    /// A suspended node reads the claims that stand.
+    /// A suspended node reads the current claims.
     ReadClaims {
         node: usize,
         incarnation: Incarnation,

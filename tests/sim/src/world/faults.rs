@@ -1,4 +1,4 @@
-//! Faults.
+//! How faults strike.
 
 use ostraca_core::shard::{Event, StopReason};
 
@@ -45,7 +45,7 @@ impl World {
                 self.tally.count("fault: renewals lost");
                 self.nodes[owner].drop_renewals_until = self.now + millis;
                 if self.rng.chance(40) {
-                    // Whoever sees that it fails has the shard moved.
+                    // The failure is noticed, and the shard moves.
                     let when = self.rng.range(LEASE, LEASE * 2);
                     self.at(when, SimEvent::InjectFault(Fault::Move));
                 }
@@ -75,7 +75,7 @@ impl World {
         self.at(delay, SimEvent::StoreUp);
     }
 
-    /// A connection to the store is given up: what was asked on it may still arrive, nobody hears the answer.
+    /// A connection to the store is given up: its requests may still arrive, but their answers are lost.
     pub(super) fn reset(&mut self, node: usize) {
         self.nodes[node].connection += 1;
         for (_, request) in std::mem::take(&mut self.nodes[node].asked) {

@@ -1,4 +1,4 @@
-//! Leases: renewed, lapsed by the node's own clock, good again (R8, R9).
+//! Leases: renewed, lapsed by the node's own clock, and valid again (R8, R9).
 
 use ostraca_core::ids::Incarnation;
 use ostraca_core::shard::Event;
@@ -58,8 +58,8 @@ impl World {
         }
     }
 
-    /// Who watches the lease is a thread of its own, and may be starved: shards hear of a lapse some time after it, and rely on
-    /// their own clock meanwhile (R8).
+    /// A thread of its own watches the lease, and may be delayed. So shards learn of a lapse some time after it, and rely
+    /// on their own clock meanwhile (R8).
     fn lapse_at(&mut self, when: u64, node: usize, incarnation: Incarnation) {
         let delay = when.saturating_sub(self.now) + self.nodes[node].lapse_late;
         self.at(delay, SimEvent::Lapse { node, incarnation });
@@ -86,7 +86,8 @@ impl World {
         }
     }
 
-    /// The node goes on if nobody else has claimed; a store that does not answer is asked after the next renewal.
+    /// The node resumes if no other node has claimed the shard. If the store does not answer, the node asks again after
+    /// the next renewal.
     pub(super) fn read_claims(&mut self, node: usize, incarnation: Incarnation) {
         let it = &self.nodes[node];
         if !it.alive || it.incarnation != incarnation || it.paused_until > self.now {

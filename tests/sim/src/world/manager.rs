@@ -1,4 +1,4 @@
-//! Stands in for the manager: marks owners dead, assigns shards, deploys. Also replays recorded machines.
+//! The stand-in for the manager: marks owners dead, assigns shards and deploys types. Also replays recorded machines.
 
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, NodeId, ShardId, ShardPath};
 use ostraca_core::rows::Member;
@@ -8,12 +8,12 @@ use super::event::SimEvent;
 use super::{LEASE, World};
 use crate::violation::ViolationKind;
 
-/// Milliseconds after which node b learns of a redeployment, and node a hears of the one before once more.
+/// Milliseconds after which node b learns of a redeployment, and node a receives the previous one again.
 const LATE_NEWS: u64 = 400;
 const OLD_NEWS: u64 = 30;
 
 impl World {
-    /// Stands in for the manager: assigns the shard to another node once its owner is known to be dead.
+    /// Assigns the shard to another node once its owner is known to be dead.
     pub(super) fn manage(&mut self) {
         self.at(40, SimEvent::Manage);
         if let Some((node, incarnation)) = self.owner {
@@ -97,7 +97,7 @@ impl World {
         self.tell_revision(node, self.revisions[node]);
     }
 
-    /// A new revision of the types is deployed.
+    /// Deploys a new revision of the types.
     pub(super) fn redeploy(&mut self) {
         let revision = self.revisions[0] + 1;
         if self.options.late_redeployments {
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The node hears of a revision; what it hears late does not make it forget a newer one.
+    /// The node learns of a revision; a late one does not replace a newer one.
     pub(super) fn redeployed(&mut self, node: usize, revision: u64) {
         self.revisions[node] = self.revisions[node].max(revision);
         if self.nodes[node].alive && self.nodes[node].machine.is_some() {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The same events must give the same actions; otherwise recordings could not be replayed.
+    /// Checks that the same events give the same actions; otherwise recordings could not be replayed.
     pub(super) fn replay(&mut self, node: usize, old: Machine) {
         let script = std::mem::take(&mut self.nodes[node].script);
         let Some(settings) = script.first().map(|_| old.settings().clone()) else { return };

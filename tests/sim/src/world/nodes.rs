@@ -1,4 +1,4 @@
-//! Nodes: they carry a machine's actions out, and tell it what came of them.
+//! Nodes: they execute a machine's actions, and report the results to it.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl World {
         self.handle_event(node, event);
     }
 
-    /// A turn's time has passed: now it is run, unless its instance is gone.
+    /// The duration of a turn has passed: runs the turn, unless its instance is gone.
     pub(super) fn ran(
         &mut self,
         node: usize,
@@ -162,7 +162,7 @@ impl World {
                 self.ask(node, Request::State(entity));
             }
             Action::Run { generation, turn, message, .. } => {
-                // A busy instance stays among the idle ones now and then, as a late note would leave it.
+                // Sometimes a busy instance stays in the list of idle ones, as after a late event.
                 if !self.rng.chance(20) {
                     self.nodes[node].cap.busy(&(shard, message.target.clone()));
                 }
@@ -197,7 +197,7 @@ impl World {
                 self.start_turn(node, incarnation, entity, generation, turn, None);
             }
             Action::DropInstance { entity, generation } => {
-                // What is being made for an instance that was given up is nobody's when it comes.
+                // The result for an abandoned instance is dropped when it arrives.
                 let starting = &mut self.nodes[node].starting;
                 if starting.get(&entity) == Some(&generation) {
                     starting.remove(&entity);
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// Whether a claim or commit of the present machine is not answered.
+    /// Whether a claim or commit of the current machine is unanswered.
     fn asks_the_store(&self, node: usize) -> bool {
         let it = &self.nodes[node];
         let Some(epoch) = it.machine.as_ref().map(|machine| machine.ownership().epoch) else {

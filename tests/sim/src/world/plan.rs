@@ -1,4 +1,4 @@
-//! How a run begins: its processes, its clients, and the faults that will strike.
+//! How a run begins: its processes, its clients, and its planned faults.
 
 use std::collections::{BTreeMap, HashMap};
 

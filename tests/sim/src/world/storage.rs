@@ -1,4 +1,4 @@
-//! The way to the store and back: delays, second deliveries, connections that are given up.
+//! The connection to the store: delays, second deliveries, and connections that are given up.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::guest::Instance;
 use crate::store;
 use crate::store::{Request, Response, StoreMutation};
 
-/// What an entity's keys have more after they moved.
+/// The suffix of an entity's keys after they moved.
 const MOVED: &str = "~";
 
 impl World {
     pub(super) fn ask(&mut self, node: usize, mut request: Request) {
         if self.options.rebind && self.revisions[0] > 1 {
-            // As if the entity's id now gave another shard: other keys, where nothing is yet.
+            // As if the entity's id now mapped to another shard: its keys there do not exist yet.
             request = request
                 .renamed(|entity| Entity::new(format!("{}{MOVED}", entity.entity_type), entity.id));
         }
@@ -29,7 +29,7 @@ impl World {
         let (incarnation, connection) = (it.incarnation, it.connection);
         let slow = self.rng.chance(3);
         let delay = self.rng.range(1, if slow { 300 } else { 6 });
-        // One connection keeps its order; two do not.
+        // Requests keep their order on one connection, but not across two.
         let last = self.last_request.entry((node, connection)).or_default();
         let when = (self.now + delay).max(*last);
         *last = when;
@@ -59,7 +59,7 @@ impl World {
             );
         }
         if matches!(request, Request::Commit(_)) && self.rng.chance(self.options.refused_calls) {
-            // Too large a record, a full queue: this one is refused, and those behind it go on without it.
+            // A record is too large, or a queue is full: this commit is refused, and the following ones proceed without it.
             self.tally.count("fault: one commit refused for a limit");
             let answer = store::refusal(&request, "full");
             return self.at(
@@ -76,7 +76,7 @@ impl World {
         if let Request::Commit(_) = request
             && self.rng.chance(self.options.repeated_calls)
         {
-            // Delivered twice: the second time nobody waits for it.
+            // It is delivered twice; nobody waits for the second answer.
             self.tags += 1;
             let tag = self.tags;
             let delay = self.rng.range(1, 400);
@@ -88,7 +88,7 @@ impl World {
         }
         let idle = !self.store.needs_sync();
         if matches!(request, Request::Commit(_)) && self.rng.chance(3) {
-            // The first answer is lost, and the connection asks again before it asks anything else.
+            // The first answer is lost, and the connection repeats the call before any other.
             self.tags += 1;
             let lost_response = self.store.request(self.tags, request.clone());
             self.deliver(lost_response);
@@ -152,7 +152,7 @@ impl World {
             );
         }
         let Some(asked) = self.nodes[node].asked.remove(&tag) else { return };
-        // As a worker does: what the claim of the machine before this one came to does not concern it.
+        // As in a worker, the result of an earlier machine's claim does not concern this one.
         let own = |claim: &Arc<Claim>| {
             self.nodes[node].machine.as_ref().is_some_and(|machine| machine.claim() == &**claim)
         };
