@@ -1,6 +1,6 @@
-//! What a gateway decides about a message before the router sees it, and after its answer: by the product's own checks,
-//! budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). What a node does in its sockets' place
-//! is here: it reads no more of a full connection, and of none once it stops.
+//! What a gateway decides about a message before the router sees it, and after its answer. It uses the product's own
+//! checks, budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). This module plays the
+//! sockets: a gateway stops reading from a full connection, and from every connection once the node stops.
 
 use std::sync::Arc;
 
@@ -32,9 +32,9 @@ use crate::violation::ViolationKind;
 pub(super) const PRINCIPAL: &str = "client/any";
 /// Maximum bytes of a body.
 const BODY: u64 = 64;
-/// How often a stopping node checks whether all is answered.
+/// How often a stopping node checks whether everything is answered.
 const ROUND: u64 = 5;
-/// Within this the last answers have arrived.
+/// The time within which the last answers arrive.
 const LINGER: u64 = 25;
 
 /// A rule of gateways that a test can disable.
@@ -370,7 +370,7 @@ impl World {
         self.put(line, session, envelope);
     }
 
-    /// A node left: its gateway accepts nothing new, and closes once all is answered, or after a timeout.
+    /// A node left: its gateway accepts nothing new, and closes once everything is answered, or after a timeout.
     pub(super) fn close_gateway(&mut self, pid: Pid) {
         let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
         let it = &mut self.processes[pid];
@@ -378,7 +378,7 @@ impl World {
         self.wind_down(pid);
     }
 
-    /// One step of closing it.
+    /// One step of closing the gateway.
     pub(super) fn wind_down(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);

@@ -1,8 +1,8 @@
-//! Connections between clients and gateways: worse than QUIC's, since messages on one may overtake each other.
+//! Connections between clients and gateways. They are less reliable than QUIC's: messages may overtake each other.
 //!
 //! A message that a gateway accepts is answered at most once, and on the connection that it arrived on. A connection
-//! that breaks is silent at first: the client continues to send into it until it notices. What was in flight is lost, or
-//! still arrives, some of it long after: a stalled gateway reads what is in its buffers when it continues.
+//! that breaks is silent at first: the client continues to send into it until it notices. Messages in
+//! flight are lost, or arrive later, some of them much later: a stalled gateway reads its buffers when it continues.
 
 use ostraca_wire::proto::{Envelope, Reply};
 
@@ -20,7 +20,7 @@ pub(super) struct ClientConn {
     pub(super) client: usize,
     pub(super) site: usize,
     pid: Pid,
-    /// Nothing passes.
+    /// Whether no message passes any more.
     pub(super) broken: bool,
     /// The ends that have closed it.
     ended: [bool; 2],
@@ -146,7 +146,7 @@ impl World {
                 0..=3 => return self.lost(&post),
                 4..=6 => self.rng.range(1, 200),
                 _ => {
-                    // A stalled gateway, or what is in its machine's buffers, continues later.
+                    // A stalled gateway reads its machine's buffers later.
                     self.tally.count("fault: copy delayed long at another gateway");
                     self.rng.range(500, 4_000)
                 }
@@ -167,7 +167,7 @@ impl World {
         self.arrive(pid, *post);
     }
 
-    /// A cut keeps a message from its gateway, or did so: then the client has to send it again, and may have given up.
+    /// A message was lost in a cut: the client has to resend it, and may have given up.
     fn cut_swallows(&mut self, post: &mut Box<ClientFrame>) -> bool {
         let line = &self.client_conns[post.connection];
         if line.ended(Endpoint::Gateway) || (post.cut && line.ended(Endpoint::Client)) {
@@ -225,7 +225,7 @@ impl World {
         self.replied(session, *reply);
     }
 
-    /// A connection is reset, unless a cut keeps that from being noticed.
+    /// Resets a connection; a cut keeps the client from noticing it.
     pub(super) fn on_conn_reset(&mut self, line: ClientConnId) {
         let cut = Endpoint::BOTH.iter().find_map(|to| self.again_after_cut(line, *to));
         match cut {
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// Nothing passes any longer; the client notices later.
+    /// Breaks a connection; the client notices later.
     pub(super) fn reset_conn(&mut self, line: ClientConnId) {
         if std::mem::replace(&mut self.client_conns[line].broken, true) {
             return;

@@ -1,10 +1,10 @@
-//! Packets between clients and gateways that are lost in silence, one way or both, while both ends believe that the
-//! connection is open.
+//! Packets between clients and gateways that are silently lost, in one direction or both, while both ends consider the
+//! connection open.
 //!
-//! The transport retransmits what was sent: it arrives late if the cut ends before either end has given up, and
-//! never if not. An end closes the connection after the idle time-out, without notifying the other:
-//! the other end receives nothing from then on, and gives up in its own time. So a gateway may accept, run and answer what its
-//! client has long sent to another one; and a client may send to a gateway that has closed.
+//! The transport retransmits: a message arrives late if the cut ends before either end gives up, and otherwise never.
+//! An end closes the connection after the idle timeout without notifying the other end, which receives nothing from
+//! then on and gives up later. So a gateway may accept, run and answer a message that its client has already sent to
+//! another gateway, and a client may send to a gateway that has closed.
 
 use super::client_conns::{ClientConn, ClientConnId};
 use super::faults::Fault;
@@ -12,14 +12,14 @@ use super::plan::{FROM, TO};
 use super::{LEASE, SimEvent, World};
 use crate::rng::Rng;
 
-/// After this much silence an end closes its connection: two leases and a bit, as the client's default is.
+/// The idle timeout of both ends: a little more than two leases, as the client's default is.
 const IDLE: u64 = LEASE * 2 + 50;
 /// Interval of keep-alives on an idle connection; retransmissions are about as frequent.
 const KEEP_ALIVE: u64 = 240;
 /// How long a client waits for a gateway's handshake.
 const HANDSHAKE: u64 = 700;
 
-/// An end of a connection, and what goes to it.
+/// One end of a connection, and the packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Client,
@@ -40,15 +40,15 @@ impl Endpoint {
 /// The connections whose packets are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CutTarget {
-    /// One client's, at its current gateway.
+    /// One client's connection to its current gateway.
     Connection,
-    /// One client's, at every gateway.
+    /// One client's connections to every gateway.
     Client,
-    /// All at one gateway.
+    /// All connections to one gateway.
     Gateway,
 }
 
-/// A cut that strikes: `pick` says which client.
+/// A planned cut; `pick` selects the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientCut {
     target: CutTarget,
@@ -146,13 +146,13 @@ impl World {
         cuts.max().filter(|_| !self.clients[client].tied)
     }
 
-    /// An end receives nothing from now on, because of a cut or because the other end is closed.
+    /// An end stops receiving, because of a cut or because the other end is closed.
     fn falls_silent(&mut self, line: ClientConnId, end: Endpoint, cut: Option<usize>) {
         let delay = self.rng.range(IDLE - KEEP_ALIVE, IDLE + KEEP_ALIVE);
         self.at(delay, SimEvent::ClientConnSilent { connection: line, end, cut });
     }
 
-    /// An end was idle for the time-out and closes the connection, unless the cut has ended.
+    /// An end closes the connection after the idle timeout, unless the cut has ended.
     pub(super) fn silent(&mut self, line: ClientConnId, end: Endpoint, cut: Option<usize>) {
         if cut.is_some_and(|cut| !self.cut_holds(cut, line, end)) {
             return;
@@ -198,7 +198,7 @@ impl World {
         Some(until - self.now + self.rng.range(1, KEEP_ALIVE))
     }
 
-    /// How long a client waits in vain for a gateway that it cannot reach, if it cannot.
+    /// How long a client waits for an unreachable gateway; none if the gateway is reachable.
     pub(super) fn handshake_fails(&self, client: usize, site: usize) -> Option<u64> {
         let cut = Endpoint::BOTH.iter().any(|to| self.cut_until(client, site, *to).is_some());
         cut.then_some(HANDSHAKE)

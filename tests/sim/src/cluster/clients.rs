@@ -1,5 +1,5 @@
-//! Clients of a cluster, on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given up
-//! or restamped. This module plays the rest of a client: callers and time.
+//! Clients of a cluster with the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given
+//! up or restamped. This module plays the rest of a client: callers and time.
 //!
 //! A client has a connection, which its sessions share (`lines`), and switches to another gateway when its switch timer fires.
 
@@ -23,7 +23,7 @@ use crate::violation::ViolationKind;
 
 /// How long messages only wait or bounce before a client tries another gateway.
 const STALL_TIMEOUT: Duration = Duration::from_millis(LEASE * 5 / 2);
-/// Messages without an outcome that a session has at most.
+/// Maximum messages of a session without an outcome.
 const UNRESOLVED: usize = 8;
 
 /// What a client's sessions share.
@@ -32,12 +32,12 @@ pub(super) struct Client {
     pub(super) gateway: usize,
     /// The open connection, to the client's knowledge.
     pub(super) connection: Option<ClientConnId>,
-    /// It does not choose its gateways itself.
+    /// Whether its gateways are chosen for it.
     pub(super) tied: bool,
     pub(super) sessions: Vec<usize>,
     switch_timer: SwitchTimer,
     time: ClusterTime,
-    /// How far its reading of cluster time is ahead, or behind.
+    /// How far its cluster time is ahead or behind.
     skew: i64,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Client {
 pub(super) struct Session {
     pub(super) client: usize,
     pub(super) session: SimSession,
-    /// For silence taken as proof: the sequences under which messages were sent again.
+    /// For the mutation that treats silence as proof: the sequences under which messages were resent.
     renamed: BTreeMap<u64, u64>,
-    /// When it is next examined.
+    /// When it will next be examined.
     armed: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ impl World {
             let kind = if id % 3 == 2 { "starter" } else { "counter" };
             let roll = self.rng.range(0, 10);
             let call = match roll {
-                // Where clocks may stop, no lease guards what a query reads (R8).
+                // If clocks may stop, no lease protects what a query reads (R8).
                 0..=2 if !self.clocks_stop => (MessageKind::Query, "get", 0),
                 0..=4 => (MessageKind::Command, "take", self.rng.range(1, 20)),
                 _ => (MessageKind::Command, "add", self.rng.range(1, 10)),
@@ -119,7 +119,7 @@ impl World {
         self.drive(session);
     }
 
-    /// A session whose messages all have their outcome may be another one from then on: many are short.
+    /// A session without open calls may be replaced by a new one: many sessions are short.
     fn maybe_another(&mut self, session: usize) -> usize {
         let it = &self.sessions[session];
         let (client, used) = (it.client, it.session.admission.next_sequence() > 1);
@@ -129,7 +129,7 @@ impl World {
         self.a_session(client)
     }
 
-    /// A caller gives a message to its session, and waits for `deadline` milliseconds.
+    /// Submits a message to a session; its caller waits for `deadline` milliseconds.
     pub(super) fn call_entity(&mut self, session: usize, mut called: PendingCall, deadline: u64) {
         called.sent = self.now;
         self.take_call(session, called, deadline, None);
@@ -215,7 +215,8 @@ impl World {
         }
     }
 
-    /// Delivers outcomes to callers. After an unknown outcome a caller may ask again under the same id while possible.
+    /// Delivers outcomes to callers. After an unknown outcome, a caller may resend under the same id while that is
+    /// possible.
     fn hand_out(&mut self, session: usize, over: bool) {
         let ended = self.sessions[session].session.take_ended();
         for (sequence, called, outcome) in ended {
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// A gateway that clients know. One that has ended usually refuses them at once.
+    /// A gateway that clients know. One that has ended usually refuses them immediately.
     pub(super) fn a_gateway(&mut self) -> usize {
         let any = self.rng.chance(30) || self.sites.iter().all(|site| site.pid.is_none());
         let gateways: Vec<usize> = self
@@ -331,7 +332,7 @@ impl World {
         }
     }
 
-    /// A disabled rule: what has no outcome when a connection falls silent is sent under another id.
+    /// A disabled rule: when a connection falls silent, messages without an outcome are resent under another id.
     pub(super) fn resend_under_new_id(&mut self, client: usize) {
         let code = "silent".into();
         let message = "nothing was heard for too long".into();
@@ -348,7 +349,7 @@ impl World {
         }
     }
 
-    /// A message's id, or the one that it was sent under later: see [`Self::resend_under_new_id`].
+    /// A message's id, or the one under which it was resent: see [`Self::resend_under_new_id`].
     pub(super) fn last_id(&self, mut id: MessageKey) -> MessageKey {
         let session = self.sessions.iter().find(|it| it.session.key == id.session);
         while let Some(next) = session.and_then(|it| it.renamed.get(&id.sequence)) {
@@ -357,7 +358,7 @@ impl World {
         id
     }
 
-    /// All clients close: what has no outcome gets one.
+    /// Closes all clients: every call without an outcome gets one.
     pub(super) fn close_clients(&mut self) {
         let (now, why) = (self.instant(), problem(codes::CLIENT_CLOSED, "the client was closed"));
         for session in 0..self.sessions.len() {

@@ -1,4 +1,4 @@
-//! A node's control thread: passes events to its machine and carries out the actions.
+//! A node's control thread: passes events to its machine and executes the actions.
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Action, ControlMessage, Event, HandOff, Notice, WriteError};
@@ -119,7 +119,7 @@ impl World {
                 self.tally.count("transition: resumed");
                 let it = &mut self.processes[pid];
                 it.suspended = None;
-                // As the machine knows it: the message about a claim may be in transit.
+                // To the machine's knowledge: the notification of a claim may be in transit.
                 let serves = it.machine.held_shards().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
@@ -180,7 +180,7 @@ impl World {
         self.print(|| format!("note {notice:?}"));
     }
 
-    /// What a write is for, by what it changes.
+    /// The purpose of a write, derived from its changes.
     fn step_of(&self, pid: Pid, key: &RowKey, row: &Row) -> &'static str {
         let none = AssignmentsRow::default();
         match (key, row) {
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// The answer to a write came: a step of its own.
+    /// The answer to a write arrived, which is a step of its own.
     pub(super) fn wrote_step(
         &mut self,
         pid: Pid,
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// What a message announces must have been written before, or have happened.
+    /// Checks that what a message announces was written before, or has happened.
     fn check_control_message(&mut self, pid: Pid, to: &NodeId, message: &ControlMessage) {
         let it = &self.processes[pid];
         let mono = it.mono(self.now);

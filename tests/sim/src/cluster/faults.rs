@@ -1,4 +1,4 @@
-//! Faults and operator actions: their times are drawn at the start, so the end of the last one is known.
+//! Faults and operator actions. Their times are chosen at the start, so the end of the last one is known.
 
 use ostraca_core::node::{Event, LeaseSettings};
 
@@ -34,16 +34,16 @@ pub(super) enum Fault {
     OneWay {
         millis: u64,
     },
-    /// A node from the store's node, in one direction or both.
+    /// Between a node and the store's node, in one direction or both.
     FromStore {
         millis: u64,
         both: bool,
     },
-    /// A node from all others.
+    /// Between a node and all others.
     Partition {
         millis: u64,
     },
-    /// A node from the entities' store only.
+    /// Only between a node and the entities' store.
     EntityStoreCut {
         millis: u64,
     },
@@ -52,13 +52,13 @@ pub(super) enum Fault {
         millis: u64,
         gap: u64,
     },
-    /// A node from the rows only.
+    /// Only between a node and the rows.
     Rows {
         millis: u64,
     },
-    /// A node from the entities' store, to the end of the run.
+    /// Between a node and the entities' store, until the end of the run.
     EntityStoreCutForever,
-    /// A host's messages to the manager, or both directions, to the end of the run.
+    /// A host's messages to the manager, or both directions, until the end of the run.
     ControlMessagesCut {
         both: bool,
     },
@@ -97,24 +97,24 @@ pub(super) enum Fault {
     ControlStalls,
     RenewalSlow,
     RegistrationSlow,
-    /// A host cannot run a deployed type, for so long or to the end of the run.
+    /// A host cannot run a deployed type, for a while or until the end of the run.
     UnrunnableType {
         millis: Option<u64>,
     },
-    /// Clients from gateways.
+    /// Between clients and gateways.
     ClientCut(ClientCut),
-    /// A client sends what every gateway must refuse.
+    /// A client sends a message that every gateway must refuse.
     InvalidMessage {
         which: u64,
         pick: u64,
     },
-    /// Another lease, which each node learns at another time, or never.
+    /// A change of the lease, which each node learns at a different time, or never.
     Settings {
         lease: u64,
     },
 }
 
-/// The cluster's settings with that lease.
+/// The cluster's settings with this lease.
 pub(super) fn node_settings(revision: u64, lease: u64) -> LeaseSettings {
     let (margin, renew) = (LEASE / 5, RENEW.min(lease / 4));
     LeaseSettings {
@@ -136,7 +136,7 @@ pub(super) struct StepTrap {
 }
 
 impl World {
-    /// A living node's site, not the store's if there is another.
+    /// The site of a running node; not the store's, if there is another.
     pub(super) fn any_site(&mut self, store_too: bool) -> usize {
         let living: Vec<usize> = (0..self.sites.len())
             .filter(|site| self.sites[*site].pid.is_some() && (store_too || *site > 0))
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Whether hosts that may own shards are left to the end without this node.
+    /// Whether, without this node, some host can own shards until the end.
     pub(super) fn spare(&self, site: usize) -> bool {
         let lasting = |at: usize| {
             let it = &self.sites[at];

@@ -1,5 +1,5 @@
-//! The final check: is everything served, answered and balanced in time; does a history keep its promises; does a
-//! replayed machine do the same again?
+//! The final check: everything must be served, answered and balanced in time, the history must keep the promises, and
+//! a replayed machine must repeat its actions.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl World {
         all
     }
 
-    /// The shards that no node serves now.
+    /// The shards that no node serves at present.
     fn unserved(&self) -> Vec<ShardId> {
         let rows = self.shard_rows();
         (1..=self.shards)
@@ -81,7 +81,7 @@ impl World {
         format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
     }
 
-    /// Hosts that are to own shards, with how many they have.
+    /// The hosts that should own shards, with the number that they own.
     fn counts(&self) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
@@ -132,7 +132,7 @@ impl World {
             }
         }
         let bound = self.options.messages * 20 + SETTLED;
-        // Shares are even only once every host may get shards.
+        // Shares are even only after every host may get shards.
         if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
             let left: Vec<_> = self
                 .sessions
@@ -165,7 +165,7 @@ impl World {
         let counts = self.counts();
         let (most, least) = (counts.values().max(), counts.values().min());
         let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
-        // A host whose messages are lost keeps its shards and gets no more.
+        // A host whose messages are lost keeps its shards, but gets no others.
         let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
         let owned: usize = counts.values().sum();
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    /// The same events must give the same actions: otherwise recordings could not be replayed.
+    /// Checks that the same events give the same actions; otherwise recordings could not be replayed.
     fn replay(&mut self) {
         for it in &mut self.processes {
             let strategy = BuiltinStrategy::Average.build();

@@ -25,13 +25,13 @@ use super::process::{Pid, ReplyTo};
 use super::{SimEvent, World};
 use crate::violation::ViolationKind;
 
-/// A message as it arrived.
+/// A message on arrival.
 #[derive(Clone, Debug)]
 pub(super) struct PendingMessage {
     token: ReplyToken,
     pub(super) session: SessionKey,
     pub(super) envelope: Envelope,
-    /// When, on this node's clock.
+    /// When it arrived, on this node's clock.
     pub(super) received: u64,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct OpenRequest {
     pub(super) connection: ClientConnId,
     pub(super) session: usize,
     pub(super) sequence: u64,
-    /// What it costs its sender.
+    /// Its charge against the sender's budget.
     pub(super) charge: Arc<Charge>,
     attempts: u32,
     buffered: bool,
@@ -57,9 +57,9 @@ pub(super) struct Gateway {
     pub(super) budgets: Arc<Budgets>,
     /// Charges of messages that other nodes forwarded.
     pub(super) forwarded: BTreeMap<ReplyToken, Arc<Charge>>,
-    /// The node has started; before, it answers that it is starting.
+    /// Whether the node has started; before that, it answers that it is starting.
     pub(super) opened: bool,
-    /// The node stops: when, on its clock, everything is returned at the latest.
+    /// If the node is stopping: the latest time on its clock at which everything is returned.
     pub(super) closing: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ impl World {
         self.steps(pid, vec![step]);
     }
 
-    /// Carries out the router's actions, and schedules its next tick.
+    /// Executes the router's actions, and schedules its next tick.
     pub(super) fn steps(&mut self, pid: Pid, steps: Vec<Action<Arc<PendingMessage>>>) {
         for step in steps {
             match step {
@@ -232,7 +232,7 @@ impl World {
         Some(conn)
     }
 
-    /// A link was given up: what is in flight on it is in doubt.
+    /// A link was given up: messages in flight on it are in doubt.
     pub(super) fn link_lost(&mut self, pid: Pid, conn: ConnId) {
         let it = &mut self.processes[pid];
         let lost: Vec<Member> = it
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// A message arrives from another node: this one runs it or answers that it does not (S11.6).
+    /// A message arrives from another node: this node runs it, or answers that it does not (S11.6).
     pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, envelope: Envelope) {
         if let Err(problem) = self.run_forwarded(pid, conn, tag, envelope) {
             let reply = outcome::not_run(problem);
@@ -292,7 +292,7 @@ impl World {
         Ok(())
     }
 
-    /// Another node's answer.
+    /// Handles another node's answer.
     pub(super) fn forwarded_came(&mut self, pid: Pid, tag: u64, reply: Reply) {
         self.answered(pid, tag, outcome::attempt_result_for_reply(&reply), || Some(reply));
     }

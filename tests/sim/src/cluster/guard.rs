@@ -1,7 +1,7 @@
-//! What no node can observe: whether each write of a row was allowed at that moment.
+//! Checks what no node can observe: whether each write of a row was allowed at that moment.
 //!
-//! The guard knows every row and every process. It judges what became durable, as of the moment at which it was
-//! applied: a write undone by a crash of the store never happened.
+//! The guard knows every row and every process. It checks the writes that became durable, as of the moment at which
+//! they were applied. A write that a crash of the store undid never happened.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,14 +20,14 @@ use crate::violation::{Violation, ViolationKind};
 /// Maximum delay of a watch.
 const NEWS: u64 = 400;
 
-/// An applied write, and the state at that moment.
+/// An applied write, and the state when it was applied.
 #[derive(Clone, Debug)]
 pub(super) struct Applied {
     pub(super) key: RowKey,
     pub(super) old: Option<Row>,
     pub(super) new: Row,
     pub(super) by: Pid,
-    /// Shards whose owner this write replaces, though a machine of it that may commit lived.
+    /// Shards whose owner this write replaces although a machine of the owner, which may commit, was alive.
     pub(super) living: Vec<ShardId>,
     pub(super) at: u64,
 }
@@ -37,9 +37,9 @@ pub(super) struct Applied {
 pub(super) struct Guard {
     /// When each incarnation's lease was last renewed, as applied.
     pub(super) renewed: BTreeMap<Member, u64>,
-    /// The last few of them.
+    /// The last few such times.
     renewals: BTreeMap<Member, VecDeque<u64>>,
-    /// The finding about a candidate of a term, reported if it wins.
+    /// The violation of a term's candidate, which is reported if the candidate wins.
     campaigns: BTreeMap<(Pid, u64), Violation>,
     pub(super) dead: BTreeSet<Member>,
     pub(super) node_status: BTreeMap<NodeId, (Member, NodeStatus)>,
@@ -47,9 +47,9 @@ pub(super) struct Guard {
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
     /// Terms of the chunks' rows.
     pub(super) terms: BTreeMap<RowKey, u64>,
-    /// The hand-offs that rows named.
+    /// The hand-offs in rows.
     pub(super) intents: BTreeSet<HandOffId>,
-    /// Those of rows whose write a manager requested.
+    /// The hand-offs in rows that a manager tried to write.
     pub(super) asked: BTreeSet<HandOffId>,
     /// Owners that reported a stop or a refused claim.
     pub(super) stopped: BTreeSet<(Member, ShardId, Epoch)>,
@@ -58,7 +58,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// A claim was granted. It must be of an owner that a row named, and epochs rise with owners (R5).
+    /// Checks a granted claim: a row must have named its owner, and epochs must rise with owners (R5).
     pub(super) fn claim_stands(&mut self, claim: &Claim, breaches: &mut Vec<Violation>) {
         let owner = claim.owner.clone();
         let shard = claim.shard.shard;
@@ -81,7 +81,7 @@ impl Guard {
         self.highest.insert(shard, (claim.epoch, owner));
     }
 
-    /// The highest epoch that a row ever gave a shard.
+    /// A shard's highest epoch in any row so far.
     pub(super) fn newest(&self, shard: ShardId) -> Option<Epoch> {
         let of_shard = (shard, Epoch(0))..=(shard, Epoch(u64::MAX));
         self.owners.range(of_shard).next_back().map(|((_, epoch), _)| *epoch)
@@ -96,7 +96,7 @@ impl Guard {
 }
 
 impl World {
-    /// Shards whose owner `new` replaces although a machine of the old one, which may commit, lives.
+    /// Shards whose owner `new` replaces although a machine of the old owner, which may commit, is alive.
     pub(super) fn live_owners_replaced(
         &self,
         key: &RowKey,
@@ -131,7 +131,7 @@ impl World {
         living
     }
 
-    /// A write became durable: was it allowed when it was made?
+    /// Checks a write that became durable: it must have been allowed when it was applied.
     pub(super) fn guard_applied(&mut self, applied: &Applied) {
         match (&applied.key, &applied.new) {
             (RowKey::Node(node), Row::Node(row)) => {
@@ -246,8 +246,8 @@ impl World {
         self.guard.node_status.insert(node.clone(), (member, row.status));
     }
 
-    /// An incarnation has ended: no process may rely on its lease any more, and answer queries (R8). One whose clock stood still
-    /// cannot know.
+    /// Checks an ended incarnation: no process may rely on its lease any longer and answer queries (R8). A process whose
+    /// clock stood still cannot know.
     fn guard_belief(&mut self, member: &Member) {
         let now = self.now;
         let relies = |it: &Process| {
@@ -256,7 +256,7 @@ impl World {
                 && it.member.as_ref() == Some(member)
                 && since.is_some_and(|at| at < it.lease / 5 * 4)
         };
-        // Where leases do not change, clients see it: a run ends with the first breach.
+        // If leases do not change, clients see it: a run ends with the first violation.
         let changed = self.agreed.revision > 0;
         if changed && !self.clocks_stop && self.processes.iter().any(relies) {
             self.violations.push(
@@ -279,8 +279,9 @@ impl World {
         }
     }
 
-    /// A node campaigns for the leadership. It must not take the holder for lapsed whose renewals it was told, or may
-    /// have missed while it slept, unless its clock slept too (R8). Who is deaf and awake may: no more than a term is lost.
+    /// Checks a node that campaigns. It must not consider a holder lapsed whose renewals it received, or may have missed
+    /// while it was paused, unless its clock was paused too (R8). A running node that receives nothing may do so: only
+    /// a term is lost.
     pub(super) fn guard_campaign(&mut self, pid: Pid, term: u64) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = &row.holder;
@@ -290,7 +291,7 @@ impl World {
         }
         let now = self.now;
         let woke = it.woke_detected_at.max(it.started);
-        // By settings that changed it may judge sooner.
+        // With changed settings, it may campaign sooner.
         let lease = if self.agreed.revision > 0 { LEASE / 2 } else { LEASE };
         let slept = now < woke + lease;
         let deaf = now > it.heard_at + NEWS / 2;

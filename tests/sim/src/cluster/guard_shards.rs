@@ -46,7 +46,7 @@ impl World {
                 self.guard_owner(applied, shard, before, after);
             }
         }
-        // R10: decides only from what it sealed.
+        // A manager decides only from rows that it sealed (R10).
         let chunks = ostraca_core::rows::chunk_count(self.shards);
         let sealed = (0..chunks).all(|other| {
             other == chunk || self.guard.terms.get(&RowKey::Assignments(other)) == Some(&row.term)
@@ -116,17 +116,17 @@ impl World {
         });
     }
 
-    /// A hand-off that was given up must have been asked for, whoever did not acknowledge it (R12).
+    /// Checks a hand-off that timed out: the owner must have been asked, whichever node did not acknowledge it (R12).
     pub(super) fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &Assignment) {
         let Some(moving) = &before.hand_off else { return };
         let it = &self.processes[applied.by];
         let Some((begun, told)) = it.begun.get(&moving.id) else { return };
         let since = it.world_time(*begun);
         if before.owner.as_ref().is_some_and(|owner| owner.node == it.node) {
-            // It messages itself, which no cut affects.
+            // It sends messages to itself, which no cut affects.
             return;
         }
-        // The manager itself was not held up meanwhile, nor by a row that the store was slow to write.
+        // Neither a pause of the manager nor a slow write of a row is the cause.
         let steady = it.woke < since
             && it.control_since < since
             && it.lapsed_at < since

@@ -1,4 +1,4 @@
-//! How a fault is carried out: cuts and the silence after them, traps at steps, pauses.
+//! How faults take effect: cuts and the silence after them, traps at steps, pauses.
 
 use ostraca_core::rows::{Row, RowKey};
 
@@ -25,7 +25,7 @@ impl World {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = self.sites.iter().position(|site| site.node == row.holder.node);
         let (host, Some(holder)) = (self.any_site(true), holder) else { return };
-        // A host that is never notified needs the time to learn it from the row.
+        // A host that is never notified needs this time to learn it from the row.
         let in_time = self.hand_off_timeout > MANAGER_SILENCE + LEASE;
         if host == holder || !self.sites[host].roles.host || !in_time {
             return;
@@ -52,7 +52,7 @@ impl World {
         if self.rng.chance(70) { self.rng.range(100, 500) } else { self.rng.range(500, 1_500) }
     }
 
-    /// Connections that a cut has silenced for long end.
+    /// Ends connections that a cut has silenced for a long time.
     pub(super) fn cut_ends(&mut self, from: usize, to: usize, what: Scope) {
         for conn in 0..self.conns.len() {
             let it = &self.conns[conn];
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// A step was reached: a trap may wait for it.
+    /// Handles a reached step, for which a trap may be set.
     pub(super) fn step(&mut self, pid: Pid, step: &'static str) {
         if step != "step: row of a node asked for" {
             self.tally.count(step);
@@ -100,7 +100,7 @@ impl World {
         if !it.alive || it.paused_until > self.now {
             return;
         }
-        // Until it woke: nothing else of that moment comes before.
+        // Until it resumes: no other event of that moment comes first.
         it.paused_until = self.now + millis + 1;
         self.tally.count("fault: node paused");
         if millis > LEASE * 3 / 2 {

@@ -1,9 +1,9 @@
 //! Faults that test leases: a control thread that stalls while its shards continue, and answers to renewals and
 //! registrations that arrive late, followed by silence of the node.
 //!
-//! While it lasts, readers with sessions of their own keep asking the node for what it owned, as one does whose route
-//! is old, and writers go to other gateways, which know the next owner. A node that trusts its lease for too long then
-//! reads less than was acknowledged (R8).
+//! Meanwhile, readers with sessions of their own keep querying entities that the node owned, as clients with outdated
+//! routes do, and writers use other gateways, which know the next owner. A node that trusts its lease for too long then
+//! returns a stale answer (R8).
 
 use std::collections::BTreeSet;
 
@@ -18,26 +18,26 @@ use super::net::{Cut, Scope};
 use super::{LEASE, SimEvent, World};
 use crate::session::PendingCall;
 
-/// How often readers ask at first, to keep the entities awake, and then, to catch a stale answer.
+/// The intervals of queries: at first, to keep the entities active, and later, to catch a stale answer.
 const SELDOM: u64 = 80;
 const OFTEN: u64 = 16;
-/// When nothing can be stale any more: a lease is never trusted for more than twice its length.
+/// The time after which no answer can be stale: a lease is never trusted for more than twice its length.
 const OVER: u64 = LEASE * 2;
 
-/// A node whose next renewal, or registration, is answered late.
+/// A node whose next renewal or registration gets a late answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DelayedResponse {
     site: usize,
     registration: bool,
 }
 
-/// Readers at a node whose lease is tried.
+/// Readers at a node whose lease is tested.
 #[derive(Clone, Debug)]
 pub(super) struct StaleReadProbe {
     site: usize,
     /// When the node was last reachable.
     since: u64,
-    /// The client that reads there.
+    /// The client of the readers.
     reader: usize,
     entities: Vec<Watched>,
 }
@@ -46,14 +46,14 @@ pub(super) struct StaleReadProbe {
 #[derive(Clone, Debug)]
 struct Watched {
     entity: Entity,
-    /// The session that writes it.
+    /// The session that writes to it.
     writer: usize,
     /// When it was last written, at its next owner.
     written: u64,
 }
 
 impl World {
-    /// A host that is a gateway too, and that others can take over from.
+    /// A host that is also a gateway, and whose shards other hosts can take over.
     fn a_strained_site(&mut self) -> Option<usize> {
         let leader = match self.rows.applied(&RowKey::Manager) {
             Some((Row::Manager(row), _)) => Some(row.holder.node.clone()),
@@ -94,7 +94,7 @@ impl World {
         self.start_stale_read_probe(site);
     }
 
-    /// The next renewal of a node is answered late, and then nothing of its control passes.
+    /// Delays the answer to a node's next renewal, and then blocks its control connections.
     pub(super) fn renewal_slow(&mut self) {
         if let Some(site) = self.a_strained_site().filter(|_| !self.clocks_stop) {
             self.delayed_responses.push(DelayedResponse { site, registration: false });
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// A node joins, and the answer to its registration is late.
+    /// A node joins, and its registration gets a late answer.
     pub(super) fn registration_slow(&mut self) {
         let site = self.join(true);
         if !self.clocks_stop {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// A row was written: is it the one whose answer is to be late?
+    /// Checks whether the answer to this write must be delayed.
     pub(super) fn slow_answer(&mut self, applied: &Applied) {
         let site = self.processes[applied.by].site;
         let Some(at) = self.delayed_responses.iter().position(|late| late.site == site) else {
@@ -133,16 +133,16 @@ impl World {
             self.tally.count("fault: renewal response late");
             self.rng.range(LEASE * 14 / 20, LEASE * 21 / 20)
         };
-        // Delayed, not dropped: what is in flight arrives after that.
+        // The answer is delayed, not dropped: frames in flight arrive after it.
         let (what, until) = (Scope::Rows, self.now + late);
         self.cuts.push(Cut { from: 0, to: site, what, until });
         self.cuts.push(Cut { from: site, to: 0, what, until: until + OVER });
-        // Nothing passes after the answer: otherwise it would learn that it was marked dead.
+        // Nothing passes after the answer; otherwise the node would learn that it was marked dead.
         let hush = if new { LEASE + 40 } else { late + 20 };
         self.at(hush, SimEvent::StopRowUpdates { site });
         self.heal_by(late + OVER);
         if new {
-            // An operator sees it come, and asks for shards to go there.
+            // An operator sees the node join, and requests a rebalance.
             for delay in [30, 90] {
                 let pid = self.a_process(true);
                 self.at(late + delay, SimEvent::NodeEvent { pid, event: Event::Rebalance });
@@ -151,7 +151,7 @@ impl World {
         self.start_stale_read_probe(site);
     }
 
-    /// A node receives no more rows.
+    /// Stops a node's watch of the rows.
     pub(super) fn stop_row_updates(&mut self, site: usize) {
         self.cuts.push(Cut { from: 0, to: site, what: Scope::Rows, until: self.now + OVER });
         self.heal_by(OVER);
@@ -165,7 +165,7 @@ impl World {
         self.at(1, SimEvent::StaleReadProbe { probe: vigil });
     }
 
-    /// Entities of shards that the node owns, which nobody else sends to.
+    /// Entities of the node's shards that no other client uses.
     fn entities_of(&self, site: usize) -> Vec<Entity> {
         let Some(pid) = self.sites[site].pid else { return Vec::new() };
         let mut owned: BTreeSet<ShardId> = BTreeSet::new();
@@ -185,7 +185,8 @@ impl World {
         found
     }
 
-    /// Readers ask, seldom while the node is the owner by its rows, and often once another is: who writes goes there.
+    /// Sends queries: rarely while the node owns the shard according to the rows, and often once another node does, to
+    /// which the writers then send.
     pub(super) fn probe_stale_reads(&mut self, vigil: usize) {
         let StaleReadProbe { site, since, reader, .. } = self.stale_read_probes[vigil];
         let age = self.now - since;
@@ -218,7 +219,7 @@ impl World {
         self.at(delay, SimEvent::StaleReadProbe { probe: vigil });
     }
 
-    /// Where the owner of an entity's shard runs, by the rows.
+    /// The site of an entity's owner, according to the rows.
     fn owner_of(&self, entity: &Entity) -> Option<usize> {
         let shard = shard_of(&entity.id, self.shards);
         let (chunk, place) = (chunk_of(shard), index_in_chunk(shard));
@@ -231,7 +232,7 @@ impl World {
         Some(process.site)
     }
 
-    /// A reader asks its node once, and gives up soon. It waits for no earlier answer: each time it is a new session.
+    /// Sends one query with a short deadline to the node. It uses a new session, so that it waits for no earlier answer.
     fn ask_once(&mut self, reader: usize, entity: &Entity) {
         let home = self.clients[reader].gateway;
         if self.clients[reader].connection.is_none() && !self.open_conn(reader, home) {
@@ -246,7 +247,7 @@ impl World {
         self.drive(session);
     }
 
-    /// A writer sends a command to the next owner, or to a gateway that is not the former one.
+    /// Sends a command to the next owner, or to a gateway other than the former owner.
     fn write_at(&mut self, writer: usize, owner: usize, not: usize, entity: Entity) {
         if !self.sessions[writer].session.unresolved.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Processes begin and end: at the start, after a crash, as a copy of another, joining, leaving.
+//! How processes start and end: at the beginning, after a crash, as a copy of another, when joining or leaving.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,20 +16,20 @@ use super::rows::Change;
 use super::{LEASE, RENEW, SimEvent, World};
 use crate::violation::ViolationKind;
 
-/// Where a node's process runs.
+/// A site, at which a node's process runs.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) node: NodeId,
     pub(super) roles: Roles,
     pub(super) address: String,
     pub(super) version: u64,
-    /// The process that runs there now.
+    /// The process that is running there.
     pub(super) pid: Option<Pid>,
     /// Its data directory is a copy of another's.
     pub(super) copy: bool,
-    /// The rows as its disk has them: for sending only (S8).
+    /// The rows in its route cache, which are used for sending only (S8).
     pub(super) cache: Vec<Change>,
-    /// It left, or has ended permanently.
+    /// Whether it left, or has ended permanently.
     pub(super) over: bool,
 }
 
@@ -167,7 +167,7 @@ impl World {
         self.at(RENEW, SimEvent::Probe { pid });
     }
 
-    /// Carries out what the machine wants before anything happened.
+    /// Executes the machine's first actions.
     pub(super) fn begin(&mut self, pid: Pid) {
         let site = self.processes[pid].site;
         let cache = std::mem::take(&mut self.sites[site].cache);
@@ -176,14 +176,14 @@ impl World {
             self.handle_node_event(pid, Event::CachedRows(cache));
         }
         if self.processes[pid].control.is_none() {
-            // It waits for the store before it asks.
+            // It waits for the store first.
             return self.at(20, SimEvent::Begin { pid });
         }
         self.processes[pid].gateway.opened = true;
         self.handle_node_event(pid, Event::Tick);
     }
 
-    /// Whether the entities' store answers is asked now and then, also by who has nothing to ask.
+    /// Probes the entities' store at intervals, even from nodes that do not need it.
     pub(super) fn probe(&mut self, pid: Pid) {
         let sent = self.processes[pid].mono(self.now);
         self.call(pid, super::storage::StoreCall::Ping { sent });
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// A process has ended: others notice only its silence.
+    /// A process has ended; others only notice its silence.
     fn end(&mut self, pid: Pid) {
         self.break_all(pid, |_| true);
         self.break_lines(pid);
@@ -231,7 +231,7 @@ impl World {
         it.gateway.forwarded.clear();
     }
 
-    /// A node left: its process answers what it still holds, and ends then.
+    /// A node left: its process answers its pending requests and then ends.
     pub(super) fn on_left(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         if !it.leaving {
@@ -245,7 +245,7 @@ impl World {
         self.close_gateway(pid);
     }
 
-    /// A node that left has answered what it held: its process ends, and its clients are told.
+    /// A node that left has answered its pending requests: its process ends, and its clients are notified.
     pub(super) fn closed(&mut self, pid: Pid) {
         self.close_lines(pid);
         self.processes[pid].alive = false;

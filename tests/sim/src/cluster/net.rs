@@ -1,7 +1,7 @@
-//! The network: connections that keep their order while they live, control messages that do not, and what is cut.
+//! The network: connections, which keep their order while they exist, control messages, which do not, and cuts.
 //!
-//! A connection that breaks is told to both its ends after a while, and not at one time. Frames in flight are
-//! lost, or a prefix of them still arrives; nothing is retransmitted automatically.
+//! When a connection breaks, each end is notified after a delay of its own. Frames in flight are lost, or a prefix of
+//! them still arrives; nothing is retransmitted automatically.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::{SimEvent, World};
 /// Identifies a connection. Never reused.
 pub(super) type ConnId = usize;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnKind {
     /// A node's calls for rows, and its watch.
@@ -37,12 +37,12 @@ pub(super) enum Frame {
     Reply(u64, StoreResponse),
     Changes(Vec<Change>),
     WatchLost,
-    /// A message for its owner, as its gateway passes it on.
+    /// A message that a gateway forwards to the owner.
     Forward(u64, Box<proto::Envelope>),
     Forwarded(u64, Box<proto::Reply>),
 }
 
-/// A connection: the first end made it.
+/// A connection. Its first end opened it.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) ends: [Pid; 2],
@@ -52,13 +52,13 @@ pub(super) struct Conn {
     pumping: [bool; 2],
 }
 
-/// What a cut holds up.
+/// What a cut blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
-    /// Only the way to the entities' store: rows, watches and messages pass.
+    /// Only calls to the entities' store: rows, watches and messages pass.
     Entities,
-    /// Only the way to the rows.
+    /// Only calls for rows.
     Rows,
     /// Only control messages.
     ControlMessages,
@@ -75,12 +75,12 @@ impl Scope {
     }
 }
 
-/// Senders whose frames are lost, in one direction, and until when.
+/// A cut: the senders whose frames are lost, in one direction, and its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Which frames.
+    /// Which frames are lost.
     pub(super) what: Scope,
     pub(super) until: u64,
 }
@@ -104,13 +104,13 @@ impl World {
         self.conns.len() - 1
     }
 
-    /// Whether a connection could be made now.
+    /// Whether a connection can be opened now.
     pub(super) fn reachable(&self, from: Pid, to: Pid, way: ConnKind) -> bool {
         let (a, b) = (self.processes[from].site, self.processes[to].site);
         self.processes[to].awake(self.now) && !self.is_cut(a, b, way) && !self.is_cut(b, a, way)
     }
 
-    /// Sends a frame from one end. On a broken connection it goes nowhere.
+    /// Sends a frame from one end. On a broken connection it is lost.
     pub(super) fn frame(&mut self, conn: ConnId, from: usize, frame: Frame) {
         let local = self.conns[conn].ends[0] == self.conns[conn].ends[1];
         let delay = match self.rng.range(0, 100) {
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// Ends a connection: each end is told after its own delay.
+    /// Ends a connection: each end is notified after its own delay.
     pub(super) fn break_conn(&mut self, conn: ConnId, told: [u64; 2]) {
         if !self.conns[conn].alive {
             return;
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// A frame of a closed connection arrives anyway.
+    /// Delivers a frame of a closed connection.
     pub(super) fn deliver_delayed(&mut self, conn: ConnId, from: usize, frame: Frame) {
         let receiver = &self.processes[self.conns[conn].ends[1 - from]];
         if !receiver.alive {
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// Where rows say that a node is reached.
+    /// A node's address according to the rows.
     pub(super) fn site_of(&self, pid: Pid, node: &NodeId) -> Option<usize> {
         let known = self.processes[pid].addresses.get(node).copied();
         known.or_else(|| self.sites.iter().position(|site| site.node == *node))

@@ -1,4 +1,4 @@
-//! Between a node's machine and its shards: commands one way, notifications the other, each delayed and in order.
+//! Commands from a node's machine to its shards, and notifications in the other direction: each delayed and in order.
 
 use std::collections::BTreeMap;
 

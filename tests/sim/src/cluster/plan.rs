@@ -1,4 +1,4 @@
-//! What a seed determines: which nodes there are, which faults strike and when.
+//! What a seed determines: the nodes, the faults, and when the faults strike.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -24,7 +24,7 @@ impl World {
     pub(super) fn planned(seed: u64, options: Options) -> Self {
         let mut rng = Rng::new(seed);
         let sessions = rng.range(2, 6) as usize;
-        // Two chunks of rows now and then: only then is a seal more than one write (R10).
+        // Some runs have two chunks of rows: only then does a seal need more than one write (R10).
         let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
         let stores = (0..shards).map(|_| Store::new(options.store_mutations.clone())).collect();
         let mut world = Self {
@@ -126,7 +126,7 @@ impl World {
         self.at(50, SimEvent::CheckProgress);
     }
 
-    /// Clients, each with a session, or some with more.
+    /// Clients with one session each; some have more.
     fn found_clients(&mut self, sessions: usize) {
         for session in 0..sessions {
             let client = if session > 0 && self.rng.chance(30) {
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// What tries leases is in most seeds, and early: later faults then have their time.
+    /// Most seeds test leases, and do so early, so that later faults have enough time.
     fn plan_leases(&mut self) {
         let plan = [
             (Fault::ControlStalls, 95, 100),
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Leases that change: with a random generator of their own, so that the other choices of each seed stay the same.
+    /// Changes of the lease. Uses a random generator of its own, so that the other choices of each seed stay the same.
     fn plan_settings(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x5e77_1265);
         let another_alone = self.options.pauses || self.options.slow_store;

@@ -15,7 +15,7 @@ use crate::guest::Instance;
 /// Identifies a process. Never reused: a restarted node is another one.
 pub(super) type Pid = usize;
 
-/// A shard's machine and what it runs.
+/// A shard's machine and its pending work.
 pub(super) struct Hosted {
     pub(super) epoch: Epoch,
     pub(super) machine: shard::Machine,
@@ -33,11 +33,11 @@ pub(super) struct Hosted {
 pub(super) enum ReplyTo {
     /// This process's own gateway, which sent the message with this tag, and the message's kind.
     Gateway(ReplyToken, MessageKind),
-    /// A peer, by the link that its message came through, the peer's own name for it, and its kind.
+    /// A peer, with the link of its message, the peer's own tag for it, and its kind.
     Peer(ConnId, u64, MessageKind),
 }
 
-/// What the node's machine told, on its way to the shards: its thread is another than theirs.
+/// A command of the node's machine to its shards, in transit between their threads.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Adopt(ShardId, Epoch, Member),
@@ -56,14 +56,14 @@ pub(super) struct Process {
     pub(super) paused_until: u64,
     /// Its control thread is stalled until then, and its workers continue.
     pub(super) stalled_until: u64,
-    /// Its clock starts anywhere, runs a little fast or slow, in thousandths, and may have stood still.
+    /// Its clock has a random start, runs slightly fast or slow, in thousandths, and may have been paused.
     pub(super) offset: u64,
     pub(super) rate: u64,
     pub(super) stood: u64,
-    /// When it started, last woke from a pause, and how old its news of rows are, in the world's time.
+    /// When it started and last resumed from a pause, and the age of its copy of the rows, in the world's time.
     pub(super) started: u64,
     pub(super) woke: u64,
-    /// When it last woke and could see by its clock that it had slept.
+    /// When it last resumed and could tell from its clock that it had been paused.
     pub(super) woke_detected_at: u64,
     pub(super) heard_at: u64,
     pub(super) machine: node::Machine,
@@ -72,17 +72,17 @@ pub(super) struct Process {
     pub(super) script: Vec<(Now, node::Event, Vec<node::Action>)>,
     pub(super) armed: Option<u64>,
     pub(super) member: Option<Member>,
-    /// The node machine said suspend, and not yet resume: since this time of its clock.
+    /// Since when, on its clock, it has been suspended.
     pub(super) suspended: Option<u64>,
-    /// Claims were read back, and found, since it was suspended.
+    /// Whether its claims were read and confirmed since it was suspended.
     pub(super) read_back: bool,
     pub(super) orders: VecDeque<Order>,
-    /// What the shards told the node's machine, on its way.
+    /// Notifications from the shards to the node's machine, in transit.
     pub(super) shard_reports: VecDeque<node::Event>,
     pub(super) shards: BTreeMap<ShardId, Hosted>,
     pub(super) cap: InstanceSlots,
     pub(super) lease_sent: Option<u64>,
-    /// How long its shards rely on that.
+    /// How long its shards rely on that renewal.
     pub(super) lease: u64,
     pub(super) shards_suspended: bool,
     pub(super) gateway: Gateway,
@@ -90,46 +90,46 @@ pub(super) struct Process {
     /// Connections to the store: for rows, and for entities.
     pub(super) control: Option<ConnId>,
     pub(super) bulk: Option<ConnId>,
-    /// Since when it has the first, and when its lease last lapsed.
+    /// Since when it has the connection for rows, and when its lease last lapsed.
     pub(super) control_since: u64,
     pub(super) lapsed_at: u64,
-    /// When a write was last answered that had taken longer than acknowledgements are waited for.
+    /// When it last got the answer to a write that took longer than the wait for acknowledgements.
     pub(super) held_up_at: u64,
     pub(super) registered_at: u64,
-    /// Links to peers, and the addresses that rows gave them.
+    /// Links to peers, and the peers' addresses from rows.
     pub(super) links: BTreeMap<NodeId, (ConnId, Member)>,
     pub(super) addresses: BTreeMap<NodeId, usize>,
-    /// The last `EntityStore` answer of any kind, in the world's time.
+    /// When the `EntityStore` last answered anything, in the world's time.
     pub(super) store_answered: u64,
-    /// Terms and hand-offs: when it was first said that one begins, and whether it was handed on.
+    /// By term and hand-off: when its begin-hand-off was first sent, and whether its owner was asked.
     pub(super) begun: BTreeMap<ostraca_core::rows::HandOffId, (u64, bool)>,
     pub(super) leaving: bool,
-    /// It was told that it cannot run a deployed type.
+    /// Whether it cannot run a deployed type.
     pub(super) has_unrunnable_type: bool,
 }
 
 impl Process {
-    /// Its clock's reading.
+    /// The reading of its clock.
     pub(super) fn mono(&self, now: u64) -> u64 {
         self.offset + now.saturating_sub(self.stood) * self.rate / 1000
     }
 
-    /// When the world's clock shows what this one shows at `mono`.
+    /// The world's time at which this clock shows `mono`.
     pub(super) fn world_time(&self, mono: u64) -> u64 {
         mono.saturating_sub(self.offset).saturating_mul(1000) / self.rate + self.stood + 1
     }
 
-    /// When its control thread last went on after it stood still, alone or with the process.
+    /// When its control thread last resumed, after a pause of the thread or the process.
     pub(super) fn woke_late(&self) -> u64 {
         self.woke.max(self.stalled_until)
     }
 
-    /// Whether it runs now.
+    /// Whether it is running now.
     pub(super) fn awake(&self, now: u64) -> bool {
         self.alive && self.paused_until <= now
     }
 
-    /// What it reads as the time.
+    /// The time that its machines are given.
     pub(super) fn reads(&self, now: u64) -> Now {
         Now { mono: self.mono(now), cluster_time: now }
     }

@@ -1,7 +1,8 @@
-//! A store of rows as bad as a real one: applying is not syncing, and a crash between loses what was not acknowledged.
+//! A store of rows that fails as real ones do: writes are applied before they are synced, and a crash in between loses
+//! unacknowledged writes.
 //!
-//! It keeps the contract of `ClusterStore`: writes are judged in order, nothing is handed out before it is durable
-//! (R2), a watch may skip values but never the last one.
+//! It keeps the contract of `ClusterStore`: writes are checked in order, nothing is returned before it is durable (R2),
+//! and a watch may skip values, but never the last one.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::rng::Rng;
 /// A row and the store's revision at its last change.
 pub(super) type StoredRow = Option<(Row, u64)>;
 
-/// A change, as a watch tells it.
+/// A change, as a watch reports it.
 pub(super) type Change = (RowKey, Row, u64);
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +31,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Judges a write against what is applied. The answer may be given once it is synced.
+    /// Checks a write against the applied rows. The answer may be sent once the write is synced.
     pub(super) fn write(
         &mut self,
         key: &RowKey,
@@ -47,17 +48,17 @@ impl Rows {
         Ok(revision)
     }
 
-    /// What is applied; for the guard and for operators, who write in one step.
+    /// The applied rows; for the guard, and for operators, who write in one step.
     pub(super) fn applied(&self, key: &RowKey) -> Option<&(Row, u64)> {
         self.cache.rows.get(key)
     }
 
-    /// What is durable.
+    /// The durable rows.
     pub(super) fn durable(&self) -> &BTreeMap<RowKey, (Row, u64)> {
         &self.disk.rows
     }
 
-    /// The revision up to which all is durable.
+    /// The revision up to which everything is durable.
     pub(super) fn revision(&self) -> u64 {
         self.disk.revision
     }
@@ -67,14 +68,14 @@ impl Rows {
         self.disk.revision != self.cache.revision
     }
 
-    /// Makes all that is applied durable.
+    /// Makes everything applied durable.
     pub(super) fn sync(&mut self) {
         if self.dirty() {
             self.disk = self.cache.clone();
         }
     }
 
-    /// Durable changes after a revision, the newest of each row, in order.
+    /// The newest durable change of each row after a revision, in order.
     pub(super) fn since(&self, revision: u64) -> Vec<Change> {
         let newer = self.disk.rows.iter().filter(|(_, (_, at))| *at > revision);
         let mut changes: Vec<Change> =
@@ -83,7 +84,8 @@ impl Rows {
         changes
     }
 
-    /// The process dies. What was applied and not synced is lost or not, and nobody was answered: says whether it is.
+    /// The process dies. Writes that were applied but not synced, and so not answered, may be lost. Returns whether they
+    /// are.
     pub(super) fn crash(&mut self, power: bool, rng: &mut Rng) -> bool {
         if !power || rng.chance(50) {
             self.disk = self.cache.clone();

@@ -1,4 +1,4 @@
-//! The shards' machines of a process: passes events to them and carries out their actions.
+//! The shards' machines of a process: passes events to them and executes their actions.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::guest::Instance;
 use crate::store::{Request, Response};
 use crate::violation::ViolationKind;
 
-/// How late a node may be to stop its turns after its lease lapsed: its tick, and the way to its shards.
+/// How long after a lapse a node may still start turns: its tick, and the delay to its shards.
 const SLACK: u64 = 80;
 
-/// A turn in progress, and what it runs.
+/// A turn in progress, and its work.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) entity: Entity,
@@ -78,7 +78,7 @@ impl World {
         self.at(when - self.now, SimEvent::ShardTick { pid, shard });
     }
 
-    /// Sets every timer of a process anew: its clock stood still.
+    /// Restarts every timer of a process whose clock was paused.
     pub(super) fn arm_all(&mut self, pid: Pid) {
         for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
             self.arm_shard(pid, shard);
@@ -162,7 +162,7 @@ impl World {
             Action::CallStopHook { entity, generation, turn, .. } => {
                 let running = Running { entity, generation, turn, run: None };
                 if self.rng.chance(4) {
-                    // Its type's limit ends it, after the shard's own stop deadline.
+                    // The type's limit ends it, after the shard's own stop deadline.
                     self.tally.count("fault: stop hook hangs");
                     let delay = self.rng.range(300, 900);
                     return self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
@@ -200,11 +200,11 @@ impl World {
         }
     }
 
-    /// A turn must not start once the lease has lapsed by the node's own clock (R9).
+    /// Checks that no turn starts after the lease has lapsed by the node's own clock (R9).
     pub(super) fn check_lease(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
-        // Its incarnation has ended. It could not know before if its clock had stopped, and the news is on its way.
+        // Its incarnation has ended. It cannot know this if its clock was paused: the notification is in transit.
         let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
         if since >= it.lease + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
             let node = it.node.clone();
@@ -214,14 +214,14 @@ impl World {
         }
     }
 
-    /// A node whose lease lapsed by its own clock knows it, and is suspended (R9).
+    /// Checks that a node whose lease has lapsed by its own clock is suspended (R9).
     pub(super) fn check_lapses(&mut self) {
-        // One that has left has neither shards nor a lease.
+        // A node that has left has neither shards nor a lease.
         let serves = |it: &&Process| it.member.is_some() && it.gateway.closing.is_none();
         for it in self.processes.iter().filter(|it| it.awake(self.now)).filter(serves) {
             let Some(sent) = it.lease_sent else { continue };
             let since = it.mono(self.now).saturating_sub(sent);
-            // Registered only now, by a write that was long under way; or just awake.
+            // It has just registered, by a delayed write, or has just resumed.
             let slept = self.now.saturating_sub(it.woke_late().max(it.registered_at)) <= SLACK;
             let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(..)));
             if since >= it.lease + SLACK && !slept && !news && !it.machine.is_suspended() {
@@ -238,7 +238,7 @@ impl World {
         self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
     }
 
-    /// A turn's time has passed: now it is run, unless its instance is gone.
+    /// The duration of a turn has passed: runs the turn, unless its instance is gone.
     pub(super) fn ran(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
         if !self.hosts(pid, shard, epoch) {
             return;
@@ -310,7 +310,7 @@ impl World {
             Response::Commit(outcomes) => Event::CommitResults(outcomes),
             Response::Load(entity, result) => Event::Loaded { entity, generation, result },
             Response::State(entity, result) => {
-                // One that was given up meanwhile makes no instance.
+                // An abandoned activation creates no instance.
                 if hosted.starting.get(&entity) != Some(&generation) {
                     return;
                 }

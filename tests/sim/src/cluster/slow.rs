@@ -1,7 +1,7 @@
-//! A slow way to the entities' store: it answers a host that has nothing to do, and is too slow for one that has.
+//! A slow connection to the entities' store: fast enough for an idle host, and too slow for a busy one.
 //!
-//! Such a host gives its shards up for want of the store (R9), is well again without them, gets them back, and so on.
-//! How often that moves a shard is bounded by the host's growing probation.
+//! Such a host gives its shards up because of the store (R9), recovers without them, gets them back, and so on. The
+//! host's growing probation limits how often a shard moves that way.
 
 use std::collections::BTreeSet;
 
@@ -18,33 +18,33 @@ use crate::violation::ViolationKind;
 const FIRST: u64 = 4;
 const LONGEST: u64 = 64;
 
-/// The host that is slow, and the epochs that shards had when that began.
+/// The slow host, and the shards' epochs when the slowness began.
 #[derive(Debug)]
 pub(super) struct SlowStoreHost {
     site: usize,
     gap: u64,
     until: u64,
     epochs: Vec<Epoch>,
-    /// How often the host was given shards again after it had given its own up.
+    /// How often the host got shards again after it had given its own up.
     over: u64,
-    /// The one that is due, as it follows from when the host gave its shards up and for how long it had held them.
+    /// The expected probation, from when the host gave its shards up and how long it had held them.
     due: Option<Due>,
 }
 
-/// A probation that is due.
+/// An expected probation.
 #[derive(Clone, Debug)]
 struct Due {
     since: u64,
-    /// Milliseconds of the host's clock.
+    /// Its duration in milliseconds of the host's clock.
     span: u64,
-    /// When the host was first given a shard again.
+    /// When the host first got a shard again.
     back: Option<u64>,
-    /// The hand-offs that a manager had decided when it first heard of the probation.
+    /// The hand-offs that a manager had decided when it first learnt of the probation.
     decided: Option<BTreeSet<HandOffId>>,
 }
 
 impl Due {
-    /// The world's milliseconds: a clock may run fast by a twentieth.
+    /// The same in the world's milliseconds: a clock may be a twentieth fast.
     fn has_ended(&self, now: u64) -> bool {
         now >= self.since + self.span * 19 / 20
     }
@@ -70,21 +70,22 @@ impl World {
         self.tally.count("transition: shards released without the store");
         let (now, site) = (self.now, self.processes[pid].site);
         if let Some(slow) = self.slow.as_mut().filter(|slow| slow.site == site) {
-            // It doubles if the host held its shards for less than the last one took.
+            // It doubles if the host held its shards for less time than the last probation took.
             let held = |back: u64| (now - back) * 20 / 19;
             let soon = |last: &Due| last.back.is_none_or(|back| held(back) < last.span);
             let last = slow.due.take().filter(soon);
             let span = last.map_or(LEASE * FIRST, |last| (last.span * 2).min(LEASE * LONGEST));
             slow.due = Some(Due { since: now, span, back: None, decided: None });
         }
-        // Where no fault is left, no store is slow: who gives shards up long after the last one gets no time for it.
+        // After the last fault no store is slow, so no probation is expected for shards that are given up long after it.
         if self.now < self.healed + 2 * LEASE {
             let until = self.processes[pid].mono(self.now) + probation;
             self.probations.insert(pid, until);
         }
     }
 
-    /// A node heard a report. A manager that hears of the slow host's probation goes on only with what it has decided.
+    /// Handles a report at a node. A manager that learns of the slow host's probation continues only the hand-offs that it
+    /// has already decided.
     pub(super) fn on_report(&mut self, from: &NodeId, report: &NodeReport) {
         let Some(slow) = self.slow.as_mut().filter(|slow| self.sites[slow.site].node == *from)
         else {
@@ -95,7 +96,7 @@ impl World {
         }
     }
 
-    /// Notes when a host was last on probation, by its own clock: it is given its share only after that (R9).
+    /// Records when a host was last on probation, by its own clock: it gets its share only after that (R9).
     pub(super) fn check_probations(&mut self) {
         let (now, processes) = (self.now, &self.processes);
         self.probations
@@ -105,7 +106,7 @@ impl World {
         }
     }
 
-    /// How much later than the frame before it a frame arrives at the earliest.
+    /// The minimum delay between two frames.
     pub(super) fn frame_gap(&self, conn: ConnId) -> u64 {
         let Some(slow) = self.slow.as_ref().filter(|slow| slow.until > self.now) else { return 0 };
         let it = &self.conns[conn];
@@ -114,8 +115,8 @@ impl World {
         if slowed { slow.gap } else { 0 }
     }
 
-    /// Where nothing else is wrong, the slow host gets no shard while it is on probation, but by a hand-off that was
-    /// decided before the manager heard of it; and each time that it gets some, a shard comes to it and leaves it once.
+    /// Without other faults, the slow host gets no shard during its probation, except by a hand-off that was decided
+    /// before the manager learnt of it. Each time that the host gets shards, a shard moves to it and away from it once.
     pub(super) fn guard_slow(&mut self, shard: ShardId, before: &Assignment, after: &Assignment) {
         let now = self.now;
         let Some(slow) = self.slow.as_mut().filter(|_| self.options.slow_store) else { return };

@@ -11,10 +11,10 @@ use super::rows::{Change, StoredRow};
 use super::{SimEvent, World};
 use crate::store::{self, Request, Response};
 
-/// What a node asks of the store.
+/// A node's call to the store.
 #[derive(Clone, Debug)]
 pub(super) enum StoreCall {
-    /// With the generation that a load or an activation is for.
+    /// With the generation of the load or activation.
     Entity(ShardId, Epoch, u64, Request),
     Claims {
         number: u64,
@@ -33,7 +33,7 @@ pub(super) enum StoreCall {
     },
 }
 
-/// What it is answered.
+/// The store's answer.
 #[derive(Clone, Debug)]
 pub(super) enum StoreResponse {
     Entity(ShardId, Epoch, Response),
@@ -44,17 +44,17 @@ pub(super) enum StoreResponse {
     Written { number: u64, result: Result<u64, WriteError> },
 }
 
-/// A call that its node has not seen the end of.
+/// A call that the node still waits for.
 #[derive(Clone, Debug)]
 pub(super) struct PendingStoreCall {
     pub(super) pid: Pid,
     pub(super) conn: ConnId,
     pub(super) call: StoreCall,
-    /// On the asker's clock.
+    /// On the node's clock.
     pub(super) sent: u64,
 }
 
-/// A watch, and how far it came.
+/// A watch, and its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watcher {
     pub(super) conn: ConnId,
@@ -66,7 +66,7 @@ pub(super) fn shard_key(shard: ShardId) -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard }
 }
 
-/// The answer of a store that was not reached: nothing was written.
+/// The answer if the store was not reached: nothing was written.
 pub(super) fn not_reached(call: &StoreCall) -> StoreResponse {
     match call {
         StoreCall::Entity(shard, epoch, _, request) => StoreResponse::Entity(
@@ -95,11 +95,11 @@ pub(super) fn given_up(call: &StoreCall) -> StoreResponse {
     }
 }
 
-/// A member that no row ever named.
+/// A member that occurs in no row.
 pub(super) const GHOST: &str = "ghost";
 
 impl World {
-    /// Asks the store. Where there is no connection, the answer is that nothing was written.
+    /// Calls the store. Without a connection, the answer is that nothing was written.
     pub(super) fn call(&mut self, pid: Pid, call: StoreCall) {
         let entities = matches!(
             call,
@@ -158,7 +158,7 @@ impl World {
             StoreResponse::Row(key, Some(value)) => {
                 self.handle_node_event(pid, Event::RowObserved { key, value })
             }
-            // The machine asks again where it needs to know.
+            // The machine repeats the call if it needs the answer.
             StoreResponse::Row(_, None) => {}
             StoreResponse::Written { number, result } => {
                 if result == Err(WriteError::Unknown) {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// A connection to the store is given up: what was asked on it may still arrive, nobody hears the answer.
+    /// A connection to the store is given up: its requests may still arrive, but their answers are lost.
     pub(super) fn store_lost(&mut self, pid: Pid, conn: ConnId) {
         let way = self.conns[conn].kind;
         let it = &mut self.processes[pid];
@@ -211,7 +211,7 @@ impl World {
         self.at(1, SimEvent::Reconnect { pid, kind: way });
     }
 
-    /// Makes the connections to the store that are missing, if it is reached.
+    /// Opens missing connections to the store, if it is reachable.
     pub(super) fn reconnect(&mut self, pid: Pid, way: ConnKind) {
         let it = &self.processes[pid];
         let has = if way == ConnKind::Control { it.control } else { it.bulk };

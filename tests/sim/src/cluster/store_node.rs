@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Sends the newest values to a watch that was held back.
+    /// Sends the newest values to a delayed watch.
     pub(super) fn watch(&mut self, conn: ConnId) {
         if let Some(at) = self.watchers.iter().position(|watcher| watcher.conn == conn) {
             let behind = self.rows.revision().saturating_sub(self.watchers[at].revision);

@@ -1,5 +1,5 @@
-//! What a run prints with `TRACE=1`: each event of a node's machine that led to something, and what it led to; what
-//! operators, faults and clients did; and, where a run does not end well, what each process has under way.
+//! What a run prints with `TRACE=1`: each event of a node's machine that caused actions, with these actions; what
+//! operators, faults and clients did; and, if the run fails, the pending work of each process.
 
 use ostraca_core::node::{Action, ControlMessage, Event};
 use ostraca_core::rows::Row;

@@ -1,4 +1,4 @@
-//! Hosts that cannot run a deployed type, for a while or to the end of the run (R24).
+//! Hosts that cannot run a deployed type, for a while or until the end of the run (R24).
 
 use ostraca_core::node::Event;
 
@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// A host finds out that it cannot run a type; a later deploy fixes that, or none does.
+    /// A host finds that it cannot run a type. A later deploy may fix that.
     pub(super) fn cannot_run(&mut self, millis: Option<u64>) {
         let site = self.any_site(false);
         let Some(pid) = self.sites[site].pid.filter(|_| self.spare(site)) else { return };
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// Whether a process that runs cannot run a type.
+    /// Whether a running process cannot run a type.
     pub(super) fn any_unrunnable_type(&self) -> bool {
         self.processes.iter().any(|it| it.alive && it.has_unrunnable_type)
     }
