@@ -53,9 +53,9 @@ struct Harness {
     /// Counts of `Stopped` and `Lost`.
     stopped: usize,
     lost: usize,
-    /// The test answers for store, slots and sandbox.
+    /// Whether the test itself answers for the store, the slots and the sandbox.
     silent: bool,
-    asked: Vec<Action>,
+    pending_actions: Vec<Action>,
 }
 
 fn alice() -> Entity {
@@ -70,7 +70,7 @@ impl Harness {
             epoch: Epoch(1),
             owner: Member { node: "a".into(), incarnation: Incarnation { counter: 1, nonce: 9 } },
         };
-        let mut hand = Self {
+        let mut harness = Self {
             machine: Machine::new(settings, owner),
             now: 1_000,
             tokens: 0,
@@ -90,15 +90,15 @@ impl Harness {
             stopped: 0,
             lost: 0,
             silent: false,
-            asked: Vec::new(),
+            pending_actions: Vec::new(),
         };
-        hand.obey();
-        hand.handle(Event::TypeDeployed {
+        harness.execute_actions();
+        harness.handle(Event::TypeDeployed {
             entity_type: "counter".into(),
             settings: TypeSettings::default(),
         });
-        hand.handle(Event::LeaseRenewed { sent_at: 1_000, lease: 3_000 });
-        hand
+        harness.handle(Event::LeaseRenewed { sent_at: 1_000, lease: 3_000 });
+        harness
     }
 
     fn serving() -> Self {
@@ -106,9 +106,9 @@ impl Harness {
     }
 
     fn with(settings: Settings) -> Self {
-        let mut hand = Self::new(settings);
-        hand.grant();
-        hand
+        let mut harness = Self::new(settings);
+        harness.grant();
+        harness
     }
 
     fn grant(&mut self) {
@@ -118,11 +118,11 @@ impl Harness {
 
     fn handle(&mut self, event: Event) {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
-        self.obey();
+        self.execute_actions();
     }
 
     /// Executes all actions except turns and commits, which the test executes.
-    fn obey(&mut self) {
+    fn execute_actions(&mut self) {
         while let Some(action) = self.machine.poll() {
             match action {
                 Action::Claim(claim) => self.claims.push(claim),
@@ -134,7 +134,7 @@ impl Harness {
                 }
                 Action::Load { .. } if self.silent => {
                     self.loads += 1;
-                    self.asked.push(action);
+                    self.pending_actions.push(action);
                 }
                 Action::Load { entity, generation } => {
                     self.loads += 1;
@@ -144,7 +144,7 @@ impl Harness {
                 }
                 Action::RequestSlot { .. } if self.silent => {
                     self.rooms += 1;
-                    self.asked.push(action);
+                    self.pending_actions.push(action);
                 }
                 Action::RequestSlot { entity, generation } => {
                     self.rooms += 1;
@@ -152,7 +152,7 @@ impl Harness {
                 }
                 Action::Activate { .. } if self.silent => {
                     self.starts += 1;
-                    self.asked.push(action);
+                    self.pending_actions.push(action);
                 }
                 Action::Activate { entity, generation, .. } => {
                     self.starts += 1;
@@ -162,7 +162,7 @@ impl Harness {
                 }
                 Action::CallStopHook { .. } => {
                     self.hooks += 1;
-                    self.asked.push(action);
+                    self.pending_actions.push(action);
                 }
                 Action::DropInstance { .. } => self.dropped += 1,
                 Action::RefuseEviction { .. } => self.busy += 1,
@@ -220,9 +220,9 @@ impl Harness {
     }
 
     /// The oldest pending action.
-    fn ask(&mut self) -> Action {
-        assert!(!self.asked.is_empty(), "nothing was asked");
-        self.asked.remove(0)
+    fn next_action(&mut self) -> Action {
+        assert!(!self.pending_actions.is_empty(), "no action is pending");
+        self.pending_actions.remove(0)
     }
 
     fn answer_load(&mut self, action: &Action) {
@@ -305,266 +305,270 @@ fn turn(answer: GuestReply, writes: bool) -> TurnOutput {
 
 #[test]
 fn promise_2_replies_wait_for_commits_and_turns_do_not() {
-    let mut hand = Harness::serving();
-    let first = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    assert_eq!(hand.code_of(first), None, "not durable yet");
-    let second = hand.send(2, 1, MessageKind::Command);
-    hand.run();
+    let mut harness = Harness::serving();
+    let first = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    assert_eq!(harness.code_of(first), None, "not durable yet");
+    let second = harness.send(2, 1, MessageKind::Command);
+    harness.run();
     assert_eq!(
-        hand.commits.iter().map(|c| (c.expected_version, c.head.version)).collect::<Vec<_>>(),
+        harness.commits.iter().map(|c| (c.expected_version, c.head.version)).collect::<Vec<_>>(),
         [(0, 1), (1, 2)]
     );
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!((hand.code_of(first).as_deref(), hand.code_of(second)), (Some("final 1"), None));
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!(hand.code_of(second).as_deref(), Some("final 2"));
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(
+        (harness.code_of(first).as_deref(), harness.code_of(second)),
+        (Some("final 1"), None)
+    );
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(second).as_deref(), Some("final 2"));
 }
 
 #[test]
 fn r1_a_refused_turn_also_refuses_all_that_built_on_it() {
-    let mut hand = Harness::serving();
-    let tokens = [hand.send(1, 0, MessageKind::Command)];
-    hand.run();
-    let behind = hand.send(2, 1, MessageKind::Command);
-    hand.run();
-    let query = hand.send(3, 2, MessageKind::Query);
-    hand.run();
-    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
-    assert_eq!(hand.loads, 1, "R3: no load while a commit of the entity is pending");
-    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
+    let mut harness = Harness::serving();
+    let tokens = [harness.send(1, 0, MessageKind::Command)];
+    harness.run();
+    let behind = harness.send(2, 1, MessageKind::Command);
+    harness.run();
+    let query = harness.send(3, 2, MessageKind::Query);
+    harness.run();
+    harness.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
+    assert_eq!(harness.loads, 1, "R3: no load while a commit of the entity is pending");
+    harness.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     for token in [tokens[0], behind, query] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::COMMIT_REFUSED));
+        assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::COMMIT_REFUSED));
     }
-    hand.send(4, 0, MessageKind::Command);
-    assert_eq!(hand.loads, 2, "what ran ahead is discarded and loaded again");
+    harness.send(4, 0, MessageKind::Command);
+    assert_eq!(harness.loads, 2, "what ran ahead is discarded and loaded again");
 }
 
 #[test]
 fn a_turn_too_large_for_any_store_is_refused_for_good() {
-    let mut hand = Harness::serving();
-    let token = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    hand.settle(CommitOutcome::Refused(CommitRefusal::TooLarge("19 MiB".into())));
-    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::TURN_TOO_LARGE));
-    assert!(!hand.may_be_sent_again(token), "not on this node, and on no other");
-    let later = hand.send(2, 0, MessageKind::Command);
-    hand.run();
-    hand.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
-    assert!(hand.may_be_sent_again(later), "a disk may have room again");
+    let mut harness = Harness::serving();
+    let token = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Refused(CommitRefusal::TooLarge("19 MiB".into())));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::TURN_TOO_LARGE));
+    assert!(!harness.may_be_sent_again(token), "it would fail on every node");
+    let later = harness.send(2, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
+    assert!(harness.may_be_sent_again(later), "the disk may have space again");
 }
 
 #[test]
 fn r3_unknown_commit_outcome_forces_a_new_claim() {
-    let mut hand = Harness::serving();
-    let first = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    hand.settle(CommitOutcome::Unknown("a failed sync".into()));
-    assert_eq!(hand.code_of(first).as_deref(), Some("unknown"));
-    assert_eq!(hand.claims.iter().map(|claim| claim.number).collect::<Vec<_>>(), [1, 2]);
-    hand.send(1, 0, MessageKind::Command);
-    assert!(hand.running.is_none(), "nothing runs before the new claim is granted");
-    hand.grant();
-    assert!(hand.running.is_some());
-    hand.run();
-    assert_eq!(hand.commits[0].claim.number, 2);
+    let mut harness = Harness::serving();
+    let first = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Unknown("a failed sync".into()));
+    assert_eq!(harness.code_of(first).as_deref(), Some("unknown"));
+    assert_eq!(harness.claims.iter().map(|claim| claim.number).collect::<Vec<_>>(), [1, 2]);
+    harness.send(1, 0, MessageKind::Command);
+    assert!(harness.running.is_none(), "nothing runs before the new claim is granted");
+    harness.grant();
+    assert!(harness.running.is_some());
+    harness.run();
+    assert_eq!(harness.commits[0].claim.number, 2);
 }
 
 #[test]
 fn r8_a_query_is_answered_only_under_a_valid_lease() {
-    let mut hand = Harness::serving();
-    let query = hand.send(1, 0, MessageKind::Query);
-    hand.now += 2_400;
-    hand.run();
-    assert_eq!(hand.code_of(query).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
-    let later = hand.send(2, 0, MessageKind::Query);
-    assert!(hand.running.is_none(), "no turn starts in the last fifth of the lease");
-    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-    hand.run();
-    assert_eq!(hand.code_of(later).as_deref(), Some("final 0"));
+    let mut harness = Harness::serving();
+    let query = harness.send(1, 0, MessageKind::Query);
+    harness.now += 2_400;
+    harness.run();
+    assert_eq!(harness.code_of(query).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
+    let later = harness.send(2, 0, MessageKind::Query);
+    assert!(harness.running.is_none(), "no turn starts in the last fifth of the lease");
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    harness.run();
+    assert_eq!(harness.code_of(later).as_deref(), Some("final 0"));
 }
 
 #[test]
 fn r16_a_refusal_is_recorded_and_answered_again_to_every_copy() {
-    let mut hand = Harness::serving();
-    let first = hand.send(1, 0, MessageKind::Command);
-    hand.answer(GuestReply::Error { code: "no".into(), message: String::new() });
-    hand.settle(CommitOutcome::Committed);
-    let copy = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(first), hand.code_of(copy));
-    assert_eq!(hand.code_of(copy).as_deref(), Some("final 1"));
+    let mut harness = Harness::serving();
+    let first = harness.send(1, 0, MessageKind::Command);
+    harness.answer(GuestReply::Error { code: "no".into(), message: String::new() });
+    harness.settle(CommitOutcome::Committed);
+    let copy = harness.send(1, 0, MessageKind::Command);
+    assert_eq!(harness.code_of(first), harness.code_of(copy));
+    assert_eq!(harness.code_of(copy).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn r17_a_message_waits_for_its_predecessor() {
-    let mut hand = Harness::serving();
-    hand.send(2, 1, MessageKind::Command);
-    assert!(hand.running.is_none());
-    hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(1));
-    hand.run();
-    assert_eq!(hand.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(2));
+    let mut harness = Harness::serving();
+    harness.send(2, 1, MessageKind::Command);
+    assert!(harness.running.is_none());
+    harness.send(1, 0, MessageKind::Command);
+    assert_eq!(harness.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(1));
+    harness.run();
+    assert_eq!(harness.running.as_ref().map(|(_, _, m)| m.id.sequence), Some(2));
 }
 
 #[test]
 fn r17_a_missing_predecessor_ends_as_out_of_order_in_time() {
-    let mut hand = Harness::serving();
-    let token = hand.send(2, 1, MessageKind::Command);
-    hand.now = hand.machine.next_wake().expect("a bound");
-    hand.handle(Event::Tick);
-    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::OUT_OF_ORDER));
+    let mut harness = Harness::serving();
+    let token = harness.send(2, 1, MessageKind::Command);
+    harness.now = harness.machine.next_wake().expect("a wake-up");
+    harness.handle(Event::Tick);
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::OUT_OF_ORDER));
 }
 
 #[test]
 fn r17_a_follower_of_a_failed_message_need_not_wait() {
-    let mut hand = Harness::serving();
-    hand.send(1, 0, MessageKind::Command);
-    let follower = hand.send(2, 1, MessageKind::Command);
-    let (generation, id, _) = hand.running.take().expect("a running turn");
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    let follower = harness.send(2, 1, MessageKind::Command);
+    let (generation, id, _) = harness.running.take().expect("a running turn");
     let failed =
         TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
     let result =
         TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
-    hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
-    assert_eq!(hand.dropped, 1, "a failed instance is dropped");
-    assert_eq!(hand.code_of(follower).as_deref(), Some(&*codes::OUT_OF_ORDER));
+    harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    assert_eq!(harness.dropped, 1, "a failed instance is dropped");
+    assert_eq!(harness.code_of(follower).as_deref(), Some(&*codes::OUT_OF_ORDER));
 }
 
 #[test]
 fn a_refused_turn_keeps_its_instance() {
-    let mut hand = Harness::serving();
-    let token = hand.send(1, 0, MessageKind::Command);
-    let (generation, id, _) = hand.running.take().expect("a running turn");
+    let mut harness = Harness::serving();
+    let token = harness.send(1, 0, MessageKind::Command);
+    let (generation, id, _) = harness.running.take().expect("a running turn");
     let (code, message) = ("overloaded".into(), String::new());
     let refused = TurnResult::Refused { code, message, retry_after: 100 };
     let result =
         TurnOutput { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
-    hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
-    assert_eq!((hand.dropped, hand.code_of(token).as_deref()), (0, Some("overloaded")));
+    harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    assert_eq!((harness.dropped, harness.code_of(token).as_deref()), (0, Some("overloaded")));
     // A copy runs in the same instance.
-    hand.send(1, 0, MessageKind::Command);
-    let (again, ..) = hand.running.expect("a running turn");
+    harness.send(1, 0, MessageKind::Command);
+    let (again, ..) = harness.running.expect("a running turn");
     assert_eq!(again, generation);
 }
 
 #[test]
 fn r17_an_id_reused_with_another_body_is_an_error() {
-    let mut hand = Harness::serving();
-    hand.send_from(b"s", 1, 0, MessageKind::Command, "1");
-    let meanwhile = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
-    hand.run();
-    hand.settle(CommitOutcome::Committed);
-    let afterwards = hand.send_from(b"s", 1, 0, MessageKind::Command, "2");
+    let mut harness = Harness::serving();
+    harness.send_from(b"s", 1, 0, MessageKind::Command, "1");
+    let meanwhile = harness.send_from(b"s", 1, 0, MessageKind::Command, "2");
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    let afterwards = harness.send_from(b"s", 1, 0, MessageKind::Command, "2");
     for token in [meanwhile, afterwards] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::ID_REUSED));
+        assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ID_REUSED));
     }
 }
 
 #[test]
 fn r17_lanes_spilled_from_the_head_are_found_again() {
-    let mut hand = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
+    let mut harness = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
     for session in [b"a", b"b", b"c"] {
-        hand.send_from(session, 1, 0, MessageKind::Command, "1");
-        hand.run();
-        hand.settle(CommitOutcome::Committed);
+        harness.send_from(session, 1, 0, MessageKind::Command, "1");
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
     }
-    let head = hand.head.clone().expect("a head");
+    let head = harness.head.clone().expect("a head");
     assert_eq!((head.lanes.len(), head.spilled_lane_count), (1, 2));
     // A new machine: all state comes from the store.
-    let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
-    let mut hand = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
-    (hand.head, hand.lanes) = (head, lanes);
+    let (head, lanes) = (harness.head.take(), std::mem::take(&mut harness.lanes));
+    let mut harness = Harness::with(Settings { inline_lane_bytes: 100, ..Settings::default() });
+    (harness.head, harness.lanes) = (head, lanes);
     for (version, session) in [b"a", b"b", b"c"].into_iter().enumerate() {
-        let copy = hand.send_from(session, 1, 0, MessageKind::Command, "1");
-        assert_eq!(hand.code_of(copy), Some(format!("final {}", version + 1)));
+        let copy = harness.send_from(session, 1, 0, MessageKind::Command, "1");
+        assert_eq!(harness.code_of(copy), Some(format!("final {}", version + 1)));
     }
-    assert!(hand.running.is_none(), "nothing ran twice");
+    assert!(harness.running.is_none(), "nothing ran twice");
 }
 
 #[test]
 fn r18_a_copy_joins_the_turn_and_shares_its_outcome() {
-    let mut hand = Harness::serving();
-    let one = hand.send(1, 0, MessageKind::Command);
-    let two = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    let three = hand.send(1, 0, MessageKind::Command);
-    assert!(hand.running.is_none() && hand.commits.len() == 1);
-    hand.settle(CommitOutcome::Committed);
+    let mut harness = Harness::serving();
+    let one = harness.send(1, 0, MessageKind::Command);
+    let two = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let three = harness.send(1, 0, MessageKind::Command);
+    assert!(harness.running.is_none() && harness.commits.len() == 1);
+    harness.settle(CommitOutcome::Committed);
     for token in [one, two, three] {
-        assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
+        assert_eq!(harness.code_of(token).as_deref(), Some("final 1"));
     }
 }
 
 #[test]
 fn r22_a_deadline_prevents_a_start_but_interrupts_no_turn() {
-    let mut hand = Harness::serving();
-    let running = hand.send(1, 0, MessageKind::Command);
-    hand.tokens += 1;
+    let mut harness = Harness::serving();
+    let running = harness.send(1, 0, MessageKind::Command);
+    harness.tokens += 1;
     let late = Message {
-        reply_token: ReplyToken(hand.tokens),
+        reply_token: ReplyToken(harness.tokens),
         id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 2 },
-        deadline: Some(hand.now + 50),
-        ..Message::clone(&hand.running.as_ref().expect("a running turn").2)
+        deadline: Some(harness.now + 50),
+        ..Message::clone(&harness.running.as_ref().expect("a running turn").2)
     };
-    hand.handle(Event::Message(Arc::new(late)));
-    hand.now += 60;
-    hand.run();
-    assert_eq!(hand.code_of(hand.tokens).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
+    harness.handle(Event::Message(Arc::new(late)));
+    harness.now += 60;
+    harness.run();
+    assert_eq!(harness.code_of(harness.tokens).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(running).as_deref(), Some("final 1"));
 }
 
 #[test]
 fn r24_a_revision_older_than_the_head_does_not_run() {
-    let mut hand = Harness::serving();
-    hand.head = Some(Head { version: 3, revision: 9, ..Head::default() });
-    let token = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::REVISION_TOO_LOW));
+    let mut harness = Harness::serving();
+    harness.head = Some(Head { version: 3, revision: 9, ..Head::default() });
+    let token = harness.send(1, 0, MessageKind::Command);
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::REVISION_TOO_LOW));
     assert!(
-        matches!(hand.replies[0].1, Outcome::NotRun { retry_after: Some(_), .. }),
+        matches!(harness.replies[0].1, Outcome::NotRun { retry_after: Some(_), .. }),
         "another node may have the revision already: {:?}",
-        hand.replies
+        harness.replies
     );
-    let deploy = |hand: &mut Harness, revision| {
+    let deploy = |harness: &mut Harness, revision| {
         let settings = TypeSettings { revision, ..TypeSettings::default() };
-        hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     };
-    deploy(&mut hand, 9);
-    deploy(&mut hand, 8);
-    hand.send(1, 0, MessageKind::Command);
-    hand.run();
+    deploy(&mut harness, 9);
+    deploy(&mut harness, 8);
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
     assert_eq!(
-        hand.commits[0].head.revision, 9,
+        harness.commits[0].head.revision, 9,
         "a late announcement of an older revision is ignored"
     );
 }
 
 #[test]
 fn stopped_follows_the_last_commit_and_the_last_instance() {
-    let mut hand = Harness::serving();
-    let token = hand.send(1, 0, MessageKind::Command);
-    hand.handle(Event::Stop(StopReason::HandedOff));
-    let late = hand.send(2, 1, MessageKind::Command);
-    assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::REBALANCING));
-    hand.run();
-    assert_eq!(hand.stopped, 0, "its commit is pending");
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!(hand.code_of(token).as_deref(), Some("final 1"));
-    assert_eq!(hand.stopped, 1);
+    let mut harness = Harness::serving();
+    let token = harness.send(1, 0, MessageKind::Command);
+    harness.handle(Event::Stop(StopReason::HandedOff));
+    let late = harness.send(2, 1, MessageKind::Command);
+    assert_eq!(harness.code_of(late).as_deref(), Some(&*codes::REBALANCING));
+    harness.run();
+    assert_eq!(harness.stopped, 0, "its commit is pending");
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(token).as_deref(), Some("final 1"));
+    assert_eq!(harness.stopped, 1);
 }
 
 #[test]
 fn a_full_mailbox_refuses_and_parked_messages_make_room() {
-    let mut hand = Harness::serving();
+    let mut harness = Harness::serving();
     let settings = TypeSettings { mailbox_capacity: 2, revision: 1, ..TypeSettings::default() };
-    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
-    hand.send_from(b"other", 1, 0, MessageKind::Command, "1");
-    let parked = [hand.send(2, 1, MessageKind::Command), hand.send(3, 2, MessageKind::Command)];
-    hand.run();
-    let first = hand.send(1, 0, MessageKind::Command);
-    assert_eq!(hand.code_of(parked[1]).as_deref(), Some(&*codes::MAILBOX_FULL));
-    assert_eq!(hand.code_of(first), None, "the one that the others wait for was admitted");
-    hand.send(8, 7, MessageKind::Command);
-    let full = hand.send(9, 8, MessageKind::Command);
-    assert_eq!(hand.code_of(full).as_deref(), Some(&*codes::MAILBOX_FULL));
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    harness.send_from(b"other", 1, 0, MessageKind::Command, "1");
+    let parked =
+        [harness.send(2, 1, MessageKind::Command), harness.send(3, 2, MessageKind::Command)];
+    harness.run();
+    let first = harness.send(1, 0, MessageKind::Command);
+    assert_eq!(harness.code_of(parked[1]).as_deref(), Some(&*codes::MAILBOX_FULL));
+    assert_eq!(harness.code_of(first), None, "the message that the others wait for was admitted");
+    harness.send(8, 7, MessageKind::Command);
+    let full = harness.send(9, 8, MessageKind::Command);
+    assert_eq!(harness.code_of(full).as_deref(), Some(&*codes::MAILBOX_FULL));
 }

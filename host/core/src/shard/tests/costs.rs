@@ -12,129 +12,133 @@ fn id(session: u64, sequence: u64) -> MessageId {
     MessageId { session: ScopedSessionId::derive("client/x", &session.to_be_bytes()), sequence }
 }
 
-fn query(hand: &mut Harness, number: u64, sequence: u64) {
+fn query(harness: &mut Harness, number: u64, sequence: u64) {
     let target = entity(number);
     let digest = MessageDigest::compute(&target, "m", b"1");
     let id = id(number, sequence);
-    hand.post(Message { target, id, digest, kind: MessageKind::Query, ..hand.template() });
+    harness.post(Message { target, id, digest, kind: MessageKind::Query, ..harness.template() });
 }
 
 /// This many live, idle entities, half of them used a millisecond after the others.
 fn live() -> Harness {
-    let mut hand = Harness::serving();
+    let mut harness = Harness::serving();
     for number in 1..=MANY {
-        query(&mut hand, number, 1);
-        hand.run();
-        hand.now += u64::from(number == MANY / 2);
+        query(&mut harness, number, 1);
+        harness.run();
+        harness.now += u64::from(number == MANY / 2);
     }
-    hand.replies.clear();
-    assert_eq!(hand.machine.stats(), (MANY as usize, 0), "all are live and idle");
+    harness.replies.clear();
+    assert_eq!(harness.machine.stats(), (MANY as usize, 0), "all are live and idle");
     // Each is examined once more, at its slot's deadline.
-    hand.now += Settings::default().instance_slot_timeout;
-    hand.handle(Event::Tick);
-    hand.machine.take_visits();
-    hand
+    harness.now += Settings::default().instance_slot_timeout;
+    harness.handle(Event::Tick);
+    harness.machine.take_visits();
+    harness
 }
 
 #[test]
 fn time_and_lease_events_visit_only_waiting_entities() {
-    let mut hand = live();
+    let mut harness = live();
     for _ in 0..10 {
-        hand.now += 500;
-        hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-        hand.handle(Event::Tick);
+        harness.now += 500;
+        harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+        harness.handle(Event::Tick);
     }
-    assert_eq!(hand.machine.take_visits(), 0, "nothing waits for the lease, and nothing is due");
+    assert_eq!(harness.machine.take_visits(), 0, "nothing waits for the lease, and nothing is due");
 
     // One message with a deadline, for an entity that is being loaded.
-    hand.silent = true;
-    let deadline = Some(hand.now + 10);
-    hand.post(Message { id: id(0, 1), deadline, ..hand.template() });
-    hand.machine.take_visits();
-    hand.now += 10;
-    assert!(hand.machine.next_wake().is_some_and(|wake| wake <= hand.now));
-    hand.handle(Event::Tick);
-    let visits = hand.machine.take_visits();
+    harness.silent = true;
+    let deadline = Some(harness.now + 10);
+    harness.post(Message { id: id(0, 1), deadline, ..harness.template() });
+    harness.machine.take_visits();
+    harness.now += 10;
+    assert!(harness.machine.next_wake().is_some_and(|wake| wake <= harness.now));
+    harness.handle(Event::Tick);
+    let visits = harness.machine.take_visits();
     assert!((1..=2).contains(&visits), "{visits}");
-    assert_eq!(hand.replies.len(), 1);
-    hand.silent = false;
+    assert_eq!(harness.replies.len(), 1);
+    harness.silent = false;
 
     // The lease ends: later messages wait for it, and no other entity is examined.
-    hand.now += 2_900;
-    query(&mut hand, 7, 2);
-    assert!(hand.running.is_none());
-    hand.machine.take_visits();
-    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-    assert!(hand.running.is_some());
-    let visits = hand.machine.take_visits();
+    harness.now += 2_900;
+    query(&mut harness, 7, 2);
+    assert!(harness.running.is_none());
+    harness.machine.take_visits();
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    assert!(harness.running.is_some());
+    let visits = harness.machine.take_visits();
     assert!((1..=2).contains(&visits), "{visits}");
-    hand.run();
+    harness.run();
 
     // Half of them have been idle for long enough.
-    hand.machine.take_visits();
-    hand.now = hand.machine.next_wake().expect("idle instances");
-    hand.handle(Event::Tick);
-    let left = hand.machine.stats().0 as u64;
+    harness.machine.take_visits();
+    harness.now = harness.machine.next_wake().expect("idle instances");
+    harness.handle(Event::Tick);
+    let left = harness.machine.stats().0 as u64;
     assert_eq!(left, MANY / 2 + 2, "those used later, the seventh, and the one that is loaded");
-    let visits = hand.machine.take_visits() as u64;
+    let visits = harness.machine.take_visits() as u64;
     assert!(visits <= 2 * MANY, "{visits}");
 }
 
 #[test]
 fn a_granted_claim_visits_only_entities_that_wait_for_it() {
-    let mut hand = live();
-    hand.handle(Event::LeaseRenewed { sent_at: hand.now, lease: 3_000 });
-    hand.post(Message { id: id(0, 1), ..hand.template() });
-    hand.run();
-    hand.settle(CommitOutcome::Unknown("a failed sync".into()));
-    query(&mut hand, 7, 2);
-    hand.machine.take_visits();
-    hand.grant();
-    assert!(hand.running.is_some());
-    let visits = hand.machine.take_visits();
+    let mut harness = live();
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    harness.post(Message { id: id(0, 1), ..harness.template() });
+    harness.run();
+    harness.settle(CommitOutcome::Unknown("a failed sync".into()));
+    query(&mut harness, 7, 2);
+    harness.machine.take_visits();
+    harness.grant();
+    assert!(harness.running.is_some());
+    let visits = harness.machine.take_visits();
     assert!((1..=2).contains(&visits), "{visits}");
 }
 
 #[test]
 fn a_turn_costs_the_same_however_many_messages_wait() {
-    let mut hand = Harness::serving();
+    let mut harness = Harness::serving();
     let settings = TypeSettings { mailbox_capacity: MANY as usize, ..TypeSettings::default() };
-    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
-    hand.post(hand.template());
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    harness.post(harness.template());
     let deadline = |number: u64| Some(1_000_000 + number);
     // Half of them wait behind one that never arrives.
     for number in 2..=MANY / 2 {
         let (id, after, deadline) = (id(0, number), number - 1, deadline(number));
-        hand.post(Message { id, after, deadline, ..hand.template() });
+        harness.post(Message { id, after, deadline, ..harness.template() });
     }
     for number in MANY / 2 + 1..=MANY {
-        hand.post(Message { id: id(number, 1), deadline: deadline(number), ..hand.template() });
+        harness.post(Message {
+            id: id(number, 1),
+            deadline: deadline(number),
+            ..harness.template()
+        });
     }
-    hand.run();
-    hand.settle(CommitOutcome::Committed);
-    let waiting = hand.machine.stats().1;
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    let waiting = harness.machine.stats().1;
     assert_eq!(waiting, MANY as usize - 2, "two have run, or run");
 
     const TURNS: usize = 100;
-    let before = hand.machine.touched(&alice());
+    let before = harness.machine.touched(&alice());
     for _ in 0..TURNS {
-        hand.run();
-        hand.settle(CommitOutcome::Committed);
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
     }
-    let touched = hand.machine.touched(&alice()) - before;
-    assert_eq!(hand.machine.stats().1, waiting - TURNS);
+    let touched = harness.machine.touched(&alice()) - before;
+    assert_eq!(harness.machine.stats().1, waiting - TURNS);
     assert!((1..=4 * TURNS).contains(&touched), "{touched} messages were touched");
 
     // The deadline of one of them passes.
-    let token = hand.post(Message {
+    let token = harness.post(Message {
         id: id(MANY + 1, 1),
-        deadline: Some(hand.now + 10),
-        ..hand.template()
+        deadline: Some(harness.now + 10),
+        ..harness.template()
     });
-    let before = hand.machine.touched(&alice());
-    hand.now += 10;
-    hand.handle(Event::Tick);
-    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
-    let touched = hand.machine.touched(&alice()) - before;
+    let before = harness.machine.touched(&alice());
+    harness.now += 10;
+    harness.handle(Event::Tick);
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
+    let touched = harness.machine.touched(&alice()) - before;
     assert!(touched <= 4, "{touched} messages were touched");
 }

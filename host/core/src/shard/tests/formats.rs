@@ -12,15 +12,15 @@ fn noted<T: Extensible>() -> Extensions<T> {
 #[test]
 fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
     for head_lane_bytes in [4_096, 0] {
-        let mut hand =
+        let mut harness =
             Harness::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
-        hand.send(1, 0, MessageKind::Command);
-        hand.run();
-        hand.settle(CommitOutcome::Committed);
+        harness.send(1, 0, MessageKind::Command);
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
         // A node of the later release owns the entity for a while.
-        let head = hand.head.as_mut().expect("a head");
+        let head = harness.head.as_mut().expect("a head");
         head.extensions = noted();
-        let lanes = head.lanes.iter_mut().chain(&mut hand.lanes);
+        let lanes = head.lanes.iter_mut().chain(&mut harness.lanes);
         let mut count = 0;
         for lane in lanes {
             count += 1;
@@ -28,16 +28,16 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
             lane.replies.iter_mut().for_each(|reply| reply.extensions = noted());
         }
         assert_eq!(count, 1, "of one session");
-        let (head, lanes) = (hand.head.take(), std::mem::take(&mut hand.lanes));
-        let mut hand =
+        let (head, lanes) = (harness.head.take(), std::mem::take(&mut harness.lanes));
+        let mut harness =
             Harness::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });
-        (hand.head, hand.lanes) = (head, lanes);
-        hand.send(2, 1, MessageKind::Command);
-        hand.run();
-        hand.settle(CommitOutcome::Committed);
-        let head = hand.head.expect("a head");
+        (harness.head, harness.lanes) = (head, lanes);
+        harness.send(2, 1, MessageKind::Command);
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
+        let head = harness.head.expect("a head");
         assert_eq!((head.version, head.extensions), (2, noted()));
-        let lane = head.lanes.iter().chain(&hand.lanes).next().expect("a lane");
+        let lane = head.lanes.iter().chain(&harness.lanes).next().expect("a lane");
         assert_eq!((lane.last_sequence, &lane.extensions), (2, &noted()));
         assert_eq!(lane.replies[0].extensions, noted());
     }

@@ -4,9 +4,9 @@ use super::*;
 use crate::rows::Member;
 
 /// Another node's claim of the same shard.
-fn standing(hand: &Harness, epoch: u64) -> Box<Claim> {
+fn standing(harness: &Harness, epoch: u64) -> Box<Claim> {
     let incarnation = Incarnation { counter: 7, nonce: 70 };
-    let mine = Claim::clone(hand.machine.claim());
+    let mine = Claim::clone(harness.machine.claim());
     Box::new(Claim { epoch: Epoch(epoch), owner: Member { node: "b".into(), incarnation }, ..mine })
 }
 
@@ -17,42 +17,42 @@ fn hint_of(claim: &Claim) -> OwnerHint {
 
 #[test]
 fn s11_6_messages_for_a_lost_shard_get_the_current_owner() {
-    let mut hand = Harness::new(Settings::default());
-    let waiting = hand.send(1, 0, MessageKind::Command);
-    let standing = standing(&hand, 4);
-    hand.handle(Event::ClaimResult {
+    let mut harness = Harness::new(Settings::default());
+    let waiting = harness.send(1, 0, MessageKind::Command);
+    let standing = standing(&harness, 4);
+    harness.handle(Event::ClaimResult {
         number: 1,
         outcome: ClaimOutcome::Refused { current: standing.clone() },
     });
-    let late = hand.send(2, 1, MessageKind::Command);
+    let late = harness.send(2, 1, MessageKind::Command);
     for token in [waiting, late] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
-        assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
+        assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
+        assert_eq!(harness.hint_of(token), Some(hint_of(&standing)));
     }
-    assert_eq!((hand.machine.phase(), hand.lost), (Phase::Lost, 1));
+    assert_eq!((harness.machine.phase(), harness.lost), (Phase::Lost, 1));
 }
 
 #[test]
 fn s11_6_a_commit_under_an_old_claim_gets_the_current_owner() {
-    let mut hand = Harness::serving();
-    let turn = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    let standing = standing(&hand, 2);
+    let mut harness = Harness::serving();
+    let turn = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let standing = standing(&harness, 2);
     let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
-    hand.settle(CommitOutcome::Refused(refusal));
-    assert_eq!(hand.code_of(turn).as_deref(), Some(&*codes::NOT_OWNER));
-    assert_eq!(hand.hint_of(turn), Some(hint_of(&standing)));
-    assert_eq!((hand.lost, hand.rooms), (1, 0));
+    harness.settle(CommitOutcome::Refused(refusal));
+    assert_eq!(harness.code_of(turn).as_deref(), Some(&*codes::NOT_OWNER));
+    assert_eq!(harness.hint_of(turn), Some(hint_of(&standing)));
+    assert_eq!((harness.lost, harness.rooms), (1, 0));
 }
 
 #[test]
 fn s11_6_messages_for_a_stopping_shard_get_its_ending_epoch() {
-    let mut hand = Harness::serving();
-    hand.send(1, 0, MessageKind::Command);
-    hand.handle(Event::Stop(StopReason::HandedOff));
-    let late = hand.send(2, 1, MessageKind::Command);
-    assert_eq!(hand.code_of(late).as_deref(), Some(&*codes::REBALANCING));
-    assert_eq!(hand.hint_of(late), Some(OwnerHint { epoch: Epoch(1), owner: None }));
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness.handle(Event::Stop(StopReason::HandedOff));
+    let late = harness.send(2, 1, MessageKind::Command);
+    assert_eq!(harness.code_of(late).as_deref(), Some(&*codes::REBALANCING));
+    assert_eq!(harness.hint_of(late), Some(OwnerHint { epoch: Epoch(1), owner: None }));
 }
 
 impl Harness {
@@ -69,7 +69,7 @@ impl Harness {
         self.handle(Event::Tick);
         assert_eq!((self.dropped, self.replies.len(), self.stopped), (dropped, told, 0));
         self.now += 1;
-        assert_eq!(self.machine.next_wake(), Some(self.now), "it asks to be woken then");
+        assert_eq!(self.machine.next_wake(), Some(self.now), "it requests a wake-up then");
         self.handle(Event::Tick);
         assert_eq!(self.dropped, dropped + 1);
     }
@@ -79,7 +79,7 @@ impl Harness {
         self.handle(Event::ClaimResult { number, outcome });
     }
 
-    /// `Stopped` was emitted once, nothing is left, and no later event changes that (A14).
+    /// `Stopped` was emitted once, nothing stays in memory, and no later event changes that (A14).
     fn ended(&mut self) {
         for late in 0..3 {
             assert_eq!((self.stopped, self.lost), (1, 0), "{late}");
@@ -101,352 +101,365 @@ impl Harness {
 #[test]
 fn a12_a_claiming_shard_stops_after_any_claim_outcome() {
     for at in 0..3 {
-        let mut hand = Harness::new(Settings::default());
-        let waiting = hand.send(1, 0, MessageKind::Command);
-        hand.stop();
-        assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
-        assert_eq!(hand.stopped, 0, "its claim is pending");
-        let standing = standing(&hand, 2);
-        hand.claimed(match at {
+        let mut harness = Harness::new(Settings::default());
+        let waiting = harness.send(1, 0, MessageKind::Command);
+        harness.stop();
+        assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
+        assert_eq!(harness.stopped, 0, "its claim is pending");
+        let standing = standing(&harness, 2);
+        harness.claimed(match at {
             0 => ClaimOutcome::Granted,
             1 => ClaimOutcome::Refused { current: standing },
             _ => ClaimOutcome::Failed("no".into()),
         });
-        hand.ended();
-        assert_eq!(hand.claims.len(), 1);
+        harness.ended();
+        assert_eq!(harness.claims.len(), 1);
     }
 }
 
 #[test]
 fn a12_a_shard_waiting_to_retry_its_claim_stops_at_once() {
-    let mut hand = Harness::new(Settings::default());
-    hand.claimed(ClaimOutcome::Failed("no".into()));
-    hand.stop();
-    hand.ended();
-    assert_eq!(hand.claims.len(), 1);
+    let mut harness = Harness::new(Settings::default());
+    harness.claimed(ClaimOutcome::Failed("no".into()));
+    harness.stop();
+    harness.ended();
+    assert_eq!(harness.claims.len(), 1);
 }
 
 #[test]
 fn a12_stopped_waits_for_commits_but_for_no_new_claim() {
-    let mut hand = Harness::serving();
-    let unknown = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    let behind = hand.send(2, 1, MessageKind::Command);
-    hand.run();
-    hand.settle(CommitOutcome::Unknown("lost".into()));
-    hand.stop();
-    assert_eq!(hand.stopped, 0, "a commit is pending");
-    hand.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 0 }));
-    assert_eq!(hand.code_of(unknown).as_deref(), Some("unknown"));
-    assert_eq!(hand.code_of(behind).as_deref(), Some(&*codes::COMMIT_REFUSED));
-    hand.ended();
-    assert_eq!(hand.claims.len(), 1);
+    let mut harness = Harness::serving();
+    let unknown = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let behind = harness.send(2, 1, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Unknown("lost".into()));
+    harness.stop();
+    assert_eq!(harness.stopped, 0, "a commit is pending");
+    harness.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 0 }));
+    assert_eq!(harness.code_of(unknown).as_deref(), Some("unknown"));
+    assert_eq!(harness.code_of(behind).as_deref(), Some(&*codes::COMMIT_REFUSED));
+    harness.ended();
+    assert_eq!(harness.claims.len(), 1);
 }
 
 /// A machine that claims again while a turn of another entity runs.
 fn claiming_again() -> (Harness, u64) {
-    let mut hand = Harness::serving();
-    hand.send(1, 0, MessageKind::Command);
-    hand.run();
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
     let session = ScopedSessionId::derive("client/x", b"t");
     let template = Message {
         target: Entity::new("counter", "bob"),
         id: MessageId { session, sequence: 1 },
-        ..hand.template()
+        ..harness.template()
     };
-    let running = hand.post(template);
-    hand.settle(CommitOutcome::Unknown("lost".into()));
-    assert_eq!(hand.claims.len(), 2);
-    (hand, running)
+    let running = harness.post(template);
+    harness.settle(CommitOutcome::Unknown("lost".into()));
+    assert_eq!(harness.claims.len(), 2);
+    (harness, running)
 }
 
 #[test]
 fn a12_a_turn_ending_in_a_reclaim_needs_the_new_claim() {
-    let (mut hand, running) = claiming_again();
-    hand.stop();
-    hand.run();
-    assert!(hand.commits.is_empty(), "the claim is not answered");
-    hand.claimed(ClaimOutcome::Granted);
-    assert_eq!((hand.commits[0].claim.number, hand.stopped), (2, 0));
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!(hand.code_of(running).as_deref(), Some("final 1"));
-    hand.ended();
+    let (mut harness, running) = claiming_again();
+    harness.stop();
+    harness.run();
+    assert!(harness.commits.is_empty(), "the claim is unanswered");
+    harness.claimed(ClaimOutcome::Granted);
+    assert_eq!((harness.commits[0].claim.number, harness.stopped), (2, 0));
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(running).as_deref(), Some("final 1"));
+    harness.ended();
 
-    let (mut hand, running) = claiming_again();
-    hand.stop();
-    hand.run();
-    hand.claimed(ClaimOutcome::Failed("no".into()));
-    assert_eq!(hand.code_of(running).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
-    hand.ended();
+    let (mut harness, running) = claiming_again();
+    harness.stop();
+    harness.run();
+    harness.claimed(ClaimOutcome::Failed("no".into()));
+    assert_eq!(harness.code_of(running).as_deref(), Some(&*codes::STORE_UNAVAILABLE));
+    harness.ended();
 }
 
 #[test]
 fn a12_a_stop_discards_a_turn_that_awaits_its_claim() {
-    let (mut hand, waiting) = claiming_again();
+    let (mut harness, waiting) = claiming_again();
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
-    hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
-    hand.run();
-    hand.stop();
-    assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
-    hand.claimed(ClaimOutcome::Granted);
-    assert!(hand.commits.is_empty());
-    assert_eq!(hand.hooks, 0, "a hook would build on what never was");
-    hand.ended();
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    harness.run();
+    harness.stop();
+    assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
+    harness.claimed(ClaimOutcome::Granted);
+    assert!(harness.commits.is_empty());
+    assert_eq!(harness.hooks, 0, "a hook would build on state that was never committed");
+    harness.ended();
 }
 
 #[test]
 fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
     for room in [false, true] {
-        let mut hand = Harness::serving();
-        hand.silent = true;
-        let waiting = hand.send(1, 0, MessageKind::Command);
-        let load = hand.ask();
+        let mut harness = Harness::serving();
+        harness.silent = true;
+        let waiting = harness.send(1, 0, MessageKind::Command);
+        let load = harness.next_action();
         if room {
-            hand.answer_load(&load);
+            harness.answer_load(&load);
         }
-        hand.stop();
-        assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
-        hand.ended();
-        match hand.asked.pop() {
+        harness.stop();
+        assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
+        harness.ended();
+        match harness.pending_actions.pop() {
             Some(Action::RequestSlot { entity, generation }) => {
-                hand.handle(Event::SlotGranted { entity, generation });
+                harness.handle(Event::SlotGranted { entity, generation });
             }
-            _ => hand.answer_load(&load),
+            _ => harness.answer_load(&load),
         }
-        assert_eq!((hand.starts, hand.asked.len(), hand.stopped), (0, 0, 1), "a late answer");
+        assert_eq!(
+            (harness.starts, harness.pending_actions.len(), harness.stopped),
+            (0, 0, 1),
+            "a late answer"
+        );
     }
 }
 
-/// A machine that was told to stop while its entity's instance is being made.
+/// A machine that was told to stop while its entity's instance is being created.
 fn activating() -> (Harness, u64, Event) {
-    let mut hand = Harness::serving();
-    hand.silent = true;
-    let waiting = hand.send(1, 0, MessageKind::Command);
-    let load = hand.ask();
-    hand.answer_load(&load);
-    let Action::RequestSlot { entity, generation } = hand.ask() else {
-        panic!("room is asked for")
+    let mut harness = Harness::serving();
+    harness.silent = true;
+    let waiting = harness.send(1, 0, MessageKind::Command);
+    let load = harness.next_action();
+    harness.answer_load(&load);
+    let Action::RequestSlot { entity, generation } = harness.next_action() else {
+        panic!("no slot requested")
     };
-    hand.handle(Event::SlotGranted { entity: entity.clone(), generation });
+    harness.handle(Event::SlotGranted { entity: entity.clone(), generation });
     let result = ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), true));
-    hand.stop();
-    assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
-    assert_eq!(hand.stopped, 0, "an instance is being made");
-    (hand, waiting, Event::ActivationResult { entity, generation, result })
+    harness.stop();
+    assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
+    assert_eq!(harness.stopped, 0, "an instance is being created");
+    (harness, waiting, Event::ActivationResult { entity, generation, result })
 }
 
 #[test]
 fn a12_stopped_waits_for_an_activation_up_to_the_deadline() {
-    let (mut hand, _, activated) = activating();
-    hand.handle(activated);
-    assert_eq!((hand.stopped, hand.dropped), (0, 1), "the start turn's commit is under way");
-    hand.settle(CommitOutcome::Committed);
-    hand.ended();
+    let (mut harness, _, activated) = activating();
+    harness.handle(activated);
+    assert_eq!((harness.stopped, harness.dropped), (0, 1), "the start turn's commit is pending");
+    harness.settle(CommitOutcome::Committed);
+    harness.ended();
 
-    let (mut hand, _, activated) = activating();
-    hand.now = hand.machine.next_wake().expect("the stop deadline");
-    hand.handle(Event::Tick);
-    assert_eq!(hand.dropped, 1);
-    hand.ended();
-    hand.handle(activated);
-    assert!(hand.commits.is_empty(), "a late answer");
+    let (mut harness, _, activated) = activating();
+    harness.now = harness.machine.next_wake().expect("the stop deadline");
+    harness.handle(Event::Tick);
+    assert_eq!(harness.dropped, 1);
+    harness.ended();
+    harness.handle(activated);
+    assert!(harness.commits.is_empty(), "a late answer");
 }
 
 #[test]
 fn a12_stopped_waits_for_gated_replies_and_refuses_parked() {
-    let mut hand = Harness::serving();
-    let first = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    let second = hand.send(2, 1, MessageKind::Command);
-    hand.run();
-    let query = hand.send(3, 2, MessageKind::Query);
-    hand.run();
-    let parked = hand.send(9, 8, MessageKind::Command);
-    hand.stop();
-    assert_eq!(hand.code_of(parked).as_deref(), Some(&*codes::REBALANCING));
-    assert_eq!((hand.stopped, hand.dropped), (0, 1));
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!(hand.stopped, 0);
-    hand.settle(CommitOutcome::Committed);
+    let mut harness = Harness::serving();
+    let first = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let second = harness.send(2, 1, MessageKind::Command);
+    harness.run();
+    let query = harness.send(3, 2, MessageKind::Query);
+    harness.run();
+    let parked = harness.send(9, 8, MessageKind::Command);
+    harness.stop();
+    assert_eq!(harness.code_of(parked).as_deref(), Some(&*codes::REBALANCING));
+    assert_eq!((harness.stopped, harness.dropped), (0, 1));
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.stopped, 0);
+    harness.settle(CommitOutcome::Committed);
     for (token, end) in [(first, "final 1"), (second, "final 2"), (query, "final 2")] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(end));
+        assert_eq!(harness.code_of(token).as_deref(), Some(end));
     }
-    hand.ended();
+    harness.ended();
 }
 
 #[test]
 fn a13_a_turn_beyond_the_stop_deadline_has_no_effect() {
-    let mut hand = Harness::serving();
-    let token = hand.send(1, 0, MessageKind::Command);
-    hand.stop();
-    hand.stop_deadline();
-    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::REBALANCING));
-    hand.run();
-    assert!(hand.commits.is_empty());
-    hand.ended();
+    let mut harness = Harness::serving();
+    let token = harness.send(1, 0, MessageKind::Command);
+    harness.stop();
+    harness.stop_deadline();
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::REBALANCING));
+    harness.run();
+    assert!(harness.commits.is_empty());
+    harness.ended();
 }
 
 #[test]
 fn a13_stopped_waits_for_a_stop_hook_up_to_the_deadline() {
     for hangs in [false, true] {
-        let mut hand = Harness::serving();
+        let mut harness = Harness::serving();
         let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
-        hand.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
-        hand.send(1, 0, MessageKind::Command);
-        hand.run();
-        hand.settle(CommitOutcome::Committed);
-        hand.stop();
-        let Action::CallStopHook { entity, generation, turn: id, .. } = hand.ask() else {
+        harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        harness.send(1, 0, MessageKind::Command);
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
+        harness.stop();
+        let Action::CallStopHook { entity, generation, turn: id, .. } = harness.next_action()
+        else {
             panic!("a hook")
         };
-        assert_eq!(hand.stopped, 0);
+        assert_eq!(harness.stopped, 0);
         if hangs {
-            hand.stop_deadline();
+            harness.stop_deadline();
         } else {
             let result = turn(GuestReply::Result(Bytes::new()), true);
-            hand.handle(Event::TurnDone { entity, generation, turn: id, result });
-            assert_eq!(hand.stopped, 0, "its commit is under way");
-            hand.settle(CommitOutcome::Committed);
+            harness.handle(Event::TurnDone { entity, generation, turn: id, result });
+            assert_eq!(harness.stopped, 0, "its commit is pending");
+            harness.settle(CommitOutcome::Committed);
         }
-        hand.ended();
+        harness.ended();
     }
 }
 
 #[test]
 fn a13_a_shard_lost_while_stopping_still_reports_stopped() {
-    let mut hand = Harness::serving();
-    let token = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    hand.stop();
-    let standing = standing(&hand, 2);
+    let mut harness = Harness::serving();
+    let token = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.stop();
+    let standing = standing(&harness, 2);
     let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
-    hand.settle(CommitOutcome::Refused(refusal));
-    assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
-    assert_eq!(hand.hint_of(token), Some(hint_of(&standing)));
-    hand.ended();
+    harness.settle(CommitOutcome::Refused(refusal));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
+    assert_eq!(harness.hint_of(token), Some(hint_of(&standing)));
+    harness.ended();
 }
 
 #[test]
 fn a14_a_repeated_stop_or_one_for_a_lost_shard_is_a_no_op() {
-    let mut hand = Harness::serving();
-    hand.send(1, 0, MessageKind::Command);
-    hand.stop();
-    let deadline = hand.machine.next_wake();
-    hand.now += 1_000;
-    hand.stop();
-    assert_eq!((hand.machine.next_wake(), hand.stopped), (deadline, 0), "the first one counts");
-    hand.run();
-    hand.settle(CommitOutcome::Committed);
-    hand.ended();
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness.stop();
+    let deadline = harness.machine.next_wake();
+    harness.now += 1_000;
+    harness.stop();
+    assert_eq!(
+        (harness.machine.next_wake(), harness.stopped),
+        (deadline, 0),
+        "the first one counts"
+    );
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    harness.ended();
 
-    let mut hand = Harness::new(Settings::default());
-    let standing = standing(&hand, 2);
-    hand.claimed(ClaimOutcome::Refused { current: standing });
-    hand.stop();
-    assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 1));
+    let mut harness = Harness::new(Settings::default());
+    let standing = standing(&harness, 2);
+    harness.claimed(ClaimOutcome::Refused { current: standing });
+    harness.stop();
+    assert_eq!((harness.machine.phase(), harness.stopped, harness.lost), (Phase::Lost, 0, 1));
 }
 
 #[test]
 fn a_dropped_machine_answers_all_messages_at_once() {
-    let mut hand = Harness::serving();
-    let gated = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    let read = hand.send(2, 1, MessageKind::Query);
-    hand.run();
-    let running = hand.send(3, 2, MessageKind::Command);
-    let waiting = hand.send(4, 3, MessageKind::Command);
-    let parked = hand.send(9, 8, MessageKind::Command);
-    hand.handle(Event::Drop);
-    assert_eq!(hand.code_of(gated).as_deref(), Some("unknown"), "its commit is under way");
+    let mut harness = Harness::serving();
+    let gated = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let read = harness.send(2, 1, MessageKind::Query);
+    harness.run();
+    let running = harness.send(3, 2, MessageKind::Command);
+    let waiting = harness.send(4, 3, MessageKind::Command);
+    let parked = harness.send(9, 8, MessageKind::Command);
+    harness.handle(Event::Drop);
+    assert_eq!(harness.code_of(gated).as_deref(), Some("unknown"), "its commit is pending");
     let ended = OwnerHint { epoch: Epoch(1), owner: None };
-    let late = hand.send(5, 4, MessageKind::Command);
+    let late = harness.send(5, 4, MessageKind::Command);
     for token in [read, running, waiting, parked, late] {
-        assert_eq!(hand.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
-        assert_eq!(hand.hint_of(token), Some(ended.clone()));
+        assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::NOT_OWNER));
+        assert_eq!(harness.hint_of(token), Some(ended.clone()));
     }
-    assert_eq!((hand.dropped, hand.rooms), (1, 0), "the instance and its room are given up");
-    let replies = hand.replies.len();
-    hand.settle(CommitOutcome::Committed);
-    hand.run();
-    hand.handle(Event::Stop(StopReason::HandedOff));
-    hand.handle(Event::Tick);
-    hand.handle(Event::Drop);
-    assert_eq!((hand.replies.len(), hand.commits.len(), hand.claims.len()), (replies, 0, 1));
-    assert_eq!((hand.machine.phase(), hand.stopped, hand.lost), (Phase::Lost, 0, 0));
-    assert_eq!((hand.machine.stats(), hand.machine.next_wake()), ((0, 0), None));
+    assert_eq!((harness.dropped, harness.rooms), (1, 0), "the instance and its slot are given up");
+    let replies = harness.replies.len();
+    harness.settle(CommitOutcome::Committed);
+    harness.run();
+    harness.handle(Event::Stop(StopReason::HandedOff));
+    harness.handle(Event::Tick);
+    harness.handle(Event::Drop);
+    assert_eq!(
+        (harness.replies.len(), harness.commits.len(), harness.claims.len()),
+        (replies, 0, 1)
+    );
+    assert_eq!((harness.machine.phase(), harness.stopped, harness.lost), (Phase::Lost, 0, 0));
+    assert_eq!((harness.machine.stats(), harness.machine.next_wake()), ((0, 0), None));
 }
 
 #[test]
 fn a_machine_dropped_while_claiming_ignores_the_outcome() {
     for again in [false, true] {
-        let mut hand = if again { Harness::serving() } else { Harness::new(Settings::default()) };
-        let first = hand.send(1, 0, MessageKind::Command);
+        let mut harness =
+            if again { Harness::serving() } else { Harness::new(Settings::default()) };
+        let first = harness.send(1, 0, MessageKind::Command);
         if again {
-            hand.run();
-            hand.settle(CommitOutcome::Unknown("a failed sync".into()));
+            harness.run();
+            harness.settle(CommitOutcome::Unknown("a failed sync".into()));
         }
-        let number = hand.claims.last().expect("a claim").number;
-        let waiting = hand.send(2, 1, MessageKind::Command);
-        hand.handle(Event::Drop);
-        let standing = standing(&hand, 4);
-        hand.handle(Event::ClaimResult {
+        let number = harness.claims.last().expect("a claim").number;
+        let waiting = harness.send(2, 1, MessageKind::Command);
+        harness.handle(Event::Drop);
+        let standing = standing(&harness, 4);
+        harness.handle(Event::ClaimResult {
             number,
             outcome: ClaimOutcome::Refused { current: standing },
         });
-        hand.handle(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
+        harness.handle(Event::ClaimResult { number, outcome: ClaimOutcome::Granted });
         assert_eq!(
-            hand.code_of(first).as_deref(),
+            harness.code_of(first).as_deref(),
             Some(if again { &*codes::UNKNOWN } else { &*codes::NOT_OWNER })
         );
-        assert_eq!(hand.code_of(waiting).as_deref(), Some(&*codes::NOT_OWNER));
-        assert_eq!((hand.machine.phase(), hand.lost, hand.rooms), (Phase::Lost, 0, 0));
+        assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::NOT_OWNER));
+        assert_eq!((harness.machine.phase(), harness.lost, harness.rooms), (Phase::Lost, 0, 0));
     }
 }
 
 #[test]
 fn a_lost_and_dropped_machine_answers_open_commits_unknown() {
-    let mut hand = Harness::serving();
-    let first = hand.send(1, 0, MessageKind::Command);
-    hand.run();
-    let second = hand.send(2, 1, MessageKind::Command);
-    hand.run();
-    let standing = standing(&hand, 2);
+    let mut harness = Harness::serving();
+    let first = harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let second = harness.send(2, 1, MessageKind::Command);
+    harness.run();
+    let standing = standing(&harness, 2);
     let refusal = CommitRefusal::ClaimMismatch { current: Some(standing.clone()) };
-    hand.settle(CommitOutcome::Refused(refusal));
+    harness.settle(CommitOutcome::Refused(refusal));
     assert_eq!(
-        (hand.code_of(first).as_deref(), hand.code_of(second)),
+        (harness.code_of(first).as_deref(), harness.code_of(second)),
         (Some(&*codes::NOT_OWNER), None)
     );
-    hand.handle(Event::Drop);
-    assert_eq!(hand.code_of(second).as_deref(), Some("unknown"));
-    let late = hand.send(3, 2, MessageKind::Command);
-    assert_eq!(hand.hint_of(late), Some(hint_of(&standing)), "what the store told stays known");
-    assert_eq!((hand.lost, hand.rooms), (1, 0));
+    harness.handle(Event::Drop);
+    assert_eq!(harness.code_of(second).as_deref(), Some("unknown"));
+    let late = harness.send(3, 2, MessageKind::Command);
+    assert_eq!(harness.hint_of(late), Some(hint_of(&standing)), "the store's answer is remembered");
+    assert_eq!((harness.lost, harness.rooms), (1, 0));
 }
 
 #[test]
 fn a15_a_failed_instance_is_dropped_and_replaced_on_demand() {
-    let mut hand = Harness::serving();
-    hand.send(1, 0, MessageKind::Command);
-    let (generation, id, _) = hand.running.take().expect("a running turn");
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    let (generation, id, _) = harness.running.take().expect("a running turn");
     let failed =
         TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
     let result =
         TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
-    hand.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
-    assert_eq!((hand.dropped, hand.rooms, hand.machine.stats()), (1, 0, (0, 0)));
-    assert_eq!(hand.machine.phase(), Phase::Serving);
-    let next = hand.send(2, 0, MessageKind::Command);
-    hand.run();
-    hand.settle(CommitOutcome::Committed);
-    assert_eq!(hand.code_of(next).as_deref(), Some("final 1"));
-    assert_eq!((hand.loads, hand.starts), (2, 2));
+    harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    assert_eq!((harness.dropped, harness.rooms, harness.machine.stats()), (1, 0, (0, 0)));
+    assert_eq!(harness.machine.phase(), Phase::Serving);
+    let next = harness.send(2, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(next).as_deref(), Some("final 1"));
+    assert_eq!((harness.loads, harness.starts), (2, 2));
 }
 
 #[test]
 fn a13_a_stopping_shard_wakes_at_its_deadline() {
-    let mut hand = Harness::serving();
-    hand.send(1, 0, MessageKind::Command);
-    hand.stop();
-    assert_eq!(hand.machine.next_wake(), Some(hand.now + Settings::default().stop_timeout));
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness.stop();
+    assert_eq!(harness.machine.next_wake(), Some(harness.now + Settings::default().stop_timeout));
 }
