@@ -1,4 +1,4 @@
-//! What a client may send on any of its streams: cut into chunks anywhere, and then read as each message there is.
+//! The bytes that a client may send on its streams: split into arbitrary chunks, and then decoded as each message type.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use ostraca_wire::{Limits, fuzz};
 use prost::Message;
 
 fuzz_target!(|data: &[u8]| {
-    // The first byte says how the stream arrives.
+    // The first byte determines how the stream is split.
     let Some((&cut, stream)) = data.split_first() else { return };
     let mut frames = FrameBuffer::new(64 << 10);
     for chunk in stream.chunks(usize::from(cut).max(1)) {
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
 fn read(frame: &bytes::Bytes) {
     let session = [7; 16];
     if let Some(envelope) = fuzz::client_message(frame, &session, &Limits::default()) {
-        // What is let in names an entity, a method and a kind, within their bounds.
+        // An accepted message names an entity, a method and a kind, within their limits.
         assert!(envelope.sequence > 0 && envelope.principal.is_empty());
         assert!((1..=255).contains(&envelope.method.len()));
         assert!((1..=512).contains(&envelope.id.len()));

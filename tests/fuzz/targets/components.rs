@@ -1,5 +1,5 @@
-//! Components before they are compiled: any bytes are surveyed or refused, and what a component makes is counted as it
-//! is when each instance is counted one by one.
+//! Components before they are compiled. Any bytes are surveyed or refused, and the survey's counts equal those of
+//! counting each instance one by one.
 
 #![no_main]
 

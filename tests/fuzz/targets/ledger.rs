@@ -1,7 +1,7 @@
-//! Histories of a client's ledger: calls, replies that are true, lost, late or invented, broken connections, time.
+//! Histories of a client's ledger: calls, replies (true, lost, late or invented), broken connections, and time.
 //!
-//! A little model beside it knows which copies are out. Each call ends once; what ended `not-run` has no copy that may
-//! have run; what is sent names its predecessor and holds `settled` down to what is unresolved.
+//! A small model tracks the copies in transit. Each call must end once; a call that ended `not-run` has no copy that may
+//! have run; and each sent message names its predecessor and a `settled` not above the unresolved messages.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ use ostraca_codes::{Code, codes};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, Outcome, Reply};
 
-/// The same in every run, so that an input gives the same run again.
+/// Fixed, so that an input always gives the same run.
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 const CODES: [Code; 6] = [
@@ -31,10 +31,10 @@ const CODES: [Code; 6] = [
 #[derive(Default)]
 struct Model {
     entities: BTreeMap<u64, u8>,
-    /// Calls without an outcome, with whether a copy may have run, or may still.
+    /// Calls without an outcome, and whether a copy of each may have run or may still run.
     open: BTreeMap<u64, bool>,
     out: BTreeSet<u64>,
-    /// The creation time with which each message was sent last.
+    /// The creation time with which each message was last sent.
     stamps: BTreeMap<u64, u64>,
 }
 
@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
                     let first = model.open.keys().next().copied().unwrap_or(next);
                     assert!(envelope.settled <= first, "{} is settled", envelope.settled);
                     assert!(model.out.insert(sequence), "{sequence} is out twice");
-                    // A copy of what may have run is as old as that (R17).
+                    // A copy of a message that may have run keeps its creation time (R17).
                     let stamp = envelope.created_ms;
                     let before = model.stamps.insert(sequence, stamp);
                     assert!(before == Some(stamp) || !model.open[&sequence], "{sequence} is new");
@@ -120,7 +120,7 @@ fn ended(ledger: &mut Ledger<u64>, model: &mut Model) {
         let doubt = model.open.remove(&sequence).expect("a call ends once");
         let out = model.out.contains(&sequence);
         if let Err(CallError::NotRun { code, .. }) = outcome {
-            // Its id stands for another message: this one has not run, whatever became of that.
+            // Its id belongs to another message: this one has not run, whatever happened to the other.
             assert!(!(doubt || out) || &*code == "id-reused", "{sequence} may have run: {code}");
         }
     }

@@ -1,4 +1,4 @@
-//! A manifest as a client uploads it: any text is read, or refused with a sentence.
+//! A manifest as a client uploads it: any text is accepted, or refused with a message.
 
 #![no_main]
 

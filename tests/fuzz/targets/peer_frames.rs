@@ -1,4 +1,4 @@
-//! What another node may send: messages that it passes on, calls of the store and their answers, control messages.
+//! The bytes that another node may send: forwarded messages, store calls and their answers, and control messages.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         }
         1 => {
             if let Ok(request) = decode_request(body, 4 << 20) {
-                // What was read can be said again, and is read as the same.
+                // A decoded request can be encoded again, and decodes to the same value.
                 let bytes = encode(&request).expect("encoded");
                 let again: Request = decode(&bytes).expect("read again");
                 assert_eq!(format!("{again:?}"), format!("{request:?}"));

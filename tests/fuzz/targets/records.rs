@@ -1,4 +1,4 @@
-//! What may lie on a disk: keys and records. A record that is read is written as what reads the same.
+//! The bytes that may be on a disk: keys and records. A decoded record encodes to bytes that decode to the same value.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What may go wrong.
+//! The faults of the model.
 
 use ostraca_core::ids::NodeId;
 use ostraca_core::node::{Event, WriteError};
@@ -65,7 +65,7 @@ pub fn faults(state: &State, steps: &mut Vec<Step>) {
     }
 }
 
-/// A write or its answer does not come, or late.
+/// A write or its answer is lost or late.
 pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
     let Some(process) = &mut state.nodes[node] else { return };
     let number = match process.calls.pop_front() {
@@ -83,7 +83,7 @@ pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
     handle_event(scope, state, node, Event::RowWritten { request_id: number, result });
 }
 
-/// A fault holds something up, or releases it.
+/// Starts or ends a fault that blocks something.
 pub fn hold_up(scope: &Scope, state: &mut State, step: Step) {
     let (Step::Cut(node)
     | Step::Heal(node)
@@ -133,20 +133,20 @@ pub fn owner(state: &State) -> Option<NodeId> {
     }
 }
 
-/// The first message of a link will arrive once more.
+/// Duplicates the first message of a link.
 pub fn keep_copy(state: &mut State, from: usize, to: usize) {
     state.budget.duplicates -= 1;
     let first = state.links.get(&(from, to)).and_then(|queue| queue.front()).cloned();
     state.strays.extend(first.map(|(incarnation, message)| (incarnation, to, message)));
 }
 
-/// The first of a link is lost.
+/// Drops the first message of a link.
 pub fn lose_message(state: &mut State, from: usize, to: usize) {
     state.budget.losses -= 1;
     state.links.get_mut(&(from, to)).and_then(|queue| queue.pop_front());
 }
 
-/// A process dies; what it sent may still come.
+/// A process dies; messages that it sent may still arrive.
 pub fn crash(state: &mut State, node: usize) {
     state.budget.crashes -= 1;
     let Some(process) = state.nodes[node].take() else { return };

@@ -1,4 +1,4 @@
-//! A shard's machine in small: it claims, serves and stops, each a step of its own.
+//! A simplified shard machine: it claims, serves and stops, each in a step of its own.
 
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::Event;
@@ -16,7 +16,7 @@ pub fn leave(state: &mut State, hosted: Hosted) {
     }
 }
 
-/// A claim reaches the store: whether it was granted.
+/// A claim reaches the store. Returns whether it is granted.
 pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
     let shard = claim.shard.shard;
     if let Some(standing) = state.claims.get(&shard)
@@ -32,7 +32,7 @@ pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
     Ok(())
 }
 
-/// A shard's machine advances: its claim reaches the store, or the node learns the answer.
+/// Advances a shard's machine: its claim reaches the store, or the node learns the answer.
 pub fn shard(scope: &Scope, state: &mut State, node: usize, shard: ShardId) {
     let Some(process) = &mut state.nodes[node] else { return };
     let Some(hosted) = process.hosted.get_mut(&shard) else { return };

@@ -1,46 +1,45 @@
-//! A model of a small cluster whose actors are the production core, for stateright to go through all its
-//! states: three nodes, two of which may manage, one shard or two.
+//! A model of a small cluster whose actors are the production core. stateright explores all of its states: three
+//! nodes, two of which can be the manager, and one or two shards.
 //!
-//! Real: each node's [`Machine`](ostraca_core::node::Machine), its strategy, and the rule by which one
-//! claim follows another. In small: the `ClusterStore` (linearizable compare-and-set, a watch, answers), the
-//! `EntityStore`'s claims, a shard's machine (it claims, serves and stops, each a step of its own), and
-//! messages between nodes, in order on each link.
+//! Real parts: each node's [`Machine`](ostraca_core::node::Machine), its strategy, and the rule by which one claim
+//! supersedes another. Simplified parts: the `ClusterStore` (linearizable compare-and-set, a watch, answers), the
+//! `EntityStore`'s claims, a shard's machine (it claims, serves and stops, each in a step of its own), and messages
+//! between nodes, in order on each link.
 //!
-//! A model is only as good as what it leaves out is harmless. Left out here, and why:
-//! - Times move back as time passes, and revisions and counts of renewals are renumbered in their
-//!   order: the machine only compares them. What is older than every lease is equally old, and what is due
-//!   is equally due. Random numbers are no part of a state.
-//! - Revisions count a row, not the store: the machine compares them of one row only.
-//! - Clocks run alike and time passes in beats of one renewal; a lease is 3, the margin 1. Drift is the
-//!   simulator's.
-//! - Time passes only when everything in transit has arrived, unless a fault of the budget holds it up: a cut, a
-//!   watch behind, a stopped process, a copy, a late request. So no mere slowness spans a beat.
-//! - A renewal, its answer and its notification are one step where nothing is queued before them, and a watch
-//!   that is behind tells the last of several renewals only.
-//! - A control message is not queued twice, and a report to a node that does not know yet that it manages is not sent:
-//!   as if lost.
-//! - A node makes its calls to the `ClusterStore` one after the other.
-//! - Hand-offs are not given up, and balancing is not asked for: only joins, leaves and drains move shards.
-//!   Two shards of three nodes have nothing to balance. The `EntityStore` always answers, and no manager is
-//!   silent for so long that an incarnation ends itself.
+//! A model is sound only if its simplifications are harmless. They are:
+//! - Times move back as time passes, and revisions and counts of renewals are renumbered in order, since the machine
+//!   only compares them. Everything older than every lease is equally old, and everything due is equally due. Random
+//!   numbers are not part of a state.
+//! - Revisions are counted for each row, not for the store: the machine compares only revisions of the same row.
+//! - All clocks run at the same rate, and time passes in intervals of one renewal. A lease is 3 intervals, the margin
+//!   1. The simulator tests drift.
+//! - Time passes only when everything in transit has arrived, unless a fault in the budget delays it: a cut, a lagging
+//!   watch, a stopped process, a copy, or a late request. So slowness alone never spans an interval.
+//! - A renewal, its answer and its notification are one step if nothing is queued before them, and a lagging watch
+//!   delivers only the last of several renewals.
+//! - A control message is not queued twice, and a report to a node that does not know yet that it is the manager is not
+//!   sent, as if it were lost.
+//! - A node makes its calls to the `ClusterStore` one at a time.
+//! - Hand-offs do not time out, and no rebalance is requested: only joins, leaves and drains move shards. With two
+//!   shards and three nodes there is nothing to balance. The `EntityStore` always answers, and no manager is silent for
+//!   so long that an incarnation ends itself.
 //!
-//! What would make many states of one, and is made one, without a loss:
-//! - State that no node will ever read again is discarded: in machines, on links, in the history that rules
-//!   look at ([`pruning`]). It rests on what only rises (revisions, epochs, terms) and what never comes back (a
-//!   incarnation, an epoch that was given up). This is also checked: [`proof`] runs each machine beside one that forgets
-//!   nothing, and redelivers, in every later step, what was discarded.
-//! - That a manager has news to decide from is no part of a state. Wherever it would do something at its next
-//!   event though nothing else changes, such an event is a step of its own, a nudge.
-//! - A copy is made when its original is heard or lost. Made sooner it would be one more thing under way that
-//!   nobody looks at, and heard before its original it would be the original, with this as the copy: they
-//!   are alike, and the link is free sooner.
-//! - A lost request is a late one that never arrives: nothing in the model has to wait for it.
-//! - Not used: symmetry (no two of the three nodes are alike: one may not manage, one manages, one stands by),
-//!   and orders of steps that commute (a crash may come between any two of them, and does).
+//! Reductions, which merge equivalent states without loss:
+//! - State that no node will ever read again is discarded: in machines, on links, and in the history that rules examine
+//!   ([`pruning`]). This relies on numbers that only rise (revisions, epochs, terms), and on things that never return
+//!   (an incarnation, an epoch that was given up). It is also checked: [`proof`] runs each machine alongside one that
+//!   discards nothing, and redelivers the discarded messages in every later step.
+//! - Whether a manager has new information to decide from is not part of a state. If it would act at its next event
+//!   although nothing else changes, such an event is a step of its own, a nudge.
+//! - A copy is created when its original is delivered or lost. If it were created sooner, it would only add a pending
+//!   message; and if it were delivered first, it would take the role of the original, since the two are equal.
+//! - A lost request is a late one that never arrives: nothing in the model waits for it.
+//! - Not used: symmetry, since no two of the three nodes are alike (one cannot be the manager, one is the manager, one
+//!   can succeed it); and steps that commute, since a crash may happen between any two of them.
 //!
-//! For what is checked, see [`rules`]. Most rules are checked in the step that could violate them, so no
-//! state carries more history than they need. A cluster at rest, whose next beat changes nothing, must serve
-//! every shard: that is how a step that never comes would be found; a cycle of several states would not be.
+//! [`rules`] says what is checked. Most rules are checked in the step that could violate them, so no state carries more
+//! history than they need. A cluster at rest, which the next interval does not change, must serve every shard: this
+//! finds steps that never happen, but not a cycle of several states.
 
 pub mod faults;
 pub mod hosted;

@@ -1,4 +1,4 @@
-//! The model as stateright sees it: which steps a state has, and what must be true of every state.
+//! The model in stateright's terms: the steps of a state, and the properties of every state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ pub const ONE_ANSWERS: &str = "one incarnation at a time answers for a shard";
 /// A run of the model.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// What it looks at.
+    /// Its scope.
     pub scope: Scope,
-    /// What happened in it.
+    /// What occurred in it.
     pub step_counts: Arc<StepCounts>,
 }
 
 impl Cluster {
-    /// The model of that scope.
+    /// The model of a scope.
     pub fn new(scope: Scope) -> Self {
         Self { scope, step_counts: Arc::default() }
     }
@@ -225,7 +225,7 @@ impl Model for Cluster {
         self.step_counts.record(before, &state, step);
         let changed = match step {
             Step::Pass => state != *before,
-            // A copy that is past already, and one that is nothing but a loss.
+            // A copy that is already obsolete, and one that equals a loss.
             Step::Duplicate(..) | Step::DelayMessage(..) => {
                 state.strays.len() > before.strays.len()
             }

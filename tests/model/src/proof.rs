@@ -1,10 +1,10 @@
 //! Checks in each step, if the scope requests it, that what the model discards has no effect.
 //!
-//! - Each machine runs beside one that forgets nothing. Told the same, both must want the same, and be the
-//!   same once the second forgets.
-//! - Everything that was said and thrown away is said to its hearer after each later step, and must change
-//!   nothing, nor what it is answered with, unless a nudge would, which is a step of its own. Reports only in
-//!   the step that throws them away: none follows another there, and on a link none comes between.
+//! - Each machine runs alongside one that discards nothing. Given the same events, both must return the same actions, and
+//!   be equal once the second one is pruned.
+//! - Every discarded message is delivered again after each later step. Neither it nor its answer may change anything,
+//!   except what a nudge, which is a step of its own, would change. Discarded reports are delivered only in the step
+//!   that discards them, since a later report could follow them.
 //! - An epoch that was given up stays given up.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::state::{NOW, Process, State, hash};
 use crate::time::Unchanged;
 use crate::world::is_restless;
 
-/// What was thrown away.
+/// What was discarded.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
     messages: Vec<(Member, usize, ControlMessage)>,
@@ -38,7 +38,7 @@ impl Proof {
     }
 }
 
-/// A machine wants something: the one that forgets nothing wants the same.
+/// A machine returned an action: the unpruned one must return the same.
 pub fn same_action(state: &mut State, node: usize, action: &Action) {
     let Some(Some(whole)) = state.nodes[node].as_mut().map(|process| &mut process.whole) else {
         return;
@@ -48,7 +48,7 @@ pub fn same_action(state: &mut State, node: usize, action: &Action) {
     }
 }
 
-/// A machine wants nothing more: nor does the one that forgets nothing, and both are the same but for that.
+/// A machine has no further action: the unpruned one must have none either, and both must be equal after pruning.
 pub fn same_machine(state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     let Some(whole) = &mut process.whole else { return };
@@ -63,7 +63,7 @@ pub fn same_machine(state: &mut State, node: usize) {
     }
 }
 
-/// Whether an epoch was given up, ever.
+/// Whether an epoch was ever given up.
 pub fn given_up(state: &State, shard: ShardId, epoch: Epoch) -> bool {
     state.proof.as_ref().is_some_and(|proof| proof.given_up.contains(&(shard, epoch)))
 }
@@ -99,7 +99,7 @@ pub fn check(scope: &Scope, state: &mut State) {
 
 fn does_nothing(state: &State, (from, to, message): &(Member, usize, ControlMessage)) -> bool {
     let Some(process) = &state.nodes[*to] else { return true };
-    // Its hearer is nudged at any time then, and so does what it would do when told anything.
+    // The receiver may be nudged at any time, which has the same effect as any message.
     if process.paused || is_restless(process) {
         return true;
     }
@@ -110,7 +110,7 @@ fn does_nothing(state: &State, (from, to, message): &(Member, usize, ControlMess
         && said.iter().all(|(at, answer)| is_irrelevant(state, *at, &me, answer))
 }
 
-/// What a machine says when it is told that; none if that changes it, or it wants more than to say something.
+/// The messages with which a machine answers this one; none if it changes the machine, or causes any other action.
 fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, ControlMessage)>> {
     let mut machine = Machine::clone(&process.machine);
     machine.handle(Now { mono: NOW, cluster_time: 1 + state.restarts }, event);

@@ -7,7 +7,7 @@ use ostraca_core::rows::{Assignment, HandOffId, Member, NodeStatus, Row, RowKey,
 use crate::proof;
 use crate::state::{Call, DelayedRequest, Process, State, hash};
 
-/// Throws away what is past.
+/// Discards what can no longer have an effect.
 pub fn clear(state: &mut State) {
     clear_messages(state);
     clear_requests(state);
@@ -41,7 +41,7 @@ fn clear_messages(state: &mut State) {
     let mut links = std::mem::take(&mut state.links);
     let mut gone = Vec::new();
     links.retain(|(_, to), queue| {
-        // Of reports the last that came counts: one that tells nothing may still end what one before it told.
+        // The last report counts: even one without content may revoke an earlier one.
         let mut behind = false;
         queue.retain(|(from, message)| {
             let copies = || {
@@ -79,7 +79,7 @@ fn clear_messages(state: &mut State) {
     proof::thrown_away(state, gone);
 }
 
-/// A late report that tells nothing any more may still end what a later one told: all such are alike.
+/// A late report without content may still revoke a later one. All such reports are equal.
 fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
     let agrees = |process: &Process| process.machine.is_report_irrelevant(from, report);
     if state.nodes[to].as_ref().is_some_and(agrees) {
@@ -88,7 +88,7 @@ fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
     }
 }
 
-/// Whether an incarnation is over and no other of its node will be, while no process is started again.
+/// Whether an incarnation has ended and its node will have no other, as long as no process is restarted.
 fn is_gone(state: &State, member: &Member) -> bool {
     state.nodes[State::number(&member.node)].is_none() && state.has_ended(member)
 }
@@ -105,7 +105,7 @@ fn clear_requests(state: &mut State) {
     });
     for late in &mut state.delayed_requests {
         if let DelayedRequest::Write(_, write) = late {
-            // Nobody waits for its answer.
+            // No node waits for its answer.
             write.number = 0;
         }
     }
@@ -120,13 +120,13 @@ fn clear_history(state: &mut State) {
         Some((Row::Assignments(row), _)) => row.assignments.get(index_in_chunk(shard)),
         _ => None,
     };
-    // Only a live row is judged.
+    // Only the row of a live incarnation is observed.
     let live = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Live);
     let judged =
         |node: &NodeId| rows.get(&RowKey::Node(node.clone())).is_some_and(|row| live(&row.0));
     // No node claims below the current claim, and no row is written below the current one.
     let claimed = |shard: ShardId| claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
-    // A row that was given up is taken up again by one that sees no higher one.
+    // A released shard is taken again by a node that sees no higher epoch.
     let seen = |shard: ShardId| {
         let of = |process: &Process| process.machine.known_epoch(shard);
         let least = nodes.iter().flatten().filter_map(of).min();

@@ -1,4 +1,4 @@
-//! The rules, checked at each write and each claim. A rule has the name of its property.
+//! The rules, which are checked at each write and each claim. A rule has the name of its property.
 
 use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard_at};
 
@@ -30,7 +30,7 @@ pub const REST: &str = "a cluster at rest serves every shard and has drained eve
 /// Of the model itself.
 pub const PAST: &str = "pruned state has no effect";
 
-/// Looks at a write that the store makes now, before it is made.
+/// Checks a write immediately before the store applies it.
 pub fn check_write(state: &mut State, lease: u64, author: usize, key: &RowKey, new: &Row) {
     let old = state.rows.get(key).map(|(row, _)| row.clone());
     match (key, old, new) {

@@ -13,15 +13,15 @@ use crate::step::StepCounts;
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Different states.
+    /// The number of distinct states.
     pub states: usize,
-    /// Steps taken, to known states too.
+    /// The number of steps, including those to known states.
     pub steps: usize,
-    /// Steps of the longest path.
+    /// The length of the longest path.
     pub depth: usize,
-    /// Every state within the scope (to the depth, where one was given) was examined.
+    /// Whether every state of the scope was examined, up to the depth if one was given.
     pub whole: bool,
-    /// Rules that were broken, each with the path that leads there.
+    /// Violated rules, each with the path to the violation.
     pub broken: Vec<(&'static str, Vec<String>)>,
     /// How often each kind of step occurred.
     pub seen: Arc<StepCounts>,
@@ -30,7 +30,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether no rule was violated and no state left out.
+    /// Whether no rule was violated and every state was examined.
     pub fn holds(&self) -> bool {
         self.whole && self.broken.is_empty()
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Looks at every state of a scope, on two threads; none is left out unless the time is over.
+/// Examines every state of a scope on two threads, unless the time is up first.
 pub fn every_state(scope: Scope, at_most: Duration) -> Outcome {
     let (model, begun) = (Cluster::new(scope), Instant::now());
     let checker = model.checker().threads(2).timeout(at_most);
@@ -59,8 +59,8 @@ pub fn every_state(scope: Scope, at_most: Duration) -> Outcome {
     outcome(&checker, begun, begun.elapsed() < at_most)
 }
 
-/// Examines every state that is at most this many steps away, nearest first; the path to what is broken is
-/// a shortest one.
+/// Examines every state that is at most this many steps away, nearest first. So the path to a violation is a shortest
+/// one.
 pub fn to_depth(scope: Scope, depth: usize) -> Outcome {
     let (model, begun) = (Cluster::new(scope), Instant::now());
     let checker = model.checker().target_max_depth(depth);

@@ -6,60 +6,60 @@ use ostraca_core::node::{Mutation, Settings};
 /// How often each kind of fault may still occur.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Processes that die.
+    /// Crashes of processes.
     pub crashes: u8,
-    /// Dead processes that are started again.
+    /// Restarts of dead processes.
     pub restarts: u8,
-    /// Control messages that arrive a second time, at any later time.
+    /// Control messages that are duplicated; the copy may arrive at any later time.
     pub duplicates: u8,
-    /// Control messages, requests or answers that are lost, and requests that come at any later time.
+    /// Control messages, requests or answers that are lost, and requests that arrive at any later time.
     pub losses: u8,
-    /// Nodes cut off from the `ClusterStore` for as long as it takes.
+    /// Nodes that are cut off from the `ClusterStore`, for any time.
     pub cuts: u8,
-    /// Watches that fall behind for as long as it takes.
+    /// Watches that lag, for any time.
     pub lags: u8,
-    /// Processes stopped by a signal for as long as it takes.
+    /// Processes that are stopped by a signal, for any time.
     pub pauses: u8,
-    /// Drains that an operator asks for; of the node that has the first shard.
+    /// Drains by an operator, of the node that owns the first shard.
     pub drains: u8,
 }
 
-/// How the cluster begins.
+/// The initial state of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Three processes without state, and an empty store.
     Cold,
-    /// At rest: the shard is with the node that may not manage.
+    /// At rest: the node that cannot be the manager owns the shard.
     OwnerHosts,
-    /// At rest: the shard is with the manager.
+    /// At rest: the manager owns the shard.
     OwnerManages,
-    /// At rest: the shard is with the node that would manage next.
+    /// At rest: the node that would be the next manager owns the shard.
     OwnerStandsBy,
 }
 
-/// One run.
+/// The scope of one run.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Shards of the pool.
+    /// The number of shards.
     pub shards: u32,
-    /// Beginnings.
+    /// The initial states.
     pub starts: Vec<Start>,
-    /// What may happen.
+    /// The budget of faults.
     pub budget: Budget,
-    /// Rules that are switched off.
+    /// Disabled rules.
     pub mutations: Vec<Mutation>,
-    /// Checks at each step that what was discarded has no effect: see [`crate::proof`].
+    /// Whether each step checks that discarded state has no effect: see [`crate::proof`].
     pub proof: bool,
 }
 
 impl Scope {
-    /// One shard, from every beginning at rest.
+    /// A scope with one shard, from every initial state at rest.
     pub fn one_shard(budget: Budget) -> Self {
         let starts = vec![Start::OwnerHosts, Start::OwnerManages, Start::OwnerStandsBy];
         Self { shards: 1, starts, budget, mutations: Vec::new(), proof: false }
     }
 
-    /// With other beginnings.
+    /// With other initial states.
     #[must_use]
     pub fn from(mut self, starts: &[Start]) -> Self {
         self.starts = starts.to_vec();
@@ -80,19 +80,19 @@ impl Scope {
         self
     }
 
-    /// With a rule switched off.
+    /// With a disabled rule.
     #[must_use]
     pub fn without(mut self, mutation: Mutation) -> Self {
         self.mutations.push(mutation);
         self
     }
 
-    /// Every shard.
+    /// All shards.
     pub fn all_shards(&self) -> impl Iterator<Item = ShardId> + use<> {
         (1..=self.shards).map(ShardId)
     }
 
-    /// The unit of time is one renewal's interval. Intervals that bound nothing but work never end.
+    /// The unit of time is one renewal's interval. Intervals that only limit the amount of work never end.
     pub fn settings(&self) -> Settings {
         Settings {
             settings_revision: 0,

@@ -12,13 +12,13 @@ use ostraca_core::rows::{HandOffId, Member, Row, RowKey};
 use crate::proof::Proof;
 use crate::scope::Budget;
 
-/// The one time that the clocks of all nodes show: as time passes, all remembered times move back.
+/// The time on the clocks of all nodes: as time passes, all stored times move back instead.
 pub const NOW: u64 = 1_000;
 
-/// All that there is.
+/// The whole state.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The nodes by number; none: its process is dead, or was not started yet.
+    /// The nodes by number; none if the process is dead, or was not started yet.
     pub nodes: Vec<Option<Process>>,
     /// The `ClusterStore`.
     pub rows: BTreeMap<RowKey, (Row, u64)>,
@@ -30,19 +30,19 @@ pub struct State {
     pub links: BTreeMap<(usize, usize), VecDeque<(Member, ControlMessage)>>,
     /// Copies that may arrive at any time: sender, receiver, message.
     pub strays: Vec<(Member, usize, ControlMessage)>,
-    /// Requests whose sender no longer waits for them, and which may still reach the store.
+    /// Abandoned requests, which may still reach the store.
     pub delayed_requests: Vec<DelayedRequest>,
-    /// Whom a row named under which epoch, ever.
+    /// The owners that rows ever named, by epoch.
     pub named: BTreeMap<(ShardId, Epoch), Member>,
     /// Epochs that their owner has given up.
     pub given_up: BTreeSet<(ShardId, Epoch)>,
-    /// Hand-offs that a row named, ever.
+    /// The hand-offs that rows ever named.
     pub intents: BTreeSet<HandOffId>,
-    /// What may still go wrong.
+    /// The remaining budget of faults.
     pub budget: Budget,
     /// Processes started a second time.
     pub restarts: u64,
-    /// The rule that was broken.
+    /// The violated rule.
     pub broken: Option<&'static str>,
     /// What was discarded, if [`crate::proof`] checks it.
     pub proof: Option<Arc<Proof>>,
@@ -55,32 +55,32 @@ pub struct Process {
     pub machine: Arc<Machine>,
     /// Its hash.
     pub digest: u64,
-    /// The same machine, but it forgets nothing: if [`crate::proof`] checks it.
+    /// The same machine without pruning, if [`crate::proof`] checks it.
     pub whole: Option<Arc<Machine>>,
     /// Its calls to the stores, in order.
     pub calls: VecDeque<Call>,
-    /// Changes of rows that its watch has not delivered yet; none: no watch runs.
+    /// Changes of rows that its watch has not delivered yet; none if it has no watch.
     pub watch: Option<VecDeque<(RowKey, Row, u64)>>,
-    /// Its shards' machines, in small.
+    /// Its simplified shard machines.
     pub hosted: BTreeMap<ShardId, Hosted>,
-    /// Its shards wait (R9).
+    /// Whether its shards are suspended (R9).
     pub suspended: bool,
-    /// Cut off from the `ClusterStore`.
+    /// Whether it is cut off from the `ClusterStore`.
     pub cut: bool,
-    /// Its watch delivers nothing, while all else works.
+    /// Whether its watch delivers nothing while everything else works.
     pub lag: bool,
-    /// Stopped by a signal.
+    /// Whether it is stopped by a signal.
     pub paused: bool,
 }
 
 /// A call to a store.
 #[derive(Clone, Debug, Hash)]
 pub enum Call {
-    /// Of all rows.
+    /// A read of all rows.
     List,
-    /// Of one row.
+    /// A read of one row.
     Read(RowKey),
-    /// A write that the store has not seen.
+    /// A write that has not reached the store.
     Write(Write),
     /// A write's answer in transit.
     Response(RowKey, u64, Result<u64, WriteError>),
@@ -93,9 +93,9 @@ pub enum Call {
 pub struct Write {
     /// The action's number.
     pub number: u64,
-    /// Which row.
+    /// The row's key.
     pub key: RowKey,
-    /// Its revision.
+    /// The expected revision.
     pub expected: Option<u64>,
     /// Its new value.
     pub row: Row,
@@ -104,7 +104,7 @@ pub struct Write {
 /// An abandoned request.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum DelayedRequest {
-    /// A compare-and-set of a node.
+    /// A node's compare-and-set.
     Write(usize, Write),
     /// A claim.
     Claim(Claim),
@@ -115,27 +115,27 @@ pub enum DelayedRequest {
 pub struct Hosted {
     /// Its claim.
     pub claim: Claim,
-    /// How far it is.
+    /// Its progress.
     pub phase: Phase,
 }
 
-/// How far a shard's machine is.
+/// The progress of a shard's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// The claim has not reached the store.
     Claiming,
-    /// Another claim is current; the node does not know yet.
+    /// Another claim is current; the node does not know it yet.
     Refused(Epoch),
-    /// The claim was granted and the shard serves; the node does not know yet.
+    /// The claim was granted and the shard serves; the node does not know it yet.
     Granted,
-    /// It serves, and the node knows.
+    /// It serves, and the node knows it.
     Serving,
-    /// It was asked to stop; whether it served before.
+    /// It was told to stop; whether it served before.
     Stopping(bool),
 }
 
 impl Phase {
-    /// Whether instances may live in it.
+    /// Whether it may have live instances.
     pub fn serves(self) -> bool {
         matches!(self, Self::Granted | Self::Serving | Self::Stopping(true))
     }
@@ -154,7 +154,7 @@ pub fn claim_of(shard: ShardId, epoch: Epoch, member: &Member) -> Claim {
 }
 
 impl State {
-    /// A node's name.
+    /// The name of a node.
     pub fn name(node: usize) -> NodeId {
         NodeId::from(["a", "b", "c"][node])
     }
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// Whether an incarnation is over, as the rows themselves say.
+    /// Whether an incarnation has ended, according to the rows.
     pub fn has_ended(&self, member: &Member) -> bool {
         match self.rows.get(&RowKey::Node(member.node.clone())) {
             Some((Row::Node(row), _)) => {
@@ -186,18 +186,18 @@ impl State {
         })
     }
 
-    /// Marks a rule as broken; the first counts.
+    /// Records a violated rule; the first one counts.
     pub fn break_rule(&mut self, rule: &'static str) {
         self.broken.get_or_insert(rule);
     }
 
-    /// Its number among all states.
+    /// Its fingerprint.
     pub fn fingerprint(&self) -> u64 {
         hash(self)
     }
 }
 
-/// The same of the same in every run.
+/// A hash that is the same in every run.
 pub fn hash(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -205,8 +205,8 @@ pub fn hash(of: &impl Hash) -> u64 {
 }
 
 impl Process {
-    /// Forgets what is past, and hashes the machine anew after it changed. That it has news is no part of a state: it
-    /// is nudged at any time instead.
+    /// Prunes a changed machine and hashes it again. Whether it has new information is not part of a state: it may be
+    /// nudged at any time instead.
     pub fn digest(&mut self) {
         let machine = Arc::make_mut(&mut self.machine);
         machine.prune_irrelevant();

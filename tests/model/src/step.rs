@@ -10,15 +10,15 @@ use crate::state::{Phase, State};
 /// One possible step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// A node's first call to a store is made, or answered.
+    /// A node's first call reaches its store, or its answer arrives.
     Call(usize),
-    /// A node's watch tells a change.
+    /// A node's watch delivers a change.
     Watch(usize),
     /// The second node receives the first one's message.
     Deliver(usize, usize),
     /// A shard's machine of a node advances.
     Shard(usize, ShardId),
-    /// A manager looks at what there is to do, as it does when it hears what it knows.
+    /// A manager decides again, as it does when it receives something that it already knows.
     Nudge(usize),
     /// Time passes.
     Pass,
@@ -28,9 +28,9 @@ pub enum Step {
     DeliverDelayed(usize),
     /// A process dies.
     Crash(usize),
-    /// A dead one is started again.
+    /// A dead process is restarted.
     Restart(usize),
-    /// The second node receives the first one's message, and will receive it once more.
+    /// The second node receives the first one's message, and will receive it again.
     Duplicate(usize, usize),
     /// The first node's message to the second is lost.
     LoseMessage(usize, usize),
@@ -42,9 +42,9 @@ pub enum Step {
     Delay(usize),
     /// A node is cut from the `ClusterStore`.
     Cut(usize),
-    /// It is reached again.
+    /// A node's cut ends.
     Heal(usize),
-    /// A node's watch falls behind.
+    /// A node's watch begins to lag.
     Lag(usize),
     /// It goes on.
     CatchUp(usize),
@@ -52,11 +52,11 @@ pub enum Step {
     Pause(usize),
     /// It goes on.
     Wake(usize),
-    /// An operator drains the owner of the first shard, by a word to the node that stands by.
+    /// An operator drains the owner of the first shard, through the node that can succeed the manager.
     Drain,
 }
 
-/// How often each kind of step occurred, to know that a run is not vacuous.
+/// How often each kind of step occurred, to show that a run is not vacuous.
 #[derive(Debug, Default)]
 pub struct StepCounts {
     counts: [AtomicU64; 26],
@@ -151,12 +151,12 @@ impl StepCounts {
         self.counts[at].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Names and counts.
+    /// All names with their counts.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Self::NAMES.into_iter().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The count of one.
+    /// The count of one kind.
     pub fn count(&self, name: &str) -> u64 {
         self.all().find(|(one, _)| *one == name).map_or(0, |(_, count)| count)
     }

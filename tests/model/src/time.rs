@@ -1,9 +1,8 @@
-//! Time passes: by one interval of renewals, for all at once.
+//! The passing of time: by one renewal interval, for all nodes at the same time.
 //!
-//! Clocks run alike; that they differ is what the margin is for, and real clocks in the simulator. Time
-//! passes only when everything that was said, written or watched has come, unless something holds it up:
-//! a cut, a watch that falls behind, a signal, a copy, a request that nobody waits for. So messages are
-//! fast beside leases except where the budget says that they are not.
+//! All clocks run at the same rate; the margin covers differences, which the simulator tests. Time passes only when
+//! everything that was sent, written or watched has arrived, unless a fault delays it: a cut, a lagging watch, a signal,
+//! a copy, or an abandoned request. So messages are fast compared with leases, except where the budget allows delays.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,12 +18,12 @@ use crate::scope::Scope;
 use crate::state::{Call, DelayedRequest, NOW, Phase, State};
 use crate::world::{handle_event, hurry};
 
-/// Older than that is all the same: a lease and its margin are over by then.
+/// Everything older than this is equal: a lease and its margin have ended by then.
 const OLD: u64 = 4;
-/// Later than that from now is never.
+/// A time further in the future than this counts as never.
 const NEVER: u64 = 100_000;
 
-/// Whether all is done that takes no time.
+/// Whether all steps that take no time are done.
 pub fn may_pass(state: &State) -> bool {
     state.awake().all(|(node, process)| {
         process.calls.is_empty()
@@ -34,7 +33,7 @@ pub fn may_pass(state: &State) -> bool {
     })
 }
 
-/// Time passes.
+/// Lets time pass by one interval.
 pub fn pass(scope: &Scope, before: &State) -> State {
     let mut state = before.clone();
     relate(&mut state, &Back);
@@ -139,7 +138,7 @@ fn relate(state: &mut State, to: &dyn Numbers) {
 
 /// How the numbers in a state are normalized.
 trait Numbers: Canonicalizer {
-    /// Whether it only reads them.
+    /// Whether this pass only reads the numbers.
     fn looks(&self) -> bool {
         false
     }
@@ -155,7 +154,7 @@ impl Numbers for NumberCollector {
     }
 }
 
-/// All times move back by one.
+/// Moves all times back by one.
 struct Back;
 
 impl Canonicalizer for Back {
@@ -180,7 +179,7 @@ impl Canonicalizer for Back {
     }
 }
 
-/// Nothing moves; what is due is due, however long.
+/// Moves no times, but clamps those that are due.
 pub struct Unchanged;
 
 impl Canonicalizer for Unchanged {
@@ -205,7 +204,7 @@ impl Canonicalizer for Unchanged {
     }
 }
 
-/// Looks at the numbers that there are.
+/// Collects all numbers.
 #[derive(Default)]
 struct NumberCollector {
     revisions: RefCell<BTreeMap<RowKey, BTreeSet<u64>>>,
@@ -238,7 +237,7 @@ impl Canonicalizer for NumberCollector {
     }
 }
 
-/// Numbers them by their order, from 1.
+/// Renumbers them in order, from 1.
 struct Ranks {
     revisions: BTreeMap<RowKey, BTreeSet<u64>>,
     renewals: BTreeMap<NodeId, BTreeSet<u64>>,
@@ -262,7 +261,7 @@ impl Canonicalizer for Ranks {
 
     fn map_renewals(&self, node: &NodeId, count: u64) -> u64 {
         match self.renewals.get(node) {
-            // The first one of an incarnation is no renewal.
+            // The first write of an incarnation is not a renewal.
             Some(all) if count > 0 => all.range(1..=count).count() as u64,
             _ => count,
         }

@@ -1,8 +1,8 @@
 //! The effects of a step: machines handle events, and their actions are queued or executed.
 //!
-//! Done at once, inside the step that causes it (so that no order of it with other things is looked at):
-//! a renewal, with its answer; the watch's word of a renewal, where nothing is queued before it; and word
-//! of a row that its hearer knows already, which changes nothing.
+//! Some effects happen within the step that causes them, so their order relative to other steps is not explored: a
+//! renewal with its answer; the notification of a renewal, if nothing is queued before it; and the notification of a
+//! row that its receiver already knows, which changes nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,11 +47,11 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
     handle_event(scope, state, node, Event::Tick);
 }
 
-/// Tells a machine what happened, and does what it wants.
+/// Passes an event to a machine, and executes its actions.
 pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event) {
     let now = Now { mono: NOW, cluster_time: 1 + state.restarts };
     let Some(process) = &mut state.nodes[node] else { return };
-    // A report that tells nothing may nudge at the most: a step of its own.
+    // A report without content has at most the effect of a nudge, which is a step of its own.
     if let Event::Received { from, message: message @ ControlMessage::Report(_) } = &event
         && process.machine.is_irrelevant(from, message)
     {
@@ -73,7 +73,8 @@ pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
     handle_event(scope, state, node, Event::Tick);
 }
 
-/// Whether a nudge does something: what a manager told itself, or a hand-off that it took over in its last decision.
+/// Whether a nudge has an effect, because of a message of the manager to itself, or a hand-off that its last decision
+/// took over.
 pub fn is_restless(process: &Process) -> bool {
     if process.machine.managing_term().is_none() {
         return false;
@@ -145,7 +146,7 @@ fn apply_action(
         Action::Send { to, mut message } => {
             let from = process.machine.member();
             if let ControlMessage::Report(report) = &mut message {
-                // Numbers rise forever. Without one, a report counts whenever it comes, which is the more that may happen.
+                // The numbers of reports would rise forever. Without them every report counts, which only allows more behaviour.
                 let _ = report.take_number();
             }
             if let Some(from) = from {
@@ -203,7 +204,7 @@ fn renews(state: &State, node: usize, write: &Write) -> bool {
         && row.draining == old.draining
 }
 
-/// Whether a write begins an incarnation.
+/// Whether a write starts an incarnation.
 fn registers(write: &Write) -> bool {
     matches!(&write.row, Row::Node(row) if row.renewals == 0 && row.status == NodeStatus::Live && !row.draining)
 }
@@ -234,7 +235,7 @@ fn send(state: &mut State, node: usize, from: Member, to: usize, message: Contro
     state.links.entry((node, to)).or_default().push_back((from, message));
 }
 
-/// The store makes a write, or does not.
+/// The store applies a write or refuses it.
 pub fn apply(
     scope: &Scope,
     state: &mut State,
@@ -253,7 +254,7 @@ pub fn apply(
     }
     for process in state.nodes.iter_mut().flatten() {
         if let Some(watch) = &mut process.watch {
-            // A watch that falls behind delivers only the last of several renewals.
+            // A lagging watch delivers only the last of several renewals.
             let last = watch.iter_mut().rev().find(|(key, ..)| *key == write.key);
             if let Some((_, row, at)) = last
                 && alike(row, &write.row)
@@ -267,7 +268,7 @@ pub fn apply(
     Ok(revision)
 }
 
-/// Whether two rows of a node differ in their count of renewals only.
+/// Whether two rows of a node differ only in their count of renewals.
 fn alike(one: &Row, other: &Row) -> bool {
     match (one, other) {
         (Row::Node(one), Row::Node(other)) => {
@@ -277,7 +278,7 @@ fn alike(one: &Row, other: &Row) -> bool {
     }
 }
 
-/// Delivers what may be delivered at once: see the module's header.
+/// Delivers what may be delivered immediately: see the module's documentation.
 pub fn hurry(scope: &Scope, state: &mut State) {
     loop {
         let next = state.awake().find_map(|(node, process)| {
@@ -293,7 +294,7 @@ pub fn hurry(scope: &Scope, state: &mut State) {
     }
 }
 
-/// The watch tells a change.
+/// The watch delivers a change.
 pub fn deliver_watch_event(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     if let Some((key, row, revision)) = process.watch.as_mut().and_then(VecDeque::pop_front) {
@@ -308,7 +309,7 @@ pub fn deliver(scope: &Scope, state: &mut State, from: usize, to: usize) {
     }
 }
 
-/// The first call of a node is made, or its answer comes.
+/// A node's first call reaches its store, or its answer arrives.
 pub fn call(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     let cut = process.cut;

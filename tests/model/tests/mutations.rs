@@ -1,5 +1,5 @@
-//! Each rule that the model looks after is seen to fail: where the machine is told to forget one of its own,
-//! and those that no such slip of one machine breaks, by writes and claims made by hand.
+//! Each rule that the model checks can fail: because a machine's rule is disabled, or, if that alone breaks nothing,
+//! through handmade writes and claims.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
@@ -27,7 +27,7 @@ const CRASH: Budget = Budget {
 };
 const DRAIN: Budget = Budget { crashes: 0, drains: 1, ..CRASH };
 
-/// From one beginning: some mutations keep a cluster from coming to rest at the others.
+/// From one initial state: with some mutations, a cluster does not come to rest at the others.
 fn seen_to_fail(mutation: Mutation, budget: Budget, rule: &str) {
     let start =
         if mutation == Mutation::SkipSeal { Start::OwnerManages } else { Start::OwnerHosts };

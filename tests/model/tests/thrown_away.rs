@@ -1,4 +1,4 @@
-//! What the model discards has no effect: checked in each step of the mixes of faults (see `proof`).
+//! Checks in each step of the mixes of faults that discarded state has no effect (see `proof`).
 //! `MODEL=all` checks each step of the largest mix.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]

@@ -1,9 +1,9 @@
 //! Versions that belong to no answered command: each needs an unknown command of its own that may have made it.
 //!
-//! Where such a command may have run is bounded from both sides. It ran after everything that was acknowledged
+//! The versions that such a command may have made are bounded from both sides. It ran after everything that was acknowledged
 //! before it was sent, and after every command of its session that precedes it. It ran before every command of its session that
-//! follows it: once that one ran, the lane refuses the earlier (R17). When its sender gave up bounds nothing: a copy
-//! may have run after that.
+//! follows it: once that one ran, the lane refuses the earlier (R17). The time when its sender gave up is no bound,
+//! since a copy may have run later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ pub(crate) fn candidates<'a>(operations: &[&'a Operation]) -> Vec<Candidate<'a>>
         let begin = candidates.len();
         let mut above = 0;
         for operation in operations.iter() {
-            // A query's answer may be a later copy's: it says nothing of what follows it in the session.
+            // A query's answer may be that of a later copy, so it bounds nothing that follows it in the session.
             if !operation.command {
                 continue;
             }

@@ -1,12 +1,13 @@
-//! The oracle: does a history keep Ostraca's promises?
+//! The oracle: checks whether a history keeps Ostraca's promises.
 //!
 //! Every reply carries the entity's version, so a history is checked in O(n log n) without searching for an
 //! order. It checks simulated runs and the recorded histories of real processes alike. It knows nothing of
 //! how the platform works: only which messages were sent, when, and how they were answered.
 //!
 //! A version without an answered command is a *hole*. Only a command whose sender never learned its outcome may
-//! fill it, each such command one hole, and only where the session's order and real time allow it (`holes.rs`).
-//! Values stay compared behind a hole: some choice of commands must explain every value that was read (`values.rs`).
+//! fill it. Each such command fills at most one hole, and only where the session's order and real time allow it
+//! (`holes.rs`). Values are compared after a hole, too: some choice of commands must explain every value that was read
+//! (`values.rs`).
 
 mod holes;
 mod order;
@@ -44,12 +45,12 @@ pub struct Operation {
     pub method: String,
     /// The arguments.
     pub arguments: Value,
-    /// When it was first sent, on the history's one clock.
+    /// When it was first sent, on the clock of the history.
     pub sent: u64,
     /// When its outcome was received.
     pub received: u64,
-    /// When its sender gave up, if it sent the message again under the same id. Messages that it had sent by then
-    /// did not wait for this one.
+    /// When its sender gave up, if it resent the message under the same id. Messages that it sent between the two did
+    /// not wait for this one.
     #[serde(default)]
     pub given_up: Option<u64>,
     /// The outcome.
