@@ -46,11 +46,11 @@ pub enum Step {
     Heal(usize),
     /// A node's watch begins to lag.
     Lag(usize),
-    /// It goes on.
+    /// A node's watch catches up.
     CatchUp(usize),
     /// A process is stopped by a signal.
     Pause(usize),
-    /// It goes on.
+    /// A stopped process continues.
     Wake(usize),
     /// An operator drains the owner of the first shard, through the node that can succeed the manager.
     Drain,
