@@ -1,4 +1,4 @@
-//! What is stored can be read back: whatever cannot is refused before it is written.
+//! Everything stored can be read back: a value that cannot is refused before it is written.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -16,7 +16,7 @@ struct Reading {
     history: Vec<(f32, f64)>,
 }
 
-/// Nested by its own kind: JSON's reader goes 128 levels deep, its writer any.
+/// A recursive type: JSON's reader allows 128 levels, its writer any number.
 #[derive(Default, Serialize, Deserialize)]
 struct Nest {
     within: Option<Box<Nest>>,

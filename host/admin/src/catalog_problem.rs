@@ -1,4 +1,4 @@
-//! What a caller is told when a row cannot be read or written.
+//! The answer to a caller when a row cannot be read or written.
 
 use ostraca_catalog as catalog;
 use ostraca_wire::outcome::permanent_problem as problem;

@@ -21,8 +21,8 @@ use tokio::sync::watch;
 use crate::rows::MethodEntry;
 pub use addressing::{resolve_method, unknown_type};
 
-/// After a wait for an unknown type was in vain, further messages for it do not wait during this time: for a mistyped
-/// name, the second message is answered at once.
+/// After an unsuccessful wait for an unknown type, further messages for it do not wait during this time. So with a
+/// mistyped name, the second message is answered immediately.
 const IN_VAIN: Duration = Duration::from_secs(2);
 /// Maximum number of such names. Beyond it, all are forgotten.
 const NAMES: usize = 1_024;
@@ -332,7 +332,7 @@ mod tests {
 
         assert!(types.wait("countr", Duration::from_millis(1)).await.is_none());
         let again = types.wait("countr", Duration::from_secs(3_600)).await;
-        assert!(again.is_none(), "it answers at once");
+        assert!(again.is_none(), "it answers immediately");
         types.put(Arc::new(known("countr", 1)));
         assert!(types.wait("countr", Duration::ZERO).await.is_some());
     }
@@ -376,7 +376,7 @@ mod tests {
         });
         tokio::task::yield_now().await;
         types.fails(&"counter".into(), 3, "it traps");
-        let broken = waits.await.expect("it is told at once");
+        let broken = waits.await.expect("it is notified");
         assert_eq!(broken, Err(TypeUnavailable::Broken("it traps".into())));
     }
 }

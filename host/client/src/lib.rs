@@ -31,10 +31,10 @@
 //!         Ok(reply) => println!("{}", String::from_utf8_lossy(&reply.body)),
 //!         Err(CallError::Application { code, message, .. }) => println!("{code}: {message}"),
 //!         Err(CallError::NotRun { code, retry_after, .. }) => {
-//!             println!("no effect ({code}): may be called anew, after {retry_after:?}");
+//!             println!("no effect ({code}): may be called again, after {retry_after:?}");
 //!         }
 //!         Err(CallError::Unknown { id, .. }) => {
-//!             // Never call it anew: under its own id it runs at most once, however often it is sent.
+//!             // Do not call it again: under its own id it runs at most once, however often it is sent.
 //!             let again = CallOptions { resend: Some(id), ..CallOptions::default() };
 //!             let reply = session.send(&alice, "add", "3", &again).await?;
 //!             println!("{}", String::from_utf8_lossy(&reply.body));
@@ -85,7 +85,7 @@
 //! | [`Reply`] | it ran, and its effects are durable | |
 //! | [`CallError::Application`] | the method refused; the entity's state is as before | not the same again: the refusal is final |
 //! | [`CallError::ReplyDropped`] | it ran, and its reply is no longer kept | query the entity |
-//! | [`CallError::NotRun`] | no effect, now or later | call it anew; `retry_after` says whether that may help |
+//! | [`CallError::NotRun`] | no effect, now or later | call it again; `retry_after` says whether that may help |
 //! | [`CallError::Unknown`] | it may have run, or may still run | send it again under its id ([`CallOptions::resend`]) |
 //! | [`CallError::Unanswered`] | a query got no answer | query again: a query has no effect |
 //!

@@ -83,7 +83,7 @@ async fn updates_arrive_as_they_are_made_and_then_end() {
         let mut updates = client.drain("n2", false).await.expect("asked");
         let sender = stage.sender().await;
         for left in [2, 1, 0] {
-            sender.send(Ok(progress(left))).await.expect("heard");
+            sender.send(Ok(progress(left))).await.expect("received");
             assert_eq!(updates.next().await.expect("a part").expect("one").remaining, left);
         }
         drop(sender);
@@ -102,7 +102,7 @@ async fn a_problem_ends_a_streamed_response() {
         let client = stage.client().await;
         let mut updates = client.drain("n2", false).await.expect("asked");
         let sender = stage.sender().await;
-        sender.send(Err(problem(codes::NO_OTHER_HOST, "none"))).await.expect("heard");
+        sender.send(Err(problem(codes::NO_OTHER_HOST, "none"))).await.expect("received");
         let error = updates.next().await.expect_err("a problem");
         assert_eq!(error.code(), "no-other-host");
         assert_eq!(updates.next().await.expect("the end"), None);
@@ -122,7 +122,7 @@ async fn the_node_notices_that_a_client_stopped_listening() {
         let mut updates = client.events(true, 0).await.expect("asked");
         let sender = stage.sender().await;
         let page = Events { events: vec![Event::default()], missed: 1, cluster_time_ms: 2 };
-        sender.send(Ok(AdminUpdate::Events(page.clone()))).await.expect("heard");
+        sender.send(Ok(AdminUpdate::Events(page.clone()))).await.expect("received");
         assert_eq!(updates.next().await.expect("a part"), Some(page));
         drop(updates);
         sender.closed().await;

@@ -105,7 +105,7 @@ fn r17_a_message_refused_as_too_old_is_restamped() {
     ledger.on_reply(too_old(1, 500), now);
     let later = now + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [], "3 may still run, with a lower stamp");
-    assert_eq!(ledger.next_wake(), Some(later + Duration::from_millis(20)), "not at once");
+    assert_eq!(ledger.next_wake(), Some(later + Duration::from_millis(20)), "not immediately");
     ledger.on_reply(reply(3, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
     assert_eq!(stamps(&mut ledger, later), [(1, 500), (3, 500)], "b is another entity");
@@ -145,7 +145,7 @@ fn r17_a_message_in_doubt_is_never_restamped() {
     ledger.connection_lost();
     stamps(&mut ledger, now);
     ledger.on_reply(too_old(1, 500), now);
-    let (_, outcome) = ledger.take_completed().next().expect("ended at once");
+    let (_, outcome) = ledger.take_completed().next().expect("it ends immediately");
     let Err(CallError::Unknown { id, code, .. }) = outcome else { panic!("{outcome:?}") };
     assert_eq!((id.created_ms, &*code), (100, "too-old"));
 }
@@ -167,7 +167,7 @@ fn refusals_by_the_gateway_itself_are_no_progress() {
     let later = now + DEADLINE;
     ledger.tick(later);
     ledger.on_reply(reply(3, Outcome::NotRun, "deadline-exceeded", false), later);
-    assert_eq!((ledger.stall(), ledger.is_progressing()), (None, false), "nobody waits");
+    assert_eq!((ledger.stall(), ledger.is_progressing()), (None, false), "no call waits");
     ledger.push(4, message("a", later), 4);
     sent(&mut ledger, later);
     assert_eq!(ledger.stall(), stuck(true));

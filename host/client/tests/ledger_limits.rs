@@ -88,7 +88,7 @@ fn bodies_and_messages_may_be_as_large_as_the_node_allows() {
         ledger.set_limits(window);
         ledger.push(1, message(body, now), 1_u64);
         let sent = ledger.next_to_send(now).is_some();
-        assert_eq!(ended(&mut ledger).is_empty(), sent, "it goes, or ends");
+        assert_eq!(ended(&mut ledger).is_empty(), sent, "it is sent, or ends");
         sent
     };
     let bodies = SessionLimits { max_message: 1_000, ..SessionLimits::default() };
@@ -176,7 +176,7 @@ fn a_reply_to_an_earlier_copy_counts_only_if_final() {
     let mut ledger = out(1, now);
     ledger.connection_lost();
     ledger.on_reply(reply(1, Outcome::NotRun, false, 0), now);
-    assert_eq!(ended(&mut ledger), [0_u64; 0], "of a copy that does not matter any more");
+    assert_eq!(ended(&mut ledger), [0_u64; 0], "an obsolete copy's reply");
     assert!(!ledger.is_empty());
     ledger.on_reply(reply(1, Outcome::Result, false, 0), now);
     assert_eq!(ended(&mut ledger), [1]);
@@ -222,7 +222,7 @@ fn a_given_up_message_bounds_settled_by_time_and_count() {
             ledger.push(sequence, OutgoingMessage { deadline, ..message(1, at) }, sequence);
         }
         ledger.tick(at);
-        ledger.next_to_send(at).expect("it goes").settled
+        ledger.next_to_send(at).expect("it is sent").settled
     };
     assert_eq!(settled(DOUBT_TIME - Duration::from_millis(1), 5), 1);
     assert_eq!(settled(DOUBT_TIME, 5), 2);

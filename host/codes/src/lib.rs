@@ -69,7 +69,7 @@ pub enum Class {
 /// What a code says about the copy of a message that ended with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran, or was refused for good: no copy of it runs later.
+    /// It ran, or was refused permanently: no copy of it runs later.
     Final,
     /// It had no effect, and never will.
     NotRun,

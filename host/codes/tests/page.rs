@@ -62,8 +62,8 @@ fn page_has_the_tables_of_the_code() {
         return;
     }
     let differs = page.lines().zip(rendered.lines()).find(|(page, rendered)| page != rendered);
-    assert_eq!(differs, None, "BLESS=1 writes the tables anew");
-    assert_eq!(page.len(), rendered.len(), "BLESS=1 writes the tables anew");
+    assert_eq!(differs, None, "BLESS=1 rewrites the tables");
+    assert_eq!(page.len(), rendered.len(), "BLESS=1 rewrites the tables");
     for section in &SECTIONS {
         assert!(page.contains(&table(section)), "no table under {:?}", section.class.title());
     }

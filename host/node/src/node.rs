@@ -88,7 +88,7 @@ impl Node {
     /// network runs there, the guests and the lease on threads of their own.
     ///
     /// # Errors
-    /// Whatever keeps the node from serving, with help text.
+    /// Any error that keeps the node from serving, with a help text.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
         let mut node = Self::launch(config).await?;
         match node.wait_until_ready().await {

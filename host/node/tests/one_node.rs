@@ -117,7 +117,7 @@ async fn r17_a_message_resent_at_any_time_never_runs_twice() {
     assert_eq!((refused.code(), refused.id()), ("too-old", first.id));
     let got = client.session().query(&alice, "get", "").await.expect("read");
     assert_eq!(&got.body[..], b"4");
-    // A message that never arrived runs, whatever its id: here it is newer than the watermark.
+    // A message that never arrived runs: its creation time is above the watermark.
     let unsent = MessageId {
         sequence: 7,
         created_ms: client
@@ -228,9 +228,9 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
     assert_eq!(refused.code(), "binding-immutable");
     let raced =
         deploy(format!("{by_prefix}[lifecycle]\nidle-timeout = \"1 min\"\n"), Some(9)).await;
-    assert_eq!(raced.expect_err("another revision stands").code(), "revision-mismatch");
+    assert_eq!(raced.expect_err("another revision is current").code(), "revision-mismatch");
     let next = deploy(format!("{by_prefix}[lifecycle]\nidle-timeout = \"1 min\"\n"), Some(1)).await;
-    assert_eq!(next.expect("the revision that stands was named").revision, 2);
+    assert_eq!(next.expect("the current revision was named").revision, 2);
     let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
     stop(running).await;

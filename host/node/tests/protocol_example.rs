@@ -101,7 +101,7 @@ async fn a_real_node_responds_as_the_example_shows() {
         std::fs::write(&path, &text).expect("written");
     }
     let shown = std::fs::read_to_string(&path).expect("docs/protocol-example.txt");
-    assert_eq!(text, shown, "BLESS=1 writes it anew");
+    assert_eq!(text, shown, "BLESS=1 rewrites it");
     // The page shows the first of them with spaces.
     let page = include_str!("../../../docs/protocol.md").replace([' ', '\n'], "");
     for frame in text

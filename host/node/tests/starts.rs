@@ -176,7 +176,7 @@ async fn r17_a_node_started_without_store_adopts_cluster_time() {
     // It remembers where shards were, and starts without waiting for the store.
     let second = two.start("n2").await;
     let client = two.client(1).await;
-    assert!(time_of(&client).await < OLD, "nobody has told it yet");
+    assert!(time_of(&client).await < OLD, "it has not learnt it yet");
     let lapsed = comes_about("status says that it has no lease", async || {
         let status = client.status().await.ok()?;
         status.problems.into_iter().find(|problem| problem.code == "lease-lapsed")
@@ -218,7 +218,7 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     let first = two.start("n1").await;
     comes_about("n2 has its lease again", async || {
         let problems = client.status().await.ok()?.problems;
-        // The tests of this file run at once in one process, whose address space has no room for every node's pool.
+        // The tests of this file run concurrently in one process, whose address space has no room for every node's pool.
         problems.iter().all(|it| it.code == "allocator-fallback").then_some(())
     })
     .await;
@@ -240,7 +240,7 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     client.close().await;
     // Nothing can be handed over: a stop that waited for it would take its whole grace, and a quarter more.
     let stop = tokio::time::timeout(GRACE * 3 / 4, second.stop(GRACE)).await;
-    stop.expect("it stops at once");
+    stop.expect("it stops immediately");
     first.stop(GRACE).await;
 }
 

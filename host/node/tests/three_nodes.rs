@@ -81,7 +81,7 @@ async fn spread_over(client: &Client, nodes: &[&str]) {
         }
     };
     let waited = tokio::time::timeout(TIMEOUT, spread).await;
-    assert!(waited.is_ok(), "{nodes:?} are to own everything, but {:?}", owners(client).await);
+    assert!(waited.is_ok(), "{nodes:?} must own everything, but {:?}", owners(client).await);
 }
 
 const ENTITIES: usize = 40;
@@ -114,7 +114,7 @@ async fn messages_run_once_while_nodes_join_drain_and_leave() {
     one.deploy(COUNTER, counter(), None).await.expect("deployed");
     add_to_all(&one).await;
 
-    // Messages flow all the time from here on, whatever happens to the nodes.
+    // From here on, messages are sent all the time.
     let stop = AtomicBool::new(false);
     let flow = async {
         let mut rounds = 0;
@@ -185,7 +185,7 @@ async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
     assert_eq!(nodes.nodes.len(), 3);
     expect_all(&through, 2).await;
 
-    // All stop at once, including the store's node: none of them waits for what can no longer arrive.
+    // All stop at the same time, including the store's node. None of them waits for anything that can no longer arrive.
     for client in [one, through, refusing] {
         client.close().await;
     }

@@ -290,9 +290,9 @@ fn a_watch_is_lost_with_its_link_and_a_list_catches_up() {
     wait("the link comes back", || block_on(remote.rows.list("")).is_ok());
     let (rows, now) = block_on(remote.rows.list("")).unwrap();
     assert_eq!(rows.len(), 2);
-    let mut anew = remote.rows.watch("", now);
+    let mut fresh = remote.rows.watch("", now);
     let third = set("three");
-    assert_eq!(block_on(anew.next()).key_and_revision(), Some(("three", third)));
+    assert_eq!(block_on(fresh.next()).key_and_revision(), Some(("three", third)));
 }
 
 #[test]

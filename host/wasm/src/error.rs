@@ -126,7 +126,7 @@ pub enum Error {
     ThreadFailed(String),
 }
 
-/// A resource of which a component may use only so much.
+/// A resource whose use by a component is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComponentResource {
     /// Instances of core modules.
@@ -233,7 +233,7 @@ impl Error {
         )
     }
 
-    /// Whether the same call may succeed later if nobody changes anything.
+    /// Whether the same call may succeed later without any change.
     pub fn is_retryable(&self) -> bool {
         self.code().row().retry == Retry::Yes
     }

@@ -1,4 +1,4 @@
-//! Many live instances at once: what one of them costs in mappings is what `max_live` is worked out from.
+//! Many live instances at the same time. `max_live` is derived from the number of mappings that each of them needs.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that prints what it measured")]
 

@@ -1,6 +1,6 @@
 //! TLS 1.3 with ring; both sides present certificates of the cluster's own authority.
 //!
-//! Resumption is off, so each connection verifies certificates anew, and an expired certificate is useless once
+//! Resumption is off, so each connection verifies certificates again, and an expired certificate is useless once
 //! its connections end. Does not read or set rustls' process-wide default provider.
 
 use std::fmt;

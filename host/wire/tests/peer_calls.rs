@@ -130,7 +130,7 @@ async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
         assert!(error.to_string().starts_with("a call of 100000 bytes"), "{error}");
         let error = calls.call("large".into()).await.expect_err("too large");
         assert!(error.to_string().starts_with("an answer of 200000 bytes"), "{error}");
-        calls.call("more".into()).await.expect("the stream goes on");
+        calls.call("more".into()).await.expect("the stream continues");
         one.stop().await;
         two.stop().await;
     })

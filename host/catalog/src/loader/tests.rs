@@ -68,7 +68,11 @@ async fn a_node_without_entities_knows_types_from_their_rows() {
     assert_eq!(types.wait_for_revision("account", 1, LONG).await, Ok(()));
     let entry = types.get("counter").expect("known");
     assert!(entry.methods_by_name().contains_key("get") && !entry.is_runnable());
-    assert_eq!(notified.load(Ordering::SeqCst), 0, "workers are told of what can be run");
+    assert_eq!(
+        notified.load(Ordering::SeqCst),
+        0,
+        "workers are notified only of types that can run"
+    );
 
     loader.on_row_changed(row(9, "counter", 3, [0; 32]));
     assert_eq!(types.wait_for_revision("counter", 3, LONG).await, Ok(()));

@@ -1,6 +1,6 @@
 //! Strategies in which the hosts' names alone determine each shard's preferred host.
 //!
-//! Two managers that never exchanged a message decide alike, and shards need not be counted. The price is more
+//! Two managers decide the same without exchanging a message, and shards need not be counted. The price is more
 //! moves ([`Ranges`]) or less balance ([`Rendezvous`]).
 
 use super::random::mix;

@@ -181,9 +181,9 @@ fn a_watch_that_falls_behind_must_resync(store: &impl ClusterStore, forgets: usi
         );
     }
     let (_, now) = block_on(store.list("a")).unwrap();
-    let mut anew = store.watch("a", now);
+    let mut fresh = store.watch("a", now);
     let next = cas(store, "a", revision, Some("w")).unwrap();
-    assert_eq!(block_on(anew.next()), RowEvent::Set(row("a", next, "w")));
+    assert_eq!(block_on(fresh.next()), RowEvent::Set(row("a", next, "w")));
 }
 
 fn rows_survive_reopening<S: ClusterStore>(factory: &Factory<S>) {

@@ -216,7 +216,7 @@ impl Node {
         (endpoint, connection)
     }
 
-    /// Whoever else is connected is served right after.
+    /// Checks that another client is served immediately afterwards.
     pub(crate) async fn assert_responsive(&self) {
         let link = self.link().await;
         let reply = one(&link, "echo", b"still here").await.expect("reply");

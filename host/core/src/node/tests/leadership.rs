@@ -91,7 +91,7 @@ fn mixed_versions_stop_balancing_and_fail_over_to_the_latest() {
     assert_eq!(cluster.spread().get("c"), None, "S16.2: no balancing while versions differ");
     cluster.node("a").dead = true;
     cluster.run(8_000);
-    assert_eq!(cluster.spread()["c"], 6, "S16.5: fail-over goes to the latest version");
+    assert_eq!(cluster.spread()["c"], 6, "S16.5: fail-over prefers the latest version");
 }
 
 #[test]

@@ -80,9 +80,9 @@ impl Manager {
         let owners = term.owner_index.refresh(&members, &term.chunks, shards);
         #[cfg(debug_assertions)]
         if owners.len() <= 16 * SHARDS_PER_CHUNK as usize {
-            let mut anew = super::OwnerIndex::default();
-            let anew = anew.refresh(&members, &term.chunks, shards);
-            assert_eq!(owners, anew, "a chunk changed without an update of the plan");
+            let mut fresh = super::OwnerIndex::default();
+            let fresh = fresh.refresh(&members, &term.chunks, shards);
+            assert_eq!(owners, fresh, "a chunk changed without an update of the plan");
         }
         let moving = term.hand_offs.iter().map(|(shard, it)| (*shard, it.target.as_ref()));
         Some(plan::of(observed, &members, owners, moving, without, seed))
