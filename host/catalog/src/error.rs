@@ -1,4 +1,4 @@
-//! What may be wrong with a row.
+//! Errors of reading and writing rows.
 
 use ostraca_codes::{Code, codes};
 use ostraca_store::StoreError;
@@ -10,7 +10,7 @@ pub enum Error {
     /// The store failed.
     #[error("the store failed: {0}")]
     Store(#[from] StoreError),
-    /// Some nodes cannot read the format that the cluster was to be raised to.
+    /// Some nodes cannot read the new format.
     #[error("{0}")]
     FormatNotSupported(String),
     /// A row of the cluster is missing or unreadable.
@@ -33,7 +33,7 @@ impl Error {
         }
     }
 
-    /// What to do where the error keeps a node from starting; `None` where the text already says it.
+    /// What to do if the error keeps a node from starting; `None` if the text already says it.
     #[must_use]
     pub fn help_text(&self) -> Option<&'static str> {
         match self {

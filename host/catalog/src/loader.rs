@@ -1,8 +1,8 @@
 //! Loads types: fetches, compiles and publishes them as their rows change, which the control thread watches.
 //!
 //! Each type has one task while there is work for it, and only a type's newest row counts. Components are
-//! fetched and compiled within a budget, so that a node that starts or joins does not run out of memory over
-//! all of them at once (Golem #3643). An unusable row or component stops nothing: it is logged and shown in the
+//! fetched and compiled within a budget, so that a node that starts or joins does not run out of memory
+//! (Golem #3643). An unusable row or component stops nothing: it is logged and shown in the
 //! status.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! `docs/coverage.md` names no test that does not exist.
+//! Every test that `docs/coverage.md` names exists.
 
 use std::fs;
 use std::path::Path;
@@ -33,5 +33,5 @@ fn every_test_named_in_the_coverage_exists() {
         .into_iter()
         .filter(|name| !["(", "<"].iter().any(|end| sources.contains(&format!("fn {name}{end}"))))
         .collect();
-    assert!(missing.is_empty(), "docs/coverage.md names {missing:?}, which no source has");
+    assert!(missing.is_empty(), "docs/coverage.md names {missing:?}, which do not exist");
 }

@@ -1,4 +1,4 @@
-//! What a history can break, as a value: a test that switches a rule off names the breach that must follow.
+//! What a history can violate, as a value. A test that disables a rule names the violation that it expects.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ pub enum ViolationKind {
     ConflictingOutcomes,
     /// Two commands have one version.
     DuplicateVersion,
-    /// A command has no higher version than what was acknowledged before it was sent.
+    /// A command's version is not higher than one that was acknowledged before it was sent.
     StaleCommand,
-    /// A query read less than what was acknowledged before it was sent (R8).
+    /// A query read an older version than one that was acknowledged before it was sent (R8).
     StaleQuery,
-    /// Commands of a session ran in another order than they were sent in.
+    /// A session's commands ran in a different order than they were sent.
     SessionOrder,
-    /// A query of a session read the state from before an earlier command.
+    /// A session's query read the state from before an earlier command of the session.
     StaleSessionRead,
-    /// The store has less than what was acknowledged.
+    /// The store lacks an acknowledged version.
     LostCommit,
-    /// A version belongs to no command that was answered or is unknown.
+    /// A version belongs to no answered command, and no unknown command explains it.
     Unexplained,
     /// A command's answer is not that of a sequential run.
     CommandValue,
@@ -34,12 +34,12 @@ impl ViolationKind {
     }
 }
 
-/// One breach: of a history, or of something else that is judged.
+/// One violation, by a history or by anything else that is checked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Violation<B = ViolationKind> {
-    /// What was broken.
+    /// The violated promise or rule.
     pub kind: B,
-    /// How it shows, in a sentence.
+    /// A description of the violation.
     pub text: String,
 }
 

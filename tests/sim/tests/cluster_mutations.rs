@@ -23,15 +23,15 @@ const STALE: &[ViolationKind] = &[
     ViolationKind::History(History::StaleSessionRead),
 ];
 
-/// A lease that counts for too long outlives its incarnation.
+/// A lease that is trusted for too long outlives its incarnation.
 const RELIES: ViolationKind = ViolationKind::EndedLeaseTrusted;
 
-/// Whether a seed causes the named violation. Any other that does not follow from it fails.
+/// Whether a seed causes the named violation. Fails on any violation that does not follow from it.
 #[track_caller]
 fn sees(options: &Options, named: ViolationKind, follows: &[ViolationKind], seed: u64) -> bool {
     let found = run(seed, options.clone()).violations;
-    let stray = found.iter().find(|it| it.kind != named && !follows.contains(&it.kind));
-    assert!(stray.is_none(), "seed {seed}: {stray:?}, where {named:?} is to break");
+    let unexpected = found.iter().find(|it| it.kind != named && !follows.contains(&it.kind));
+    assert!(unexpected.is_none(), "seed {seed}: {unexpected:?} instead of {named:?}");
     found.iter().any(|it| it.kind == named)
 }
 
@@ -41,16 +41,16 @@ fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], le
     let seen = (1..=SAMPLE).filter(|seed| sees(options, named, follows, *seed)).count() as u64;
     // Shown by a failing test, and by `--nocapture`.
     eprintln!("{named:?}: seen by {seen} of {SAMPLE} seeds");
-    assert!(seen * 100 >= least * SAMPLE, "only {seen} of {SAMPLE} seeds break {named:?}");
+    assert!(seen * 100 >= least * SAMPLE, "only {seen} of {SAMPLE} seeds violate {named:?}");
     if seen == 0 {
         let seed = (SAMPLE + 1..=SEEDS).find(|seed| sees(options, named, follows, *seed));
         eprintln!("{named:?}: first seen by {seed:?}");
-        assert!(seed.is_some(), "no seed of {SEEDS} breaks {named:?}");
+        assert!(seed.is_some(), "none of {SEEDS} seeds violates {named:?}");
     }
 }
 
-/// At least this many percent of a thousand seeds read a stale value; and none violates anything else, except what a
-/// stale read follows from.
+/// At least this percentage of a thousand seeds must read a stale value, and none may violate anything else, except
+/// the causes of a stale read.
 #[track_caller]
 fn reads_stale(options: &Options, least: u64) {
     const SEEDS: u64 = 1_000;
@@ -72,7 +72,7 @@ fn reads_stale(options: &Options, least: u64) {
     });
     let seen = seen.into_inner();
     eprintln!("stale reads: seen by {seen} of {SEEDS} seeds");
-    assert!(seen * 100 >= least * SEEDS, "only {seen} of {SEEDS} seeds read something stale");
+    assert!(seen * 100 >= least * SEEDS, "only {seen} of {SEEDS} seeds read a stale value");
 }
 
 #[track_caller]

@@ -1,7 +1,8 @@
-//! Thousands of runs of a whole cluster, each with faults; every one is judged by the oracle and by who sees all at once.
+//! Thousands of runs of a whole cluster, each with faults; the oracle and the guard, which sees the whole cluster,
+//! check each of them.
 //!
-//! `SEED=n` replays one (`TRACE=1` prints what happens in it); `SEEDS=n` runs another number than the default. In fewer
-//! not every fault has to occur.
+//! `SEED=n` replays one (`TRACE=1` prints its events). `SEEDS=n` changes the number of runs; with fewer than the
+//! default, not every fault has to occur.
 
 mod common;
 
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ostraca_sim::cluster::{KINDS, Options, run};
 use ostraca_sim::{Tally, Violation};
 
-/// So many seeds see every kind of fault.
+/// The number of seeds in which every kind of fault must occur.
 const ENOUGH: u64 = 3_000;
 
 fn number(name: &str) -> Option<u64> {
@@ -120,5 +121,5 @@ fn r9_a_store_slow_for_one_host_causes_bounded_moves() {
         given_up +=
             u64::from(report.tally.0.contains_key("transition: shards released without the store"));
     }
-    assert!(given_up >= 50, "shards were given up in {given_up} runs only");
+    assert!(given_up >= 50, "shards were given up in only {given_up} runs");
 }

@@ -1,8 +1,8 @@
-//! The simulated store keeps the contract that every store keeps, by the same suite: where the simulator's
-//! runs find a promise broken, it is not for want of a good store.
+//! The simulated store passes the conformance suite of all stores. So if the simulator finds a broken promise, the store
+//! is not the cause.
 //!
-//! One engine a shard, synced after each call; reopening is a crash of the process. Blobs and the sizes of
-//! records are no part of the simulation, and stand here only to make the trait whole.
+//! There is one engine for each shard, synced after each call; reopening is a crash of the process. Blobs and limits on
+//! the sizes of records are not simulated, and exist here only to complete the trait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,14 +34,14 @@ struct Shards {
 }
 
 impl Shards {
-    /// One request, synced, with its answer.
+    /// Executes one request, syncs, and returns the answer.
     fn ask(&mut self, shard: &ShardPath, request: Request) -> Response {
         let engine = self.engines.entry(shard.clone()).or_default();
         let mut answers = engine.request(1, request);
         if engine.needs_sync() {
             answers.extend(engine.sync());
         }
-        answers.pop().expect("one answer a request").1
+        answers.pop().expect("one answer for each request").1
     }
 
     fn claim(&mut self, claim: Claim) -> ClaimOutcome {
@@ -72,7 +72,7 @@ impl Shards {
         self.sequence += 1;
         commit.head.commit_sequence = self.sequence;
         if let Err(limit) = limit {
-            // A wrong claim or version is said first: an engine is asked with a commit that cannot take effect.
+            // A wrong claim or version must be reported first: the engine gets a commit that cannot take effect.
             commit.writes.clear();
             commit.head.version = u64::MAX;
             let standing = self.engines.get(&shard).and_then(|e| e.durable().claim.clone());

@@ -1,6 +1,6 @@
 //! Disables each rule and expects the oracle to fail: an oracle that has never failed proves nothing.
 //!
-//! Every test names the violation that must follow, and what may follow from that. Any other violation fails the test.
+//! Every test names the expected violation and its possible consequences. Any other violation fails the test.
 
 use ostraca_client::ledger;
 use ostraca_core::shard::Mutation;
@@ -10,7 +10,7 @@ use ostraca_sim::{Options, ViolationKind, WRONG_VERSIONS, run};
 
 const SEEDS: u64 = 2_000;
 
-/// [`WRONG_VERSIONS`], and what one entity's machine alone may do then.
+/// [`WRONG_VERSIONS`], and further consequences within one entity's machine.
 fn wrong_versions() -> Vec<ViolationKind> {
     let alone =
         [ViolationKind::History(History::ConflictingOutcomes), ViolationKind::ReusedIdAnswered];
@@ -22,15 +22,15 @@ fn wrong_versions() -> Vec<ViolationKind> {
 fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind]) {
     for seed in 1..=SEEDS {
         let found = run(seed, options.clone()).breaches;
-        let stray = found.iter().find(|it| it.kind != named && !follows.contains(&it.kind));
-        assert!(stray.is_none(), "seed {seed}: {stray:?}, where {named:?} is to break");
+        let unexpected = found.iter().find(|it| it.kind != named && !follows.contains(&it.kind));
+        assert!(unexpected.is_none(), "seed {seed}: {unexpected:?} instead of {named:?}");
         if let Some(found) = found.iter().find(|it| it.kind == named) {
             // Shown by `--nocapture`.
             eprintln!("seed {seed}: {found:?}");
             return;
         }
     }
-    panic!("no seed of {SEEDS} breaks {named:?}");
+    panic!("none of {SEEDS} seeds violates {named:?}");
 }
 
 #[track_caller]
@@ -43,12 +43,13 @@ fn store_without(breach: StoreMutation, named: ViolationKind, follows: &[Violati
     breaks(&Options { store_mutations: vec![breach], ..Options::default() }, named, follows);
 }
 
-/// Calls are refused and delivered again more often, and more clients take a refusal for the end.
+/// Calls are refused and delivered again more often, and more clients treat a refusal as final.
 fn refusals() -> Options {
     Options { refused_calls: 10, repeated_calls: 30, impatient: 60, ..Options::default() }
 }
 
-/// A zombie's first commit tells it that it is one: it is asked for more queries than commands, and for long.
+/// A zombie learns from its first commit that it lost the shard. So it gets more queries than commands, and for a long
+/// time.
 fn zombies() -> Options {
     Options { zombies: true, queries: 8, messages: 1_000, ..Options::default() }
 }
@@ -88,7 +89,7 @@ fn r1_without_claims_a_zombie_commit_lands() {
 
 #[test]
 fn r2_reads_of_unsynced_data_show_what_a_crash_undoes() {
-    // An entity that was loaded with a turn that a crash undid: every commit of it is refused from then on.
+    // The entity was loaded with a turn that a crash undid: from then on, every commit of it is refused.
     store_without(StoreMutation::ReadUnsynced, ViolationKind::Unanswered, &wrong_versions());
 }
 
@@ -214,7 +215,7 @@ fn r22_a_turn_started_after_its_deadline_is_detected() {
     without(Mutation::IgnoreDeadline, ViolationKind::TurnAfterDeadline, &[]);
 }
 
-/// One node learns of redeployments late, and the other hears of the older one again.
+/// One node learns of redeployments late, and the other receives the older one again.
 fn late_redeployments() -> Options {
     Options { late_redeployments: true, ..Options::default() }
 }
@@ -229,7 +230,7 @@ fn r24_an_older_revision_that_runs_is_detected() {
 fn r24_an_older_deployment_that_is_accepted_is_detected() {
     let options =
         Options { mutations: vec![Mutation::AcceptOlderDeployment], ..late_redeployments() };
-    // Nothing runs that the newer revision wrote, until the next deployment.
+    // Entities that the newer revision wrote do not run until the next deployment.
     breaks(&options, ViolationKind::Unanswered, &[ViolationKind::RevisionFell]);
 }
 

@@ -1,7 +1,7 @@
-//! Thousands of runs through the core, each with faults; every one is judged by the oracle.
+//! Thousands of runs through the core, each with faults. The oracle checks each of them.
 //!
-//! `SEED=n` replays one and prints what its clients saw; `SEEDS=n` runs another number than the
-//! default. In fewer not every fault has to occur.
+//! `SEED=n` replays one and prints what its clients saw. `SEEDS=n` changes the number of runs; with fewer than the
+//! default, not every fault has to occur.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use ostraca_sim::{KINDS, Options, Tally, run};
 
-/// So many seeds see every kind of fault.
+/// The number of seeds in which every kind of fault must occur.
 const ENOUGH: u64 = 1_000;
 
 fn number(name: &str) -> Option<u64> {

@@ -79,14 +79,14 @@ async fn a_node_without_entities_knows_types_from_their_rows() {
     loader.on_row_changed(row(8, "counter", 2, [0; 32]));
     loader.on_row_deleted(&rows::type_key("counter"), 8);
     assert!(types.wait_until_loaded(LONG).await);
-    assert_eq!(types.get("counter").map(|entry| entry.revision), Some(3), "what is late is old");
+    assert_eq!(types.get("counter").map(|entry| entry.revision), Some(3), "a late row is older");
 
     loader.on_rows_listed(vec![row(9, "counter", 3, [0; 32])], 10);
     assert!(types.get("account").is_none() && types.get("counter").is_some());
     loader.on_row_deleted(&rows::type_key("counter"), 11);
     assert!(types.get("counter").is_none());
     loader.on_row_changed(row(12, "counter", 1, [0; 32]));
-    assert_eq!(types.wait_for_revision("counter", 1, LONG).await, Ok(()), "and deployed again");
+    assert_eq!(types.wait_for_revision("counter", 1, LONG).await, Ok(()), "it was deployed again");
 }
 
 #[tokio::test]
@@ -122,10 +122,14 @@ async fn a_component_missing_from_the_store_is_requested_again() {
     let found = types.get_runnable("hollow").err();
     assert_eq!(found, Some(TypeUnavailable::Loading));
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(types.get_runnable("hollow").err(), Some(TypeUnavailable::Loading), "still tried");
+    assert_eq!(
+        types.get_runnable("hollow").err(),
+        Some(TypeUnavailable::Loading),
+        "it is being retried"
+    );
     store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
     assert!(types.wait_until_loaded(LONG).await);
-    assert_eq!(types.broken().len(), 1, "it was fetched, and found to be no entity");
+    assert_eq!(types.broken().len(), 1, "it was fetched, and is not an entity");
 }
 
 #[tokio::test]

@@ -18,16 +18,20 @@ impl Digests {
         }
     }
 
-    /// Compares with the digests in a file of `tests/digests`, a line a seed. With `DIGESTS=write` in the environment
-    /// it writes them instead: after a change that is meant to change decisions.
+    /// Compares with the digests in a file of `tests/digests`, which has one line for each seed. With `DIGESTS=write` in
+    /// the environment it writes the file instead, for a change that changes decisions on purpose.
     pub(crate) fn check(&self, file: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests").join(file);
         if std::env::var("DIGESTS").is_ok_and(|what| what == "write") {
-            assert_eq!(self.0.len() as u64, KEPT, "all seeds must run to be kept");
+            assert_eq!(
+                self.0.len() as u64,
+                KEPT,
+                "all seeds must run before their digests are written"
+            );
             let lines: String = self.0.values().map(|digest| format!("{digest:016x}\n")).collect();
             return fs::write(&path, lines).expect("written");
         }
-        let kept = fs::read_to_string(&path).expect("the digests that are kept");
+        let kept = fs::read_to_string(&path).expect("the recorded digests");
         let kept: BTreeMap<_, _> = (1..).zip(kept.lines()).collect();
         let differ = |(seed, digest): (&u64, &u64)| {
             let same = kept.get(seed).is_some_and(|line| *line == format!("{digest:016x}"));
