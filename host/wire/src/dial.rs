@@ -112,6 +112,17 @@ pub(crate) fn refuse(connection: &quinn::Connection, code: CloseCode, reason: St
     Error::violation(code, reason)
 }
 
+/// Closes a connection whose hello failed, with the reason, and returns the error.
+#[cfg(feature = "server")]
+pub(crate) fn close_for(connection: &quinn::Connection, error: Error) -> Error {
+    let (code, text) = match &error {
+        Error::Violation { code, message } => (*code, message.clone()),
+        other => (CloseCode::InvalidHello, other.to_string()),
+    };
+    connection.close(code.into(), text.as_bytes());
+    error
+}
+
 /// A connection after a successful exchange of hellos.
 #[derive(Clone, Debug)]
 pub struct ClientConnection {

@@ -2,7 +2,7 @@
 //! that use any gateway, and operators. A run is identified by its seed.
 //!
 //! Each process has a node's machine, a machine for each shard that it holds, and a router. Short delays between them
-//! model their threads. `net` carries frames between nodes, and `lines` between clients and gateways. What gateways
+//! model their threads. `net` carries frames between nodes, and `client_conns` between clients and gateways. What gateways
 //! accept, and how they reply, is production code, which `gateway` and `admission` call. `rows` and `storage` keep the
 //! rows and the entities. `guard` sees the whole cluster and checks every write of a row; `final_check` checks the end
 //! of the run.

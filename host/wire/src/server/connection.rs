@@ -105,14 +105,7 @@ impl<S: Service> Inner<S> {
         };
         match timeout(deadline, exchange).await {
             Ok(Ok(peer)) => Ok(peer),
-            Ok(Err(error)) => {
-                let (code, text) = match &error {
-                    Error::Violation { code, message: text } => (*code, text.clone()),
-                    other => (CloseCode::InvalidHello, other.to_string()),
-                };
-                connection.close(code.into(), text.as_bytes());
-                Err(error)
-            }
+            Ok(Err(error)) => Err(dial::close_for(connection, error)),
             Err(_) => {
                 let text = format!("no hello within {deadline:?} (`network.hello-timeout`)");
                 Err(dial::refuse(connection, CloseCode::HelloTimeout, text))

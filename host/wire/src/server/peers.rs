@@ -10,8 +10,10 @@ use tracing::{debug, warn};
 use super::connection_guard::ConnectionGuard;
 use super::{Inner, Service, give_up};
 use crate::close_code::CloseCode;
+use crate::dial::close_for;
 use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
+use crate::identity::Principal;
 use crate::peer::descriptor::node_id_of;
 use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
 use crate::proto::{PeerOpen, peer_open};
@@ -26,9 +28,7 @@ pub(super) async fn connection<S: Service>(
     _counted: ConnectionGuard,
 ) {
     let remote = connection.remote_address();
-    let hello =
-        async |frame, writer: &mut _| answer_hello(&shared, &connection, frame, writer).await;
-    let peer = match shared.exchange_hello(&connection, hello).await {
+    let peer = match linked(&shared, &connection).await {
         Ok(peer) => Arc::new(peer),
         Err(error) => {
             // Repeated attempts must not fill the log.
@@ -73,16 +73,32 @@ async fn opened<S: Service>(
     StreamKind::opened(open.stream, alpn)
 }
 
+/// Checks the certificate first, since a client without a node's certificate sends no hello, and then exchanges hellos.
+async fn linked<S: Service>(
+    shared: &Inner<S>,
+    connection: &quinn::Connection,
+) -> Result<PeerInfo, Error> {
+    let of_node = |certificate: Principal| match node_id_of(&certificate) {
+        Ok(_) => Ok(certificate),
+        Err((code, text)) => Err(Error::violation(code, text)),
+    };
+    let certificate = tls::peer(connection).map_err(Error::from).and_then(of_node);
+    let certificate = certificate.map_err(|error| close_for(connection, error))?;
+    let answer = async |frame, writer: &mut _| {
+        answer_hello(shared, connection, &certificate, frame, writer).await
+    };
+    shared.exchange_hello(connection, answer).await
+}
+
 /// Answers the node's hello, which is the connection's first frame.
 async fn answer_hello<S: Service>(
     shared: &Inner<S>,
     connection: &quinn::Connection,
+    certificate: &Principal,
     frame: Bytes,
     writer: &mut FrameWriter,
 ) -> Result<PeerInfo, Error> {
     let refused = |(code, text)| Error::violation(code, text);
-    let certificate = tls::peer(connection)?;
-    node_id_of(&certificate).map_err(refused)?;
     let bad = |text: String| Error::violation(CloseCode::InvalidHello, text);
     let open = PeerOpen::decode(frame).map_err(|e| bad(decode_error_message(&e)))?;
     let Some(peer_open::Stream::Hello(theirs)) = open.stream else {
@@ -91,7 +107,7 @@ async fn answer_hello<S: Service>(
     let own = shared.descriptor.now();
     let (remote, stopping) = (connection.remote_address(), shared.stopping.clone());
     let peer =
-        own.negotiate(theirs, &certificate, remote, &shared.budgets, stopping).map_err(refused)?;
+        own.negotiate(theirs, certificate, remote, &shared.budgets, stopping).map_err(refused)?;
     writer.put(&own.hello(&shared.limits));
     writer.flush().await?;
     writer.finish();
