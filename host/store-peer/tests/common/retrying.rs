@@ -18,7 +18,7 @@ use futures::executor::block_on;
 use futures::future::BoxFuture;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, LoadedEntity,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity,
 };
 use ostraca_store::{
     ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowEvent, Scan, StoreError,
@@ -139,8 +139,10 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
     fn commit(&self, turn: Commit) -> CommitOutcome {
         let is_there = || {
             let head = self.load(&turn.claim.shard, &turn.entity).unwrap().head;
-            let Head { turn: id, version, .. } = head.unwrap_or_default();
-            id == turn.head.turn && version == turn.head.version
+            // No head is not a head of version 0: nothing was committed.
+            head.is_some_and(|head| {
+                head.turn == turn.head.turn && head.version == turn.head.version
+            })
         };
         let before = is_there();
         again(|| {
