@@ -1,4 +1,4 @@
-//! Keeps a link up: makes it again whenever it breaks, with pauses that grow while no attempt succeeds.
+//! Keeps a link up: reconnects whenever it breaks, with pauses that grow while attempts fail.
 //!
 //! Clients, the links between nodes and the clients of the stores differ in what a link is and what happens while it
 //! is up. How often an attempt is made, and when the pauses start over, is decided here for all of them.
@@ -13,7 +13,7 @@ use crate::Error;
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The pauses between attempts: each is twice the one before, up to a limit, and randomised between half of it and
-/// all of it, so that those who lost the same node do not all return at once.
+/// all of it, so that peers that lost the same node do not all reconnect at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffPolicy {
     /// The first pause.
@@ -49,7 +49,7 @@ impl Backoff {
         Self { policy, failed: 0 }
     }
 
-    /// An attempt succeeded: the first pause comes next again.
+    /// Starts over with the first pause, after an attempt has succeeded.
     pub fn reset(&mut self) {
         self.failed = 0;
     }
@@ -63,7 +63,7 @@ impl Backoff {
     }
 }
 
-/// What is kept up by [`keep_up`].
+/// How [`keep_up`] establishes and uses a link.
 pub trait Reconnect: Send {
     /// An established link.
     type Link: Send;
@@ -80,7 +80,7 @@ pub trait Reconnect: Send {
 
 /// Keeps a link up, beginning with `link` if there is one. Never returns; may be dropped at any time.
 ///
-/// After a link breaks there is a pause too: a peer that accepts links and drops them at once is not flooded.
+/// It also pauses after a link breaks, so as not to flood a peer that accepts links and drops them immediately.
 pub async fn keep_up<R: Reconnect>(
     link: Option<R::Link>,
     policy: BackoffPolicy,

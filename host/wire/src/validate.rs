@@ -16,7 +16,7 @@ const ID: usize = 512;
 
 /// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
-/// How often nodes may forward a message.
+/// How many times nodes may forward a message.
 const HOPS: u32 = 1;
 
 /// Why a frame is not a valid message.

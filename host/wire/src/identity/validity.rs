@@ -23,7 +23,7 @@ impl Identity {
 }
 
 impl TrustRoot {
-    /// The same for the authority's certificate.
+    /// Refuses an authority certificate that is not valid at that time.
     ///
     /// # Errors
     ///

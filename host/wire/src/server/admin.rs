@@ -127,7 +127,7 @@ pub enum AdminUpdate {
 }
 
 /// Both ends of a streamed response: updates are sent as they come, and a problem ends it. The sender is
-/// [closed](mpsc::Sender::closed) when nobody reads the response any more.
+/// [closed](mpsc::Sender::closed) when the response is no longer being read.
 #[must_use]
 pub fn update_channel() -> (mpsc::Sender<Result<AdminUpdate, Problem>>, AdminOutput) {
     let (sender, receiver) = mpsc::channel(GROWING);

@@ -140,7 +140,8 @@ impl<S: Service> Server<S> {
         Self::bind_as(address, setting, identity, trust, limits, descriptor.into(), None, service)
     }
 
-    /// The same for a node that also accepts other nodes, and dials them from the same port.
+    /// Like [`Server::bind`], for a node that also accepts connections from other nodes, and dials them from the same
+    /// port.
     ///
     /// # Errors
     ///
@@ -266,7 +267,7 @@ impl<S: Service> Server<S> {
     pub async fn shut_down(&self, grace: Duration) {
         self.shared.stopping.cancel();
         self.shared.tasks.close();
-        // The close ends whatever did not finish in time.
+        // Closing the endpoint ends whatever has not finished in time.
         let _ = timeout(grace, self.shared.tasks.wait()).await;
         self.endpoint.close(CloseCode::ShuttingDown.into(), b"the node is shutting down");
         // Draining takes three probe timeouts per connection; do not wait longer when shutting down.
