@@ -37,9 +37,9 @@
 //! ```
 //!
 //! The manifest `entity.toml` beside `Cargo.toml` names the type and the component: `type = "counter"` and
-//! `component = "target/ostraca/counter.wasm"`. `ostraca build` compiles it, `ostraca deploy --build` also deploys it, and then
-//! `ostraca send counter/alice add 2` prints `2`. Each id is an entity with a state of its own, which begins with
-//! [`Default`].
+//! `component = "target/ostraca/counter.wasm"`. `ostraca build` compiles it, `ostraca deploy --build` also deploys
+//! it, and then `ostraca send counter/alice add 2` prints `2`. Each id is an entity with a state of its own, which
+//! begins with [`Default`].
 //!
 //! # What may be relied on
 //!

@@ -2,9 +2,10 @@
 //! types.
 //!
 //! [`rows`] has the encodings of all rows, including those that the core decides from. [`bootstrap`] writes the rows
-//! of a new cluster, [`format`](mod@format) raises the format. A [`Loader`] follows the rows of types: it fetches and compiles
-//! their components and publishes them in a [`TypeRegistry`], which gateways and workers read. The control thread drives
-//! the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of cluster time.
+//! of a new cluster, [`format`](mod@format) raises the format. A [`Loader`] follows the rows of types: it fetches and
+//! compiles their components and publishes them in a [`TypeRegistry`], which gateways and workers read. The control
+//! thread drives the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of cluster
+//! time.
 //!
 //! Confusing at first: to know a type and to be able to run it are different states; see [`types`].
 

@@ -43,7 +43,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// The profile: a cluster's addresses and the client's certificate [default: $OSTRACA_PROFILE, else the nearest .ostraca/profile.toml in this directory or a parent]
+    /// The profile: a cluster's addresses and the client's certificate [default: $OSTRACA_PROFILE, else the nearest
+    /// .ostraca/profile.toml in this directory or a parent]
     #[arg(long, global = true, help_heading = GLOBAL, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Output format of results and errors

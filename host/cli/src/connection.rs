@@ -71,8 +71,8 @@ fn profile(global: &Global) -> Result<Profile, Failure> {
     Ok(found.profile)
 }
 
-/// Closes the connection. The close is sent immediately. This does not wait out QUIC's draining period, which would cost
-/// each command a tenth of a second.
+/// Closes the connection. The close is sent immediately. This does not wait out QUIC's draining period, which would
+/// cost each command a tenth of a second.
 pub(crate) async fn disconnect(client: Client) {
     let _ = tokio::time::timeout(Duration::from_millis(20), client.close()).await;
 }

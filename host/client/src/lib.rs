@@ -1,7 +1,7 @@
 //! Sends messages to entities: sessions, retries under the same id, deadlines, pipelining, reconnects.
 //!
-//! This page is for programs that connect to a cluster. To run a node inside a program, see the crate `ostraca-node`; to
-//! write an entity, see `ostraca-sdk`. This crate contains no WebAssembly engine and no store.
+//! This page is for programs that connect to a cluster. To run a node inside a program, see the crate `ostraca-node`;
+//! to write an entity, see `ostraca-sdk`. This crate contains no WebAssembly engine and no store.
 //!
 //! # Example
 //!

@@ -218,7 +218,8 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     let first = two.start("n1").await;
     comes_about("n2 has its lease again", async || {
         let problems = client.status().await.ok()?.problems;
-        // The tests of this file run concurrently in one process, whose address space has no room for every node's pool.
+        // The tests of this file run concurrently in one process, whose address space has no room for every node's
+        // pool.
         problems.iter().all(|it| it.code == "allocator-fallback").then_some(())
     })
     .await;

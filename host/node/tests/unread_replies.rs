@@ -26,8 +26,8 @@ const SESSIONS: u8 = 24;
 const MESSAGES: u64 = 256;
 /// Bytes of a reply: 6 GB are requested in total.
 const REPLY: &str = "1000000";
-/// What a node may hold for one connection that reads nothing: twice `connection-bytes`, `send-window`, and what is under
-/// way between the two nodes; the rest is room for allocators.
+/// What a node may hold for one connection that reads nothing: twice `connection-bytes`, `send-window`, and what is
+/// under way between the two nodes; the rest is room for allocators.
 const BOUND: u64 = 400 << 20;
 /// How long a command of another client may take meanwhile, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(6);

@@ -1,4 +1,4 @@
-//! Keys on disk: `namespace · pool · shard · kind · entity type · entity id · …`, in an order that scans can use.
+//! Keys on disk: `namespace · pool · shard · kind · entity type · entity id · …`, in an order that suits scans.
 //!
 //! Names are escaped and terminated (`00` becomes `00 ff`, the end is `00 00`), numbers are big-endian, and a state
 //! key comes last and unescaped. So comparing two keys bytewise compares their parts one by one. The records of one

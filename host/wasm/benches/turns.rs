@@ -1,4 +1,5 @@
-//! What a turn and an activation cost: `cargo bench -p ostraca-wasm --bench turns`. Prints microseconds; asserts nothing.
+//! What a turn and an activation cost: `cargo bench -p ostraca-wasm --bench turns`. Prints microseconds; asserts
+//! nothing.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints its findings")]
 

@@ -35,8 +35,8 @@ impl Allocator {
 pub struct RuntimeSettings {
     /// Default [`Allocator::Auto`].
     pub allocator: Allocator,
-    /// Maximum number of live instances. Default 8,000, lowered with a warning if `vm.max_map_count` does not allow that
-    /// many. A number that was set explicitly and does not fit is an error at start.
+    /// Maximum number of live instances. Default 8,000, lowered with a warning if `vm.max_map_count` does not allow
+    /// that many. A number that was set explicitly and does not fit is an error at start.
     pub max_live_instances: Option<u32>,
     /// Maximum memory in bytes of an instance in the pool. Default 16 MiB. A type with a higher limit runs on a
     /// second engine, outside the pool.

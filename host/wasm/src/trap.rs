@@ -1,5 +1,5 @@
-//! What ends a call into the guest other than the guest's own trap. [`host_trap`](crate::host_trap) says what becomes of
-//! it.
+//! What ends a call into the guest other than the guest's own trap. [`host_trap`](crate::host_trap) says what becomes
+//! of it.
 
 /// Why the host ended a call into the guest. Host functions and the meter raise it, and wasmtime carries it.
 #[derive(Debug, thiserror::Error)]

@@ -43,8 +43,8 @@ const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 #[cfg(unix)]
 #[must_use]
 pub fn since_boot() -> Duration {
-    // The clock exists. An error would only make held things look young and stop a lease.
-    clock_gettime(CLOCK).map_or(Duration::ZERO, Duration::from)
+    // The clock exists. An error must not make a lease look fresh, so it makes everything look old.
+    clock_gettime(CLOCK).map_or(Duration::MAX, Duration::from)
 }
 
 /// Time since the first call; serves as the time since boot.

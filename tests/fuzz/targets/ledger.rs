@@ -1,7 +1,7 @@
 //! Histories of a client's ledger: calls, replies (true, lost, late or invented), broken connections, and time.
 //!
-//! A small model tracks the copies in transit. Each call must end once; a call that ended `not-run` has no copy that may
-//! have run; and each sent message names its predecessor and a `settled` not above the unresolved messages.
+//! A small model tracks the copies in transit. Each call must end once; a call that ended `not-run` has no copy that
+//! may have run; and each sent message names its predecessor and a `settled` not above the unresolved messages.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
 //! Checks in each step, if the scope requests it, that what the model discards has no effect.
 //!
-//! - Each machine runs alongside one that discards nothing. Given the same events, both must return the same actions, and
+//! - Each machine runs alongside one that discards nothing. Given the same events, both must return the same actions,
+//!   and
 //!   be equal once the second one is pruned.
 //! - Every discarded message is delivered again after each later step. Neither it nor its answer may change anything,
 //!   except what a nudge, which is a step of its own, would change. Discarded reports are delivered only in the step

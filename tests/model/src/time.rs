@@ -1,8 +1,9 @@
 //! The passing of time: by one renewal interval, for all nodes at the same time.
 //!
 //! All clocks run at the same rate; the margin covers differences, which the simulator tests. Time passes only when
-//! everything that was sent, written or watched has arrived, unless a fault delays it: a cut, a lagging watch, a signal,
-//! a copy, or an abandoned request. So messages are fast compared with leases, except where the budget allows delays.
+//! everything that was sent, written or watched has arrived, unless a fault delays it: a cut, a lagging watch, a
+//! signal, a copy, or an abandoned request. So messages are fast compared with leases, except where the budget allows
+//! delays.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

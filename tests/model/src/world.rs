@@ -146,7 +146,8 @@ fn apply_action(
         Action::Send { to, mut message } => {
             let from = process.machine.member();
             if let ControlMessage::Report(report) = &mut message {
-                // The numbers of reports would rise forever. Without them every report counts, which only allows more behaviour.
+                // The numbers of reports would rise forever. Without them every report counts, which only allows more
+                // behaviour.
                 let _ = report.take_number();
             }
             if let Some(from) = from {

@@ -1,9 +1,9 @@
 //! Versions that belong to no answered command: each needs an unknown command of its own that may have made it.
 //!
-//! The versions that such a command may have made are bounded from both sides. It ran after everything that was acknowledged
-//! before it was sent, and after every command of its session that precedes it. It ran before every command of its session that
-//! follows it: once that one ran, the lane refuses the earlier (R17). The time when its sender gave up is no bound,
-//! since a copy may have run later.
+//! The versions that such a command may have made are bounded from both sides. It ran after everything that was
+//! acknowledged before it was sent, and after every command of its session that precedes it. It ran before every
+//! command of its session that follows it: once that one ran, the lane refuses the earlier (R17). The time when its
+//! sender gave up is no bound, since a copy may have run later.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -68,8 +68,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it made.
-/// A later command may run before a query: a query whose answer was lost is read again.
+/// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it
+/// made. A later command may run before a query: a query whose answer was lost is read again.
 pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Violation>) {
     let mut sessions: BTreeMap<&str, Session<'_>> = BTreeMap::new();
     let mut ordered: Vec<&Operation> = operations.to_vec();

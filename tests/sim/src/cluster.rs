@@ -2,10 +2,10 @@
 //! that use any gateway, and operators. A run is identified by its seed.
 //!
 //! Each process has a node's machine, a machine for each shard that it holds, and a router. Short delays between them
-//! model their threads. `net` carries frames between nodes, and `client_conns` between clients and gateways. What gateways
-//! accept, and how they reply, is production code, which `gateway` and `admission` call. `rows` and `storage` keep the
-//! rows and the entities. `guard` sees the whole cluster and checks every write of a row; `final_check` checks the end
-//! of the run.
+//! model their threads. `net` carries frames between nodes, and `client_conns` between clients and gateways. What
+//! gateways accept, and how they reply, is production code, which `gateway` and `admission` call. `rows` and
+//! `storage` keep the rows and the entities. `guard` sees the whole cluster and checks every write of a row;
+//! `final_check` checks the end of the run.
 //!
 //! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
 //! balanced within [`SETTLED`].
@@ -103,7 +103,8 @@ pub struct Options {
     pub leaves: bool,
     /// Connections between clients and gateways are cut in every run.
     pub client_cuts: bool,
-    /// Clients treat silence as proof: messages without an answer when a connection fell silent are sent under another id (R16).
+    /// Clients treat silence as proof: messages without an answer when a connection fell silent are sent under
+    /// another id (R16).
     pub anew_after_silence: bool,
     /// The number of messages in the run.
     pub messages: u64,
@@ -169,8 +170,8 @@ enum SimEvent {
     ClientConnLost {
         connection: ClientConnId,
     },
-    /// One end of a connection has received nothing for a long time, because the connection is still cut or the other end
-    /// is closed.
+    /// One end of a connection has received nothing for a long time, because the connection is still cut or the other
+    /// end is closed.
     ClientConnSilent {
         connection: ClientConnId,
         end: Endpoint,

@@ -43,7 +43,8 @@ pub struct Options {
     pub rebind: bool,
     /// Mutations of the clients' ledgers.
     pub client_mutations: Vec<ledger::Mutation>,
-    /// Every fault loses renewals, and the thread that watches a lease may be late, so zombies answer for a long time (R8).
+    /// Every fault loses renewals, and the thread that watches a lease may be late, so zombies answer for a long time
+    /// (R8).
     pub zombies: bool,
     /// How many of ten messages are queries.
     pub queries: u64,

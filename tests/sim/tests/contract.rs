@@ -1,5 +1,5 @@
-//! The simulated store passes the conformance suite of all stores. So if the simulator finds a broken promise, the store
-//! is not the cause.
+//! The simulated store passes the conformance suite of all stores. So if the simulator finds a broken promise, the
+//! store is not the cause.
 //!
 //! There is one engine for each shard, synced after each call; reopening is a crash of the process. Blobs and limits on
 //! the sizes of records are not simulated, and exist here only to complete the trait.

@@ -21,8 +21,8 @@ pub enum Action {
         /// Returned with the result.
         generation: u64,
     },
-    /// Get a slot for one more live instance, evicting another one if needed. [`Event::SlotGranted`](super::Event::SlotGranted)
-    /// may follow much later.
+    /// Get a slot for one more live instance, evicting another one if needed.
+    /// [`Event::SlotGranted`](super::Event::SlotGranted) may follow much later.
     RequestSlot {
         /// The entity.
         entity: Entity,

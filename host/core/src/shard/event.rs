@@ -80,8 +80,8 @@ pub enum Event {
         /// Its result.
         result: TurnOutput,
     },
-    /// Nobody waits any longer, under the message's token, for the query of an [`Action::Run`](super::Action::Run). It was
-    /// not run.
+    /// Nobody waits any longer, under the message's token, for the query of an [`Action::Run`](super::Action::Run).
+    /// It was not run.
     QueryAbandoned {
         /// The entity.
         entity: Entity,
@@ -92,15 +92,16 @@ pub enum Event {
     },
     /// The outcomes of commits, in the order of their requests.
     CommitResults(Vec<(Entity, TurnId, CommitOutcome)>),
-    /// The lease lapsed: no turn of any kind starts until [`Event::Resume`]. Running turns may finish, and their commits
-    /// are sent, since the store fences them. Instances and messages wait (R9).
+    /// The lease lapsed: no turn of any kind starts until [`Event::Resume`]. Running turns may finish, and their
+    /// commits are sent, since the store fences them. Instances and messages wait (R9).
     Suspend,
     /// The lease was renewed in the same incarnation, and the claims are unchanged: the shard resumes (R9).
     Resume,
     /// The shard must be given up.
     Stop(StopReason),
-    /// The shard belongs to another node: everything is dropped immediately, without [`Action::Stopped`](super::Action::Stopped)
-    /// or [`Action::Lost`](super::Action::Lost), and later events are ignored.
+    /// The shard belongs to another node: everything is dropped immediately, without
+    /// [`Action::Stopped`](super::Action::Stopped) or [`Action::Lost`](super::Action::Lost), and later events are
+    /// ignored.
     Drop,
 }
 

@@ -69,8 +69,8 @@ impl InstanceSlots {
         self.idle_since.retain(|holder, _| others(holder));
     }
 
-    /// Records that a holder is idle and may be evicted. One that is idle already keeps its place, since machines repeat
-    /// this call when commits complete.
+    /// Records that a holder is idle and may be evicted. One that is idle already keeps its place, since machines
+    /// repeat this call when commits complete.
     pub fn idle(&mut self, holder: SlotHolder) {
         if self.granted.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
             self.ticks += 1;

@@ -191,7 +191,8 @@ impl Lanes {
         self.transient.entry(session).or_default()
     }
 
-    /// Records a command's outcome, and drops what no longer fits. Returns what [`Lanes::take_head_and_writes`] returns.
+    /// Records a command's outcome, and drops what no longer fits. Returns what [`Lanes::take_head_and_writes`]
+    /// returns.
     pub(super) fn record(
         &mut self,
         message: &Message,

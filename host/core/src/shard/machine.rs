@@ -1,8 +1,8 @@
 //! The state machine itself: its parts, and how an event reaches them.
 //!
 //! Parts that own their fields hold what concerns the whole shard: [`ShardClaim`] the right to write, [`Lease`] the
-//! right to answer, [`Gate`] the commits, [`Schedule`] the due times, [`DeployedTypes`] the types, and [`Residents`] the
-//! entities. Most events concern one entity and need several parts, so the machine itself handles them.
+//! right to answer, [`Gate`] the commits, [`Schedule`] the due times, [`DeployedTypes`] the types, and [`Residents`]
+//! the entities. Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod claim;
 mod context;

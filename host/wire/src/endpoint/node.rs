@@ -22,8 +22,8 @@ const INCOMING_BYTES_TOTAL: u64 = 4 << 20;
 /// Length of a connection id in bytes.
 const CONNECTION_ID: usize = 8;
 
-/// [`bind`](super::bind) for a node. After a crash, its next incarnation at the same address tells the clients of the former
-/// one at once that their connections are gone (by a stateless reset). Otherwise they would wait for their
+/// [`bind`](super::bind) for a node. After a crash, its next incarnation at the same address tells the clients of the
+/// former one at once that their connections are gone (by a stateless reset). Otherwise they would wait for their
 /// `idle_timeout`.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 //! Clients of a cluster with the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given
 //! up or restamped. This module plays the rest of a client: callers and time.
 //!
-//! A client has a connection, which its sessions share (`client_conns`), and switches to another gateway when its switch timer fires.
+//! A client has a connection, which its sessions share (`client_conns`), and switches to another gateway when its
+//! switch timer fires.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

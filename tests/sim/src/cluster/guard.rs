@@ -246,8 +246,8 @@ impl World {
         self.guard.node_status.insert(node.clone(), (member, row.status));
     }
 
-    /// Checks an ended incarnation: no process may rely on its lease any longer and answer queries (R8). A process whose
-    /// clock stood still cannot know.
+    /// Checks an ended incarnation: no process may rely on its lease any longer and answer queries (R8). A process
+    /// whose clock stood still cannot know.
     fn guard_belief(&mut self, member: &Member) {
         let now = self.now;
         let relies = |it: &Process| {
@@ -279,9 +279,9 @@ impl World {
         }
     }
 
-    /// Checks a node that campaigns. It must not consider a holder lapsed whose renewals it received, or may have missed
-    /// while it was paused, unless its clock was paused too (R8). A running node that receives nothing may do so: only
-    /// a term is lost.
+    /// Checks a node that campaigns. It must not consider a holder lapsed whose renewals it received, or may have
+    /// missed while it was paused, unless its clock was paused too (R8). A running node that receives nothing may do
+    /// so: only a term is lost.
     pub(super) fn guard_campaign(&mut self, pid: Pid, term: u64) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = &row.holder;

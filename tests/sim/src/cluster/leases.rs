@@ -232,7 +232,8 @@ impl World {
         Some(process.site)
     }
 
-    /// Sends one query with a short deadline to the node. It uses a new session, so that it waits for no earlier answer.
+    /// Sends one query with a short deadline to the node. It uses a new session, so that it waits for no earlier
+    /// answer.
     fn ask_once(&mut self, reader: usize, entity: &Entity) {
         let home = self.clients[reader].gateway;
         if self.clients[reader].connection.is_none() && !self.open_conn(reader, home) {

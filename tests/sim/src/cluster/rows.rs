@@ -84,8 +84,8 @@ impl Rows {
         changes
     }
 
-    /// The process dies. Writes that were applied but not synced, and so not answered, may be lost. Returns whether they
-    /// are.
+    /// The process dies. Writes that were applied but not synced, and so not answered, may be lost. Returns whether
+    /// they are.
     pub(super) fn crash(&mut self, power: bool, rng: &mut Rng) -> bool {
         if !power || rng.chance(50) {
             self.disk = self.cache.clone();

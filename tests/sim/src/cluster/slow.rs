@@ -77,15 +77,16 @@ impl World {
             let span = last.map_or(LEASE * FIRST, |last| (last.span * 2).min(LEASE * LONGEST));
             slow.due = Some(Due { since: now, span, back: None, decided: None });
         }
-        // After the last fault no store is slow, so no probation is expected for shards that are given up long after it.
+        // After the last fault no store is slow, so no probation is expected for shards that are given up long after
+        // it.
         if self.now < self.healed + 2 * LEASE {
             let until = self.processes[pid].mono(self.now) + probation;
             self.probations.insert(pid, until);
         }
     }
 
-    /// Handles a report at a node. A manager that learns of the slow host's probation continues only the hand-offs that it
-    /// has already decided.
+    /// Handles a report at a node. A manager that learns of the slow host's probation continues only the hand-offs
+    /// that it has already decided.
     pub(super) fn on_report(&mut self, from: &NodeId, report: &NodeReport) {
         let Some(slow) = self.slow.as_mut().filter(|slow| self.sites[slow.site].node == *from)
         else {

@@ -58,8 +58,8 @@ impl World {
         }
     }
 
-    /// A thread of its own watches the lease, and may be delayed. So shards learn of a lapse some time after it, and rely
-    /// on their own clock meanwhile (R8).
+    /// A thread of its own watches the lease, and may be delayed. So shards learn of a lapse some time after it, and
+    /// rely on their own clock meanwhile (R8).
     fn lapse_at(&mut self, when: u64, node: usize, incarnation: Incarnation) {
         let delay = when.saturating_sub(self.now) + self.nodes[node].lapse_late;
         self.at(delay, SimEvent::Lapse { node, incarnation });

@@ -59,7 +59,8 @@ impl World {
             );
         }
         if matches!(request, Request::Commit(_)) && self.rng.chance(self.options.refused_calls) {
-            // A record is too large, or a queue is full: this commit is refused, and the following ones proceed without it.
+            // A record is too large, or a queue is full: this commit is refused, and the following ones proceed
+            // without it.
             self.tally.count("fault: one commit refused for a limit");
             let answer = store::refusal(&request, "full");
             return self.at(

@@ -18,8 +18,8 @@ impl Digests {
         }
     }
 
-    /// Compares with the digests in a file of `tests/digests`, which has one line for each seed. With `DIGESTS=write` in
-    /// the environment it writes the file instead, for a change that changes decisions on purpose.
+    /// Compares with the digests in a file of `tests/digests`, which has one line for each seed. With `DIGESTS=write`
+    /// in the environment it writes the file instead, for a change that changes decisions on purpose.
     pub(crate) fn check(&self, file: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests").join(file);
         if std::env::var("DIGESTS").is_ok_and(|what| what == "write") {

@@ -53,8 +53,8 @@ impl Lanes {
         }
     }
 
-    /// Drops a lane. The commit that removes it also raises the watermark, since copies of messages that ran in the lane
-    /// may still arrive.
+    /// Drops a lane. The commit that removes it also raises the watermark, since copies of messages that ran in the
+    /// lane may still arrive.
     fn drop_lane(&mut self, session: &ScopedSessionId, settings: &Settings) {
         let Some(LaneState { lane, spilled: beside, unsettled, stale }) =
             self.lanes.remove(session)

@@ -163,8 +163,8 @@ impl Machine {
         }
     }
 
-    /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise it ends without
-    /// a turn.
+    /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise it ends
+    /// without a turn.
     pub(super) fn on_abandoned(&mut self, entity: &Entity, generation: u64, turn: TurnId) {
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Stage::Running(running, id) = state.stage else { return };

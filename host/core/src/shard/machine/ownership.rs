@@ -56,8 +56,8 @@ impl Machine {
         self.claim.end_lost(&mut self.context, current, message);
     }
 
-    /// The same when the node itself reports the loss. Nothing is awaited: the outcome of a pending commit never arrives
-    /// here.
+    /// The same when the node itself reports the loss. Nothing is awaited: the outcome of a pending commit never
+    /// arrives here.
     pub(super) fn on_drop(&mut self) {
         let outcome = self.claim.drop_shard();
         self.drop_unsent_commits(None, &outcome);

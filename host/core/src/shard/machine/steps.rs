@@ -133,7 +133,8 @@ impl Machine {
         }
     }
 
-    /// Answers or parks messages that need not run now, and returns the first one that can run. It stays in the mailbox.
+    /// Answers or parks messages that need not run now, and returns the first one that can run. It stays in the
+    /// mailbox.
     fn next_to_run(&mut self, entity: &Entity) -> Option<MessageId> {
         loop {
             let state = self.residents.get_mut(entity)?;

@@ -12,8 +12,8 @@ use crate::shard::settings::Mutation;
 pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
 
 impl DeployedTypes {
-    /// Records a type's deployment, and returns whether it replaces an older one. A late event about an older deployment
-    /// changes nothing: the older code must not run on state that the newer one wrote (R24).
+    /// Records a type's deployment, and returns whether it replaces an older one. A late event about an older
+    /// deployment changes nothing: the older code must not run on state that the newer one wrote (R24).
     pub(super) fn on_deployed(
         &mut self,
         context: &Context,
