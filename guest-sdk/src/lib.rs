@@ -69,10 +69,10 @@
 //! **Overflow** of integers panics, in the component as in tests, since `ostraca build` enables the checks. Where
 //! wrapping is intended, write it (`wrapping_add`).
 //!
-//! **No clock, no randomness, no standard output.** On `wasm32-unknown-unknown`, the target of `ostraca build`,
-//! `SystemTime::now()` and `Instant::now()` panic, crates that need random numbers panic or do not build, and
-//! `println!` prints nothing. Log with [`log`], and pass times and random numbers in as arguments. The build cannot
-//! warn about this, because the standard library has these functions on that target too.
+//! **Time and randomness** come from [`clock`] and [`random`], and output goes to [`log`]. On
+//! `wasm32-unknown-unknown`, the target of `ostraca build`, `SystemTime::now()` and `Instant::now()` panic, crates
+//! that draw random numbers by themselves panic or do not build, and `println!` prints nothing. The build cannot warn
+//! about this, because the standard library has these functions on that target too.
 //!
 //! # Building
 //!
@@ -96,6 +96,7 @@ mod arguments;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]
 pub mod bindings;
+pub mod clock;
 pub mod context;
 pub mod entity;
 mod error;
@@ -104,6 +105,7 @@ mod finite;
 mod host;
 pub mod lifecycle;
 pub mod log;
+pub mod random;
 pub mod raw;
 mod reply;
 pub mod state;

@@ -38,6 +38,17 @@ pub fn set_principal(principal: &str) {
     with(|world| world.principal = principal.to_owned());
 }
 
+/// Sets the time of the turns that follow, in milliseconds since 1970-01-01 00:00 UTC. A test begins at
+/// 1,000,000,000,000 (September 2001), and time passes only by this function.
+pub fn set_time(unix_ms: u64) {
+    with(|world| world.now = unix_ms);
+}
+
+/// Seeds the random numbers of the turns that follow. Without it every test draws the same ones.
+pub fn set_random_seed(seed: u64) {
+    with(|world| world.random = seed);
+}
+
 /// Removes and returns the lines logged so far, in order.
 pub fn take_logs() -> Vec<(Level, String)> {
     with(|world| std::mem::take(&mut world.logs))

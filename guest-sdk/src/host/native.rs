@@ -11,6 +11,9 @@ use std::ops::Bound;
 
 use crate::types::{Identity, Level, MessageContext, MessageKind, Page};
 
+/// The time at the beginning of a test: 2001-09-09 01:46:40 UTC.
+const START: u64 = 1_000_000_000_000;
+
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
     pub(crate) identity: Identity,
@@ -20,6 +23,10 @@ pub(crate) struct TestHost {
     pub(crate) version: u64,
     pub(crate) sequence: u64,
     pub(crate) message: Option<MessageContext>,
+    /// Milliseconds since 1970.
+    pub(crate) now: u64,
+    /// The state of the generator of random numbers.
+    pub(crate) random: u64,
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) passivate: bool,
     /// The live instances, by entity struct.
@@ -40,6 +47,8 @@ impl TestHost {
             version: 0,
             sequence: 0,
             message: None,
+            now: START,
+            random: 0,
             logs: Vec::new(),
             passivate: false,
             instances: HashMap::new(),
@@ -106,6 +115,28 @@ pub(crate) fn identity() -> Identity {
 
 pub(crate) fn message() -> Option<MessageContext> {
     with(|world| world.message.clone())
+}
+
+pub(crate) fn now() -> u64 {
+    with(|world| world.now)
+}
+
+/// SplitMix64: statistically good, and reproducible.
+pub(crate) fn random_u64() -> u64 {
+    with(|world| {
+        world.random = world.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = world.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
+}
+
+pub(crate) fn random_bytes(len: usize) -> Vec<u8> {
+    let words = std::iter::repeat_with(random_u64).take(len.div_ceil(8));
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(len);
+    bytes
 }
 
 pub(crate) fn passivate() {

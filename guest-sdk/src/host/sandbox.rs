@@ -47,6 +47,20 @@ pub(crate) fn message() -> Option<MessageContext> {
     })
 }
 
+pub(crate) fn now() -> u64 {
+    wit::clock::now()
+}
+
+pub(crate) fn random_u64() -> u64 {
+    wit::random::get_u64()
+}
+
+/// At most 65,536 bytes.
+pub(crate) fn random_bytes(len: usize) -> Vec<u8> {
+    // Longer ones would be refused, so `len` fits.
+    wit::random::get_bytes(u32::try_from(len).unwrap_or(u32::MAX))
+}
+
 pub(crate) fn passivate() {
     wit::lifecycle::passivate();
 }

@@ -1,4 +1,4 @@
-//! Writes a new cluster's immutable rows, and advances cluster time.
+//! Writes a new cluster's immutable rows, and advances cluster time and UTC.
 
 use ostraca_config::config::ClusterSettings;
 use ostraca_core::extensions::Extensions;
@@ -7,7 +7,7 @@ use ostraca_store::ClusterStore;
 use crate::clock::ClusterClock;
 use crate::error::Error;
 use crate::pool::HASH;
-use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SettingsRow, TimeRow};
+use crate::rows::{self, ClusterRow, FORMAT, PoolRow, SecretRow, SettingsRow, TimeRow};
 
 /// Writes the rows that never change during the cluster's lifetime.
 ///
@@ -27,26 +27,99 @@ pub async fn initialize_cluster(
     )
     .await?;
     rows::write(store, rows::SETTINGS, None, &SettingsRow::new(settings, 1, None)).await?;
-    rows::write(store, "time", None, &TimeRow::default()).await?;
+    rows::write(store, rows::TIME, None, &TimeRow::default()).await?;
     Ok(())
+}
+
+/// The key from which the random numbers of turns are derived. The first node that asks for it makes it.
+///
+/// # Errors
+/// [`Error::Store`], [`Error::InvalidRow`].
+pub async fn random_key(store: &dyn ClusterStore) -> Result<[u8; 32], Error> {
+    loop {
+        if let Some((row, _)) = rows::read::<SecretRow>(store, rows::SECRET).await? {
+            return Ok(row.random_key);
+        }
+        let row = SecretRow { random_key: rand::random(), extensions: Extensions::default() };
+        match rows::write(store, rows::SECRET, None, &row).await {
+            Ok(_) => return Ok(row.random_key),
+            // Another node was faster.
+            Err(Error::RowConflict(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Advances cluster time to this node's time, unless the row is already past it because another node's clock is
 /// faster. The next owner would expire lanes too early if their times were far behind the cluster's (R17).
+///
+/// UTC advances to `wall`, the wall clock of this machine, unless the row is already past it; `None` if this node's
+/// wall clock does not count. Only that of the store's node does: of many clocks, the fastest would win forever.
 ///
 /// # Errors
 /// [`Error::Store`], [`Error::InvalidRow`], or [`Error::RowConflict`] if another node wrote it meanwhile.
 pub async fn advance_cluster_time(
     store: &dyn ClusterStore,
     clock: &ClusterClock,
+    wall: Option<u64>,
 ) -> Result<(), Error> {
-    let Some((row, revision)) = rows::read::<TimeRow>(store, "time").await? else { return Ok(()) };
-    let before = row.cluster_time_ms;
-    clock.advance_to(before);
-    let now = clock.now().cluster_time;
-    if before < now {
-        rows::write(store, "time", Some(revision), &TimeRow { cluster_time_ms: now, ..row })
-            .await?;
+    let Some((mut row, revision)) = rows::read::<TimeRow>(store, rows::TIME).await? else {
+        return Ok(());
+    };
+    let before = (row.cluster_time_ms, row.utc_ms()?);
+    clock.advance_to(row.cluster_time_ms);
+    row.cluster_time_ms = row.cluster_time_ms.max(clock.now().cluster_time);
+    let utc = before.1.max(wall);
+    if let Some(utc) = utc {
+        row.set_utc_ms(utc)?;
     }
+    if before != (row.cluster_time_ms, utc) {
+        rows::write(store, rows::TIME, Some(revision), &row).await?;
+    }
+    // Only what the row has: this node's time must not go back when it starts again.
+    clock.advance_utc_to(utc.unwrap_or_default());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::ids::ClusterId;
+    use ostraca_store::MemoryStore;
+
+    use super::*;
+
+    async fn founded() -> MemoryStore {
+        let store = MemoryStore::new(9, ClusterId(1), "test");
+        rows::write(&store, rows::TIME, None, &TimeRow::default()).await.expect("written");
+        store
+    }
+
+    async fn row(store: &MemoryStore) -> TimeRow {
+        rows::read::<TimeRow>(store, rows::TIME).await.expect("read").expect("a row").0
+    }
+
+    #[tokio::test]
+    async fn r25_utc_is_the_store_nodes_and_never_goes_back() {
+        let store = founded().await;
+        let (stores, other) = (ClusterClock::new(0), ClusterClock::new(0));
+        advance_cluster_time(&store, &other, None).await.expect("advanced");
+        assert_eq!((row(&store).await.utc_ms().expect("UTC"), other.utc_ms()), (None, 0));
+        for (wall, utc) in [(5_000_000, 5_000_000), (4_000_000, 5_000_000), (6_000_000, 6_000_000)]
+        {
+            advance_cluster_time(&store, &stores, Some(wall)).await.expect("advanced");
+            advance_cluster_time(&store, &other, None).await.expect("advanced");
+            assert_eq!(row(&store).await.utc_ms().expect("UTC"), Some(utc), "wall clock {wall}");
+            for clock in [&stores, &other] {
+                assert!((utc..utc + 60_000).contains(&clock.utc_ms()), "{clock:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn every_node_finds_the_same_random_key() {
+        let store = founded().await;
+        let key = random_key(&store).await.expect("a key");
+        assert_eq!(random_key(&store).await.expect("a key"), key);
+        assert_ne!(random_key(&founded().await).await.expect("a key"), key);
+    }
 }

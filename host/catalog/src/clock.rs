@@ -1,5 +1,6 @@
-//! The node's two clocks: one that keeps counting while the machine is suspended, and cluster time (R8, R17).
-//! Neither is a wall clock; wall-clock time is only shown.
+//! The node's clocks: one that keeps counting while the machine is suspended, cluster time (R8, R17), and the
+//! cluster's UTC, for guests (R25). None of them is the machine's wall clock. The cluster's UTC comes from that of the
+//! store's node; all other machines' wall clocks are only shown.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,31 +14,47 @@ pub fn boot_millis() -> u64 {
 }
 
 /// The machine's wall clock, in milliseconds since 1970. It is for display and for correlation with other logs;
-/// no decision depends on it.
+/// no decision depends on it, except that the store's node publishes it as the cluster's UTC.
 #[must_use]
 pub fn wall_millis() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Cluster time: the value that the `ClusterStore` had at start, advanced by the node's own clock.
+/// Cluster time and the cluster's UTC: the values that the `ClusterStore` had at start, advanced by the node's own
+/// clock. Neither ever goes back.
 #[derive(Debug)]
 pub struct ClusterClock {
     started: u64,
     base: AtomicU64,
+    /// 0 while the store's value is not known.
+    utc_base: AtomicU64,
 }
 
 impl ClusterClock {
     /// Creates a clock that starts at `cluster` milliseconds.
     #[must_use]
     pub fn new(cluster: u64) -> Self {
-        Self { started: boot_millis(), base: AtomicU64::new(cluster) }
+        Self { started: boot_millis(), base: AtomicU64::new(cluster), utc_base: AtomicU64::new(0) }
     }
 
     /// Moves the clock forward to `cluster`, unless it is already past it.
     pub fn advance_to(&self, cluster: u64) {
-        let since = boot_millis().saturating_sub(self.started);
-        self.base.fetch_max(cluster.saturating_sub(since), Ordering::Relaxed);
+        self.base.fetch_max(cluster.saturating_sub(self.uptime()), Ordering::Relaxed);
+    }
+
+    /// Moves UTC forward to `utc_ms`, unless it is already past it.
+    pub fn advance_utc_to(&self, utc_ms: u64) {
+        self.utc_base.fetch_max(utc_ms.saturating_sub(self.uptime()), Ordering::Relaxed);
+    }
+
+    /// The cluster's UTC, in milliseconds since 1970 (R25); 0 while it is not known.
+    #[must_use]
+    pub fn utc_ms(&self) -> u64 {
+        match self.utc_base.load(Ordering::Relaxed) {
+            0 => 0,
+            base => base.saturating_add(self.uptime()),
+        }
     }
 
     /// Returns both times.
@@ -52,5 +69,23 @@ impl ClusterClock {
     #[must_use]
     pub fn uptime(&self) -> u64 {
         boot_millis().saturating_sub(self.started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r25_the_clusters_utc_never_goes_back() {
+        let clock = ClusterClock::new(0);
+        assert_eq!(clock.utc_ms(), 0, "unknown until the row was read");
+        clock.advance_utc_to(1_700_000_000_000);
+        let first = clock.utc_ms();
+        assert!((1_700_000_000_000..1_700_000_060_000).contains(&first), "{first}");
+        clock.advance_utc_to(1_600_000_000_000);
+        assert!(clock.utc_ms() >= first);
+        clock.advance_utc_to(1_800_000_000_000);
+        assert!(clock.utc_ms() >= 1_800_000_000_000);
     }
 }

@@ -107,7 +107,7 @@ impl SettingsRow {
 /// The key of the cluster's settings.
 pub const SETTINGS: &str = "settings";
 
-/// `time`: cluster time in milliseconds.
+/// `time`: cluster time and UTC, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeRow {
     /// The last written value; nodes continue counting from it.
@@ -115,6 +115,48 @@ pub struct TimeRow {
     /// Fields of later releases.
     pub extensions: Extensions<Self>,
 }
+
+/// The key of the row of times.
+pub const TIME: &str = "time";
+/// The field of a [`TimeRow`]'s extension block that holds UTC.
+const UTC: u32 = 2;
+
+impl TimeRow {
+    /// The last written UTC, in milliseconds since 1970; never goes back (R25). `None` if none was written yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot be decoded.
+    pub fn utc_ms(&self) -> Result<Option<u64>, Error> {
+        let failed = |error| Error::InvalidRow(format!("the UTC of the row `{TIME}`: {error}"));
+        self.extensions.get(UTC).map_err(failed)
+    }
+
+    /// Sets UTC.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot be encoded.
+    pub fn set_utc_ms(&mut self, utc_ms: u64) -> Result<(), Error> {
+        let failed = |error| Error::InvalidRow(format!("the UTC of the row `{TIME}`: {error}"));
+        self.extensions.set(UTC, &utc_ms).map_err(failed)
+    }
+}
+
+impl Extensible for TimeRow {
+    const NAME: &'static str = "TimeRow";
+    const FIELDS: &'static [u32] = &[UTC];
+}
+
+/// `secret`: what every node knows and nobody outside the cluster does. Written once.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretRow {
+    /// The key from which the random numbers of turns are derived.
+    pub random_key: [u8; 32],
+    /// Fields of later releases.
+    pub extensions: Extensions<Self>,
+}
+
+/// The key of the row of secrets.
+pub const SECRET: &str = "secret";
 
 /// `pools/<pool>`: fixed while state exists (R23).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,7 +256,7 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, TimeRow, PoolRow, BindingRow, TypeRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow, TypeRow);
 
 /// The key of the pool's row.
 pub fn pool_key() -> String {

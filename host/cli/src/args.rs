@@ -15,9 +15,9 @@ pub(crate) use cluster::{Cluster, Drain, Entities, Events, Forget, Inspect, Reba
 const GLOBAL: &str = "Global options";
 
 const BUILD: &str = "\
-The component is made for wasm32-unknown-unknown. A guest there has no clock (SystemTime::now() panics), no
-random numbers and no standard output (println! goes nowhere): pass times and random numbers in as arguments,
-and log with ostraca_sdk::log. Overflow of integers panics, as in tests.";
+The component is made for wasm32-unknown-unknown. There the time, random numbers and the log come from
+ostraca_sdk::clock, ostraca_sdk::random and ostraca_sdk::log: SystemTime::now() panics, and println! goes
+nowhere. Overflow of integers panics, as in tests.";
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -262,7 +262,7 @@ impl From<CallError> for Failure {
                     }
                     // Rust's standard library reports this where there is no clock.
                     (true, None) if message.contains("time not implemented on this platform") => {
-                        "a guest has no clock: pass the time in as an argument, fix the entity and deploy it again"
+                        "the standard library has no clock here: use `ostraca_sdk::clock`, and deploy the entity again"
                             .into()
                     }
                     (true, None) => advice(&code).into(),
@@ -270,7 +270,7 @@ impl From<CallError> for Failure {
                 };
                 Self::received(Exit::NotRun, code, format!("not run: {}", printable(&message)))
                     .help(help)
-                    .details(details)
+                    .details(*details)
             }
             CallError::Unanswered { id, cause: why, message } => {
                 Self::unanswered(id, &why, &message)
@@ -350,6 +350,7 @@ mod tests {
         let id = "00000000000000000000000000000001-1@1".parse().expect("an id");
         let (code, message, help) = (code.into(), message.into(), "".into());
         let details = BTreeMap::new();
+        let details = Box::new(details);
         let error = CallError::NotRun { id, code, message, help, details, retry_after };
         Failure::from(error).render(OutputFormat::Table, false)
     }
@@ -371,7 +372,7 @@ mod tests {
     #[test]
     fn a_guest_clock_panic_explains_that_guests_have_no_clock() {
         let text = "panicked at library/std/src/sys/time/unsupported.rs:13: time not implemented on this platform";
-        assert!(not_run("panicked", text, None).contains("a guest has no clock"));
+        assert!(not_run("panicked", text, None).contains("use `ostraca_sdk::clock`"));
         assert!(!not_run("panicked", "oh no", None).contains("clock"));
     }
 }

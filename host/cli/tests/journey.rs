@@ -106,7 +106,7 @@ const SLOW: &str = "
         from + self.greetings.len() as u64
     }
 
-    /// Reads a clock, which guests do not have.
+    /// Reads the standard library's clock, which guests of this target do not have.
     #[message]
     pub fn now(&self) -> bool {
         std::time::SystemTime::now() > std::time::UNIX_EPOCH
@@ -160,7 +160,7 @@ fn a_new_project_builds_deploys_and_answers() {
     let err = refused(dir, 5, "panicked", &["send", "hello/alice", "count_from", &most]);
     assert!(err.contains("overflow"), "{err}");
     let err = refused(dir, 5, "panicked", &["send", "hello/alice", "now"]);
-    assert!(err.contains("a guest has no clock"), "{err}");
+    assert!(err.contains("use `ostraca_sdk::clock`"), "{err}");
     let args = ["send", "hello/alice", "greet", "\" \"", "--output", "json"];
     let (_, _, err) = run(dir, &args);
     let error: serde_json::Value = serde_json::from_str(&err).expect("JSON");

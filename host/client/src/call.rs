@@ -33,10 +33,10 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A message's id as its sender knows it, written `<session>-<sequence>@<created>`. Entities know the session
+/// A message's id as its sender knows it, written `<session>-<sequence>@<created>+<utc>`. Entities know the session
 /// by a hash of this and of the sender's principal, so an id means nothing to another principal. All copies of
 /// a message have the same creation time, by which an entity that has dropped the session in the meantime
-/// refuses them (R17).
+/// refuses them (R17), and the same UTC, which is the time that its turn reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
     /// The session.
@@ -45,18 +45,21 @@ pub struct MessageId {
     pub sequence: u64,
     /// The creation time, in milliseconds of cluster time, from 1.
     pub created_ms: u64,
+    /// The same moment in milliseconds of UTC since 1970; 0 if it was not known. Written only if it is known.
+    pub utc_ms: u64,
 }
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}@{}", self.session, self.sequence, self.created_ms)
+        write!(f, "{}-{}@{}", self.session, self.sequence, self.created_ms)?;
+        if self.utc_ms > 0 { write!(f, "+{}", self.utc_ms) } else { Ok(()) }
     }
 }
 
 /// The text is not a message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a message id has the form SESSION-SEQUENCE@CREATED: 32 hexadecimal digits, and two numbers from 1"
+    "a message id has the form SESSION-SEQUENCE@CREATED+UTC: 32 hexadecimal digits and three numbers from 1, the last of which may be omitted with its `+`"
 )]
 pub struct InvalidMessageId;
 
@@ -65,7 +68,11 @@ impl FromStr for MessageId {
 
     fn from_str(text: &str) -> Result<Self, InvalidMessageId> {
         let (session, numbers) = text.split_once('-').ok_or(InvalidMessageId)?;
-        let (sequence, created) = numbers.split_once('@').ok_or(InvalidMessageId)?;
+        let (sequence, times) = numbers.split_once('@').ok_or(InvalidMessageId)?;
+        let (created, utc) = match times.split_once('+') {
+            Some((created, utc)) => (created, Some(utc)),
+            None => (times, None),
+        };
         let digits = |s: &str, at_most: usize, allowed: fn(&u8) -> bool| {
             !s.is_empty() && s.len() <= at_most && s.as_bytes().iter().all(allowed)
         };
@@ -73,16 +80,19 @@ impl FromStr for MessageId {
             || !digits(session, 32, u8::is_ascii_hexdigit)
             || !digits(sequence, 20, u8::is_ascii_digit)
             || !digits(created, 20, u8::is_ascii_digit)
+            || utc.is_some_and(|utc| !digits(utc, 20, u8::is_ascii_digit))
         {
             return Err(InvalidMessageId);
         }
         let session = u128::from_str_radix(session, 16).map_err(|_| InvalidMessageId)?;
         let sequence = sequence.parse().map_err(|_| InvalidMessageId)?;
         let created = created.parse().map_err(|_| InvalidMessageId)?;
-        if sequence == 0 || created == 0 {
+        let utc = utc.map(str::parse).transpose().map_err(|_| InvalidMessageId)?;
+        if sequence == 0 || created == 0 || utc == Some(0) {
             return Err(InvalidMessageId);
         }
-        Ok(Self { session: SessionId(session.to_be_bytes()), sequence, created_ms: created })
+        let session = SessionId(session.to_be_bytes());
+        Ok(Self { session, sequence, created_ms: created, utc_ms: utc.unwrap_or_default() })
     }
 }
 
@@ -140,7 +150,7 @@ pub enum CallError {
         /// How to fix it; may be empty.
         help: Box<str>,
         /// Machine-readable details.
-        details: BTreeMap<String, String>,
+        details: Box<BTreeMap<String, String>>,
         /// Set if a retry may succeed after this time.
         retry_after: Option<Duration>,
     },
@@ -200,7 +210,7 @@ impl CallError {
             code: problem.code.into(),
             message: problem.message.into(),
             help: problem.help.into(),
-            details: problem.details,
+            details: Box::new(problem.details),
             retry_after,
         }
     }
@@ -220,10 +230,13 @@ mod tests {
 
     #[test]
     fn a_message_id_round_trips_through_its_text() {
-        let id = MessageId { session: SessionId([0xab; 16]), sequence: 42, created_ms: 7 };
-        assert_eq!(id.to_string(), format!("{}-42@7", "ab".repeat(16)));
-        assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in ["", "-", "ab-1@1", "00-0@1", "00-1@0", "00-1", "+0-1@1"]
+        for (utc_ms, text) in [(0, "-42@7"), (8, "-42@7+8")] {
+            let session = SessionId([0xab; 16]);
+            let id = MessageId { session, sequence: 42, created_ms: 7, utc_ms };
+            assert_eq!(id.to_string(), format!("{}{text}", "ab".repeat(16)));
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        for bad in ["", "-", "ab-1@1", "00-0@1", "00-1@0", "00-1", "+0-1@1", "00-1@1+", "00-1@1+0"]
             .map(|bad| bad.replace("00", &"0".repeat(32)))
         {
             assert_eq!(bad.parse::<MessageId>(), Err(InvalidMessageId), "{bad:?}");

@@ -1,4 +1,4 @@
-//! The client's reading of cluster time, shared by all its sessions.
+//! The client's reading of cluster time and of the cluster's UTC, shared by all its sessions.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,30 +7,44 @@ use ostraca_wire::proto;
 
 use crate::ledger::ClusterTime;
 
-/// [`ClusterTime`] on this machine's clock.
+/// Both times, on this machine's clock that counts suspension.
 #[derive(Debug, Default)]
-pub(crate) struct ClusterClock(Mutex<ClusterTime>);
+pub(crate) struct ClusterClock(Mutex<Times>);
+
+#[derive(Debug, Default)]
+struct Times {
+    cluster: ClusterTime,
+    /// Advances in the same way.
+    utc: ClusterTime,
+}
 
 impl ClusterClock {
     /// Milliseconds of cluster time, from 1.
     pub(crate) fn now(&self) -> u64 {
-        self.lock().at(since_boot())
+        self.lock().cluster.at(since_boot())
     }
 
-    /// Advances the clock to a cluster time that a node reported, unless it is already later.
-    pub(crate) fn advance_to(&self, cluster_ms: u64) {
-        self.lock().advance_to(cluster_ms, since_boot());
+    /// Milliseconds of UTC since 1970; 0 if no node has reported it.
+    pub(crate) fn utc_ms(&self) -> u64 {
+        self.lock().utc.known_at(since_boot()).unwrap_or_default()
+    }
+
+    /// Advances the clock to the times that a node reported, unless it is already later.
+    pub(crate) fn advance_to(&self, hello: &proto::Hello) {
+        let (mut times, local) = (self.lock(), since_boot());
+        times.cluster.advance_to(hello.cluster_time_ms, local);
+        times.utc.advance_to(hello.utc_ms, local);
     }
 
     /// Adopts the acceptable creation time in a refusal (R17).
     pub(crate) fn observe_reply(&self, reply: &proto::Reply) {
         // Most replies have none: avoid taking the lock.
         if reply.problem.is_some() {
-            self.lock().observe_reply(reply, since_boot());
+            self.lock().cluster.observe_reply(reply, since_boot());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ClusterTime> {
+    fn lock(&self) -> MutexGuard<'_, Times> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

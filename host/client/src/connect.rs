@@ -240,7 +240,7 @@ impl Reconnect for ConnectionKeeper {
 impl ConnectionKeeper {
     fn connected(&self, link: &ClientConnection) {
         info!(node = %link.hello().node, address = %link.address(), "connected");
-        self.clock.advance_to(link.hello().cluster_time_ms);
+        self.clock.advance_to(link.hello());
         let state = ConnectionState { connection: Some(link.clone()), last: None };
         self.publish.send_replace(state);
     }

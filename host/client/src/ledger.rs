@@ -303,8 +303,11 @@ impl<W> Ledger<W> {
     }
 
     fn id(&self, sequence: u64) -> MessageId {
-        let created = self.calls.get(&sequence).map_or(0, |call| call.message.created_ms);
-        MessageId { session: self.session, sequence, created_ms: created }
+        let (created_ms, utc_ms) = self
+            .calls
+            .get(&sequence)
+            .map_or((0, 0), |call| (call.message.created_ms, call.message.envelope.utc_ms));
+        MessageId { session: self.session, sequence, created_ms, utc_ms }
     }
 }
 

@@ -139,7 +139,9 @@ impl Session {
         let (waiter, outcome) = oneshot::channel();
         let mut inbox = shared.inbox();
         let id = match inbox.admission.admit(options.resend, shared.clock.now(), size) {
-            Ok(id) => id,
+            // A copy keeps the time of the message.
+            Ok(id) if options.resend.is_some() => id,
+            Ok(id) => MessageId { utc_ms: shared.clock.utc_ms(), ..id },
             Err(AdmissionError { id, problem: why }) => {
                 drop(inbox);
                 // This function still holds the receiver, so it cannot be gone.
@@ -149,6 +151,7 @@ impl Session {
         };
         let sequence = id.sequence;
         message.created_ms = id.created_ms;
+        message.envelope.utc_ms = id.utc_ms;
         let first = inbox.calls.is_empty();
         inbox.calls.push_back(QueuedCall {
             sequence,

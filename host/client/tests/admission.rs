@@ -44,11 +44,11 @@ fn a_session_is_full_at_its_byte_limit() {
 fn an_id_has_a_sequence_and_a_creation_time() {
     let mut admission = CallAdmission::new(SESSION, 1);
     for (sequence, created) in [(0, 5), (5, 0), (0, 0)] {
-        let id = MessageId { session: SESSION, sequence, created_ms: created };
+        let id = MessageId { session: SESSION, sequence, created_ms: created, utc_ms: 0 };
         let refused = admission.admit(Some(id), 100, 0).expect_err("no such id");
         assert_eq!(refused.problem.code, "invalid-message");
     }
-    let id = MessageId { session: SESSION, sequence: 5, created_ms: 5 };
+    let id = MessageId { session: SESSION, sequence: 5, created_ms: 5, utc_ms: 0 };
     assert_eq!(admission.admit(Some(id), 100, 0), Ok(id));
 }
 

@@ -239,6 +239,13 @@ impl Config {
         self.file.gateway.timeout_limits()
     }
 
+    /// The range of the times that clients stamp messages with: a copy may be sent until the longest timeout ends.
+    pub fn utc_limits(&self) -> ostraca_wire::envelope::UtcLimits {
+        let future_ms = self.shard_settings().max_clock_skew;
+        let past_ms = self.timeout_limits().max_ms.saturating_add(future_ms);
+        ostraca_wire::envelope::UtcLimits { past_ms, future_ms }
+    }
+
     /// Settings of the message router.
     #[must_use]
     pub fn route_settings(&self) -> ostraca_core::route::Settings {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_catalog::clock::wall_millis;
-use ostraca_catalog::rows::{self, ClusterRow, SettingsRow};
+use ostraca_catalog::rows::{self, ClusterRow, SettingsRow, TimeRow};
 use ostraca_core::node::{Action, Event};
 use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
@@ -104,6 +104,7 @@ impl ControlLoop {
                     self.handle_event(Event::RowObserved { key, value: Some((row, revision)) });
                 }
                 Ok(None) if rows::is_cluster_wide(&row.key) => self.about_all(&row),
+                Ok(None) if row.key == rows::TIME => self.advance_utc(&row),
                 Ok(None) => self.deps.loader.on_row_changed(row),
                 // A row written by a newer node changes with each renewal: log it once.
                 Err(error) if self.strange.insert(row.key.clone()) => {
@@ -115,6 +116,14 @@ impl ControlLoop {
                 // The requester may no longer exist.
                 let _ = answer.send(self.deps.machine.preview_rebalance());
             }
+        }
+    }
+
+    /// The store's node has published its time.
+    fn advance_utc(&self, row: &StoredRow) {
+        match rows::decode::<TimeRow>(row).and_then(|row| row.utc_ms()) {
+            Ok(utc) => self.deps.clock.advance_utc_to(utc.unwrap_or_default()),
+            Err(error) => tracing::error!(%error, "cannot decode the cluster's time"),
         }
     }
 

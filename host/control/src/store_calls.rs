@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use ostraca_catalog::bootstrap;
+use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::rows;
 use ostraca_core::ids::ShardId;
@@ -173,9 +174,10 @@ impl ControlLoop {
     pub(super) fn persist_time_and_witness(&mut self) {
         let (store, clock) = (self.deps.cluster_store.clone(), self.deps.clock.clone());
         let local = self.deps.local_store.clone();
+        let wall = local.is_some().then(wall_millis);
         self.tasks.push(
             async move {
-                if let Err(error) = bootstrap::advance_cluster_time(&*store, &clock).await {
+                if let Err(error) = bootstrap::advance_cluster_time(&*store, &clock, wall).await {
                     tracing::debug!(%error, "failed to write the cluster time");
                 }
                 if let Some(local) = local

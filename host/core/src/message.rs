@@ -78,6 +78,9 @@ pub struct MessageMetadata {
     pub tracestate: Arc<str>,
     /// The node whose gateway accepted it.
     pub origin: Arc<str>,
+    /// When its sender created it, in milliseconds of UTC since 1970: the time that its turn reads. The same in every
+    /// copy.
+    pub utc_ms: u64,
 }
 
 /// How a message ended for one of its senders (R16).

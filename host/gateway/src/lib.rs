@@ -26,7 +26,7 @@ use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Epoch, NodeId, ScopedSessionId, ShardId};
 use ostraca_core::route::{Action, AttemptResult, Router, RouterStats, Settings};
 use ostraca_core::rows::Member;
-use ostraca_wire::envelope::TimeoutLimits;
+use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
 use ostraca_wire::outcome::{
     attempt_result_for_outcome, attempt_result_for_reply, reply_for_outcome, unknown_if_in_doubt,
 };
@@ -61,6 +61,8 @@ pub struct GatewayDeps {
     pub route_settings: Settings,
     /// The default and the longest timeout of messages.
     pub timeout_limits: TimeoutLimits,
+    /// The range of the times that clients stamp messages with.
+    pub utc_limits: UtcLimits,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The deployed types.
@@ -103,6 +105,7 @@ impl Gateway {
                 parts.node.0.clone(),
                 parts.clock.clone(),
                 parts.timeout_limits,
+                parts.utc_limits,
             ),
             links: MessageLinks::new(parts.node, parts.dialer, parts.runtime, parts.unreachable),
             clock: parts.clock,
@@ -136,11 +139,11 @@ impl Gateway {
     /// Accepts messages of one session, in order. Those of types that are not known yet stay in the batch.
     pub fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.snapshot();
-        let now = self.now();
+        let (now, utc) = (self.now(), self.clock.utc_ms());
         let mut unknown = Vec::new();
         let mut accepted = Vec::with_capacity(batch.len());
         for mut request in batch.drain(..) {
-            self.resolver.timeout_limits.apply(&mut request.envelope);
+            self.resolver.apply_limits(&mut request.envelope, utc);
             let envelope = &request.envelope;
             match types.get(envelope.r#type.as_str()) {
                 Some(entry) => {

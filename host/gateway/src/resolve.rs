@@ -8,7 +8,7 @@ use ostraca_catalog::types::{TypeTable, resolve_method};
 use ostraca_core::ids::ScopedSessionId;
 use ostraca_core::message::{Message, MessageMetadata, ReplyToken};
 use ostraca_wire::clock::BootInstant;
-use ostraca_wire::envelope::TimeoutLimits;
+use ostraca_wire::envelope::{TimeoutLimits, UtcLimits};
 use ostraca_wire::proto::{Envelope, Problem};
 
 use super::lock;
@@ -23,13 +23,25 @@ pub(crate) struct EnvelopeResolver {
     node: Arc<str>,
     clock: Arc<ClusterClock>,
     pub(super) timeout_limits: TimeoutLimits,
+    utc_limits: UtcLimits,
     /// Interned strings in use: there are few distinct ones, and otherwise each message would have its own copy.
     shared: Mutex<HashMap<String, Arc<str>>>,
 }
 
 impl EnvelopeResolver {
-    pub(crate) fn new(node: Arc<str>, clock: Arc<ClusterClock>, deadlines: TimeoutLimits) -> Self {
-        Self { node, clock, timeout_limits: deadlines, shared: Mutex::default() }
+    pub(crate) fn new(
+        node: Arc<str>,
+        clock: Arc<ClusterClock>,
+        timeout_limits: TimeoutLimits,
+        utc_limits: UtcLimits,
+    ) -> Self {
+        Self { node, clock, timeout_limits, utc_limits, shared: Mutex::default() }
+    }
+
+    /// Bounds what a client stamped its message with.
+    pub(crate) fn apply_limits(&self, envelope: &mut Envelope, utc_ms: u64) {
+        self.timeout_limits.apply(envelope);
+        self.utc_limits.apply(envelope, utc_ms);
     }
 
     fn share(&self, text: &str) -> Arc<str> {
@@ -69,6 +81,7 @@ impl EnvelopeResolver {
                 "" => self.node.clone(),
                 node => self.share(node),
             },
+            utc_ms: envelope.utc_ms,
         };
         let resolved = (entry.name.clone(), method, kind);
         Ok(Arc::new(envelope.to_message(token, session, resolved, (now, held_ms), context)))

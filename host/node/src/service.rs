@@ -42,6 +42,10 @@ impl Service for ClientService {
         self.0.get().map_or(0, |open| open.gateway.clock.now().cluster_time.max(1))
     }
 
+    fn utc_ms(&self) -> u64 {
+        self.0.get().map_or(0, |open| open.gateway.clock.utc_ms())
+    }
+
     async fn handle_messages(&self, session: &Arc<SessionInfo>, batch: &mut Vec<IncomingMessage>) {
         let Some(ClientBackend { gateway, accepts_messages: takes_messages, .. }) = self.0.get()
         else {

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca_catalog::bootstrap;
 use ostraca_catalog::pool::{HASH, POOL};
 use ostraca_catalog::rows::{self, ClusterRow, PoolRow, SettingsRow, TimeRow};
 use ostraca_config::config::{ClusterSettings, Config};
@@ -23,6 +24,7 @@ use ostraca_store::{ClusterStore, StoreIdentity};
 use ostraca_store_peer::{ClientOptions, PeerClusterStore, PeerEntityStore, StoreVerifier};
 use ostraca_store_sled::SledStore;
 use ostraca_wire::peer::{Alpn, PeerDialer};
+use ostraca_workers::RandomKey;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -49,6 +51,10 @@ pub(crate) struct ClusterInfo {
     pub(crate) hash: String,
     /// Cluster time in milliseconds, as last written.
     pub(crate) cluster_time: u64,
+    /// UTC in milliseconds, as last written; 0 if none was.
+    pub(crate) utc_ms: u64,
+    /// The secret from which turns get their random numbers; `None` while no store has responded.
+    pub(crate) random_key: Option<RandomKey>,
     pub(crate) settings: ClusterSettings,
 }
 
@@ -182,8 +188,7 @@ async fn read_cluster_info(
     cluster.readable()?;
     let pool = rows::read::<PoolRow>(store, &rows::pool_key()).await?;
     let (PoolRow { hash, shards, .. }, _) = pool.ok_or_else(missing)?;
-    let (TimeRow { cluster_time_ms: time, .. }, _) =
-        rows::read(store, "time").await?.ok_or_else(missing)?;
+    let (time, _) = rows::read::<TimeRow>(store, rows::TIME).await?.ok_or_else(missing)?;
     let settings = rows::read::<SettingsRow>(store, rows::SETTINGS).await?.ok_or_else(missing)?.0;
     let settings = settings.settings();
     config.check_cluster_settings(&settings)?;
@@ -211,7 +216,15 @@ async fn read_cluster_info(
         );
     }
     readable(store, &config.node).await?;
-    Ok(ClusterInfo { identity: store.identity(), shards, hash, cluster_time: time, settings })
+    Ok(ClusterInfo {
+        identity: store.identity(),
+        shards,
+        hash,
+        cluster_time: time.cluster_time_ms,
+        utc_ms: time.utc_ms()?.unwrap_or_default(),
+        random_key: Some(RandomKey::new(bootstrap::random_key(store).await?)),
+        settings,
+    })
 }
 
 /// Refuses rows that this program needs but cannot read: the manager's, every assignment, and this node's own row,

@@ -20,6 +20,8 @@ type Result<T> = wasmtime::Result<T>;
 
 /// The most entries in one page of a listing.
 const PAGE_LIMIT: u32 = 1_000;
+/// The most random bytes in one call.
+const RANDOM_LIMIT: u32 = 64 << 10;
 /// The most bytes that are kept of a panic's message, and of its file name.
 const PANIC_LIMIT: usize = 4 << 10;
 
@@ -66,6 +68,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
         cx.data_mut().passivate = true;
         Ok(())
     })?;
+    clock_and_random(linker)?;
     log(linker)
 }
 
@@ -160,6 +163,25 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
             })
         },
     )?;
+    Ok(())
+}
+
+fn clock_and_random(linker: &mut Linker<InstanceData>) -> Result<()> {
+    let mut clock = linker.instance("ostraca:entity/clock@0.1.0")?;
+    clock.func_wrap("now", |cx: Cx<'_>, (): ()| Ok((cx.data().turn.utc_ms(),)))?;
+    let mut random = linker.instance("ostraca:entity/random@0.1.0")?;
+    random.func_wrap("get-bytes", |cx: Cx<'_>, (len,): (u32,)| {
+        if len > RANDOM_LIMIT {
+            return Err(HostTrap::InvalidHostCall(format!(
+                "random.get-bytes was called for {len} bytes, must be at most {RANDOM_LIMIT}"
+            ))
+            .into());
+        }
+        let mut bytes = vec![0; len as usize];
+        cx.data().turn.fill(&mut bytes);
+        Ok((bytes,))
+    })?;
+    random.func_wrap("get-u64", |cx: Cx<'_>, (): ()| Ok((cx.data().turn.next_u64(),)))?;
     Ok(())
 }
 

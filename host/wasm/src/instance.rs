@@ -16,7 +16,7 @@ use crate::shared::InstancePermit;
 use crate::text::is_control;
 use crate::{
     Error, Failure, GuestTurnOutput, InstanceSpec, MessageContext, StartReason, StopReason,
-    TurnResult,
+    TurnResult, TurnValues,
 };
 
 /// Maximum bytes of an application error's code.
@@ -55,7 +55,7 @@ impl Program {
         let permit = self.shared.acquire_permit()?;
         let (mut store, instance) = self
             .compiled
-            .instantiate(&self.shared, &self.limits, spec.identity, spec.state)
+            .instantiate(&self.shared, &self.limits, spec.identity, spec.state, spec.values)
             .await?;
         let exports = &self.compiled.exports;
         let func = |store: &mut Store<InstanceData>, index| {
@@ -86,7 +86,7 @@ impl Instance {
 
     /// Runs the first turn. Its time counts from instantiation on, against the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
-        self.begin(Stage::Start, Phase::Hook);
+        self.begin(Stage::Start, Phase::Hook, None);
         let called =
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {
@@ -105,7 +105,8 @@ impl Instance {
         method: &str,
         body: Bytes,
     ) -> GuestTurnOutput {
-        self.begin(Stage::Message, Phase::Message(Box::new(context)));
+        let values = context.values;
+        self.begin(Stage::Message, Phase::Message(Box::new(context)), Some(values));
         let called = self
             .call::<_, (MessageResult,)>(Stage::Message, self.message, (method, &body[..]))
             .await;
@@ -117,8 +118,8 @@ impl Instance {
     }
 
     /// Runs the last turn, which is empty if the guest has no stop hook.
-    pub async fn stop(&mut self, reason: StopReason) -> GuestTurnOutput {
-        self.begin(Stage::Stop, Phase::Hook);
+    pub async fn stop(&mut self, reason: StopReason, values: TurnValues) -> GuestTurnOutput {
+        self.begin(Stage::Stop, Phase::Hook, Some(values));
         let called = match self.stop {
             Some(stop) => self.call::<_, ()>(Stage::Stop, stop, (reason,)).await,
             None => Ok(()),
@@ -130,8 +131,12 @@ impl Instance {
         self.finish(result)
     }
 
-    fn begin(&mut self, stage: Stage, phase: Phase) {
+    /// A turn begins. Without values of its own it has those of the instantiation.
+    fn begin(&mut self, stage: Stage, phase: Phase, values: Option<TurnValues>) {
         let entity = self.store.data_mut();
+        if let Some(values) = values {
+            entity.turn.begin(values);
+        }
         if stage != Stage::Start {
             entity.meter.begin(entity.limits.turn_time);
         }

@@ -9,6 +9,7 @@ use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
 use crate::trap::{HostTrap, Panic};
+use crate::turn_values::TurnSource;
 use crate::wasi::Wasi;
 use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
@@ -34,6 +35,8 @@ pub(crate) struct InstanceData {
     pub(crate) log: Arc<GuestLog>,
     pub(crate) state: EntityState,
     pub(crate) phase: Phase,
+    /// Clock and randomness of the current turn.
+    pub(crate) turn: TurnSource,
     pub(crate) passivate: bool,
     pub(crate) panic: Option<Panic>,
     pub(crate) memory_denied: bool,
@@ -50,6 +53,7 @@ impl InstanceData {
         meter: Arc<Meter>,
         log: Arc<GuestLog>,
         source: Box<dyn StateSource>,
+        turn: TurnSource,
     ) -> InstanceData {
         InstanceData {
             limits,
@@ -57,6 +61,7 @@ impl InstanceData {
             log,
             state: EntityState::NotLoaded(source),
             phase: Phase::NoTurn,
+            turn,
             passivate: false,
             panic: None,
             memory_denied: false,
@@ -96,7 +101,7 @@ impl InstanceData {
 
 impl WasiView for InstanceData {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        self.wasi.get_or_insert_with(|| Wasi::new(&self.log)).view()
+        self.wasi.get_or_insert_with(|| Wasi::new(&self.log, &self.turn)).view()
     }
 }
 

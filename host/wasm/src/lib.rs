@@ -38,6 +38,7 @@ pub mod text;
 mod ticker;
 mod trap;
 mod turn;
+mod turn_values;
 mod wasi;
 mod world;
 
@@ -57,3 +58,4 @@ pub use turn::{
     EntityIdentity, Failure, FailureKind, GuestTurnOutput, InstanceSpec, MessageContext,
     MessageKind, Method, NoState, StartReason, StateError, StateSource, StopReason, TurnResult,
 };
+pub use turn_values::TurnValues;

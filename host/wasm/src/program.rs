@@ -16,10 +16,11 @@ use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
 use crate::shared::Shared;
 use crate::text::{is_control, sanitized};
+use crate::turn_values::TurnSource;
 use crate::world::{Exports, METHODS_BYTES};
 use crate::{
     EntityIdentity, Error, Failure, InstanceLimits, Method, NoState, StartReason, StateSource,
-    StopReason,
+    StopReason, TurnValues,
 };
 
 /// The most methods that a component may have.
@@ -78,7 +79,7 @@ impl CompiledComponent {
         };
         let bad = |failure: Failure| Error::InvalidMethods(failure.message);
         let (mut store, instance) = self
-            .instantiate(shared, limits, nobody, Box::new(NoState))
+            .instantiate(shared, limits, nobody, Box::new(NoState), TurnValues::default())
             .await
             .map_err(|error| match error {
                 Error::Activation(failure) => bad(failure),
@@ -112,13 +113,14 @@ impl CompiledComponent {
         limits: &Arc<InstanceLimits>,
         identity: EntityIdentity,
         state: Box<dyn StateSource>,
+        values: TurnValues,
     ) -> Result<(Store<InstanceData>, wasmtime::component::Instance), Error> {
         let meter = Meter::new(shared.tick);
         meter.begin(limits.activation_time);
         let log = Arc::new(GuestLog::new(identity, limits));
         let mut store = Store::new(
             self.pre.engine(),
-            InstanceData::new(limits.clone(), meter.clone(), log, state),
+            InstanceData::new(limits.clone(), meter.clone(), log, state, TurnSource::new(values)),
         );
         store.limiter(|entity| entity);
         store.set_epoch_deadline(1);

@@ -9,6 +9,8 @@ use futures::future::BoxFuture;
 use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
+use crate::TurnValues;
+
 /// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityIdentity {
@@ -108,6 +110,8 @@ pub struct MessageContext {
     pub remaining: Option<Duration>,
     /// The entity's version before this turn.
     pub version: u64,
+    /// Clock and randomness of the turn.
+    pub values: TurnValues,
 }
 
 /// Why an entity's state could not be loaded.
@@ -138,6 +142,8 @@ pub struct InstanceSpec {
     pub identity: EntityIdentity,
     /// The source of its entity's state.
     pub state: Box<dyn StateSource>,
+    /// Clock and randomness of the instantiation and of the start hook.
+    pub values: TurnValues,
 }
 
 /// The output of one turn.

@@ -1,4 +1,4 @@
-//! The part of WASI 0.2 that guests get: clocks, random numbers, and standard output to the log.
+//! The part of WASI 0.2 that guests get: the clock and the random numbers of the turn, and standard output to the log.
 //!
 //! Components for `wasm32-wasip2` import much more than they use. All of `wasi:cli`, `io`, `clocks`, `random`,
 //! `filesystem` and `sockets` is linked, but there is nothing behind the rest: no environment, no arguments, no
@@ -16,6 +16,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxView};
 
 use crate::log::{GuestLog, Level};
+use crate::turn_values::TurnSource;
 
 /// The most WASI resources (streams, pollables) that an instance may hold.
 pub(crate) const RESOURCES: usize = 1_000;
@@ -39,13 +40,20 @@ pub(crate) struct Wasi {
 }
 
 impl Wasi {
-    pub(crate) fn new(log: &Arc<GuestLog>) -> Box<Wasi> {
+    pub(crate) fn new(log: &Arc<GuestLog>, turn: &TurnSource) -> Box<Wasi> {
         let out = LogStream::new(log, Level::Info);
         let err = LogStream::new(log, Level::Warn);
+        let seed = u128::from(turn.next_u64()) << 64 | u128::from(turn.next_u64());
         let context = WasiCtx::builder()
             .stdout(out.clone())
             .stderr(err.clone())
             .max_random_size(RANDOM)
+            .wall_clock(turn.clone())
+            .monotonic_clock(turn.clone())
+            .secure_random(turn.clone())
+            .insecure_random(turn.clone())
+            // Fixed for the instance: most guests read it once, to seed their hash tables.
+            .insecure_random_seed(seed)
             .allow_tcp(false)
             .allow_udp(false)
             .build();

@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 5] = ["types", "context", "state", "lifecycle", "log"];
+const IMPORTS: [&str; 7] = ["types", "context", "state", "lifecycle", "log", "clock", "random"];
 
 /// The most bytes that `methods` may return, as the host holds them.
 pub(crate) const METHODS_BYTES: usize = 4 << 20;

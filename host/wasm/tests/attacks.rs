@@ -212,13 +212,20 @@ async fn excess_log_lines_are_dropped_and_counted() {
 async fn a_failing_start_and_an_endless_stop_end_in_a_failure() {
     let host = host();
     let program = program(&host);
-    let spec = InstanceSpec { identity: common::identity("no-start"), state: Box::new(NoState) };
+    let spec = InstanceSpec {
+        identity: common::identity("no-start"),
+        state: Box::new(NoState),
+        values: common::values(1),
+    };
     let mut entity = program.instantiate(spec).await.unwrap();
     let turn = entity.start(StartReason::FirstMessage).await;
     assert_eq!(failed(&turn).code, "start-failed");
     assert!(turn.writes.is_empty());
     let mut entity = started(&program, "no-stop").await;
-    assert_eq!(failed(&entity.stop(StopReason::Idle).await).code, "turn-time-limit");
+    assert_eq!(
+        failed(&entity.stop(StopReason::Idle, common::values(2)).await).code,
+        "turn-time-limit"
+    );
 }
 
 #[tokio::test]
@@ -273,7 +280,11 @@ async fn an_abandoned_turn_poisons_its_instance_and_frees_its_slot() {
 
 /// A start that fails, and what it fails with.
 async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
-    let spec = InstanceSpec { identity: common::identity(id), state: Box::new(NoState) };
+    let spec = InstanceSpec {
+        identity: common::identity(id),
+        state: Box::new(NoState),
+        values: common::values(1),
+    };
     let mut entity = program.instantiate(spec).await.unwrap();
     failed(&entity.start(StartReason::FirstMessage).await).clone()
 }

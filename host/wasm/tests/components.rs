@@ -138,7 +138,11 @@ async fn a_full_runtime_refuses_until_an_instance_is_dropped() {
         assert_eq!(host.status().allocator, allocator);
         let program = prepare(&host, counter(), InstanceLimits::default());
         let (first, mut second) = (started(&program, "a").await, started(&program, "b").await);
-        let spec = || InstanceSpec { identity: common::identity("c"), state: Box::new(NoState) };
+        let spec = || InstanceSpec {
+            identity: common::identity("c"),
+            state: Box::new(NoState),
+            values: common::values(1),
+        };
         let error = program.instantiate(spec()).await.err().unwrap();
         assert_eq!(error.code(), "instance-limit");
         assert!(error.is_retryable());

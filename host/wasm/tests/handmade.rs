@@ -20,7 +20,11 @@ async fn an_endless_start_ends_at_the_activation_limit() {
         InstanceLimits { activation_time: Duration::from_millis(20), ..InstanceLimits::default() };
     let program =
         prepare(&host, &guest("", "", "(func $start (loop (br 0))) (func $message)"), limits);
-    let spec = InstanceSpec { identity: identity("e"), state: Box::new(NoState) };
+    let spec = InstanceSpec {
+        identity: identity("e"),
+        state: Box::new(NoState),
+        values: common::values(1),
+    };
     let turn = program.instantiate(spec).await.unwrap().start(StartReason::FirstMessage).await;
     assert_eq!(
         (failed(&turn).code, failed(&turn).kind),

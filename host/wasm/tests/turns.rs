@@ -131,7 +131,7 @@ async fn start_and_stop_are_turns_with_writes_of_their_own() {
     let program = prepare(&host, misbehaving(), InstanceLimits::default());
     assert!(program.has_stop_hook());
     let mut entity = started(&program, "e").await;
-    let turn = entity.stop(StopReason::HandedOff).await;
+    let turn = entity.stop(StopReason::HandedOff, common::values(2)).await;
     let expected = vec![
         ("stop-reason".into(), Some("\"HandedOff\"".into())),
         ("stops".into(), Some("1".into())),

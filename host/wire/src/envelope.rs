@@ -35,6 +35,32 @@ impl TimeoutLimits {
     }
 }
 
+/// Range of the time that a sender may stamp a message with, around the gateway's own, in milliseconds. Guests take it
+/// for the time, so a sender must not choose it freely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UtcLimits {
+    /// How far it may be behind: a copy may be sent this long after the message was created.
+    pub past_ms: u64,
+    /// How far it may be ahead (`entities.max-clock-skew`).
+    pub future_ms: u64,
+}
+
+impl UtcLimits {
+    /// Moves the message's time into the range. One without a time gets the gateway's. While the gateway does not know
+    /// the time (0) nothing changes: it has no store then, so the message can only wait.
+    pub fn apply(&self, envelope: &mut Envelope, now: u64) {
+        if now == 0 {
+            return;
+        }
+        envelope.utc_ms = match envelope.utc_ms {
+            0 => now,
+            stamped => {
+                stamped.clamp(now.saturating_sub(self.past_ms), now.saturating_add(self.future_ms))
+            }
+        };
+    }
+}
+
 /// What a deployed type determines about messages to it.
 pub trait TypeInfo {
     /// The name of the type.
@@ -180,6 +206,25 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_senders_time_is_moved_into_the_range() {
+        let limits = UtcLimits { past_ms: 600, future_ms: 60 };
+        for (stamped, bounded) in [
+            (0, 10_000),
+            (1, 9_400),
+            (9_400, 9_400),
+            (9_999, 9_999),
+            (10_060, 10_060),
+            (10_061, 10_060),
+        ] {
+            let mut envelope = Envelope { utc_ms: stamped, ..Envelope::default() };
+            limits.apply(&mut envelope, 0);
+            assert_eq!(envelope.utc_ms, stamped);
+            limits.apply(&mut envelope, 10_000);
+            assert_eq!(envelope.utc_ms, bounded, "{stamped}");
+        }
+    }
 
     #[test]
     fn every_message_has_a_deadline_within_bounds() {

@@ -61,12 +61,13 @@ fn envelope() {
         flags: 19,
         method: "m".into(),
         created_ms: 21,
+        utc_ms: 22,
         body: Bytes::from_static(b"!"),
     };
     let session = "aa".repeat(16);
     let golden = format!(
         "0a016e1201741a01692210{session}2805300438034002500a580b6201706a016f\
-         72016172016 27a0178820101798a01017a900112980113a201016da80115fa010121"
+         72016172016 27a0178820101798a01017a900112980113a201016da80115b00116fa010121"
     );
     same(&message, &golden.replace(' ', ""));
 }
@@ -122,11 +123,12 @@ fn hello() {
         addresses: vec!["a".into()],
         format: 15,
         cluster_time_ms: 16,
+        utc_ms: 17,
     };
     let golden = format!(
         "0a10{}1210{}1a016e220b080311040000000000000028013002\
          3a01664201724a14080110021803200428053006380740084809500a520173\
-         5a0573746f7265600c6a0168720161780f800110",
+         5a0573746f7265600c6a0168720161780f800110880111",
         "01".repeat(16),
         "02".repeat(16)
     );

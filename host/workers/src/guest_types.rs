@@ -6,7 +6,9 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{StartReason, StopReason, TurnOutput, TurnResult};
-use ostraca_wasm::{EntityIdentity, GuestTurnOutput, MessageContext};
+use ostraca_wasm::{EntityIdentity, GuestTurnOutput, MessageContext, TurnValues};
+
+use crate::random_key::RandomKey;
 
 /// Milliseconds after which to retry a turn that failed through no fault of the guest.
 const RETRY_AFTER: u32 = 20;
@@ -55,7 +57,12 @@ pub(crate) fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> Enti
 
 /// The context that a guest gets for a message whose turn starts at `now`, in milliseconds, on an entity of this
 /// version.
-pub(crate) fn message_context(message: &Message, version: u64, now: u64) -> MessageContext {
+pub(crate) fn message_context(
+    message: &Message,
+    version: u64,
+    now: u64,
+    key: Option<&RandomKey>,
+) -> MessageContext {
     MessageContext {
         session: u128::from_be_bytes(message.id.session.0),
         sequence: message.id.sequence,
@@ -67,7 +74,17 @@ pub(crate) fn message_context(message: &Message, version: u64, now: u64) -> Mess
         origin: message.context.origin.clone(),
         remaining: message.deadline.map(|at| Duration::from_millis(at.saturating_sub(now))),
         version,
+        values: TurnValues {
+            utc_ms: message.context.utc_ms,
+            // A node has the key before it has its first shard.
+            seed: key.map_or_else(rand::random, |key| key.seed(&message.target, &message.id)),
+        },
     }
+}
+
+/// Clock and randomness of a hook, which no message causes.
+pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
+    TurnValues { utc_ms, seed: rand::random() }
 }
 
 /// The result of a turn, in the form that the shard's machine expects.

@@ -13,11 +13,12 @@
 
 mod error;
 pub mod guest_types;
+mod random_key;
 pub mod recording;
 mod worker;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ostraca_catalog::clock::boot_millis;
 use ostraca_catalog::{ClusterClock, DeployedType};
@@ -31,6 +32,7 @@ use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::Error;
+pub use random_key::RandomKey;
 use recording::Recorder;
 
 /// The dependencies and settings of a worker.
@@ -43,6 +45,8 @@ pub struct WorkerDeps {
     pub max_instances: usize,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
+    /// The cluster's secret, from which turns get their random numbers. Set before any shard is assigned.
+    pub random_key: Arc<OnceLock<RandomKey>>,
     /// The store in which its machines claim, load and commit.
     pub entity_store: Arc<dyn EntityStore>,
     /// The node's counters.

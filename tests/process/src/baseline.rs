@@ -15,7 +15,7 @@ use bytes::Bytes;
 use ostraca_wasm::{
     CompilerProgram, CompilerSettings, EntityIdentity, Instance, InstanceLimits, InstanceSpec,
     MessageContext, MessageKind, NoState, Program, RuntimeSettings, StartReason, TurnResult,
-    WasmRuntime,
+    TurnValues, WasmRuntime,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -123,8 +123,9 @@ async fn start(program: &Arc<Program>, entity: u64) -> Result<Instance> {
         id: format!("joined-{entity}").as_str().into(),
         revision: 1,
     };
+    let values = TurnValues::default();
     let mut instance =
-        program.instantiate(InstanceSpec { identity, state: Box::new(NoState) }).await?;
+        program.instantiate(InstanceSpec { identity, state: Box::new(NoState), values }).await?;
     let started = instance.start(StartReason::FirstMessage).await;
     ensure!(matches!(started.result, TurnResult::Ok(_)), "start: {:?}", started.result);
     Ok(instance)
@@ -145,6 +146,7 @@ async fn turn(
         origin: "".into(),
         remaining: None,
         version: 1,
+        values: TurnValues::default(),
     };
     let turn = instance.message(context, "add", Bytes::from_static(b"1")).await;
     ensure!(matches!(turn.result, TurnResult::Ok(_)), "add: {:?}", turn.result);

@@ -51,7 +51,7 @@ async fn the_same_id_on_two_connections_at_once_runs_once() {
         let before: u64 = value(&reader, &entity).await.parse().expect("number");
         let id = session_id(number);
         let calls = [&one, &two].map(|client| {
-            let message = MessageId { session: id, sequence: 1, created_ms: 1 };
+            let message = MessageId { session: id, sequence: 1, created_ms: 1, utc_ms: 0 };
             client.session_with_id(id, 1).send(&entity, "add", "{\"by\":3}", &again(message))
         });
         let [a, b] = calls;

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ostraca_client::ledger;
-use ostraca_core::ids::{Epoch, NodeId, ShardId, TurnId};
+use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, NodeId, ShardId, TurnId};
 use ostraca_core::message::Message;
 use ostraca_core::node::{self, ControlMessage};
 use ostraca_core::route;
@@ -414,6 +414,8 @@ struct World {
     healed: u64,
     served_at: Option<u64>,
     violations: Vec<Violation>,
+    /// The time that each message's turn read.
+    turn_times: HashMap<(Entity, MessageId, MessageDigest), u64>,
     tally: Tally,
     trace: bool,
     keep_scripts: bool,

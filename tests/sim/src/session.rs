@@ -101,6 +101,8 @@ impl SimSession {
         let body = called.by.to_le_bytes();
         // A run stays far below a session's limits.
         let Ok(id) = self.admission.admit(again, cluster_ms, body.len()) else { return };
+        // Any time that differs from the nodes' will do.
+        let utc_ms = again.map_or(cluster_ms, |id| id.utc_ms);
         let at = |millis| begun + Duration::from_millis(millis);
         let message = OutgoingMessage {
             entity: called.entity.clone(),
@@ -110,6 +112,7 @@ impl SimSession {
                 kind: wire_kind(called.kind).into(),
                 method: called.method.into(),
                 body: body.to_vec().into(),
+                utc_ms,
                 ..Envelope::default()
             },
             created_ms: id.created_ms,

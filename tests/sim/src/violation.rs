@@ -77,6 +77,8 @@ pub enum ViolationKind {
     InvalidMessageRan,
     /// A message's deadline exceeds its gateway's limit (R22).
     DeadlineUnbound,
+    /// A message's turn ran again with another time (R20).
+    TurnTimeChanged,
     /// A row holds a record of another kind.
     RowKind,
 }

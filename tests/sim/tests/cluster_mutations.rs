@@ -401,6 +401,13 @@ fn s11_6_a_gateway_that_skips_message_checks_is_detected() {
 }
 
 #[test]
+fn r20_a_time_from_each_copys_gateway_is_detected() {
+    let gateway = vec![GatewayMutation::StampAtGateway];
+    let options = Options { gateway_mutations: gateway, ..Options::default() };
+    breaks(&options, ViolationKind::TurnTimeChanged, &[], 15);
+}
+
+#[test]
 fn r16_forgetting_in_flight_messages_at_a_stop_is_detected() {
     // Most clients resend under the same id; only those that cannot wait report this outcome.
     let route = vec![route::Mutation::CloseWithoutInDoubt];

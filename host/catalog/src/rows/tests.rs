@@ -66,6 +66,14 @@ fn the_other_rows_have_golden_bytes() {
     let bytes = encode_value(&TimeRow { cluster_time_ms: 300, extensions: Default::default() })
         .expect("encodes");
     assert_eq!(bytes.as_ref(), [3, 172, 2, 0]);
+    let mut time = TimeRow { cluster_time_ms: 300, extensions: Default::default() };
+    assert_eq!(time.utc_ms().expect("decodes"), None);
+    time.set_utc_ms(300).expect("encodes");
+    assert_eq!(time.utc_ms().expect("decodes"), Some(300));
+    assert_eq!(encode_value(&time).expect("encodes").as_ref(), [3, 172, 2, 1, 2, 2, 172, 2]);
+    let secret = SecretRow { random_key: [7; 32], extensions: Default::default() };
+    let bytes = encode_value(&secret).expect("encodes");
+    assert_eq!(bytes.as_ref(), [&[3][..], &[7; 32], &[0]].concat());
     let settings = SettingsRow {
         revision: 1,
         lease: 300,

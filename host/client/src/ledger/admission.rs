@@ -62,6 +62,7 @@ impl CallAdmission {
             session: self.session,
             sequence: self.next,
             created_ms: cluster_ms.max(self.latest),
+            utc_ms: 0,
         };
         let id = resend.unwrap_or_else(fresh);
         if let Some(why) = self.refusal(id, size) {

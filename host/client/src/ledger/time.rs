@@ -22,6 +22,12 @@ impl ClusterTime {
         self.reading(local).max(1)
     }
 
+    /// The reading; `None` if no node has reported a time.
+    #[must_use]
+    pub fn known_at(&self, local: Duration) -> Option<u64> {
+        self.0.map(|_| self.reading(local))
+    }
+
     /// Advances the clock to a cluster time that a node reported, unless it is already later.
     pub fn advance_to(&mut self, cluster_ms: u64, local: Duration) {
         if self.reading(local) < cluster_ms {

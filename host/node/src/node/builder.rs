@@ -1,7 +1,7 @@
 //! A node's parts, each built by a function of its own; [`Node::launch`](super::Node::launch) defines the
 //! order.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::loader::{self, Loader};
@@ -15,7 +15,7 @@ use ostraca_gateway::{Gateway, GatewayDeps};
 use ostraca_stats::Stats;
 use ostraca_wasm::WasmRuntime;
 use ostraca_wire::peer::PeerDialer;
-use ostraca_workers::Input;
+use ostraca_workers::{Input, RandomKey};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -31,6 +31,7 @@ pub(super) struct NodeBuilder {
     pub(super) cluster: ClusterId,
     pub(super) node: NodeId,
     pub(super) clock: Arc<ClusterClock>,
+    pub(super) random_key: Arc<OnceLock<RandomKey>>,
     pub(super) stats: Arc<Stats>,
     pub(super) types: TypeRegistry,
 }
@@ -39,7 +40,15 @@ impl NodeBuilder {
     pub(super) fn new(config: Config, cluster: ClusterId) -> Self {
         let node = NodeId::from(config.node.as_str());
         let clock = Arc::new(ClusterClock::new(0));
-        Self { config, cluster, node, clock, stats: Arc::default(), types: TypeRegistry::default() }
+        Self {
+            config,
+            cluster,
+            node,
+            clock,
+            random_key: Arc::default(),
+            stats: Arc::default(),
+            types: TypeRegistry::default(),
+        }
     }
 
     /// Opens the store, if it belongs to this node.
@@ -67,6 +76,7 @@ impl NodeBuilder {
             dialer: dialer.clone(),
             control_runtime: control.runtime.clone(),
             clock: self.clock.clone(),
+            random_key: self.random_key.clone(),
             stats: self.stats.clone(),
         }
     }
@@ -116,6 +126,7 @@ impl NodeBuilder {
             shard_count: stores.cluster_info.shards,
             route_settings: self.config.route_settings(),
             timeout_limits: self.config.timeout_limits(),
+            utc_limits: self.config.utc_limits(),
             clock: self.clock.clone(),
             types: self.types.clone(),
             workers,

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use ostraca_admin::{AdminDeps, AdminService};
+use ostraca_catalog::bootstrap;
+use ostraca_catalog::clock::wall_millis;
 use ostraca_config::Config;
 use ostraca_control::cache::RouteCache;
 use ostraca_control::view::{ClusterView, EventLog};
@@ -15,7 +17,7 @@ use tokio::task::JoinSet;
 use super::Node;
 use super::builder::NodeBuilder;
 use super::network::Network;
-use super::store_access::StoreHandles;
+use super::store_access::{self, StoreHandles};
 use super::workers::Workers;
 use crate::error::NodeError;
 use crate::service::ClientBackend;
@@ -50,6 +52,11 @@ impl Node {
         network.set_cluster_info(&stores);
         basis.config.apply_cluster_settings(&stores.cluster_info.settings);
         basis.clock.advance_to(stores.cluster_info.cluster_time);
+        store_access::apply_cluster_info(&stores.cluster_info, &basis.clock, &basis.random_key);
+        if stores.local_store.is_some() {
+            let (rows, wall) = (&*stores.cluster_store, Some(wall_millis()));
+            bootstrap::advance_cluster_time(rows, &basis.clock, wall).await?;
+        }
 
         let wasm = basis.wasm().await?;
         let hosting = roles.host.then(|| wasm.clone());

@@ -1,7 +1,7 @@
 //! The cluster's stores as a starting node finds them: in this process, over links to the node that has them, or
 //! unavailable for now.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ostraca_catalog::clock::ClusterClock;
@@ -13,6 +13,7 @@ use ostraca_store::{ClusterStore, EntityStore, StoreError, StoreIdentity};
 use ostraca_store_peer::ConnectError;
 use ostraca_store_sled::SledStore;
 use ostraca_wire::peer::PeerDialer;
+use ostraca_workers::RandomKey;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
@@ -78,7 +79,15 @@ impl StoreHandles {
         };
         let deferred = DeferredStores::new(identity.clone(), clock);
         let PoolRow { shards, hash, .. } = pool;
-        let found = ClusterInfo { identity, shards, hash, cluster_time: 0, settings };
+        let found = ClusterInfo {
+            identity,
+            shards,
+            hash,
+            cluster_time: 0,
+            utc_ms: 0,
+            random_key: None,
+            settings,
+        };
         let rows = Arc::new(DeferredClusterStore(deferred.clone()));
         let entities = Arc::new(DeferredEntityStore(deferred.clone()));
         (
@@ -101,6 +110,7 @@ pub(super) struct StoreConnector {
     pub(super) dialer: PeerDialer,
     pub(super) control_runtime: Handle,
     pub(super) clock: Arc<ClusterClock>,
+    pub(super) random_key: Arc<OnceLock<RandomKey>>,
     pub(super) stats: Arc<Stats>,
 }
 
@@ -145,6 +155,8 @@ impl StoreConnector {
         loop {
             match self.connect(CONNECT_TIMEOUT).await {
                 Ok(remote) => {
+                    // Before any turn can run.
+                    apply_cluster_info(&remote.cluster_info, &self.clock, &self.random_key);
                     let time = remote.cluster_info.cluster_time;
                     deferred.set_connected(
                         time,
@@ -167,6 +179,19 @@ impl StoreConnector {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
+    }
+}
+
+/// Sets what turns need of the cluster: its UTC and its secret.
+pub(super) fn apply_cluster_info(
+    cluster_info: &ClusterInfo,
+    clock: &ClusterClock,
+    random_key: &OnceLock<RandomKey>,
+) {
+    clock.advance_utc_to(cluster_info.utc_ms);
+    if let Some(key) = cluster_info.random_key {
+        // It never changes: a second value would be the same.
+        let _ = random_key.set(key);
     }
 }
 

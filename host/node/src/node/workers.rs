@@ -49,6 +49,7 @@ impl Workers {
                 settings: config.shard_settings(),
                 max_instances: (total_instances / count).max(1),
                 clock: basis.clock.clone(),
+                random_key: basis.random_key.clone(),
                 entity_store: stores.entity_store.clone(),
                 stats: basis.stats.clone(),
                 gauges: gauge,

@@ -22,8 +22,13 @@ package wasi:io@0.2.0 {
 package wasi:clocks@0.2.0 {
     interface monotonic-clock {
         use wasi:io/poll@0.2.0.{pollable};
+        now: func() -> u64;
         subscribe-duration: func(when: u64) -> pollable;
     }
+}
+package wasi:random@0.2.0 {
+    interface random { get-random-u64: func() -> u64; }
+    interface insecure { get-insecure-random-u64: func() -> u64; }
 }
 package wasi:cli@0.2.0 {
     interface stdout {

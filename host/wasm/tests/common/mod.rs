@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ostraca_wasm::{
     CompilerProgram, CompilerSettings, EntityIdentity, Failure, GuestTurnOutput, Instance,
     InstanceLimits, InstanceSpec, MessageContext, MessageKind, NoState, Program, RuntimeSettings,
-    StartReason, StateSource, TurnResult, WasmRuntime,
+    StartReason, StateSource, TurnResult, TurnValues, WasmRuntime,
 };
 
 /// `wasm32-unknown-unknown`, encoded by this crate.
@@ -122,7 +122,13 @@ fn context(kind: MessageKind) -> MessageContext {
         origin: "".into(),
         remaining: None,
         version: 11,
+        values: values(7),
     }
+}
+
+/// Clock and randomness of a turn.
+pub(crate) fn values(seed: u8) -> TurnValues {
+    TurnValues { utc_ms: 1_700_000_000_000, seed: [seed; 32] }
 }
 
 /// An instance without state, started.
@@ -135,8 +141,10 @@ pub(crate) async fn started_with(
     id: &str,
     state: Box<dyn StateSource>,
 ) -> Instance {
-    let mut instance =
-        program.instantiate(InstanceSpec { identity: identity(id), state }).await.unwrap();
+    let mut instance = program
+        .instantiate(InstanceSpec { identity: identity(id), state, values: values(1) })
+        .await
+        .unwrap();
     let turn = instance.start(StartReason::FirstMessage).await;
     assert!(matches!(turn.result, TurnResult::Ok(_)), "{turn:?}");
     instance

@@ -167,8 +167,11 @@ impl<S: Service> Inner<S> {
         let own = self.descriptor.now().node;
         hello::negotiate(hello::CLIENT_PROTOCOL_VERSIONS, Some(own.cluster), &theirs)
             .map_err(|(code, text)| Error::violation(code, text))?;
-        let cluster_ms = self.service.cluster_time_ms();
-        writer.put(&proto::Hello { cluster_time_ms: cluster_ms, ..own.hello(&self.limits) });
+        writer.put(&proto::Hello {
+            cluster_time_ms: self.service.cluster_time_ms(),
+            utc_ms: self.service.utc_ms(),
+            ..own.hello(&self.limits)
+        });
         writer.flush().await?;
         writer.finish();
         Ok(Arc::new(ClientInfo {

@@ -64,6 +64,11 @@ pub trait Service: Send + Sync + 'static {
     fn cluster_time_ms(&self) -> u64 {
         0
     }
+
+    /// The cluster's UTC in milliseconds since 1970, with which clients stamp their messages; 0 if not known.
+    fn utc_ms(&self) -> u64 {
+        0
+    }
 }
 
 /// The client at the other end of a connection.

@@ -167,8 +167,9 @@ impl Worker {
         };
         let identity = guest_types::identity(shard, &entity, revision);
         let reason = guest_types::start_reason(reason);
+        let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let starting = contained(&self.deps.stats, async move {
-            let spec = InstanceSpec { identity, state: Box::new(source) };
+            let spec = InstanceSpec { identity, state: Box::new(source), values };
             match program.instantiate(spec).await {
                 Ok(mut instance) => {
                     let turn = instance.start(reason).await;
@@ -232,7 +233,8 @@ impl Worker {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
         let now = self.deps.clock.now().mono;
-        let context = guest_types::message_context(&message, version, now);
+        let key = self.deps.random_key.get();
+        let context = guest_types::message_context(&message, version, now, key);
         let charge =
             self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.deps.stats, async move {
@@ -266,8 +268,9 @@ impl Worker {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
         let reason = guest_types::stop_reason(reason);
+        let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let stopping = contained(&self.deps.stats, async move {
-            let result = instance.stop(reason).await;
+            let result = instance.stop(reason, values).await;
             (instance, Ran::Turn(result))
         });
         self.tasks.push(

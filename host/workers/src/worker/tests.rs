@@ -66,6 +66,7 @@ impl TestWorker {
             settings: Settings::default(),
             max_instances: 10,
             clock: Arc::new(ClusterClock::new(0)),
+            random_key: Arc::default(),
             entity_store: store,
             stats: Arc::default(),
             gauges: Arc::default(),

@@ -8,7 +8,9 @@
 
 use std::hint::black_box;
 
-use ostraca_sdk::{Error, StartReason, StopReason, context, entity, lifecycle, log, state};
+use ostraca_sdk::{
+    Error, StartReason, StopReason, clock, context, entity, lifecycle, log, random, state,
+};
 
 /// A line break with a line that seems to be the node's, bytes that a terminal obeys, and marks of direction.
 const CONTROL: &str =
@@ -215,6 +217,29 @@ impl Misbehaving {
         (identity.entity_type, identity.id, principal, sequence, version)
     }
 
+    /// Behaves: the turn's time and its first random number, which it also logs, as `stamp=TIME,NUMBER;`.
+    #[message]
+    pub fn stamp(&mut self) -> (u64, u64) {
+        let stamp = (clock::unix_ms(), random::u64());
+        log::log(log::Level::Info, &format!("stamp={},{};", stamp.0, stamp.1));
+        state::set("stamp", &stamp);
+        stamp
+    }
+
+    /// Behaves: the turn's time, by the standard library too, and `bytes` random bytes.
+    #[message]
+    pub fn values(&self, bytes: usize) -> (u64, u64, Vec<u8>) {
+        let mut drawn = vec![0; bytes];
+        random::fill(&mut drawn);
+        (clock::unix_ms(), std_unix_ms(), drawn)
+    }
+
+    /// Asks for `bytes` random bytes in one call; the host returns at most 65,536.
+    #[message]
+    pub fn random_bytes(&self, bytes: u32) -> usize {
+        raw_random_bytes(bytes)
+    }
+
     /// The message's content type, traceparent and tracestate, as the host passes them.
     #[message]
     pub fn envelope(&self) -> (String, String, String) {
@@ -222,6 +247,25 @@ impl Misbehaving {
             .map(|message| (message.content_type, message.traceparent, message.tracestate))
             .unwrap_or_default()
     }
+}
+
+/// The standard library's clock; 0 where it has none.
+fn std_unix_ms() -> u64 {
+    if cfg!(not(target_os = "wasi")) {
+        return 0;
+    }
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(target_family = "wasm")]
+fn raw_random_bytes(bytes: u32) -> usize {
+    ostraca_sdk::bindings::entity::ostraca::entity::random::get_bytes(bytes).len()
+}
+
+#[cfg(not(target_family = "wasm"))]
+fn raw_random_bytes(bytes: u32) -> usize {
+    bytes as usize
 }
 
 fn recurse(depth: u64) -> u64 {

@@ -10,7 +10,7 @@ use ostraca_core::ids::ScopedSessionId as SessionKey;
 use ostraca_core::message::{Message, MessageKind, ReplyToken};
 use ostraca_core::route::Action;
 use ostraca_wire::budget::{Account, Charge, OVERHEAD, Permit};
-use ostraca_wire::envelope::{TimeoutLimits, TypeInfo, check_namespace, resolve_method};
+use ostraca_wire::envelope::{TimeoutLimits, TypeInfo, UtcLimits, check_namespace, resolve_method};
 use ostraca_wire::outcome::{node_starting, not_run};
 use ostraca_wire::proto::{self, Envelope, Problem};
 use ostraca_wire::validate::{self, InvalidFrame};
@@ -46,6 +46,8 @@ pub enum Mutation {
     UnboundDeadlines,
     /// Messages are accepted without validation (S11.6).
     DontCheck,
+    /// A copy gets its time from its gateway (R20).
+    StampAtGateway,
 }
 
 /// A client's state at its gateway.
@@ -60,12 +62,18 @@ pub(super) struct GatewayAccount {
 pub(super) struct Bounds {
     pub(super) limits: Limits,
     pub(super) timeout_limits: TimeoutLimits,
+    pub(super) utc_limits: UtcLimits,
 }
 
 impl Bounds {
     pub(super) fn wide() -> Self {
         let limits = Limits { max_message: 4 << 10, ..Limits::default() };
-        Self { limits, timeout_limits: TimeoutLimits { default_ms: 60_000, max_ms: 600_000 } }
+        Self {
+            limits,
+            timeout_limits: TimeoutLimits { default_ms: 60_000, max_ms: 600_000 },
+            // Wider than any run: clients' clocks are far from those of the nodes.
+            utc_limits: UtcLimits { past_ms: u64::MAX, future_ms: u64::MAX },
+        }
     }
 }
 
@@ -225,6 +233,10 @@ impl World {
         if !self.has_mutation(Mutation::UnboundDeadlines) {
             self.bounds.timeout_limits.apply(envelope);
         }
+        match self.has_mutation(Mutation::StampAtGateway) {
+            true => envelope.utc_ms = self.now,
+            false => self.bounds.utc_limits.apply(envelope, self.now),
+        }
         if envelope.remaining_ms < named {
             self.tally.count("gateway: cut a deadline to its bound");
         }
@@ -306,6 +318,7 @@ impl World {
         let held = now.saturating_sub(pending.received);
         let context = ostraca_core::message::MessageMetadata {
             principal: envelope.principal.as_str().into(),
+            utc_ms: envelope.utc_ms,
             ..Default::default()
         };
         Ok(envelope.to_message(token, pending.session, resolved, (now, held), context))
@@ -324,6 +337,13 @@ impl World {
             || method.is_none_or(|(_, k)| *k != message.kind)
         {
             self.violations.push(ViolationKind::InvalidMessageRan.because(format!("{message:?}")));
+        }
+        let key = (message.target.clone(), id, message.digest);
+        let time = message.context.utc_ms;
+        let first = *self.turn_times.entry(key).or_insert(time);
+        if first != time {
+            let why = format!("{id:?} ran at {first}, and again at {time}");
+            self.violations.push(ViolationKind::TurnTimeChanged.because(why));
         }
         let longest = self.processes[pid].mono(self.now) + self.bounds.timeout_limits.max_ms;
         if message.deadline.is_none_or(|deadline| deadline > longest) {

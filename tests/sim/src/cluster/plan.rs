@@ -85,6 +85,7 @@ impl World {
             healed: 0,
             served_at: None,
             violations: Vec::new(),
+            turn_times: HashMap::new(),
             tally: Tally::default(),
             keep_scripts: seed.is_multiple_of(8),
             steps_taken: 0,
