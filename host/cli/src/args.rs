@@ -15,15 +15,15 @@ pub(crate) use cluster::{Cluster, Drain, Entities, Events, Forget, Inspect, Reba
 const GLOBAL: &str = "Global options";
 
 const BUILD: &str = "\
-The component is made for wasm32-unknown-unknown. There the time, random numbers and the log come from
+The component is compiled for wasm32-unknown-unknown. There the time, random numbers and the log come from
 ostraca_sdk::clock, ostraca_sdk::random and ostraca_sdk::log: SystemTime::now() panics, and println! goes
-nowhere. Overflow of integers panics, as in tests.";
+nowhere. Integer overflow panics, as in tests.";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  unexpected failure
-  2  wrong usage, or an invalid input file
+  2  usage error, or an invalid input file
   3  no node responds, or the node refuses this client
   4  the entity refused: an application error, final
   5  not run: the message had no effect, and never will
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Init(Init),
     /// Run a node until SIGTERM or SIGINT; a second signal stops it immediately
     Run(Run),
-    /// Run a development node; with DIR, build and deploy it at each save
+    /// Run a development node; with DIR, build and deploy that project on every save
     Dev(Dev),
     /// Show, check or explain a node's configuration
     Config(Config),
@@ -119,7 +119,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Init {
-    /// A directory that is missing or empty
+    /// Directory to create the node in; must be empty or not exist yet
     pub(crate) dir: PathBuf,
     /// The cluster's name
     #[arg(long, value_name = "NAME", default_value = "ostraca", conflicts_with = "join")]
@@ -136,7 +136,7 @@ pub(crate) struct Init {
     /// A cluster-wide setting, such as lease="10 s"; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, conflicts_with = "join")]
     pub(crate) set: Vec<(String, String)>,
-    /// Create a node that joins the cluster of this node; may be repeated
+    /// Address of a node whose cluster the new node joins; may be repeated
     #[arg(long, value_name = "HOST:PORT", requires = "ca", value_parser = host_and_port)]
     pub(crate) join: Vec<String>,
     /// Directory of the cluster's authority, with ca.pem and ca.key
@@ -151,7 +151,7 @@ pub(crate) struct Init {
 /// What a node may do for its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NodeRole {
-    /// Runs the cluster's store: the first node
+    /// Runs the cluster's store; only the first node has this role
     Store,
     /// May assign shards
     Manager,
@@ -178,7 +178,7 @@ pub(crate) struct Dev {
     /// The node's data directory; created if missing
     #[arg(long, value_name = "DIR", default_value = ".ostraca")]
     pub(crate) data: PathBuf,
-    /// The address to listen on; port 0 picks a free one [default: the former address, else 127.0.0.1:0]
+    /// The address to listen on; port 0 picks a free one [default: the previous address, else 127.0.0.1:0]
     #[arg(long, value_name = "ADDR", value_parser = ip_and_port)]
     pub(crate) listen: Option<SocketAddr>,
 }
@@ -222,7 +222,7 @@ pub(crate) struct Issue {
     /// Subject of the certificate
     #[arg(value_enum)]
     pub(crate) kind: CertificateKind,
-    /// Its name
+    /// Name of the client or node
     pub(crate) name: String,
     /// Directory of the authority, with ca.pem and ca.key
     #[arg(long, value_name = "DIR")]
@@ -262,10 +262,10 @@ pub(crate) struct Deploy {
     /// A manifest, or a directory with an entity.toml
     #[arg(default_value = ".")]
     pub(crate) manifest: PathBuf,
-    /// Deploy only if this is the current revision; 0: none yet
+    /// Deploy only if this is the current revision; 0 if the type is not deployed yet
     #[arg(long, value_name = "N")]
     pub(crate) expect_revision: Option<u64>,
-    /// Build it first
+    /// Build the component first
     #[arg(long)]
     pub(crate) build: bool,
 }
@@ -282,7 +282,7 @@ pub(crate) struct Send {
     /// The entity, as in counter/alice
     #[arg(value_name = "TYPE/ID")]
     pub(crate) entity: String,
-    /// Its method
+    /// The method to call
     pub(crate) method: String,
     /// The arguments; - reads them from standard input
     #[arg(value_name = "JSON", allow_hyphen_values = true)]
@@ -306,12 +306,12 @@ pub(crate) struct Tell {
     /// The entity, as in counter/alice
     #[arg(value_name = "TYPE/ID")]
     pub(crate) entity: String,
-    /// Its method: a command
+    /// The method to call; must be a command
     pub(crate) method: String,
     /// The arguments; - reads them from standard input
     #[arg(value_name = "JSON", allow_hyphen_values = true)]
     pub(crate) json: Option<String>,
-    /// Resend the command with this id; it runs only if it never did
+    /// Resend the command with this id; it runs only if it has not run yet
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<MessageId>,
     /// Timeout for the acknowledgement, including connecting

@@ -19,7 +19,7 @@ const SHARED: (usize, usize) = (256, 128);
 
 /// Turns envelopes into messages.
 pub(crate) struct EnvelopeResolver {
-    /// This node.
+    /// This node's name, which is the origin of messages from its own clients.
     node: Arc<str>,
     clock: Arc<ClusterClock>,
     pub(super) timeout_limits: TimeoutLimits,

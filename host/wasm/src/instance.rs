@@ -19,7 +19,7 @@ use crate::{
     TurnResult, TurnValues,
 };
 
-/// Maximum bytes of an application error's code.
+/// Maximum length of an application error's code, in bytes.
 const CODE_LIMIT: usize = 128;
 
 /// A sandbox with a store and a memory of its own, for one entity. After a [`TurnResult::Failed`], or if the future

@@ -23,11 +23,11 @@ use crate::{
     StopReason, TurnValues,
 };
 
-/// The most methods that a component may have.
+/// Maximum number of methods of a component.
 const METHODS: usize = 1_000;
-/// The most bytes of a method's name.
+/// Maximum length of a method's name, in bytes.
 const METHOD_NAME: usize = 128;
-/// The part that does not depend on a deployment's limits. All programs of one component share it.
+/// The part of a [`Program`] that does not depend on a deployment's limits. All programs of one component share it.
 pub(crate) struct CompiledComponent {
     pre: InstancePre<InstanceData>,
     pub(crate) exports: Exports,
@@ -64,7 +64,7 @@ impl CompiledComponent {
         Ok(compiled)
     }
 
-    /// Instantiates the component once, without identity and effects, and reads its methods. Also checks the types of
+    /// Instantiates the component once, without an identity or effects, and reads its methods. Also checks the types of
     /// the exports.
     async fn read_methods(
         &self,

@@ -11,7 +11,7 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// Memory that this process alone is to blame for: pages of a component's image that instances share count once.
+/// The process's proportional set size in KiB. Pages of a component's image that instances share count only once.
 fn proportional_kib() -> usize {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find(|line| line.starts_with("Pss:")).unwrap();
@@ -33,14 +33,14 @@ async fn fill(allocator: Allocator, live: u32) {
     }
     let per = (mappings() - maps) as f64 / f64::from(live);
     let kib = (proportional_kib() - memory) as f64 / f64::from(live);
-    println!("{allocator:?}, {live} live: {per:.2} mappings and {kib:.1} KiB an instance");
-    assert!(per < 7.1, "{per} mappings an instance, and max_live is worked out with 7");
+    println!("{allocator:?}, {live} live: {per:.2} mappings and {kib:.1} KiB per instance");
+    assert!(per < 7.1, "{per} mappings per instance, but max_live assumes 7");
     // The first still answers, and each has a state of its own.
     assert_eq!(ok(&send(&mut instances[0], "add", ADD).await), "2");
     assert_eq!(ok(&ask(&mut instances[1], "read", "\"k\"").await), "\"1\"");
 }
 
-/// `LIVE=8000 cargo test -p ostraca-wasm --test capacity -- --nocapture` measures the default.
+/// `LIVE=8000 cargo test -p ostraca-wasm --test capacity -- --nocapture` measures the default number of instances.
 #[tokio::test]
 async fn as_many_instances_can_live_as_configured() {
     let live = std::env::var("LIVE").map_or(1_500, |live| live.parse().unwrap());

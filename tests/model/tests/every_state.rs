@@ -134,7 +134,7 @@ fn one_crash_at_any_step_of_a_hand_off_with_two_shards() {
 #[test]
 fn large_mixes_of_faults() {
     if !all() {
-        println!("MODEL=all looks at the large mixes: about ten minutes");
+        println!("set MODEL=all to check the large mixes: about ten minutes");
         return;
     }
     let crash = Budget { crashes: 1, ..NOTHING };

@@ -1,4 +1,4 @@
-//! Checks in each step of the mixes of faults that discarded state has no effect (see `proof`).
+//! Checks, in each step of several fault mixes, that discarded state has no effect (see `proof`).
 //! `MODEL=all` checks each step of the largest mix.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
@@ -19,7 +19,7 @@ use stateright::Model;
 fn shown(name: &str, budget: Budget) {
     let scope = Scope::one_shard(budget).with_proof();
     let outcome = every_state(scope, Duration::from_secs(7_200));
-    println!("{name}, with a look at what is thrown away: {outcome}");
+    println!("{name}, checking what is discarded: {outcome}");
     assert!(outcome.holds(), "{name}: {outcome}");
 }
 
@@ -44,7 +44,7 @@ fn no_relevant_message_is_pruned_around_faults() {
 #[test]
 fn no_relevant_message_is_pruned_in_the_largest_mix() {
     if !std::env::var("MODEL").is_ok_and(|what| what == "all") {
-        println!("MODEL=all looks at the largest mix");
+        println!("set MODEL=all to check the largest mix");
         return;
     }
     let budget = Budget { crashes: 1, drains: 1, duplicates: 1, losses: 1, ..Budget::default() };

@@ -1,4 +1,4 @@
-//! `ostraca dev`: a node for development that rebuilds and deploys at each save.
+//! `ostraca dev`: a node for development that rebuilds and deploys on every save.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -163,7 +163,7 @@ fn greet(
 
 enum Never {}
 
-/// Builds and deploys now and at each save of a source file. A failed build or deploy is shown; the former
+/// Builds and deploys now and on every save of a source file. A failed build or deploy is shown; the former
 /// deployment keeps serving.
 async fn follow(
     dir: Option<&Path>,

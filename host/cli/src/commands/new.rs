@@ -38,7 +38,7 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     output::line(&format!("created {name}: its entity is in {name}/src/lib.rs"));
-    output::line("next, start a node that builds and deploys it now and at each save:");
+    output::line("next, start a node that builds and deploys it now and on every save:");
     output::line(&format!("  ostraca dev {name}"));
     output::line("then, in another terminal in this folder:");
     output::line(&format!("  ostraca send {name}/alice greet '\"hello\"'"));

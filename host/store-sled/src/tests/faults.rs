@@ -131,7 +131,7 @@ fn a_failed_sync_makes_its_batch_unknown_and_stops_the_store() {
         RowEvent::ResyncRequired,
         "a watcher learns that nothing will follow"
     );
-    assert_eq!(store.identity().durable_sequence, sequence, "only the durable sequence counts");
+    assert_eq!(store.identity().durable_sequence, sequence, "the sequence must not advance");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn a_manager_decides_when_its_clock_starts_at_zero() {
 fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
     let mut alone = sealed(4);
     alone.all_done();
-    // Its report to itself is new; a moment later the decision has been made.
+    // The manager's report to itself is new, so it decides a moment later.
     alone.wait(20);
     alone.wait(1);
     alone.wait(800);
@@ -142,7 +142,7 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
     let message = ControlMessage::NodeUnreachable { node: "g".into() };
     alone.handle(Event::Received { from: member("g", 1), message });
     let unreachable_at = alone.now;
-    // Balancing is due: it is postponed repeatedly.
+    // Balancing is due, but is postponed again and again.
     alone.learn(key("b"), row(1, HOST));
     for renewals in 1..=lease / 100 {
         assert!(!moves(&alone));
@@ -186,7 +186,7 @@ fn a_hand_off_ends_when_its_owner_dies() {
         hand_off: moving,
         ..Assignment::default()
     };
-    // Shards in a hand-off count at their target: one at b, one at c, two at d. Nothing is balanced.
+    // A shard in a hand-off counts for its target: one for b, one for c, two for d. There is nothing to balance.
     let shards = vec![owned("b", moving), owned("b", None), owned("c", None), owned("d", None)];
     let shards = AssignmentsRow { term: 0, assignments: shards, extensions: Extensions::default() };
     let nodes = (1..).zip(["b", "c", "d"]);
@@ -204,7 +204,7 @@ fn a_hand_off_ends_when_its_owner_dies() {
         }
         _ => None,
     });
-    // Not both to d, which the intents name, but to the hosts that the strategy chooses.
+    // The strategy chooses the hosts: the shards do not both go to d, the target of the hand-off.
     assert_eq!(given, Some(vec![Some(member("c", 1)), Some(member("d", 1))]));
 }
 

@@ -38,7 +38,7 @@ impl Machine {
         match self.claim.stop_at() {
             Some(at) if at <= self.context.mono() => {
                 self.claim.on_stop_deadline();
-                let text = "the shard's stop deadline passed while the message ran";
+                let text = "the shard's stop deadline passed before the message finished";
                 let outcome = self.claim.rebalancing_outcome(text);
                 for entity in self.residents.names() {
                     self.give_up(&entity, &outcome);

@@ -12,7 +12,7 @@ use ostraca_process_tests::{NodeDir, artifacts, baseline, echo, usage};
 
 use super::{Bench, ENTITIES, IN_FLIGHT, micros};
 
-/// Size of a counter's command on the wire with its whole envelope in bytes, rounded up.
+/// Size in bytes of a counter's command on the wire, including its envelope, rounded up.
 const MESSAGE: usize = 80;
 
 /// The performance of the bare parts in the same run.
@@ -103,7 +103,7 @@ pub(super) async fn measure(bench: &mut Bench, home: &NodeDir) -> Result<Baselin
         used.since(&before, bench, what, &found, &settings);
         rates.push(found.rate());
     }
-    let [joined, joined_hot] = rates[..] else { anyhow::bail!("two rates") };
+    let [joined, joined_hot] = rates[..] else { anyhow::bail!("expected two rates") };
     Ok(Baseline { round_trip, sync, joined, joined_hot })
 }
 
@@ -119,7 +119,7 @@ impl Used {
         Ok(Self { processor, sleeps })
     }
 
-    /// Prints the resources per turn of a loop since an earlier measurement.
+    /// Prints the resources used per turn since an earlier measurement.
     pub(super) fn since(
         &self,
         before: &Self,
@@ -130,8 +130,8 @@ impl Used {
     ) {
         let turns = found.done.max(1) as f64;
         let processor = micros(self.processor.saturating_sub(before.processor)) / turns;
-        bench.line(&format!("{id} processor a turn"), (processor, "us"), None, None, settings);
+        bench.line(&format!("{id} CPU time per turn"), (processor, "us"), None, None, settings);
         let sleeps = self.sleeps.saturating_sub(before.sleeps) as f64 / turns;
-        bench.line(&format!("{id} wake-ups a turn"), (sleeps, ""), None, None, settings);
+        bench.line(&format!("{id} wake-ups per turn"), (sleeps, ""), None, None, settings);
     }
 }

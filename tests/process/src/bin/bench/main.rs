@@ -293,7 +293,7 @@ async fn allocations(bench: &mut Bench) -> Result<()> {
     let result = closed_loop(&sessions, each, "add", u64::MAX, until, next).await?;
     let each = counts.count()?.saturating_sub(before) as f64 / result.done.max(1) as f64;
     let settings = "as P1, counted in a separate run";
-    bench.line("P1 allocations a turn", (each, ""), None, None, settings);
+    bench.line("P1 allocations per turn", (each, ""), None, None, settings);
     client.close().await;
     node.stop()?;
     Ok(())
