@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::raw::MessageError;
 
-/// The most characters of a caller's argument name that an error shows.
+/// Maximum number of characters of a caller's argument name that an error shows.
 const SHOWN: usize = 64;
 
 /// The text before the position in an error of serde_json.

@@ -1,7 +1,7 @@
 //! Random numbers, which are values of the turn: a turn that runs again draws the same ones. Nobody outside the
 //! cluster can predict them.
 
-/// The most bytes that the host returns in one call.
+/// Maximum number of bytes that the host returns in one call.
 const LIMIT: usize = 64 << 10;
 
 /// Returns a random number.

@@ -231,7 +231,7 @@ impl MethodEntry {
         Ok(Self { name: name.into(), query, extensions })
     }
 
-    /// Its kind.
+    /// Whether it is a command or a query.
     pub fn kind(&self) -> MessageKind {
         if self.query { MessageKind::Query } else { MessageKind::Command }
     }

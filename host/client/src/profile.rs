@@ -101,7 +101,7 @@ pub enum ProfileError {
 pub struct LocatedProfile {
     /// The profile.
     pub profile: Profile,
-    /// Its file.
+    /// The profile's file.
     pub path: PathBuf,
     /// The `.ostraca/profile.toml` of this directory or a parent, if `OSTRACA_PROFILE` took precedence over it
     /// and the two differ in cluster, addresses or certificate.

@@ -91,7 +91,7 @@ pub struct NodeRow {
     pub draining: bool,
     /// Whether the `EntityStore` answered this node within the last lease (R9).
     pub store_available: bool,
-    /// Its roles.
+    /// The node's roles.
     pub roles: Roles,
     /// The version of its program as a number: shards go only to nodes with the highest version (S16.2, S16.5).
     pub version: u64,

@@ -14,7 +14,7 @@ pub struct ClientOptions {
     pub backoff: Duration,
     /// The longest of these pauses. Default 1 s.
     pub max_backoff: Duration,
-    /// Maximum bytes of a blob in one call. Default 1 MiB.
+    /// Maximum size in bytes of a blob in one call. Default 1 MiB.
     pub blob_fragment_bytes: usize,
     /// Blobs that are fetched or stored concurrently; further ones wait. Default 2.
     pub max_concurrent_blobs: usize,
@@ -40,13 +40,13 @@ impl Default for ClientOptions {
 /// Settings of the server side, each with a default. All apply per link.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Maximum bytes of a call that carries neither records nor fragments of blobs. Default 1 MiB.
+    /// Maximum size in bytes of a call that carries neither records nor fragments of blobs. Default 1 MiB.
     pub max_request_bytes: usize,
     /// Maximum number of records per page of a scan. Default 4,096.
     pub max_page_records: usize,
     /// Maximum bytes per page of a scan, unless a single record is larger. Default 4 MiB.
     pub max_page_bytes: usize,
-    /// Maximum bytes of a blob. Default 64 MiB.
+    /// Maximum size in bytes of a blob. Default 64 MiB.
     pub max_blob_bytes: usize,
     /// Maximum number of blobs being received, and separately of blobs being read. Default 2. Beyond that, the
     /// oldest one is dropped. Memory: `max_blob_bytes` each.

@@ -94,11 +94,11 @@ pub enum CompareAndSetError {
 /// A row, as the store holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRow {
-    /// Its key.
+    /// The row's key.
     pub key: String,
     /// The store's revision at its last change.
     pub revision: u64,
-    /// Its value.
+    /// The row's value.
     pub value: Bytes,
 }
 

@@ -28,7 +28,7 @@ pub struct Witness {
 /// The state of a store as found, to compare with a [`Witness`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedStore<'a> {
-    /// Its id.
+    /// The store's id.
     pub store_id: u128,
     /// How many times it was opened.
     pub open_count: u64,

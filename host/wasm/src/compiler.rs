@@ -35,7 +35,7 @@ const REFUSED: i32 = 3;
 const MISUSED: i32 = 4;
 /// How many bytes of the compiler's standard error are kept.
 const MAX_STDERR_BYTES: u64 = 4 << 10;
-/// The most threads that compile one component.
+/// Maximum number of threads that compile one component.
 const THREADS: usize = 4;
 /// Messages that show that memory ran out: from the allocator as it aborts, from the system when it cannot provide a
 /// mapping or a thread's stack, and from Cranelift's maps, which panic.

@@ -15,7 +15,7 @@ use crate::instance_data::InstanceData;
 use crate::survey::Counts;
 use crate::{Allocator, Error, RuntimeSettings, imports};
 
-/// The most live instances, if the settings name no number.
+/// Maximum number of live instances, if the settings name none.
 const DEFAULT_LIVE: u32 = 8_000;
 /// Mappings per live instance. Measured: six in the pool (two for its stack, four for its memory and tables). One
 /// more is for a memory that grows.
@@ -38,7 +38,7 @@ pub struct RuntimeStatus {
     pub allocator: Allocator,
     /// Why there is no pool, if creating it was tried and failed.
     pub fallback_reason: Option<String>,
-    /// The most instances that may be live at once.
+    /// Maximum number of instances that may be live at once.
     pub max_live_instances: u32,
     /// How many instances are live now.
     pub live_instances: u32,
@@ -74,14 +74,14 @@ impl EngineContext {
     }
 }
 
-/// The most tables of a component in the pool: its own, and the one that wit-component's shim adds.
+/// Maximum number of tables of a component in the pool: its own, and the one that wit-component's shim adds.
 const TABLES: u32 = 2;
-/// The most elements of a table in the pool. They cost only address space: 160 KB per table.
+/// Maximum number of elements of a table in the pool. They cost only address space: 160 KB per table.
 const TABLE_ELEMENTS: u64 = 20_000;
-/// The most core instances of a component in the pool: as many as the survey admits by default. They are allocated
+/// Maximum number of core instances of a component in the pool: as many as the survey admits by default. They are allocated
 /// one by one, so this reserves nothing.
 const CORE_INSTANCES: u32 = 64;
-/// The most bytes of wasmtime's own records for one instance in the pool. This reserves nothing either.
+/// Maximum size in bytes of wasmtime's own records for one instance in the pool. This reserves nothing either.
 const RECORDS: usize = 16 << 20;
 
 impl RuntimeStatus {
@@ -196,7 +196,7 @@ fn reservation(max_live: u32, max_memory: u64) -> u64 {
     }
 }
 
-/// The most live instances, given how many mappings a process may have (`None`: any number).
+/// Maximum number of live instances, given how many mappings a process may have (`None`: any number).
 fn max_live(settings: &RuntimeSettings, max_map_count: Option<u64>) -> Result<u32, Error> {
     let fits =
         max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);

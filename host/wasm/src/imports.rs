@@ -18,11 +18,11 @@ use crate::trap::{HostTrap, Panic};
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
 
-/// The most entries in one page of a listing.
+/// Maximum number of entries in one page of a listing.
 const PAGE_LIMIT: u32 = 1_000;
-/// The most random bytes in one call.
+/// Maximum number of random bytes in one call.
 const RANDOM_LIMIT: u32 = 64 << 10;
-/// The most bytes that are kept of a panic's message, and of its file name.
+/// Maximum number of bytes kept of a panic's message, and of its file name.
 const PANIC_LIMIT: usize = 4 << 10;
 
 #[derive(ComponentType, Lower)]

@@ -9,7 +9,7 @@ use crate::{EntityIdentity, Failure, InstanceLimits, MessageContext};
 /// The `tracing` target of guests' lines.
 pub const TARGET: &str = "ostraca::guest";
 
-/// The most bytes of a message's trace context in a line. W3C's version 00 has 55.
+/// Maximum length in bytes of a message's trace context in a line. W3C's version 00 has 55.
 const MAX_TRACEPARENT_BYTES: usize = 64;
 
 /// The level of a line. Most variants are only constructed by lifting them from a guest, which the compiler does not
@@ -64,7 +64,7 @@ impl GuestLog {
         &self.identity
     }
 
-    /// The most bytes of a line; the rest is cut.
+    /// Maximum length of a line in bytes; the rest is cut.
     pub(crate) fn max_line_bytes(&self) -> usize {
         self.max_line_bytes
     }

@@ -173,12 +173,12 @@ pub struct InstanceLimits {
     pub reply: u64,
     /// Maximum log lines per second, also in one burst. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,
-    /// Maximum bytes of one log line. Default 4 KiB. Longer lines are truncated.
+    /// Maximum size in bytes of one log line. Default 4 KiB. Longer lines are truncated.
     pub log_line_bytes: usize,
 }
 
 impl InstanceLimits {
-    /// Maximum bytes of texts and values that a guest may pass to the host in one call, or return from one: the
+    /// Maximum size in bytes of texts and values that a guest may pass to the host in one call, or return from one: the
     /// largest of the limits on state, a turn's writes and replies, plus an overhead. Error `value-too-large`. The
     /// host copies them before it can examine them, on a thread that also serves other entities.
     pub(crate) fn hostcall_fuel(&self) -> usize {

@@ -18,7 +18,7 @@ pub(crate) struct Shared {
     pub(crate) ticker: Ticker,
     /// The time between two ticks.
     pub(crate) tick: Duration,
-    /// The most instances that may be live at once.
+    /// Maximum number of instances that may be live at once.
     pub(crate) max_live: u32,
     live: AtomicU32,
     /// Permits for reading methods.

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The most bytes of the text of a failure or refusal; the rest is cut.
+/// Maximum length in bytes of the text of a failure or refusal; the rest is cut.
 pub const TEXT_LIMIT: usize = 4 << 10;
 
 /// Whether a character is invisible or changes how other text is shown: a control character, a line or paragraph

@@ -18,9 +18,9 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView};
 use crate::log::{GuestLog, Level};
 use crate::turn_values::TurnSource;
 
-/// The most WASI resources (streams, pollables) that an instance may hold.
+/// Maximum number of WASI resources (streams, pollables) that an instance may hold.
 pub(crate) const RESOURCES: usize = 1_000;
-/// The most random bytes per call.
+/// Maximum number of random bytes per call.
 const RANDOM: u64 = 1 << 20;
 
 const PACKAGES: [&str; 6] =

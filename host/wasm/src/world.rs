@@ -11,7 +11,7 @@ const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
 const IMPORTS: [&str; 7] = ["types", "context", "state", "lifecycle", "log", "clock", "random"];
 
-/// The most bytes that `methods` may return, as the host holds them.
+/// Maximum size in bytes of what `methods` returns, as the host holds it.
 pub(crate) const METHODS_BYTES: usize = 4 << 20;
 
 /// Indices of the exported functions.

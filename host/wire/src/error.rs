@@ -24,7 +24,7 @@ pub enum Error {
     AddressInUse {
         /// The address to bind.
         address: SocketAddr,
-        /// Its port.
+        /// The host's port.
         port: u16,
         /// The setting that holds the address.
         setting: &'static str,

@@ -22,11 +22,11 @@ pub const SOFTWARE: &str = concat!("ostraca ", env!("CARGO_PKG_VERSION"));
 /// What a node announces about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDescriptor {
-    /// Its cluster.
+    /// The node's cluster.
     pub cluster: ClusterId,
     /// The identity of its `EntityStore` (R5).
     pub store_id: u128,
-    /// Its name.
+    /// The node's name.
     pub node: NodeId,
     /// Its incarnation (R7).
     pub incarnation: Incarnation,

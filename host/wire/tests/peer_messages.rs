@@ -1,4 +1,4 @@
-//! Messages that nodes pass on to each other: answered each, bounded, and none of them lost from sight.
+//! Messages that nodes forward to each other: each is answered, their number is bounded, and none is forgotten.
 
 mod common;
 

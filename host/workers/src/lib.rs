@@ -65,7 +65,7 @@ pub struct WorkerDeps {
 pub struct WorkerThread {
     /// Sends its inputs. The thread ends when all senders have been dropped.
     pub input: mpsc::UnboundedSender<Input>,
-    /// Its thread.
+    /// The worker's thread.
     pub thread: std::thread::JoinHandle<()>,
 }
 

@@ -14,7 +14,7 @@ pub enum ControlMessage {
     RowUpdate {
         /// The row's key.
         key: RowKey,
-        /// Its value.
+        /// The row's value.
         row: Row,
         /// The row's revision in the store.
         revision: u64,

@@ -40,13 +40,13 @@ pub use testing::Canonicalizer;
 /// The node's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeIdentity {
-    /// Its name.
+    /// The node's name.
     pub node: NodeId,
-    /// Its roles.
+    /// The node's roles.
     pub roles: Roles,
     /// Its program's version ([`NodeRow::version`]).
     pub version: u64,
-    /// Its addresses.
+    /// The node's addresses.
     pub addresses: Vec<String>,
     /// Number of shards of the pool.
     pub shard_count: u32,

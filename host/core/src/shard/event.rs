@@ -27,14 +27,14 @@ pub enum Event {
     TypeDeployed {
         /// The type.
         entity_type: Arc<str>,
-        /// Its settings.
+        /// The type's settings.
         settings: TypeSettings,
     },
     /// The result of the [`Action::Claim`](super::Action::Claim) with that number.
     ClaimResult {
         /// The claim's number.
         number: u64,
-        /// Its outcome.
+        /// The claim's outcome.
         outcome: ClaimOutcome,
     },
     /// A message arrived. Its token is unique: a caller that resends a clone creates a new token for it.
@@ -77,7 +77,7 @@ pub enum Event {
         generation: u64,
         /// The turn.
         turn: TurnId,
-        /// Its result.
+        /// The turn's result.
         result: TurnOutput,
     },
     /// Nobody waits any longer, under the message's token, for the query of an [`Action::Run`](super::Action::Run).

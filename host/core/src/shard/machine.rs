@@ -180,7 +180,7 @@ impl Machine {
         self.claim.ownership()
     }
 
-    /// Its settings.
+    /// The machine's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.context.settings

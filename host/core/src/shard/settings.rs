@@ -14,10 +14,10 @@ pub struct Settings {
     pub lane_ttl: u64,
     /// How far ahead of cluster time a message may be stamped (R17). Default 60,000.
     pub max_clock_skew: u64,
-    /// Maximum bytes of unsettled replies that an entity keeps, including 40 for each reply. One session may take half
+    /// Maximum size in bytes of unsettled replies that an entity keeps, including 40 for each reply. One session may take half
     /// of them. Beyond the limit the oldest replies are dropped. Default 4 MiB.
     pub unsettled_bytes: usize,
-    /// Maximum bytes of lanes in a head; further lanes are stored beside it. Default 1,024.
+    /// Maximum size in bytes of lanes in a head; further lanes are stored beside it. Default 1,024.
     pub inline_lane_bytes: usize,
     /// Turns of one entity that may wait for their commits. Default 256.
     pub max_gated_turns: usize,

@@ -15,7 +15,7 @@ use crate::identity::{Principal, PrincipalKind};
 use crate::limits::Limits;
 use crate::proto::Hello;
 
-/// The most addresses that a node may announce.
+/// Maximum number of addresses that a node may announce.
 const ADDRESSES: usize = 16;
 /// Maximum length in bytes of an address and of the hash's name.
 const TEXT: usize = 255;
@@ -26,7 +26,7 @@ pub struct PeerDescriptor {
     /// What clients see too. An incarnation of 0 stands for one that has not registered yet (R7), and a store
     /// of 0 for one that is not known yet.
     pub node: NodeDescriptor,
-    /// Its roles.
+    /// The node's roles.
     pub roles: Roles,
     /// Number of shards of the pool `default`; 0 if not known yet.
     pub shards: u32,

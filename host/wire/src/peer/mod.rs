@@ -184,7 +184,7 @@ pub trait PeerService: Send + Sync + 'static {
 pub struct PeerInfo {
     /// The node's name, from its certificate, and its incarnation.
     pub member: Member,
-    /// Its roles.
+    /// The node's roles.
     pub roles: Roles,
     /// The addresses at which it accepts clients and nodes, as it announced them.
     pub addresses: Vec<String>,

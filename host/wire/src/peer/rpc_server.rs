@@ -23,7 +23,7 @@ use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{RpcRequest, RpcResponse};
 
 /// Serves a stream of requests to its end. Calls the handler with each request's tag and body, in the order in
-/// which they were sent; the handler must do before it returns whatever depends on that order. When the stream
+/// which they were sent; what depends on that order, the handler must do before it returns. When the stream
 /// breaks, unfinished responses are dropped. When the node stops, it reads nothing more, and answers what it has
 /// accepted.
 ///

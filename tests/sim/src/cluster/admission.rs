@@ -30,7 +30,7 @@ use crate::violation::ViolationKind;
 
 /// The principal of all clients, for budgets and types.
 pub(super) const PRINCIPAL: &str = "client/any";
-/// Maximum bytes of a body.
+/// Maximum size in bytes of a body.
 const BODY: u64 = 64;
 /// How often a stopping node checks whether everything is answered.
 const ROUND: u64 = 5;
