@@ -6,8 +6,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{ask, host, ok, prepare, send, started};
-use ostraca_wasm::{InstanceLimits, MessageKind};
+use common::{BARE, ask, build, host, ok, prepare, refused, send, started, values};
+use ostraca_wasm::{InstanceLimits, MessageKind, StopReason};
 use wit_component::WitPrinter;
 use wit_parser::{Resolve, WorldKey};
 
@@ -83,4 +83,28 @@ async fn a_component_built_for_0_1_0_runs_unchanged() {
     assert_eq!(turn.writes, [("count".into(), Some("1".into()))]);
     assert_eq!(ok(&send(&mut entity, "add", "").await), "2");
     assert_eq!(ok(&ask(&mut entity, "get", "").await), "2");
+}
+
+#[tokio::test]
+async fn the_wit_alone_is_enough_to_write_a_guest() {
+    let program = prepare(&host(), &build("plain", BARE), InstanceLimits::default());
+    assert_eq!(program.methods().len(), 5);
+    assert_eq!(program.methods()[0].summary, "Adds a line: the sender, the time, and the body.");
+    let mut book = started(&program, "e").await;
+    assert_eq!(refused(&ask(&mut book, "draw", "").await).0, "empty");
+    for number in 0..5 {
+        assert_eq!(ok(&send(&mut book, "sign", "hello").await), number.to_string());
+    }
+    let time = values(7).utc_ms;
+    let line = format!("alice at {time}: hello");
+    assert_eq!(ok(&ask(&mut book, "read", "").await), [&*line; 5].join("\n"));
+    let drawn = ok(&ask(&mut book, "draw", "").await).to_owned();
+    assert_eq!(ok(&ask(&mut book, "draw", "").await), drawn, "the same turn draws the same line");
+    ok(&send(&mut book, "tear", "3").await);
+    assert_eq!(refused(&send(&mut book, "tear", "3").await).0, "no-such-line");
+    assert_eq!(ok(&ask(&mut book, "read", "").await), [&*line; 4].join("\n"));
+    assert_eq!(refused(&send(&mut book, "burn", "").await).0, "unknown-method");
+    assert!(send(&mut book, "close", "").await.passivate);
+    let turn = book.stop(StopReason::Passivated, values(9)).await;
+    assert_eq!(turn.writes, [("closed".into(), Some("yes".into()))]);
 }

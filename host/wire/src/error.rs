@@ -24,7 +24,7 @@ pub enum Error {
     AddressInUse {
         /// The address to bind.
         address: SocketAddr,
-        /// The host's port.
+        /// The port of that address.
         port: u16,
         /// The setting that holds the address.
         setting: &'static str,
