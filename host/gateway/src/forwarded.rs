@@ -58,7 +58,8 @@ impl Gateway {
 
     /// Finds a message's shard. `None` if the message was refused.
     fn place(&self, types: &TypeTable, mut request: IncomingMessage) -> Option<Placed> {
-        self.resolver.timeout_limits.apply(&mut request.envelope);
+        // The other node may have started without the store, and does not know the time then.
+        self.resolver.apply_limits(&mut request.envelope, self.clock.utc_ms());
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {
             let missing = problem(

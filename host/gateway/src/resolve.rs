@@ -22,7 +22,7 @@ pub(crate) struct EnvelopeResolver {
     /// This node's name, which is the origin of messages from its own clients.
     node: Arc<str>,
     clock: Arc<ClusterClock>,
-    pub(super) timeout_limits: TimeoutLimits,
+    timeout_limits: TimeoutLimits,
     utc_limits: UtcLimits,
     /// Interned strings in use: there are few distinct ones, and otherwise each message would have its own copy.
     shared: Mutex<HashMap<String, Arc<str>>>,

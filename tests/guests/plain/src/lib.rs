@@ -12,6 +12,10 @@
 )]
 mod wit {
     wit_bindgen::generate!({ path: "../../../wit", world: "entity-with-stop" });
+
+    use super::GuestBook;
+
+    export!(GuestBook with_types_in self);
 }
 
 use wit::exports::ostraca::entity::handler::{self, MessageError, StartReason};
@@ -33,7 +37,11 @@ impl methods::Guest for GuestBook {
             summary: summary.to_owned(),
         };
         vec![
-            method("sign", MessageKind::Command, "Adds a line: the sender, the time, and the body."),
+            method(
+                "sign",
+                MessageKind::Command,
+                "Adds a line: the sender, the time, and the body.",
+            ),
             method("read", MessageKind::Query, "Returns all lines."),
             method("draw", MessageKind::Query, "Returns the number of a random line."),
             method("tear", MessageKind::Command, "Deletes the line with that number."),
@@ -113,5 +121,3 @@ fn lines() -> Vec<String> {
 fn refusal(code: &str, message: &str) -> MessageError {
     MessageError::Application(ApplicationError { code: code.into(), message: message.into() })
 }
-
-wit::export!(GuestBook with_types_in wit);
