@@ -90,7 +90,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
         ("account", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
         (
             "misbehaving",
-            set(&["types", "context", "state", "lifecycle", "log"]),
+            set(&["types", "context", "state", "lifecycle", "clock", "random", "log"]),
             set(&["methods", "handler", "stop"]),
         ),
         ("rubbish", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),

@@ -24,7 +24,7 @@ pub(crate) struct EnvelopeResolver {
     clock: Arc<ClusterClock>,
     timeout_limits: TimeoutLimits,
     utc_limits: UtcLimits,
-    /// Interned strings in use: there are few distinct ones, and otherwise each message would have its own copy.
+    /// Interned strings, never removed. There are few distinct ones; without this, each message would have its own copy.
     shared: Mutex<HashMap<String, Arc<str>>>,
 }
 
@@ -38,7 +38,7 @@ impl EnvelopeResolver {
         Self { node, clock, timeout_limits, utc_limits, shared: Mutex::default() }
     }
 
-    /// Bounds what a client stamped its message with.
+    /// Bounds a message's timeout and time, and sets them if the sender gave none.
     pub(crate) fn apply_limits(&self, envelope: &mut Envelope, utc_ms: u64) {
         self.timeout_limits.apply(envelope);
         self.utc_limits.apply(envelope, utc_ms);

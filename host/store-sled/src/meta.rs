@@ -1,4 +1,4 @@
-//! The store's records about itself: its identity, how often it was opened, and its sequence.
+//! The store's records about itself (its identity, how many times it was opened, its sequence), and the body of a row.
 
 use ostraca_core::ids::ClusterId;
 use ostraca_store::record::{Body, RecordKind};
@@ -10,7 +10,7 @@ const REMEMBERED: usize = 128;
 pub(crate) const IDENTITY: &[u8] = b"identity";
 pub(crate) const SEQUENCE: &[u8] = b"sequence";
 
-/// The store's identity.
+/// Identifies the store and its cluster, and records its openings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IdentityRecord {
     pub(crate) store_id: u128,

@@ -60,7 +60,7 @@ fn a_renewal_does_not_wake_a_manager_that_lacks_rows() {
 fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     let retry = Settings::default().store_retry_interval;
     let mut alone = leader(4, Vec::new());
-    // The seal is not answered: the row is read repeatedly.
+    // The outcome of the seal's write is unknown, so the row is read, and then read again.
     alone.written(Err(WriteError::Unknown));
     alone.wait(retry);
     // The first read shows that it was not written. It is written again, and the watch delivers it before the
@@ -96,7 +96,7 @@ fn a_plan_counts_no_owner_whose_write_is_unknown() {
             ..NodeReport::default()
         };
         alone.handle(Event::Received { from: me, message: ControlMessage::Report(report.into()) });
-        assert_eq!(alone.writes.len(), 1, "it is planned again");
+        assert_eq!(alone.writes.len(), 1, "the refused shard is planned again");
     };
     refuse(&mut alone, 65);
     alone.done();

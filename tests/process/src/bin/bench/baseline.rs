@@ -78,7 +78,7 @@ pub(super) async fn measure(bench: &mut Bench, home: &NodeDir) -> Result<Baselin
     let round_trip = one.percentile(50.0);
     bench.line("bare QUIC echo p50", (micros(round_trip), "us"), None, None, &settings);
     drop(echo);
-    // On a thread that has not used any processor time yet, because the node's committer uses little.
+    // Measured on a new thread, which has used no processor time yet: the node's committer, too, uses little.
     let store = home.store();
     let synced = std::thread::spawn(move || echo::measure_sync(&store, time));
     let synced = synced.join().map_err(|_| anyhow::anyhow!("the thread panicked"))??;
