@@ -6,7 +6,8 @@ use std::sync::Once;
 use crate::bindings::entity::exports::ostraca::entity::{handler, methods};
 use crate::bindings::entity::ostraca::entity as wit;
 use crate::bindings::stop::exports::ostraca::entity::stop;
-use crate::raw::{Handler, MessageError, StartReason, StopReason};
+use crate::bindings::timer::exports::ostraca::entity::timer_handler;
+use crate::raw::{Firing, Handler, MessageError, StartReason, StopReason, TimerHandler};
 use crate::types::MessageKind;
 
 /// The exports of a component whose entity is `H`.
@@ -53,6 +54,21 @@ impl<H: Handler> stop::Guest for Adapter<H> {
             stop::StopReason::HandedOff => StopReason::HandedOff,
             stop::StopReason::Redeployed => StopReason::Redeployed,
         });
+    }
+}
+
+impl<H: TimerHandler> timer_handler::Guest for Adapter<H> {
+    fn timer(firing: timer_handler::Firing) -> Result<(), timer_handler::ApplicationError> {
+        report_panics();
+        let firing = Firing {
+            name: firing.name,
+            payload: firing.payload,
+            due: firing.due,
+            missed: firing.missed,
+            attempt: firing.attempt,
+        };
+        H::timer(firing)
+            .map_err(|(code, message)| timer_handler::ApplicationError { code, message })
     }
 }
 

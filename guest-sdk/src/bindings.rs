@@ -1,8 +1,8 @@
 //! What wit-bindgen generates from `../wit`. The module `adapter` connects it to [`raw::Handler`](crate::raw::Handler).
 //!
-//! A component exports `stop` only if its entity has the hook. wit-bindgen exports whole worlds, and its macros for
-//! one interface clash if two worlds contain it. So the hook is a world of its own here. The component encoder merges
-//! the two worlds, which makes them `entity-with-stop` of the WIT.
+//! A component exports `stop` and `timer-handler` only if its entity has them. wit-bindgen exports whole worlds, and
+//! its macros for one interface clash if two worlds contain it. So each is a world of its own here. The component
+//! encoder merges the worlds, which makes them `entity-with-stop` and its like of the WIT.
 
 #![allow(
     missing_docs,
@@ -38,6 +38,26 @@ pub mod stop {
         pub_export_macro: true,
         export_macro_name: "export_stop",
         default_bindings_module: "::ostraca_sdk::bindings::stop",
+        runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+#[allow(unsafe_code, reason = "generated code passes values through linear memory by raw pointers")]
+pub mod timer {
+    wit_bindgen::generate!({
+        path: "../wit",
+        inline: "
+            package ostraca:sdk;
+            world timer-hook {
+                import ostraca:entity/timers@0.1.0;
+                export ostraca:entity/timer-handler@0.1.0;
+            }
+        ",
+        world: "ostraca:sdk/timer-hook",
+        generate_all,
+        pub_export_macro: true,
+        export_macro_name: "export_timer",
+        default_bindings_module: "::ostraca_sdk::bindings::timer",
         runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
     });
 }

@@ -10,6 +10,7 @@ use crate::arguments::{Arguments, Parameter};
 use crate::context::MessageKind;
 use crate::raw::{self, MessageError, StartReason, StopReason};
 use crate::state;
+use crate::timers::{self, Firing};
 
 /// The key under which the whole struct is stored.
 pub const WHOLE_STATE_KEY: &str = "state";
@@ -24,6 +25,8 @@ pub trait Entity: Sized + 'static {
     const START: Option<StartHook<Self>>;
     #[doc(hidden)]
     const STOP: Option<StopHook<Self>>;
+    #[doc(hidden)]
+    const TIMERS: &'static [TimerMethod<Self>];
 }
 
 /// The hook `#[start]`.
@@ -33,6 +36,29 @@ pub type StartHook<E> = fn(&mut E, StartReason) -> Result<(), String>;
 /// The hook `#[stop]`.
 #[doc(hidden)]
 pub type StopHook<E> = fn(&mut E, StopReason);
+
+/// A method that handles timers.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct TimerMethod<E> {
+    /// It handles the timers of this name, and those whose name is this, `/` and more.
+    pub name: &'static str,
+    pub call: fn(&mut E, &[u8]) -> Result<Vec<u8>, MessageError>,
+}
+
+impl<E> TimerMethod<E> {
+    fn handles(&self, timer: &str) -> bool {
+        let rest = timer.strip_prefix(self.name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// Decodes the payload that a method marked `#[timer]` takes.
+#[doc(hidden)]
+pub fn timer_payload<T: DeserializeOwned>(payload: &[u8]) -> Result<T, MessageError> {
+    let decoded = timers::decode(payload);
+    decoded.map_err(|error| MessageError::InvalidArguments(format!("the payload: {error}")))
+}
 
 /// A row of an entity's table of methods.
 #[doc(hidden)]
@@ -192,6 +218,23 @@ impl<E: Entity> Runner<E> {
         outcome
     }
 
+    /// Runs a timer's firing as a turn.
+    pub fn timer(&mut self, firing: &Firing) -> Result<(), (String, String)> {
+        let Some(method) = E::TIMERS.iter().find(|row| row.handles(&firing.name)) else {
+            let text = format!("no method with #[timer] handles `{}`", firing.name);
+            return Err(("unknown-timer".to_owned(), text));
+        };
+        let loaded = self.loaded();
+        let outcome = timers::during(firing, || (method.call)(&mut loaded.entity, &firing.payload));
+        loaded.end(outcome.is_ok());
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(MessageError::Application { code, message }) => Err((code, message)),
+            Err(MessageError::InvalidArguments(why)) => Err(("invalid-payload".to_owned(), why)),
+            Err(MessageError::UnknownMethod) => Err(("unknown-timer".to_owned(), String::new())),
+        }
+    }
+
     /// Runs the stop hook as a turn. Loads nothing if there is no hook.
     pub fn stop(&mut self, reason: StopReason) {
         let Some(stop) = E::STOP else { return };
@@ -223,7 +266,7 @@ impl<E: Entity> Loaded<E> {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_entity {
-    ($entity:ty, $export:ident) => {
+    ($entity:ty, $export:ident $(, $timers:ident)?) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
             ::std::thread_local! {
@@ -254,7 +297,16 @@ macro_rules! __export_entity {
                 }
             }
 
+            impl $crate::raw::TimerHandler for Instance {
+                fn timer(
+                    firing: $crate::raw::Firing,
+                ) -> Result<(), (::std::string::String, ::std::string::String)> {
+                    INSTANCE.with_borrow_mut(|instance| instance.timer(&firing))
+                }
+            }
+
             $crate::$export!(Instance);
+            $($crate::$timers!(Instance);)?
         };
     };
 }

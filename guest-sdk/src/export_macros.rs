@@ -25,3 +25,16 @@ macro_rules! export_with_stop {
         };
     };
 }
+
+/// Exports a type that implements [`raw::TimerHandler`](crate::raw::TimerHandler), beside
+/// [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop).
+#[macro_export]
+macro_rules! export_timer_handler {
+    ($handler:ty) => {
+        #[cfg(target_family = "wasm")]
+        const _: () = {
+            type Exports = $crate::adapter::Adapter<$handler>;
+    $crate::bindings::timer::export_timer!(Exports with_types_in $crate::bindings::timer);
+        };
+    };
+}

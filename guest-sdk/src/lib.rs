@@ -63,6 +63,10 @@
 //! `#[stop] fn stop(&mut self)` before the instance is dropped gracefully. Each may also take its reason
 //! ([`StartReason`], [`StopReason`]).
 //!
+//! **Timers** are set with [`timers`] and handled by methods marked `#[timer]`.
+//!
+//! **Other entities** get messages with [`messaging`].
+//!
 //! **Panics** are traps: nothing of the turn remains, the instance is dropped, and the message, file and line go to
 //! the node's log and to the caller.
 //!
@@ -105,12 +109,14 @@ mod finite;
 mod host;
 pub mod lifecycle;
 pub mod log;
+pub mod messaging;
 pub mod random;
 pub mod raw;
 mod reply;
 pub mod state;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
+pub mod timers;
 mod types;
 
 pub use error::{ApplicationError, Error};
@@ -122,7 +128,9 @@ pub use serde_json;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::arguments::{Arguments, Parameter};
-    pub use crate::entity::{KeyedState, Method, Runner, StartHook, StopHook, WholeState};
+    pub use crate::entity::{
+        KeyedState, Method, Runner, StartHook, StopHook, TimerMethod, WholeState, timer_payload,
+    };
     pub use crate::reply::{IntoStartResult, ResultKind, ValueKind};
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;

@@ -1,9 +1,11 @@
 //! The layer below `#[entity]`: bytes in, bytes out.
 //!
 //! For entities that use another format than JSON. Implement [`Handler`] for a type and turn it into the component's
-//! exports with [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop). `#[entity]` does the
-//! same.
+//! exports with [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop). If it has timers, it also
+//! implements [`TimerHandler`] and is passed to [`export_timer_handler!`](crate::export_timer_handler). `#[entity]`
+//! does the same.
 
+pub use crate::types::Firing;
 use crate::types::MessageKind;
 
 /// One method, as the entity describes it to the host.
@@ -80,4 +82,15 @@ pub trait Handler {
 
     /// The last call to an instance, if it was exported with `export_with_stop!`. What it writes is committed.
     fn stop(_reason: StopReason) {}
+}
+
+/// The function that an entity with timers exports.
+pub trait TimerHandler {
+    /// Handles one firing, as one turn.
+    ///
+    /// # Errors
+    /// A stable code (1 to 128 bytes, without control characters or direction marks) and a message for people. What
+    /// the turn wrote is discarded, and the firing is attempted again later. State that is kept in memory must again
+    /// be what it was when the turn began (R21).
+    fn timer(firing: Firing) -> Result<(), (String, String)>;
 }

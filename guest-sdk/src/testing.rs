@@ -8,6 +8,8 @@
 //! Available in native builds only; a component does not contain this module.
 
 use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -15,10 +17,12 @@ use serde_json::Value;
 pub use crate::raw::MessageError;
 
 use crate::context::{MessageContext, MessageKind};
-use crate::entity::{Entity, Runner};
+use crate::entity::{Entity as EntityType, Runner};
 use crate::host::native::{self, with};
 use crate::log::Level;
-use crate::raw::{StartReason, StopReason};
+use crate::messaging::Entity;
+use crate::raw::{Firing, StartReason, StopReason};
+use crate::types::{StoredTell, StoredTimer};
 
 /// Starts over with a fresh entity: no state, no instance, no log, the identity `test/test`, the principal `test`.
 pub fn reset() {
@@ -44,6 +48,130 @@ pub fn set_time(unix_ms: u64) {
     with(|world| world.now = unix_ms);
 }
 
+/// Lets time pass for the turns that follow. Timers that become due fire with [`fire_timers`].
+pub fn advance_time(by: Duration) {
+    let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+    with(|world| world.now = world.now.saturating_add(by));
+}
+
+/// Fires the timers that are due now, in the order of their times, each as one turn, and those that become due
+/// through them. Returns the number of firings. Starts an instance if there is none.
+///
+/// # Panics
+/// If the entity panics, a firing is refused, or more than 10,000 fire, since handlers then set timers without end.
+pub fn fire_timers<E: EntityType>() -> usize {
+    let mut count = 0;
+    while let Some(firing) = next_firing() {
+        count += 1;
+        if count > 10_000 {
+            panic!(
+                "more than 10,000 timers fired: does a handler set a timer that is due at once?"
+            );
+        }
+        if let Err((code, message)) = fire::<E>(&firing) {
+            panic!("the timer `{}` was refused: {code}: {message}", firing.name);
+        }
+    }
+    count
+}
+
+/// Fires the timer that has been due longest, as one turn; `None` if none is due. After a refusal the timer stays, and
+/// its attempts are counted.
+///
+/// # Errors
+/// The code and message with which the handler refused the firing.
+pub fn fire_next_timer<E: EntityType>() -> Option<Result<(), (String, String)>> {
+    next_firing().map(|firing| fire::<E>(&firing))
+}
+
+fn next_firing() -> Option<Firing> {
+    with(|world| {
+        let due = world.timers.values().filter(|timer| timer.due <= world.now);
+        let timer = due.min_by_key(|timer| timer.due)?;
+        let late = world.now - timer.due;
+        Some(Firing {
+            name: timer.name.clone(),
+            payload: timer.payload.clone(),
+            due: timer.due,
+            missed: timer.interval.map_or(0, |interval| late / interval),
+            attempt: timer.attempts + 1,
+        })
+    })
+}
+
+fn fire<E: EntityType>(firing: &Firing) -> Result<(), (String, String)> {
+    let mut instance = take::<E>().unwrap_or_else(start::<E>);
+    let outcome = turn(None, || {
+        with(|world| {
+            let Some(timer) = world.timers.get_mut(&firing.name) else { return };
+            match timer.interval {
+                Some(interval) => {
+                    timer.due += interval * (firing.missed + 1);
+                    (timer.attempts, timer.failure) = (0, None);
+                }
+                None => drop(world.timers.remove(&firing.name)),
+            }
+        });
+        instance.timer(firing)
+    });
+    with(|world| {
+        world.version += 1;
+        if let Err((code, message)) = &outcome
+            && let Some(timer) = world.timers.get_mut(&firing.name)
+        {
+            timer.attempts = firing.attempt;
+            timer.failure = Some(format!("{code}: {message}"));
+        }
+        world.instances.insert(TypeId::of::<E>(), Box::new(instance));
+    });
+    outcome
+}
+
+/// A message that the entity sent to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentTell {
+    /// The target.
+    pub to: Entity,
+    /// The method.
+    pub method: String,
+    /// The arguments.
+    pub body: Vec<u8>,
+    /// The body's content type.
+    pub content_type: String,
+}
+
+impl SentTell {
+    /// The arguments as JSON.
+    ///
+    /// # Panics
+    /// If the body is not JSON.
+    #[must_use]
+    pub fn arguments(&self) -> Value {
+        match serde_json::from_slice(&self.body) {
+            Ok(arguments) => arguments,
+            Err(error) => panic!("the body of `{}` is not JSON: {error}", self.method),
+        }
+    }
+}
+
+/// Removes and returns the tells sent so far, in order. A failed turn sends none. A delayed tell is included once
+/// [`advance_time`] has reached its time, after all others.
+pub fn take_tells() -> Vec<SentTell> {
+    let sent = |tell: StoredTell| SentTell {
+        to: Entity::new(tell.entity_type, tell.id),
+        method: tell.method,
+        body: tell.body,
+        content_type: tell.content_type,
+    };
+    with(|world| {
+        let now = world.now;
+        let mut due: Vec<_> = world.delayed.extract_if(.., |_, (due, _)| *due <= now).collect();
+        due.sort_by_key(|(_, (due, _))| *due);
+        world.tells.extend(due.into_iter().map(|(_, (_, tell))| tell));
+        std::mem::take(&mut world.tells).into_iter().map(sent).collect()
+    })
+}
+
 /// Seeds the random numbers of the turns that follow. Without it every test draws the same ones.
 pub fn set_random_seed(seed: u64) {
     with(|world| world.random = seed);
@@ -61,7 +189,7 @@ pub fn take_logs() -> Vec<(Level, String)> {
 ///
 /// # Panics
 /// If the entity panics, its start hook fails, JSON cannot express `body`, or the reply is not JSON.
-pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, MessageError> {
+pub fn call<E: EntityType>(method: &str, body: impl Serialize) -> Result<Value, MessageError> {
     let body = match serde_json::to_vec(&body) {
         Ok(body) => body,
         Err(error) => panic!("JSON cannot express the body: {error}"),
@@ -80,7 +208,7 @@ pub fn call<E: Entity>(method: &str, body: impl Serialize) -> Result<Value, Mess
 ///
 /// # Panics
 /// If the entity panics or its start hook fails.
-pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
+pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
     let kind = E::METHODS
         .iter()
@@ -112,7 +240,7 @@ pub fn call_raw<E: Entity>(method: &str, body: &[u8]) -> Result<Vec<u8>, Message
 }
 
 /// Stops the instance gracefully, with its stop hook. The next message starts a new one from the stored state.
-pub fn stop<E: Entity>(reason: StopReason) {
+pub fn stop<E: EntityType>(reason: StopReason) {
     if let Some(mut instance) = take::<E>() {
         let outcome: Result<(), ()> = turn(None, || {
             instance.stop(reason);
@@ -124,21 +252,21 @@ pub fn stop<E: Entity>(reason: StopReason) {
 
 /// Drops the instance without its stop hook, as a trap would. The next message starts a new one from the stored
 /// state.
-pub fn crash_instance<E: Entity>() {
+pub fn crash_instance<E: EntityType>() {
     drop(take::<E>());
 }
 
 /// Whether the entity has a live instance.
-pub fn has_live_instance<E: Entity>() -> bool {
+pub fn has_live_instance<E: EntityType>() -> bool {
     with(|world| world.instances.contains_key(&TypeId::of::<E>()))
 }
 
-fn take<E: Entity>() -> Option<Runner<E>> {
+fn take<E: EntityType>() -> Option<Runner<E>> {
     let instance = with(|world| world.instances.remove(&TypeId::of::<E>()))?;
     instance.downcast().ok().map(|instance| *instance)
 }
 
-fn start<E: Entity>() -> Runner<E> {
+fn start<E: EntityType>() -> Runner<E> {
     let mut instance = Runner::new();
     let reason = match with(|world| world.version) {
         0 => StartReason::FirstMessage,
@@ -152,26 +280,36 @@ fn start<E: Entity>() -> Runner<E> {
 
 /// Runs a turn, and undoes its writes if it fails or panics.
 fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    type Store = BTreeMap<String, Vec<u8>>;
+    type Timers = BTreeMap<String, StoredTimer>;
+
+    type Delayed = BTreeMap<String, (u64, StoredTell)>;
+
     struct Undo {
-        store: Option<std::collections::BTreeMap<String, Vec<u8>>>,
+        stored: Option<(Store, Timers, usize, Delayed)>,
     }
 
     impl Drop for Undo {
         fn drop(&mut self) {
             with(|world| {
                 world.message = None;
-                if let Some(store) = self.store.take() {
-                    world.store = store;
+                if let Some(stored) = self.stored.take() {
+                    world.tells.truncate(stored.2);
+                    (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
                 }
             });
         }
     }
 
-    let mut undo = Undo { store: Some(with(|world| world.store.clone())) };
+    let before = with(|world| {
+        let (store, timers) = (world.store.clone(), world.timers.clone());
+        (store, timers, world.tells.len(), world.delayed.clone())
+    });
+    let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);
     let outcome = run();
     if outcome.is_ok() {
-        undo.store = None;
+        undo.stored = None;
     }
     outcome
 }

@@ -68,3 +68,57 @@ pub struct Page {
     /// The cursor of the next page; `None` on the last page.
     pub next: Option<String>,
 }
+
+/// When a timer fires first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimerTime {
+    /// Milliseconds since 1970-01-01 00:00 UTC.
+    At(u64),
+    /// Milliseconds after the time of the turn.
+    After(u64),
+}
+
+/// A timer as the host lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredTimer {
+    pub(crate) name: String,
+    /// Milliseconds since 1970-01-01 00:00 UTC.
+    pub(crate) due: u64,
+    /// Milliseconds.
+    pub(crate) interval: Option<u64>,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) attempts: u32,
+    pub(crate) failure: Option<String>,
+    pub(crate) set_aside: bool,
+}
+
+/// A message to another entity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredTell {
+    pub(crate) entity_type: String,
+    pub(crate) id: String,
+    pub(crate) method: String,
+    pub(crate) body: Vec<u8>,
+    pub(crate) content_type: String,
+}
+
+/// Whole milliseconds; beyond the range of the type, its maximum.
+pub(crate) fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One firing of a timer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firing {
+    /// The timer's name.
+    pub name: String,
+    /// The bytes that were passed when the timer was set.
+    pub payload: Vec<u8>,
+    /// When it was due, in milliseconds since 1970-01-01 00:00 UTC. [`clock::now`](crate::clock::now) is the time at
+    /// which it runs.
+    pub due: u64,
+    /// How many more firings of a repeating timer have come due in the meantime. They are skipped.
+    pub missed: u64,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+}

@@ -90,8 +90,18 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
         ("account", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
         (
             "misbehaving",
-            set(&["types", "context", "state", "lifecycle", "clock", "random", "log"]),
-            set(&["methods", "handler", "stop"]),
+            set(&[
+                "types",
+                "context",
+                "state",
+                "lifecycle",
+                "clock",
+                "random",
+                "timers",
+                "messaging",
+                "log",
+            ]),
+            set(&["methods", "handler", "stop", "timer-handler"]),
         ),
         ("rubbish", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
     ] {
@@ -105,7 +115,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
 fn the_wasip2_target_builds_the_same_entity_component() {
     for (name, expected) in [
         ("counter", set(&["methods", "handler"])),
-        ("misbehaving", set(&["methods", "handler", "stop"])),
+        ("misbehaving", set(&["methods", "handler", "stop", "timer-handler"])),
     ] {
         let (imports, exports) = names(&built(name, WASIP2));
         assert_eq!(exports, expected, "{name}");
@@ -125,7 +135,7 @@ fn a_component_matches_its_wit_world() {
     let mut resolve = wit_parser::Resolve::default();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wit");
     let (package, _) = resolve.push_path(&folder).unwrap();
-    for (name, world) in [("counter", "entity"), ("misbehaving", "entity-with-stop")] {
+    for (name, world) in [("counter", "entity"), ("misbehaving", "entity-with-stop-and-timers")] {
         let world = resolve.select_world(&[package], Some(world)).unwrap();
         let component = component(&built(name, CORE));
         wit_component::targets(&resolve, world, &component).unwrap();

@@ -36,6 +36,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let mut rows = Vec::new();
     let mut start = None;
     let mut stop = None;
+    let mut timers = Vec::new();
     for item in &mut block.items {
         let ImplItem::Fn(function) = item else { continue };
         match take_marker(function)? {
@@ -43,6 +44,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             Some(Marker::Message) => rows.push(method::row(function)?),
             Some(Marker::Start) => once(&mut start, function, "start")?,
             Some(Marker::Stop) => once(&mut stop, function, "stop")?,
+            Some(Marker::Timer) => timers.push(method::timer(function)?),
         }
     }
     if rows.is_empty() {
@@ -51,7 +53,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             "an entity needs at least one method with #[message]",
         ));
     }
-    Ok(output(&block, state, &rows, start, stop))
+    Ok(output(&block, state, &rows, start, stop, &timers))
 }
 
 fn output(
@@ -60,9 +62,11 @@ fn output(
     rows: &[TokenStream],
     start: Option<TokenStream>,
     stop: Option<TokenStream>,
+    timers: &[TokenStream],
 ) -> TokenStream {
     let entity = &block.self_ty;
     let export = if stop.is_some() { quote!(export_with_stop) } else { quote!(export) };
+    let export_timers = (!timers.is_empty()).then(|| quote!(, export_timer_handler));
     let none = quote!(::core::option::Option::None);
     let some = |hook| quote!(::core::option::Option::Some(#hook));
     let start = start.map_or(none.clone(), some);
@@ -90,9 +94,10 @@ fn output(
             const METHODS: &'static [::ostraca_sdk::__private::Method<Self>] = &[#(#rows),*];
             const START: ::core::option::Option<::ostraca_sdk::__private::StartHook<Self>> = #start;
             const STOP: ::core::option::Option<::ostraca_sdk::__private::StopHook<Self>> = #stop;
+            const TIMERS: &'static [::ostraca_sdk::__private::TimerMethod<Self>] = &[#(#timers),*];
         }
 
-        ::ostraca_sdk::__export_entity!(#entity, #export);
+        ::ostraca_sdk::__export_entity!(#entity, #export #export_timers);
     }
 }
 
@@ -125,6 +130,7 @@ enum Marker {
     Message,
     Start,
     Stop,
+    Timer,
 }
 
 /// Removes the marker attribute from a function, since the compiler does not know it.
@@ -137,6 +143,7 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
             Some("message") => Marker::Message,
             Some("start") => Marker::Start,
             Some("stop") => Marker::Stop,
+            Some("timer") => Marker::Timer,
             _ => return true,
         };
         if attribute.meta.require_path_only().is_err() {
@@ -148,12 +155,12 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
         false
     });
     if let Some(span) = arguments {
-        return Err(Error::new(span, "#[message], #[start] and #[stop] take no options"));
+        return Err(Error::new(span, "#[message], #[start], #[stop] and #[timer] take no options"));
     }
     if let Some(span) = second {
         return Err(Error::new(
             span,
-            "a method can have only one of #[message], #[start] and #[stop]",
+            "a method can have only one of #[message], #[start], #[stop] and #[timer]",
         ));
     }
     Ok(found)

@@ -10,7 +10,8 @@ use proc_macro::TokenStream;
 
 /// Turns an inherent `impl` block into an entity.
 ///
-/// `#[message]` marks the methods that messages can call; `#[start]` and `#[stop]` mark the hooks. By default the
+/// `#[message]` marks the methods that messages can call, `#[timer]` those that handle timers; `#[start]` and `#[stop]`
+/// mark the hooks. By default the
 /// whole struct is the state. `#[entity(state = "keys")]` is for an empty struct whose methods use
 /// `ostraca_sdk::state`. Other functions of the block stay unchanged.
 #[proc_macro_attribute]

@@ -5,7 +5,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, Error, Expr, ExprLit, FnArg, ImplItemFn, Lit, Meta, Pat, PatType, Result,
+    Attribute, Error, Expr, ExprLit, FnArg, Ident, ImplItemFn, Lit, Meta, Pat, PatType, Result,
     ReturnType, Signature, Type,
 };
 
@@ -32,19 +32,11 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
     }
 
     let ident = &signature.ident;
-    let name = ident.unraw().to_string();
-    if name.len() > 128 {
-        return Err(Error::new(ident.span(), "a method's name must have at most 128 bytes"));
-    }
+    let name = name_of(ident, "method")?;
     let kind = if mutable { quote!(Command) } else { quote!(Query) };
     let summary = summary(&function.attrs);
     let shown = format!("{name}({})", shown.join(", "));
-    let conditions = function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-    let result = match &signature.output {
-        ReturnType::Default => ident.span(),
-        ReturnType::Type(_, ty) => ty.span(),
-    };
-    let encode = quote_spanned!(here(result)=> (&value).ostraca_kind().encode(value));
+    let (conditions, encode) = (conditions(function), encode(signature));
     Ok(quote! {
         #(#conditions)*
         ::ostraca_sdk::__private::Method {
@@ -104,6 +96,74 @@ pub(crate) fn hook(function: &ImplItemFn, what: &str) -> Result<TokenStream> {
     Ok(quote!(|entity, reason| #call))
 }
 
+/// Generates the table row of a `#[timer]`.
+pub(crate) fn timer(function: &ImplItemFn) -> Result<TokenStream> {
+    let signature = &function.sig;
+    if !receiver(signature, "timer")? {
+        return Err(Error::new(signature.span(), "a #[timer] takes &mut self"));
+    }
+    check(signature, "timer")?;
+    let mut parameters = typed(signature);
+    let payload = match (parameters.next(), parameters.next()) {
+        (None, _) => quote!(),
+        (Some(parameter), None) => {
+            let (_, ty) = owned(parameter)?;
+            quote_spanned!(here(ty.span())=> ::ostraca_sdk::__private::timer_payload::<#ty>(payload)?)
+        }
+        _ => {
+            return Err(Error::new(
+                signature.inputs.span(),
+                "a #[timer] takes &mut self and at most its payload",
+            ));
+        }
+    };
+    let ident = &signature.ident;
+    let name = name_of(ident, "timer")?;
+    let (conditions, encode) = (conditions(function), encode(signature));
+    Ok(quote! {
+        #(#conditions)*
+        ::ostraca_sdk::__private::TimerMethod {
+            name: #name,
+            #[allow(
+                clippy::let_unit_value,
+                clippy::needless_borrow,
+                unused_variables,
+                reason = "generated code serves methods without payload or result as well"
+            )]
+            call: |entity, payload| {
+                #[allow(unused_imports, reason = "the result's type decides which of the two is used")]
+                use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
+                let value = Self::#ident(entity, #payload);
+                #encode
+            },
+        }
+    })
+}
+
+/// The name by which callers know a function. `what` it is the name of is for the error.
+fn name_of(ident: &Ident, what: &str) -> Result<String> {
+    let name = ident.unraw().to_string();
+    if name.len() > 128 {
+        let text = format!("a {what}'s name must have at most 128 bytes");
+        return Err(Error::new(ident.span(), text));
+    }
+    Ok(name)
+}
+
+/// The conditions under which the function exists: its table row exists under the same ones.
+fn conditions(function: &ImplItemFn) -> impl Iterator<Item = &Attribute> {
+    function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"))
+}
+
+/// Encodes the function's result, `value`. An error points at the result's type.
+fn encode(signature: &Signature) -> TokenStream {
+    let result = match &signature.output {
+        ReturnType::Default => signature.ident.span(),
+        ReturnType::Type(_, ty) => ty.span(),
+    };
+    quote_spanned!(here(result)=> (&value).ostraca_kind().encode(value))
+}
+
 /// Errors point at `span`, but names resolve in the macro's scope, even if another macro wrote the tokens there.
 fn here(span: Span) -> Span {
     span.resolved_at(Span::call_site())
@@ -123,6 +183,7 @@ fn receiver(signature: &Signature, what: &str) -> Result<bool> {
                      not)"
                         .to_owned()
                 }
+                "timer" => "a #[timer] takes &mut self".to_owned(),
                 _ => format!("a #[{what}] hook takes &mut self"),
             },
         )),
@@ -159,7 +220,7 @@ fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
     })
 }
 
-/// A parameter's name and type, if an argument can be decoded into it.
+/// A parameter's name and type, if an argument or payload can be decoded into it.
 fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     let Pat::Ident(name) = &*parameter.pat else {
         return Err(Error::new(

@@ -145,6 +145,41 @@ fn hook_signatures_are_fixed_and_hooks_are_unique() {
 }
 
 #[test]
+fn a_timer_takes_at_most_its_payload() {
+    let timer =
+        |timer: TokenStream| refused(quote!(impl Counter { #timer #[message] fn get(&self) {} }));
+    assert!(
+        timer(quote!(
+            #[timer]
+            fn tick(&self) {}
+        ))
+        .contains("takes &mut self")
+    );
+    assert!(
+        timer(quote!(
+            #[timer]
+            fn tick(&mut self, a: u8, b: u8) {}
+        ))
+        .contains("at most its payload")
+    );
+    assert!(
+        timer(quote!(
+            #[timer]
+            fn tick(&mut self, a: &str) {}
+        ))
+        .contains("owned")
+    );
+    assert!(
+        timer(quote!(
+            #[timer]
+            #[message]
+            fn tick(&mut self) {}
+        ))
+        .contains("can have only one of")
+    );
+}
+
+#[test]
 fn the_macro_accepts_only_inherent_impls_with_messages() {
     assert!(
         refused(quote!(

@@ -9,13 +9,19 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
-use crate::types::{Identity, Level, MessageContext, MessageKind, Page};
+use crate::types::{
+    Identity, Level, MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
+};
 
 /// The time at the beginning of a test: 2001-09-09 01:46:40 UTC.
 const START: u64 = 1_000_000_000_000;
 
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
+    pub(crate) timers: BTreeMap<String, StoredTimer>,
+    pub(crate) tells: Vec<StoredTell>,
+    /// By name, with the time at which they leave.
+    pub(crate) delayed: BTreeMap<String, (u64, StoredTell)>,
     pub(crate) identity: Identity,
     /// The sender of the messages that follow.
     pub(crate) principal: String,
@@ -37,6 +43,9 @@ impl TestHost {
     fn new() -> Self {
         Self {
             store: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            tells: Vec::new(),
+            delayed: BTreeMap::new(),
             identity: Identity {
                 namespace: "default".to_owned(),
                 entity_type: "test".to_owned(),
@@ -139,6 +148,99 @@ pub(crate) fn random_bytes(len: usize) -> Vec<u8> {
     bytes
 }
 
+pub(crate) fn set_timer(name: &str, time: TimerTime, interval: Option<u64>, payload: &[u8]) {
+    check_timer("set", name);
+    if interval == Some(0) {
+        panic!("invalid-interval: leave the interval out for a timer that fires once");
+    }
+    with(|world| {
+        let due = match time {
+            TimerTime::At(at) => at,
+            TimerTime::After(delay) => world.now.saturating_add(delay),
+        };
+        let timer = StoredTimer {
+            name: name.to_owned(),
+            due,
+            interval,
+            payload: payload.to_vec(),
+            attempts: 0,
+            failure: None,
+            set_aside: false,
+        };
+        world.timers.insert(name.to_owned(), timer);
+    });
+}
+
+pub(crate) fn cancel_timer(name: &str) -> bool {
+    check_timer("cancel", name);
+    with(|world| world.timers.remove(name)).is_some()
+}
+
+pub(crate) fn list_timers() -> Vec<StoredTimer> {
+    with(|world| world.timers.values().cloned().collect())
+}
+
+pub(crate) fn tell(to: (&str, &str), method: &str, body: &[u8], content_type: &str) {
+    let tell = checked(to, method, body, content_type);
+    with(|world| world.tells.push(tell));
+}
+
+pub(crate) fn tell_at(
+    name: &str,
+    due: u64,
+    to: (&str, &str),
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+) {
+    check_name("tell", name);
+    let tell = checked(to, method, body, content_type);
+    with(|world| world.delayed.insert(name.to_owned(), (due, tell)));
+}
+
+pub(crate) fn cancel_tell(name: &str) -> bool {
+    check_name("tell", name);
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but cancelled the tell `{name}`");
+    }
+    with(|world| world.delayed.remove(name)).is_some()
+}
+
+pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
+    let shown =
+        |(name, (due, tell)): (&String, &(u64, StoredTell))| (name.clone(), *due, tell.clone());
+    with(|world| world.delayed.iter().map(shown).collect())
+}
+
+fn checked(
+    (entity_type, id): (&str, &str),
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+) -> StoredTell {
+    for (what, name, most) in [("id", id, 512), ("method", method, 128)] {
+        if name.is_empty() || name.len() > most {
+            panic!("invalid-tell: a tell's {what} must have 1 to {most} bytes, not {}", name.len());
+        }
+    }
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but sent a tell to `{id}`");
+    }
+    StoredTell {
+        entity_type: entity_type.to_owned(),
+        id: id.to_owned(),
+        method: method.to_owned(),
+        body: body.to_vec(),
+        content_type: content_type.to_owned(),
+    }
+}
+
+fn check_name(of: &str, name: &str) {
+    if name.is_empty() || name.len() > 128 {
+        panic!("invalid-{of}: a {of}'s name must have 1 to 128 bytes, not {}", name.len());
+    }
+}
+
 pub(crate) fn passivate() {
     with(|world| world.passivate = true);
 }
@@ -153,11 +255,22 @@ fn check_key(key: &str) {
     }
 }
 
+fn check_timer(what: &str, name: &str) {
+    check_name("timer", name);
+    if in_query() {
+        panic!(
+            "write-in-query: a query must not change state, but called timers::{what} for `{name}`"
+        );
+    }
+}
+
+fn in_query() -> bool {
+    with(|world| world.message.as_ref().is_some_and(|message| message.kind == MessageKind::Query))
+}
+
 fn check_write(what: &str, key: &str) {
     check_key(key);
-    if with(|world| {
-        world.message.as_ref().is_some_and(|message| message.kind == MessageKind::Query)
-    }) {
+    if in_query() {
         panic!(
             "write-in-query: a query must not change state, but called state::{what} on key `{key}`"
         );

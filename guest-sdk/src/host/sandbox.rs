@@ -1,7 +1,10 @@
 //! Calls the host through the component's imports.
 
 use crate::bindings::entity::ostraca::entity as wit;
-use crate::types::{Identity, Level, MessageContext, MessageKind, Page};
+use crate::bindings::timer::ostraca::entity::timers;
+use crate::types::{
+    Identity, Level, MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
+};
 
 pub(crate) fn get(key: &str) -> Option<Vec<u8>> {
     wit::state::get(key)
@@ -59,6 +62,68 @@ pub(crate) fn random_u64() -> u64 {
 pub(crate) fn random_bytes(len: usize) -> Vec<u8> {
     // Longer ones would be refused, so `len` fits.
     wit::random::get_bytes(u32::try_from(len).unwrap_or(u32::MAX))
+}
+
+pub(crate) fn set_timer(name: &str, time: TimerTime, interval: Option<u64>, payload: &[u8]) {
+    let time = match time {
+        TimerTime::At(at) => timers::Time::At(at),
+        TimerTime::After(delay) => timers::Time::After(delay),
+    };
+    timers::set(name, time, interval, payload);
+}
+
+pub(crate) fn cancel_timer(name: &str) -> bool {
+    timers::cancel(name)
+}
+
+pub(crate) fn list_timers() -> Vec<StoredTimer> {
+    let timer = |timer: timers::Timer| StoredTimer {
+        name: timer.name,
+        due: timer.due,
+        interval: timer.interval,
+        payload: timer.payload,
+        attempts: timer.attempts,
+        failure: timer.failure,
+        set_aside: timer.set_aside,
+    };
+    timers::list().into_iter().map(timer).collect()
+}
+
+pub(crate) fn tell(to: (&str, &str), method: &str, body: &[u8], content_type: &str) {
+    wit::messaging::tell(&target(to), method, body, content_type);
+}
+
+pub(crate) fn tell_at(
+    name: &str,
+    due: u64,
+    to: (&str, &str),
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+) {
+    wit::messaging::tell_at(name, due, &target(to), method, body, content_type);
+}
+
+pub(crate) fn cancel_tell(name: &str) -> bool {
+    wit::messaging::cancel_tell(name)
+}
+
+pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
+    let shown = |delayed: wit::messaging::DelayedTell| {
+        let tell = StoredTell {
+            entity_type: delayed.target.entity_type,
+            id: delayed.target.id,
+            method: delayed.method,
+            body: delayed.body,
+            content_type: delayed.content_type,
+        };
+        (delayed.name, delayed.due, tell)
+    };
+    wit::messaging::delayed_tells().into_iter().map(shown).collect()
+}
+
+fn target((entity_type, id): (&str, &str)) -> wit::messaging::Entity {
+    wit::messaging::Entity { entity_type: entity_type.to_owned(), id: id.to_owned() }
 }
 
 pub(crate) fn passivate() {
