@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 /// How many entries are kept. Beyond this, each new entry replaces the oldest.
 const HISTORY: u64 = 100;
 
-/// How many entries one call of `history` returns at most.
+/// The maximum number of entries that one call of `history` returns.
 const PAGE: u32 = 50;
 
 const ENTRIES: &str = "history/entry/";
@@ -42,6 +42,8 @@ pub enum Refused {
     },
     /// The amount is zero, negative, or too large.
     InvalidAmount,
+    /// The overdraft is negative or above one million.
+    InvalidOverdraft,
 }
 
 impl fmt::Display for Refused {
@@ -53,6 +55,9 @@ impl fmt::Display for Refused {
             Refused::InvalidAmount => f.write_str(
                 "an amount must be at least one cent, and the balance must not overflow",
             ),
+            Refused::InvalidOverdraft => {
+                f.write_str("an overdraft must be between 0 and 1,000,000 cents")
+            }
         }
     }
 }
@@ -115,11 +120,11 @@ impl Account {
     /// Sets how many cents the balance may go below zero.
     ///
     /// # Errors
-    /// `invalid-amount`, if it is negative or above one million.
+    /// `invalid-overdraft`, if it is negative or above one million.
     #[message]
     pub fn overdraft(&mut self, cents: i64) -> Result<(), Refused> {
         if !(0..=1_000_000).contains(&cents) {
-            return Err(Refused::InvalidAmount);
+            return Err(Refused::InvalidOverdraft);
         }
         state::set("overdraft", &cents);
         Ok(())

@@ -3,50 +3,33 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::future::join_all;
 use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::types::unknown_type;
 use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
+use ostraca_core::records::{Tell, Timer};
 use ostraca_core::rows::Member;
+use ostraca_core::shard::{delayed_tell, delayed_tell_name};
 use ostraca_gateway::{Gateway, failure_to_wire};
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
-    Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest, NodeIssue, Problem,
-    StateKey,
+    DelayedTellDetail, Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest,
+    NodeIssue, Problem, StateKey, TellDetail, TimerDetail,
 };
 use ostraca_wire::server::AdminOutput;
 
+use super::pages::{PAGE, Taken};
 use super::{AdminService, store_failed};
 
-/// Maximum number and bytes of heads read from the store at a time.
-const PAGE: (usize, usize) = (512, 1 << 20);
-/// Maximum number of an entity's state keys that are shown.
+/// Maximum number of an entity's state keys, timers, tells and dead letters that are shown.
 const KEYS: usize = 50;
 /// Maximum bytes shown of a value, chosen so that the values of all shown keys fit into one frame.
-const VALUE: usize = 4 << 10;
-
-/// Length of the checksum at a cursor's end, which distinguishes a cursor from garbage.
-const CHECK: usize = 8;
-
-fn check_of(cursor: &[u8]) -> [u8; CHECK] {
-    let hash = blake3::hash(cursor);
-    let mut check = [0; CHECK];
-    check.copy_from_slice(&hash.as_bytes()[..CHECK]);
-    check
-}
-
-/// Splits a cursor into its shard and the store's cursor within that shard. `None` if the checksum does not
-/// match, so no earlier page returned it.
-fn cursor(given: &[u8]) -> Option<(u32, &[u8])> {
-    let (payload, check) = given.split_last_chunk::<CHECK>()?;
-    let (shard, rest) = payload.split_first_chunk::<4>()?;
-    (*check == check_of(payload)).then(|| (u32::from_be_bytes(*shard), rest))
-}
+pub(super) const VALUE: usize = 4 << 10;
 
 impl AdminService {
     /// Returns one page. Its cursor is the shard and the store's cursor within that shard.
@@ -66,76 +49,33 @@ impl AdminService {
             );
             return Err(problem(codes::UNKNOWN_SHARD, text, "shards are counted from 1"));
         }
-        let (first, mut after) = match request.shard {
-            0 => (1, None),
-            shard => (shard, None),
+        let shards = match request.shard {
+            0 => 1..=self.shard_count,
+            shard => shard..=shard,
         };
-        let last = if request.shard == 0 { self.shard_count } else { request.shard };
-        let mut shard = first;
-        if !request.cursor.is_empty() {
-            let Some((at, rest)) =
-                cursor(&request.cursor).filter(|(at, _)| (first..=last).contains(at))
-            else {
-                let help = "pass the cursor of an earlier page, or leave it out";
-                return Err(problem(
-                    codes::INVALID_CURSOR,
-                    "the cursor is not from an earlier page",
-                    help,
-                ));
-            };
-            shard = at;
-            after = (!rest.is_empty()).then(|| Bytes::copy_from_slice(rest));
-        }
-        let limit = request.limit as usize;
         let mut page = Vec::new();
-        while shard <= last {
-            loop {
-                let scan = Scan {
-                    shard: shard_key(ShardId(shard)),
-                    kind: ScanKind::Heads,
-                    after: after.take(),
-                    max_records: PAGE.0.min(limit - page.len()),
-                    max_bytes: PAGE.1,
-                };
-                let found =
-                    self.entity_store.scan(scan).await.map_err(|error| store_failed(&error))?;
-                for record in found.records {
-                    let ScannedRecord::Head(entity, head) = record else { continue };
-                    if !request.r#type.is_empty() && *entity.entity_type != *request.r#type {
-                        continue;
-                    }
-                    page.push(EntityInfo {
-                        r#type: entity.entity_type.to_string(),
-                        id: entity.id.to_string(),
-                        shard,
-                        version: head.version,
-                        revision: head.revision,
-                        state_bytes: head.state_bytes,
-                        ..EntityInfo::default()
-                    });
-                }
-                after = found.next_cursor;
-                if after.is_none() || page.len() >= limit {
-                    break;
-                }
+        let add = |shard, record| {
+            let ScannedRecord::Head(entity, head) = record else { return Taken::Skipped };
+            if !request.r#type.is_empty() && *entity.entity_type != *request.r#type {
+                return Taken::Skipped;
             }
-            if page.len() >= limit {
-                break;
-            }
-            shard += 1;
-        }
-        let more = after.is_some() || (page.len() >= limit && shard < last);
-        let mut next = BytesMut::new();
-        if more {
-            next.put_u32(if after.is_some() { shard } else { shard + 1 });
-            next.extend_from_slice(after.as_deref().unwrap_or_default());
-            let check = check_of(&next);
-            next.extend_from_slice(&check);
-        }
+            page.push(EntityInfo {
+                r#type: entity.entity_type.to_string(),
+                id: entity.id.to_string(),
+                shard,
+                version: head.version,
+                revision: head.revision,
+                state_bytes: head.state_bytes,
+                ..EntityInfo::default()
+            });
+            Taken::Added
+        };
+        let (kind, limit) = (ScanKind::Heads, request.limit as usize);
+        let next_cursor = self.read_page(shards, kind, &request.cursor, limit, add).await?;
         let unanswered = self.inspect_owners(gateway, &mut page).await;
         Ok(AdminOutput::Entities(Entities {
             entities: page,
-            next_cursor: next.freeze(),
+            next_cursor,
             unresponsive_owners: unanswered,
         }))
     }
@@ -228,9 +168,46 @@ impl AdminService {
             detail.unsettled_replies = lanes.map(|lane| lane.replies.len() as u64).sum();
             detail.lane_count = head.lanes.len() as u64 + u64::from(head.spilled_lane_count);
             detail.state_bytes = head.state_bytes;
+            let is_tell = |timer: &Timer| delayed_tell_name(&timer.name).is_some();
+            let (delayed, timers): (Vec<_>, Vec<_>) = loaded.timers.into_iter().partition(is_tell);
+            detail.timer_count = timers.len() as u64;
+            detail.timers = timers.into_iter().take(KEYS).map(timer_to_wire).collect();
+            detail.delayed_tell_count = delayed.len() as u64;
+            detail.delayed_tells = delayed.iter().take(KEYS).map(delayed_to_wire).collect();
+            detail.outbox_count = loaded.outbox.len() as u64;
+            let tells = loaded.outbox.into_iter().take(KEYS);
+            detail.outbox = tells.map(|(number, tell)| tell_to_wire(number, tell)).collect();
+            let dead = head.outbox_counts().unwrap_or_default().1;
+            if dead > 0 {
+                detail.dead_letter_count = dead.into();
+                detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
+            }
             self.keys(shard, &entity, values, &mut detail).await?;
         }
         Ok(AdminOutput::Entity(Box::new(detail)))
+    }
+
+    /// The first dead letters of an entity.
+    async fn first_dead_letters(
+        &self,
+        shard: ShardId,
+        entity: &Entity,
+    ) -> Result<Vec<TellDetail>, Problem> {
+        let scan = Scan {
+            shard: shard_key(shard),
+            kind: ScanKind::DeadLetters { from: Some(entity.clone()) },
+            after: None,
+            max_records: KEYS,
+            max_bytes: PAGE.1,
+        };
+        let found = self.entity_store.scan(scan).await.map_err(|error| store_failed(&error))?;
+        let own = |record| match record {
+            ScannedRecord::DeadLetter(sender, number, tell) if sender == *entity => {
+                Some(tell_to_wire(number, *tell))
+            }
+            _ => None,
+        };
+        Ok(found.records.into_iter().filter_map(own).collect())
     }
 
     async fn keys(
@@ -268,19 +245,47 @@ impl AdminService {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) fn tell_to_wire(number: u64, tell: Tell) -> TellDetail {
+    TellDetail {
+        number,
+        r#type: tell.target.entity_type.to_string(),
+        id: tell.target.id.to_string(),
+        method: tell.method.to_string(),
+        body_size: tell.body.len() as u64,
+        attempts: tell.attempts,
+        failure: tell.failure.to_string(),
+    }
+}
 
-    #[test]
-    fn a_cursor_that_no_page_returned_is_refused() {
-        let payload = [&7_u32.to_be_bytes()[..], b"key"].concat();
-        let given = [payload.clone(), check_of(&payload).to_vec()].concat();
-        assert_eq!(cursor(&given), Some((7, &b"key"[..])));
-        for garbage in [&b""[..], b"garbage", b"more garbage than that", &payload] {
-            assert_eq!(cursor(garbage), None, "{garbage:?}");
-        }
-        let changed = given.iter().enumerate().map(|(at, b)| if at == 5 { b ^ 1 } else { *b });
-        assert_eq!(cursor(&changed.collect::<Vec<u8>>()), None);
+fn delayed_to_wire(timer: &Timer) -> DelayedTellDetail {
+    let tell = delayed_tell(timer).ok().flatten();
+    let tell = tell.map_or_else(TellDetail::default, |tell| TellDetail {
+        r#type: tell.target.entity_type.to_string(),
+        id: tell.target.id.to_string(),
+        method: tell.method.to_string(),
+        body_size: tell.body.len() as u64,
+        ..TellDetail::default()
+    });
+    DelayedTellDetail {
+        name: delayed_tell_name(&timer.name).unwrap_or_default().to_owned(),
+        due_unix_ms: timer.due.max(timer.retry_at),
+        tell: Some(TellDetail {
+            attempts: timer.attempts,
+            failure: timer.failure.to_string(),
+            ..tell
+        }),
+        set_aside: timer.set_aside,
+    }
+}
+
+fn timer_to_wire(timer: Timer) -> TimerDetail {
+    TimerDetail {
+        name: timer.name.to_string(),
+        due_unix_ms: timer.due.max(timer.retry_at),
+        interval_ms: timer.interval,
+        payload_size: timer.payload.len() as u64,
+        attempts: timer.attempts,
+        failure: timer.failure.to_string(),
+        set_aside: timer.set_aside,
     }
 }

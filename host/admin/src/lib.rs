@@ -10,12 +10,14 @@
 
 mod catalog_problem;
 mod cluster;
+mod dead_letters;
 mod deploy;
 mod deploy_wait;
 mod entities;
 mod events;
 mod forget;
 mod listing;
+mod pages;
 mod rebalance;
 mod status;
 
@@ -167,6 +169,7 @@ impl AdminService {
             AdminOperation::Shards => Ok(AdminOutput::Shards(self.shards())),
             AdminOperation::Entities(request) => self.entities(gateway, request).await,
             AdminOperation::Inspect(request) => self.inspect(gateway, principal, request).await,
+            AdminOperation::DeadLetters(request) => self.dead_letters(principal, request).await,
             AdminOperation::Drain { node, undo } => self.drain(&node, undo),
             AdminOperation::Forget { node } => self.forget(&node).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,

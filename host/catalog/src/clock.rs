@@ -57,12 +57,12 @@ impl ClusterClock {
         }
     }
 
-    /// Returns both times.
+    /// Returns all times.
     #[must_use]
     pub fn now(&self) -> Now {
         let mono = boot_millis();
         let cluster = self.base.load(Ordering::Relaxed) + mono.saturating_sub(self.started);
-        Now { mono, cluster_time: cluster }
+        Now { mono, cluster_time: cluster, utc: self.utc_ms() }
     }
 
     /// Milliseconds since the node started.

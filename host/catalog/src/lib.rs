@@ -1,13 +1,13 @@
 //! What the rows of a cluster say, apart from who owns what: its format, its settings, its pool, its time, its deployed
 //! types.
 //!
-//! [`rows`] has the encodings of all rows, including those that the core decides from. [`bootstrap`] writes the rows
-//! of a new cluster, [`format`](mod@format) raises the format. A [`Loader`] follows the rows of types: it fetches and
-//! compiles their components and publishes them in a [`TypeRegistry`], which gateways and workers read. The control
-//! thread drives the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of cluster
-//! time.
+//! [`rows`] has the encodings of all rows, including those on which the core bases its decisions. [`bootstrap`] writes
+//! the rows of a new cluster, and [`format`](mod@format) upgrades the format. A [`Loader`] follows the rows of types:
+//! it fetches and compiles their components and publishes them in a [`TypeRegistry`], which gateways and workers read.
+//! The control thread drives the loader with each row that it lists or watches, and a [`ClusterClock`] with the row of
+//! cluster time.
 //!
-//! Confusing at first: to know a type and to be able to run it are different states; see [`types`].
+//! Confusing at first: knowing a type and being able to run it are different states; see [`types`].
 
 pub mod bootstrap;
 pub mod clock;

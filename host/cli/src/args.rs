@@ -9,7 +9,10 @@ use std::time::Duration;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
-pub(crate) use cluster::{Cluster, Drain, Entities, Events, Forget, Inspect, Rebalance, Shards};
+pub(crate) use cluster::{
+    ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Drain, Entities, Events, Forget,
+    Inspect, ListedDeadLetters, Rebalance, Shards,
+};
 
 /// Heading of the options that every command has.
 const GLOBAL: &str = "Global options";
@@ -25,7 +28,7 @@ Exit codes:
   1  unexpected failure
   2  usage error, or an invalid input file
   3  no node responds, or the node refuses this client
-  4  the entity refused: an application error, final
+  4  the entity refused the message: an application error, final
   5  not run: the message had no effect, and never will
   6  it is unknown whether the message ran: resend it with the same id
   7  the node could not start, or ended unexpectedly
@@ -103,6 +106,8 @@ pub(crate) enum Command {
     Entities(Entities),
     /// Show one entity's state
     Inspect(Inspect),
+    /// List, resend or drop dead letters (tells whose target refused them or kept failing)
+    DeadLetters(DeadLetters),
     /// Move all shards off a node and keep it drained
     Drain(Drain),
     /// Mark a permanently lost node as removed

@@ -324,6 +324,18 @@ fn advice(code: &str) -> &'static str {
         codes::TOO_MANY_KEYS => {
             "store more under each key, or raise `keys` in [limits] of entity.toml and deploy it again"
         }
+        codes::TOO_MANY_TIMERS => {
+            "cancel timers that are not needed, or raise `timers` in [limits] of entity.toml and deploy it again"
+        }
+        codes::TIMERS_TOO_LARGE => {
+            "put less into timers, or raise `timer-bytes` in [limits] of entity.toml and deploy it again"
+        }
+        codes::TIMER_INTERVAL_TOO_SHORT => {
+            "use a longer interval, or lower `timer-interval` in [limits] of entity.toml and deploy it again"
+        }
+        codes::NO_TIMER_HANDLER => {
+            "add a timer handler to the entity (`#[timer]`) and deploy it again"
+        }
         codes::TURN_TOO_LARGE => {
             "write less in one message, or raise `turn-keys` or `turn-bytes` in [limits] of entity.toml and deploy it again"
         }

@@ -1,6 +1,6 @@
 //! Quotes words for a shell, so that a printed command can be copied.
 
-/// The word, quoted if a shell would interpret it otherwise.
+/// The word, quoted if a shell would otherwise interpret it.
 pub(crate) fn shell_quote(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./:@%+=,".contains(&b);
     if !text.is_empty() && text.bytes().all(plain) {

@@ -9,9 +9,10 @@ use std::time::Duration;
 use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
-    ClusterStatus, EntityDetail, EntityInfo, Event, Events, NodeInfo, NodeIssue, NodeState,
-    NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove,
-    ShardState, StateKey, Status, StatusProblem,
+    ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail, EntityDetail, EntityInfo, Event,
+    Events, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan,
+    RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
+    TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
@@ -45,6 +46,7 @@ impl Service for Stage {
             AdminOperation::Inspect(request) => {
                 return Ok(AdminOutput::Entity(Box::new(detail(&request.id))));
             }
+            AdminOperation::DeadLetters(_) => return Ok(AdminOutput::DeadLetters(dead_letters())),
             AdminOperation::RebalancePlan => return Ok(AdminOutput::RebalancePlan(plan())),
             AdminOperation::Status => return Ok(AdminOutput::Status(Box::new(status()))),
             AdminOperation::Node => {
@@ -143,6 +145,32 @@ fn unanswered() -> Entities {
     Entities { entities: vec![entity], unresponsive_owners: unanswered, ..Entities::default() }
 }
 
+fn dead_letters() -> DeadLetters {
+    let letter = |number, body: &'static [u8], size, failure: &str| DeadLetter {
+        r#type: "order".into(),
+        id: "17".into(),
+        unix_ms: 1_764_000_000_000,
+        body: body.into(),
+        content_type: "application/json".into(),
+        tell: Some(TellDetail {
+            number,
+            r#type: "account".into(),
+            id: "alice".into(),
+            method: "credit".into(),
+            body_size: size,
+            attempts: 10,
+            failure: failure.into(),
+        }),
+    };
+    DeadLetters {
+        dead_letters: vec![
+            letter(65_536, b"{\"amount\": 3}", 13, "trap: \u{1b}[31mno"),
+            letter(65_537, &[0xff, 0x00], 5_000, "closed: the account is closed"),
+        ],
+        next_cursor: vec![0xab].into(),
+    }
+}
+
 fn detail(id: &str) -> EntityDetail {
     EntityDetail {
         r#type: "counter".into(),
@@ -164,6 +192,55 @@ fn detail(id: &str) -> EntityDetail {
         ],
         active: Some(true),
         mailbox_length: Some(2),
+        timer_count: 3,
+        timers: vec![
+            TimerDetail {
+                name: "expire".into(),
+                due_unix_ms: 1_800_000_000_000,
+                payload_size: 5,
+                ..TimerDetail::default()
+            },
+            TimerDetail {
+                name: "report".into(),
+                due_unix_ms: 1_800_000_060_000,
+                interval_ms: 60_000,
+                attempts: 2,
+                failure: "trap: \u{1b}[31mred".into(),
+                set_aside: true,
+                ..TimerDetail::default()
+            },
+        ],
+        outbox_count: 2,
+        outbox: vec![TellDetail {
+            number: 65_536,
+            r#type: "counter".into(),
+            id: "bob".into(),
+            method: "add".into(),
+            body_size: 10,
+            ..TellDetail::default()
+        }],
+        delayed_tell_count: 1,
+        delayed_tells: vec![DelayedTellDetail {
+            name: "remind\u{7}".into(),
+            due_unix_ms: 1_764_000_000_000,
+            tell: Some(TellDetail {
+                r#type: "mail".into(),
+                id: "alice".into(),
+                method: "send".into(),
+                ..TellDetail::default()
+            }),
+            set_aside: false,
+        }],
+        dead_letter_count: 1,
+        dead_letters: vec![TellDetail {
+            number: 131_073,
+            r#type: "counter".into(),
+            id: "\u{1b}[31mred".into(),
+            method: "take".into(),
+            body_size: 3,
+            attempts: 1,
+            failure: "insufficient: only 2".into(),
+        }],
         ..EntityDetail::default()
     }
 }
@@ -352,6 +429,14 @@ fn entities_of_an_unresponsive_owner_come_from_the_store() {
 #[test]
 fn control_characters_in_keys_are_shown_as_escapes() {
     Theatre::open().shows("inspect", 0, &["inspect", "counter/alice"]);
+}
+
+#[test]
+fn dead_letters_are_shown_with_their_reason_and_body() {
+    let theatre = Theatre::open();
+    theatre.shows("dead-letters", 0, &["dead-letters", "list", "--limit", "2"]);
+    let args = ["dead-letters", "list", "order/17", "--values", "--limit", "2"];
+    theatre.shows("dead-letters-values", 0, &args);
 }
 
 #[test]

@@ -105,6 +105,8 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-forget", &["forget", "--help"]),
         ("help-cluster", &["cluster", "--help"]),
         ("help-entities", &["entities", "--help"]),
+        ("help-dead-letters", &["dead-letters", "--help"]),
+        ("help-dead-letters-resend", &["dead-letters", "resend", "--help"]),
     ] {
         let shown = ostraca().args(args).assert().success();
         same(&format!("{name}.txt"), &shown.get_output().stdout);
@@ -124,6 +126,11 @@ fn impossible_arguments_are_usage_errors() {
         &["send", "counter/alice", "get", "--id", "00112233445566778899aabbccddeeff-1"],
         &["send", "counter/alice", "get", "--command", "--query"],
         &["send", "counter/alice", "get", "--timeout", "soon"],
+        &["dead-letters"],
+        &["dead-letters", "drop", "order/17"],
+        &["dead-letters", "drop", "order", "--all"],
+        &["dead-letters", "resend", "order/17", "1", "--all"],
+        &["dead-letters", "list", "--values"],
         &["new", "Hello"],
         &["new", "../hello"],
         &["new", "fn"],

@@ -14,11 +14,12 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    AdminRequest, ClusterConfig, ClusterConfigRequest, DeployRequest, DeployResult, Deployment,
-    DeploymentsRequest, DrainProgress, DrainRequest, Entities, EntitiesRequest, EntityDetail,
-    Events, EventsRequest, ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest,
-    NodeInfo, NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress,
-    RebalanceRequest, ShardInfo, ShardsRequest, Status, StatusRequest,
+    AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters, DeadLettersRequest,
+    DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress, DrainRequest,
+    Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest, ForgetResult,
+    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
+    RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
+    StatusRequest,
 };
 use tokio::time::timeout;
 
@@ -202,6 +203,23 @@ impl Client {
         let request = Request::Inspect(InspectRequest { r#type, id, values });
         match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Entity(entity)) => Ok(entity),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// One page of dead letters: tells that their target refused or kept failing. To resend or drop them, call
+    /// [`Session::handle_dead_letters`](crate::Session::handle_dead_letters).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn dead_letters(
+        &self,
+        request: DeadLettersRequest,
+    ) -> Result<DeadLetters, AdminError> {
+        let request = Request::DeadLetters(request);
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::DeadLetters(page)) => Ok(page),
             other => Err(unexpected(other)),
         }
     }

@@ -110,11 +110,13 @@ pub use call::{CallError, MessageId, Reply, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
 pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
+pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    ClusterStatus, DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest,
-    EntityDetail, EntityInfo, Event, Events, ForgetResult, LastFailure, MessageKind, Method,
-    Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
-    RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
+    ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail, DeployResult,
+    Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo, Event, Events,
+    ForgetResult, LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
+    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState,
+    StateKey, Status, StatusProblem, TellDetail, TimerDetail,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
+use ostraca_core::shard::{DeadLetterAction, decode_dead_letters, encode_dead_letters};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
@@ -101,6 +102,27 @@ impl Session {
     /// Sends a message of the kind that its method declares.
     pub fn call(&self, entity: &Entity, method: &str, body: impl Into<Bytes>) -> Call {
         self.send(entity, method, body, &CallOptions::default())
+    }
+
+    /// Resends or drops up to [`MAX_DEAD_LETTERS`](crate::MAX_DEAD_LETTERS) dead letters of an entity. Like any
+    /// command, it runs once and needs permission to send to the type. Returns the numbers it handled, which may be
+    /// fewer than given: some no longer exist, or a resend reached its size limit. If none exists, the command is
+    /// refused (`unknown-dead-letter`).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub async fn handle_dead_letters(
+        &self,
+        entity: &Entity,
+        action: DeadLetterAction,
+        numbers: &[u64],
+        options: &CallOptions,
+    ) -> Result<Vec<u64>, CallError> {
+        let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
+        let body = encode_dead_letters(numbers);
+        let reply = self.send(entity, action.method(), body, &options).await?;
+        Ok(decode_dead_letters(&reply.body).unwrap_or_default())
     }
 
     /// Sends a message. It is queued when this returns; the future only waits for the outcome.

@@ -50,7 +50,7 @@ pub struct ManifestLimits {
     pub memory: u64,
     /// Elements of an instance's tables. Default 10,000. Error `table-limit`.
     pub table_elements: u32,
-    /// Time in the guest for a message or the stop hook (R22). Default 100 ms. Error `turn-time-limit`.
+    /// Time in the guest for a message, a timer or the stop hook (R22). Default 100 ms. Error `turn-time-limit`.
     pub turn_time: Duration,
     /// Time in the guest for instantiation and start. Default 1 s. Error `activation-time-limit`.
     pub activation_time: Duration,
@@ -63,6 +63,18 @@ pub struct ManifestLimits {
     /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB; limited to what
     /// every store accepts in one turn. Error `turn-too-large`.
     pub turn_bytes: u64,
+    /// Timers of an entity. Default 100, at most 1,000. Error `too-many-timers`.
+    pub timers: u32,
+    /// Bytes of names and payloads of an entity's timers, 100 for each timer included. Default 64 KiB. Error
+    /// `timers-too-large`.
+    pub timer_bytes: u64,
+    /// The shortest interval of a timer. Default 1 s. Error `timer-interval-too-short`.
+    pub timer_interval: Duration,
+    /// Tells in an entity's outbox, dead letters included. Default 1,000, at most 5,000. Error `outbox-full`.
+    pub outbox: u32,
+    /// Bytes of methods and bodies of the tells in an entity's outbox. Default 1 MiB, at most 4 MiB. Error
+    /// `outbox-too-large`.
+    pub outbox_bytes: u64,
     /// Bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
     /// `message-too-large`.
     pub message: u64,
@@ -106,12 +118,14 @@ pub struct Lifecycle {
 pub struct Grants {
     /// Types that it may send asks to. Always empty in this release.
     pub ask: Vec<String>,
+    /// Types that it may send tells to. Default none. Error `tell-not-granted`.
+    pub tell: Vec<String>,
 }
 
 /// `[access]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Principals that may message it: `*`, `client/*` or `client/NAME`. Default `*`.
+    /// Principals that may message it: `*`, `client/*`, `client/NAME`, `entity/*` or `entity/TYPE`. Default `*`.
     pub send: Vec<String>,
 }
 
@@ -175,6 +189,12 @@ impl Manifest {
             keys: limits.keys.into(),
             turn_keys: limits.turn_keys.into(),
             turn_bytes: limits.turn_bytes,
+            timers: limits.timers.into(),
+            timer_bytes: limits.timer_bytes,
+            timer_interval: u64::try_from(limits.timer_interval.as_millis()).unwrap_or(u64::MAX),
+            tell: self.grants.tell.clone(),
+            outbox: limits.outbox.into(),
+            outbox_bytes: limits.outbox_bytes,
             reply: limits.reply,
             log_lines_per_second: limits.log_lines_per_second,
             log_line_bytes: count(limits.log_line_bytes),

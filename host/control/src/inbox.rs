@@ -1,8 +1,8 @@
-//! Control messages of other nodes, on their way to the machine.
+//! Control messages from other nodes, on their way to the node's state machine.
 //!
-//! The queue is bounded in messages and in bytes. Rows decide, so a message that does not fit is dropped and
-//! counted: that only costs time, while unbounded memory could cost the node. Inputs from this node itself have a
-//! queue of their own and are never dropped.
+//! The queue is bounded in messages and in bytes. Rows alone decide who owns a shard, so a message that does not
+//! fit is dropped and counted: that only costs time, while unbounded memory could bring down the node. Inputs from
+//! this node itself have a queue of their own and are never dropped.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::message::{self, IgnoreReason};
 
-/// Maximum number of kinds of ignored messages that are logged, since a peer chooses the kind numbers.
+/// Maximum number of kinds of ignored messages that are logged; limited because a peer chooses the kind numbers.
 const KINDS_LOGGED: usize = 64;
 
 /// The sending side. Clones share one queue.
@@ -74,9 +74,10 @@ impl ControlInboxSender {
         }
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Stats::count(&self.stats.control_messages_dropped);
-        let ControlInboxLimits { messages: sender, bytes } = self.bounds;
+        let ControlInboxLimits { messages, bytes } = self.bounds;
         tracing::debug!(
-            "dropped a control message: {sender} (`peers.control-messages`) or {bytes} bytes (`peers.control-message-bytes`) are queued"
+            "dropped a control message: the queue is limited to {messages} messages (`peers.control-messages`) and \
+             {bytes} bytes (`peers.control-message-bytes`)"
         );
     }
 
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn every_ignored_message_is_counted() {
         let stats = Arc::<Stats>::default();
-        let (sender, _heard) = control_inbox(ControlInboxLimits::default(), stats.clone());
+        let (sender, _inbox) = control_inbox(ControlInboxLimits::default(), stats.clone());
         for kind in [8, 8, 9, 8] {
             sender.ignore(&"n2".into(), &IgnoreReason::UnknownKind(kind));
         }
@@ -142,7 +143,7 @@ mod tests {
 
         put(60);
         put(60);
-        assert_eq!(lost(&stats), 3, "the second one exceeds the bytes");
+        assert_eq!(lost(&stats), 3, "the second one exceeds the byte limit");
         put(40);
         assert_eq!(lost(&stats), 3);
         assert!(receive() && receive() && !receive());

@@ -35,7 +35,8 @@ impl World {
     fn tell(&mut self, event: Event) -> Duration {
         let (mut queue, mut took) = (VecDeque::from([event]), Duration::ZERO);
         while let Some(event) = queue.pop_front() {
-            let (now, begun) = (Now { mono: self.now, cluster_time: self.now }, Instant::now());
+            let (now, begun) =
+                (Now { mono: self.now, cluster_time: self.now, utc: 0 }, Instant::now());
             self.machine.handle(now, event);
             took += begun.elapsed();
             while let Some(action) = self.machine.poll() {

@@ -93,7 +93,7 @@ struct Shard {
 }
 
 impl Shard {
-    const NOW: Now = Now { mono: 1_000, cluster_time: 1_000 };
+    const NOW: Now = Now { mono: 1_000, cluster_time: 1_000, utc: 0 };
 
     fn new() -> Self {
         let owner = Ownership {
@@ -125,10 +125,10 @@ impl Shard {
         while let Some(action) = self.machine.poll() {
             let answer = match action {
                 Action::Load { entity, generation } => {
-                    let result = Ok(LoadedEntity { head: None, lanes: Vec::new() });
+                    let result = Ok(LoadedEntity::default());
                     Event::Loaded { entity, generation, result }
                 }
-                Action::RequestSlot { entity, generation } => {
+                Action::RequestSlot { entity, generation, .. } => {
                     Event::SlotGranted { entity, generation }
                 }
                 Action::Activate { entity, generation, .. } => {
@@ -171,6 +171,7 @@ impl Shard {
             arrived_at: Self::NOW.mono,
             deadline: Some(Self::NOW.mono + 10_000),
             context: Arc::default(),
+            sender: None,
         };
         self.tell(Event::Message(Arc::new(message)));
     }
@@ -181,12 +182,8 @@ impl Shard {
 }
 
 fn output(writes: Vec<(Bytes, Option<Bytes>)>) -> TurnOutput {
-    TurnOutput {
-        result: TurnResult::Replied(GuestReply::Result(Bytes::from_static(b"1"))),
-        writes,
-        state_bytes: Some(2),
-        passivate: false,
-    }
+    let result = TurnResult::Replied(GuestReply::Result(Bytes::from_static(b"1")));
+    TurnOutput { writes, state_bytes: Some(2), ..TurnOutput::without_effects(result) }
 }
 
 fn turn(rounds: u64) -> Duration {

@@ -1,4 +1,4 @@
-//! Why an extension block is refused, and how that reason is passed around postcard.
+//! Why an extension block is refused, and how that reason bypasses postcard.
 //!
 //! The codec and the extension blocks both need it, and blocks decode their fields with the codec. So this module
 //! lies below both.
@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 /// Maximum number of fields in one block.
 pub const MAX_FIELDS: usize = 64;
-/// Maximum total bytes of the values of one block.
+/// Maximum total size of the values of one block, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024;
 
 /// Why an extension block is refused.

@@ -129,6 +129,18 @@ impl ScopedSessionId {
     }
 }
 
+impl ScopedSessionId {
+    /// The session of a sending entity. No client's session equals it, since its hash has another key (R19).
+    #[must_use]
+    pub fn of_entity(sender: &Entity) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("ostraca session of a sending entity v1");
+        hasher.update(&(sender.entity_type.len() as u64).to_le_bytes());
+        hasher.update(sender.entity_type.as_bytes());
+        hasher.update(sender.id.as_bytes());
+        Self(first_16(&hasher.finalize()))
+    }
+}
+
 impl fmt::Debug for ScopedSessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))

@@ -11,14 +11,17 @@ use crate::ids::{Entity, Epoch, MessageDigest, MessageId};
 use crate::records::{Claim, GuestReply};
 use crate::rows::Member;
 
-/// The time that a node passes with every event. Neither part is a wall clock.
+/// The clock readings that a node passes in with every event. None of them is the node's own wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
-    /// Milliseconds of the node's own clock, which counts suspension (`CLOCK_BOOTTIME`, R8).
+    /// Milliseconds of the node's own clock, which also runs during suspension (`CLOCK_BOOTTIME`, R8).
     pub mono: u64,
     /// Milliseconds of cluster time: kept in the `ClusterStore` and advanced only by running clocks, so it may stop
     /// while no node runs but never jumps. Messages are stamped with it (R17).
     pub cluster_time: u64,
+    /// Milliseconds of UTC since 1970, as the cluster's row has it: never goes back. Timers fire by it (R25). 0 until
+    /// the node has read the row.
+    pub utc: u64,
 }
 
 /// Whether a message may change something (R16).
@@ -41,6 +44,8 @@ pub struct Message {
     pub reply_token: ReplyToken,
     /// The target entity.
     pub target: Entity,
+    /// The entity that sent it; none if a client did (R19).
+    pub sender: Option<Entity>,
     /// Its id (R17).
     pub id: MessageId,
     /// The session's last unresolved sequence to this entity before this one; 0 if there is none.

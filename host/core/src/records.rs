@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{ClusterId, Entity, Epoch, MessageDigest, ScopedSessionId, ShardPath, TurnId};
 use crate::rows::Member;
@@ -77,6 +79,87 @@ pub struct Head {
 
 impl Extensible for Head {
     const NAME: &'static str = "Head";
+    const FIELDS: &'static [u32] = &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK];
+}
+
+impl Head {
+    /// The field with the number of the entity's timers (u32); absent if there are none.
+    const TIMERS: u32 = 4;
+    /// The field with the number of its outbox entries and of its dead letters (u32, u32); absent if there are none.
+    const OUTBOX: u32 = 6;
+    /// The field with the tell watermark (u64); absent if it is 0.
+    const TELL_WATERMARK: u32 = 8;
+
+    /// The number of the entity's timers, which are stored outside the head (R25).
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn timer_count(&self) -> Result<u32, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::TIMERS)?.unwrap_or_default())
+    }
+
+    /// Sets the number of timers.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no room for it.
+    pub fn set_timer_count(&mut self, count: u32) -> Result<(), CodecError> {
+        self.set_or_take(Self::TIMERS, &count)
+    }
+
+    /// The number of the entity's outbox entries and of its dead letters, which are stored outside the head (R19).
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn outbox_counts(&self) -> Result<(u32, u32), CodecError> {
+        if self.extensions.is_empty() {
+            return Ok((0, 0));
+        }
+        Ok(self.extensions.get(Self::OUTBOX)?.unwrap_or_default())
+    }
+
+    /// Sets the numbers of outbox entries and of dead letters.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no room for it.
+    pub fn set_outbox_counts(&mut self, counts: (u32, u32)) -> Result<(), CodecError> {
+        self.set_or_take(Self::OUTBOX, &counts)
+    }
+
+    /// Every tell that ran in a lane that has since been dropped was created at or before this time, in milliseconds of
+    /// cluster time (R19). Never falls. Tells have a watermark of their own, since lanes of clients are dropped without
+    /// asking their sessions.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn tell_watermark(&self) -> Result<u64, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::TELL_WATERMARK)?.unwrap_or_default())
+    }
+
+    /// Sets the tell watermark.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no room for it.
+    pub fn set_tell_watermark(&mut self, watermark: u64) -> Result<(), CodecError> {
+        self.set_or_take(Self::TELL_WATERMARK, &watermark)
+    }
+
+    /// Sets a field, or removes it if it has its default value.
+    fn set_or_take<V: Serialize + DeserializeOwned + Default + PartialEq>(
+        &mut self,
+        number: u32,
+        value: &V,
+    ) -> Result<(), CodecError> {
+        if *value != V::default() {
+            return self.extensions.set(number, value);
+        }
+        self.extensions.take::<V>(number).map(drop)
+    }
 }
 
 /// What an entity remembers of one session (R17).
@@ -101,6 +184,32 @@ pub struct Lane {
 
 impl Extensible for Lane {
     const NAME: &'static str = "Lane";
+    const FIELDS: &'static [u32] = &[Lane::SENDER];
+}
+
+impl Lane {
+    /// The field with the sending entity; absent if the lane belongs to a client's session. Required: a release that
+    /// dropped the lane by time would forget a sender that may still send again (R19).
+    const SENDER: u32 = 1;
+
+    /// The entity that sends in this lane; none if the lane belongs to a client's session.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn sender(&self) -> Result<Option<Entity>, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(None);
+        }
+        self.extensions.get(Self::SENDER)
+    }
+
+    /// Makes it the lane of a sending entity.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the entity's name is too long for the block.
+    pub fn set_sender(&mut self, sender: &Entity) -> Result<(), CodecError> {
+        self.extensions.set(Self::SENDER, sender)
+    }
 }
 
 /// A command's recorded outcome, with which every copy of it is answered (R16).
@@ -156,6 +265,101 @@ impl GuestReply {
     }
 }
 
+/// A durable timer of an entity (R25).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// Unique in the entity; not empty.
+    pub name: Arc<str>,
+    /// The entity's version after the turn that set it. Setting a timer of the same name again makes another
+    /// generation.
+    pub generation: u64,
+    /// When it fires next, in milliseconds of UTC.
+    pub due: u64,
+    /// Milliseconds between firings; 0 if it fires once.
+    pub interval: u64,
+    /// The guest's own bytes.
+    pub payload: Bytes,
+    /// How many attempts at the firing at `due` have failed.
+    pub attempts: u32,
+    /// When the firing is attempted again, in milliseconds of UTC; 0 if no attempt has failed.
+    pub retry_at: u64,
+    /// Why the last attempt failed; empty if none did.
+    pub failure: Arc<str>,
+    /// Whether it failed too often, so that it will not fire until it is set again.
+    pub set_aside: bool,
+    /// Fields of later releases.
+    pub extensions: Extensions<Timer>,
+}
+
+impl Extensible for Timer {
+    const NAME: &'static str = "Timer";
+}
+
+impl Timer {
+    /// When it is fired, or attempted again, in milliseconds of UTC; none if it was set aside.
+    #[must_use]
+    pub fn fires_at(&self) -> Option<u64> {
+        (!self.set_aside).then_some(self.due.max(self.retry_at).min(OWN_TIMERS - 1))
+    }
+}
+
+/// A tell that leaves when its timer is due (R19). It is encoded in that timer's payload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DelayedTell {
+    /// The entity that it is sent to.
+    pub target: Entity,
+    /// The method's name.
+    pub method: Arc<str>,
+    /// The arguments; opaque to the core.
+    pub body: Bytes,
+    /// The body's content type.
+    pub content_type: Arc<str>,
+    /// W3C trace context of the turn that set it.
+    pub traceparent: Arc<str>,
+    /// Fields of later releases.
+    pub extensions: Extensions<DelayedTell>,
+}
+
+impl Extensible for DelayedTell {
+    const NAME: &'static str = "DelayedTell";
+}
+
+/// The due time under which an entity's timers are stored, so that they are found by entity. No scan for wake-ups
+/// reaches it.
+pub const OWN_TIMERS: u64 = u64::MAX;
+
+/// A tell that waits in its sender's outbox, or a dead letter (R19). Its number is part of the key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tell {
+    /// The entity that it is sent to.
+    pub target: Entity,
+    /// The method's name.
+    pub method: Arc<str>,
+    /// The arguments; opaque to the core.
+    pub body: Bytes,
+    /// The body's content type.
+    pub content_type: Arc<str>,
+    /// W3C trace context of the turn that sent it.
+    pub traceparent: Arc<str>,
+    /// When it was created, in milliseconds of cluster time (R17).
+    pub created_ms: u64,
+    /// The time of the turn that sent it (of a delayed tell: when it left), in milliseconds of UTC. The target's turn
+    /// reads this time.
+    pub utc_ms: u64,
+    /// How many attempts have failed.
+    pub attempts: u32,
+    /// When it is sent again, in milliseconds of UTC; 0 if no attempt has failed.
+    pub retry_at: u64,
+    /// Why the last attempt failed; empty if none did.
+    pub failure: Arc<str>,
+    /// Fields of later releases.
+    pub extensions: Extensions<Tell>,
+}
+
+impl Extensible for Tell {
+    const NAME: &'static str = "Tell";
+}
+
 /// One change of a record outside the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordWrite {
@@ -172,6 +376,27 @@ pub enum RecordKey {
     State(Bytes),
     /// A lane that is too large for the head; its value is a postcard-encoded [`Lane`].
     Lane(ScopedSessionId),
+    /// With the due time [`OWN_TIMERS`]: the entity's timer of that name; its value is a postcard-encoded [`Timer`].
+    /// With another due time and an empty name: the entity's wake-up, the only one, at the time at which its first
+    /// timer fires, or at 0 while its outbox is not empty; its value is empty.
+    Timer {
+        /// Milliseconds of UTC.
+        due: u64,
+        /// The timer's name.
+        name: Arc<str>,
+    },
+    /// A tell that waits to be sent; its value is a postcard-encoded [`Tell`].
+    Outbox {
+        /// The entity that it is sent to.
+        target: Entity,
+        /// Rises with each tell of the sender.
+        number: u64,
+    },
+    /// A tell that was given up; its value is a postcard-encoded [`Tell`].
+    DeadLetter {
+        /// The number that it had in the outbox.
+        number: u64,
+    },
 }
 
 /// One turn's effects, to be written atomically.
@@ -253,6 +478,12 @@ pub struct LoadedEntity {
     pub head: Option<Head>,
     /// The lanes outside the head.
     pub lanes: Vec<Lane>,
+    /// The timers, ordered by name.
+    pub timers: Vec<Timer>,
+    /// The tells that wait to be sent and their numbers, ordered by target and number.
+    pub outbox: Vec<(u64, Tell)>,
+    /// The dead letters and their numbers, ordered by number.
+    pub dead_letters: Vec<(u64, Tell)>,
 }
 
 #[cfg(test)]

@@ -9,18 +9,29 @@
 //! is refused or unknown, everything that ran ahead is discarded and loaded again.
 
 mod action;
+mod dead_letters;
+mod delayed_tells;
 mod entity;
 mod event;
 mod instance_slots;
 mod lanes;
 mod machine;
 mod mailbox;
+mod outbox;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 pub use action::Action;
+pub use dead_letters::{
+    DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
+};
+pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::{InstanceSlots, SlotHolder};
+pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
+pub use outbox::{NewTell, OutboxSize};
 pub use settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
+pub use timers::{Firing, TimerChange, TimerMap};

@@ -12,6 +12,8 @@
 //! to answer it, which can be sent to any node any number of times. Each time it is handed to a worker of this
 //! node, it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
 
+mod entity_messages;
+mod entity_ticket;
 mod forwarded;
 mod links;
 mod pending_message;
@@ -43,7 +45,7 @@ use resolve::EnvelopeResolver;
 
 use ostraca_catalog::clock::ClusterClock;
 use ostraca_catalog::types::TypeRegistry;
-use ostraca_workers::{Input, ReplySink, WorkerReply};
+use ostraca_workers::{EntityMessage, Input, ReplySink, WorkerReply};
 
 /// Interval at which buffered messages are checked.
 const TICK: Duration = Duration::from_millis(20);
@@ -287,6 +289,10 @@ impl Gateway {
 }
 
 impl ReplySink for Gateway {
+    fn send_messages(&self, messages: &mut Vec<EntityMessage>) {
+        self.send_entity_messages(messages);
+    }
+
     fn deliver_replies(&self, batch: &mut Vec<WorkerReply>) {
         let mut replies = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use ostraca_core::ids::{Epoch, ScopedSessionId, ShardId};
 use ostraca_core::rows::Member;
 use ostraca_wire::clock::BootInstant;
+use ostraca_wire::outcome::outcome_for_reply;
 use ostraca_wire::peer::forwarding::Forward;
 use ostraca_wire::proto::{Envelope, Reply};
 use ostraca_wire::server::{Charge, IncomingMessage, Ticket};
 use ostraca_workers::{Caller, Delivery, Input, worker_of};
 use tokio::sync::mpsc;
 
+use super::entity_ticket::EntityTicket;
 use super::lock;
 
 /// A message with the right to answer it. Clones represent the same message.
@@ -25,21 +27,43 @@ pub(super) struct PendingMessageInner {
     pub(super) received: BootInstant,
     /// Its charge against the sender's budget.
     pub(super) charge: Arc<Charge>,
-    ticket: Mutex<Option<Ticket>>,
+    ticket: Mutex<Option<ReplyPath>>,
+}
+
+/// Where the answer to a message goes.
+enum ReplyPath {
+    /// To the client or the node that sent it.
+    Ticket(Ticket),
+    /// To an entity of this node.
+    Entity(EntityTicket),
 }
 
 impl PendingMessage {
     pub(super) fn new(shard: ShardId, session: ScopedSessionId, request: IncomingMessage) -> Self {
         let IncomingMessage { envelope, received, ticket } = request;
         let charge = Arc::clone(ticket.charge());
-        let ticket = Mutex::new(Some(ticket));
+        let ticket = Mutex::new(Some(ReplyPath::Ticket(ticket)));
+        Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
+    }
+
+    /// A message of an entity of this node.
+    pub(super) fn of_entity(
+        shard: ShardId,
+        session: ScopedSessionId,
+        envelope: Envelope,
+        ticket: EntityTicket,
+    ) -> Self {
+        let ticket = Mutex::new(Some(ReplyPath::Entity(ticket)));
+        let (received, charge) = (BootInstant::now(), Charge::unmetered());
         Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
     }
 
     pub(super) fn reply(&self, reply: Reply) {
         // A message is answered once: a later reply belongs to another copy.
-        if let Some(ticket) = lock(&self.0.ticket).take() {
-            ticket.reply(reply);
+        match lock(&self.0.ticket).take() {
+            Some(ReplyPath::Ticket(ticket)) => ticket.reply(reply),
+            Some(ReplyPath::Entity(ticket)) => ticket.answer(outcome_for_reply(reply)),
+            None => {}
         }
     }
 
@@ -56,7 +80,11 @@ impl PendingMessage {
 
 impl Caller for PendingMessageInner {
     fn is_abandoned(&self) -> bool {
-        lock(&self.ticket).as_ref().is_none_or(Ticket::is_closed)
+        match &*lock(&self.ticket) {
+            Some(ReplyPath::Ticket(ticket)) => ticket.is_closed(),
+            Some(ReplyPath::Entity(_)) => false,
+            None => true,
+        }
     }
 }
 

@@ -41,7 +41,10 @@ impl EnvelopeResolver {
     /// Bounds a message's timeout and time, and sets them if the sender gave none.
     pub(crate) fn apply_limits(&self, envelope: &mut Envelope, utc_ms: u64) {
         self.timeout_limits.apply(envelope);
-        self.utc_limits.apply(envelope, utc_ms);
+        // An entity's message has the time of the turn that sent it, however long it waited in the outbox.
+        if envelope.sender.is_none() {
+            self.utc_limits.apply(envelope, utc_ms);
+        }
     }
 
     fn share(&self, text: &str) -> Arc<str> {

@@ -44,13 +44,13 @@ pub enum NodeError {
     /// A row of the cluster was not read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
-    /// No node of the cluster to join responded.
+    /// No node responded in the cluster that this node was to join.
     #[error("cannot reach the cluster's store: {0}")]
     StoreUnreachable(String),
     /// Nodes responded, but none of them has the store or knows where it is.
     #[error("no node under `join` has the store or knows where it is: {0}")]
     NoStoreNode(String),
-    /// This node refused a node of the cluster to join, or was refused by it.
+    /// This node refused a node of the cluster that it was to join, or was refused by that node.
     #[error("cannot join the cluster at {place}: {source}")]
     Join {
         /// The node's `host:port`.
@@ -147,7 +147,8 @@ impl NodeError {
             }
             Self::Join { source, .. } => match source.code() {
                 codes::NODES_ONLY => {
-                    "give the node a certificate of its own: `ostraca ca issue node NAME`, and [identity] in the configuration"
+                    "give the node a certificate of its own with `ostraca ca issue node NAME`, and name it under \
+                     [identity] in the configuration"
                 }
                 codes::NODE_MISMATCH => {
                     "check `node` and [identity] in the configuration: the certificate belongs to another node"

@@ -1,10 +1,10 @@
-//! The messages on a link: one byte of version, then a postcard-encoded [`Request`] or [`Response`], then a
+//! The messages on a link: a version byte, then a postcard-encoded [`Request`] or [`Response`], then a
 //! block of fields that later releases add.
 //!
 //! The version is the lowest whose implementations understand the whole message; it never exceeds the version that
 //! the two nodes of the link negotiated. Variants are only added at the end, because their numbers are on the wire.
-//! A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent only for a call
-//! of its kind.
+//! A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent only in reply to
+//! the call that was added with it.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -98,7 +98,7 @@ pub struct Hello {
     pub cluster: ClusterId,
     /// Random, chosen when the client is created.
     pub client: u64,
-    /// Number of this link among the client's: nothing from older links is accepted any more.
+    /// The number of this link, counted by the client: nothing from the client's older links is accepted after it.
     pub link: u64,
 }
 
@@ -189,7 +189,7 @@ pub enum DecodeError {
     Empty,
     /// The other node uses another version.
     #[error(
-        "store call has version {0}, supported are {min} to {max}: run the same release on all nodes",
+        "store call has version {0}, but only versions {min} to {max} are supported: run the same release on all nodes",
         min = PEER_PROTOCOL_VERSIONS.start(),
         max = PEER_PROTOCOL_VERSIONS.end()
     )]

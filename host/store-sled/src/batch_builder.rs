@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use ostraca_core::ids::{ClusterId, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, RecordKey,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, OWN_TIMERS, RecordKey,
 };
 use ostraca_store::entity::{check_commit, check_record};
 use ostraca_store::record::{ClaimRecord, RecordKind};
@@ -152,17 +152,40 @@ impl BatchBuilder {
         if let Err(limit) = check_commit(&commit) {
             return Ok(too_large(limit));
         }
-        let mut state = KeyPrefix::new(&commit, RecordKind::State);
-        let mut lanes = KeyPrefix::new(&commit, RecordKind::Lane);
+        let (shard, entity) = (&commit.claim.shard, &commit.entity);
+        let beside = |kind| KeyPrefix::new(kind, &keys::entity_prefix(shard, kind, entity));
+        let (state, lanes) = (beside(RecordKind::State), beside(RecordKind::Lane));
+        let outbox = beside(RecordKind::Outbox);
+        let dead_letters = beside(RecordKind::DeadLetter);
+        let mut timers = None;
         let mut writes = Vec::with_capacity(commit.writes.len());
         for write in std::mem::take(&mut commit.writes) {
-            let (beside, fragmented, last) = match &write.key {
-                RecordKey::State(key) => (&mut state, &mut mark.state_fragmented, &key[..]),
+            let (mut never, mut unknown) = (Some(false), None);
+            let (beside, fragmented, key) = match &write.key {
+                RecordKey::State(key) => (&state, &mut mark.state_fragmented, state.key(key)),
                 RecordKey::Lane(session) => {
-                    (&mut lanes, &mut mark.lanes_fragmented, &session.0[..])
+                    (&lanes, &mut mark.lanes_fragmented, lanes.key(&session.0))
+                }
+                RecordKey::Timer { due, name } => {
+                    let own = &*timers.get_or_insert_with(|| {
+                        let prefix = keys::timers_of(shard, OWN_TIMERS, entity);
+                        KeyPrefix::new(RecordKind::Timer, &prefix)
+                    });
+                    let key = Table::Entities.key(&keys::timer(shard, *due, entity, name));
+                    // Wake-ups have no value.
+                    let is_own = *due == OWN_TIMERS;
+                    let fragmented = if is_own { &mut mark.timers_fragmented } else { &mut never };
+                    (own, fragmented, key)
+                }
+                RecordKey::Outbox { target, number } => {
+                    let key = keys::outbox(shard, entity, target, *number);
+                    (&outbox, &mut mark.outbox_fragmented, Table::Entities.key(&key))
+                }
+                RecordKey::DeadLetter { number } => {
+                    let key = keys::dead_letter(shard, entity, *number);
+                    (&dead_letters, &mut unknown, Table::Entities.key(&key))
                 }
             };
-            let key = beside.key(last);
             let value = write.value;
             let size = value.as_ref().map_or(0, bytes::Bytes::len);
             if let Err(limit) = check_record(&key[1..], size) {
@@ -204,6 +227,9 @@ impl BatchBuilder {
             if new > 0 {
                 match kind {
                     RecordKind::Lane => mark.lanes_fragmented = Some(true),
+                    RecordKind::Timer => mark.timers_fragmented = Some(true),
+                    RecordKind::Outbox => mark.outbox_fragmented = Some(true),
+                    RecordKind::DeadLetter => {}
                     _ => mark.state_fragmented = Some(true),
                 }
             }
@@ -301,10 +327,15 @@ impl BatchBuilder {
             return Ok(mark);
         }
         let Some(raw) = self.records.raw(key)? else {
-            // Without a head, there are no state records and no spilled lanes.
+            // Without a head, there are no other records.
             let nothing = Some(false);
-            let (state_fragmented, lanes_fragmented) = (nothing, nothing);
-            return Ok(CachedHead { state_fragmented, lanes_fragmented, ..CachedHead::default() });
+            return Ok(CachedHead {
+                state_fragmented: nothing,
+                lanes_fragmented: nothing,
+                timers_fragmented: nothing,
+                outbox_fragmented: nothing,
+                ..CachedHead::default()
+            });
         };
         let head = self.records.decode::<Head>(key, &raw)?;
         let fragments = fragment_count(RecordKind::Head, &raw)?;
@@ -348,9 +379,8 @@ struct KeyPrefix {
 }
 
 impl KeyPrefix {
-    fn new(commit: &Commit, kind: RecordKind) -> Self {
-        let prefix = keys::entity_prefix(&commit.claim.shard, kind, &commit.entity);
-        Self { kind, prefix: Table::Entities.key(&prefix) }
+    fn new(kind: RecordKind, prefix: &[u8]) -> Self {
+        Self { kind, prefix: Table::Entities.key(prefix) }
     }
 
     fn key(&self, last: &[u8]) -> Vec<u8> {

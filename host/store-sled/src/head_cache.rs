@@ -15,6 +15,10 @@ pub(crate) struct CachedHead {
     pub(crate) state_fragmented: Option<bool>,
     /// The same for its spilled lanes.
     pub(crate) lanes_fragmented: Option<bool>,
+    /// The same for its timers.
+    pub(crate) timers_fragmented: Option<bool>,
+    /// The same for its outbox.
+    pub(crate) outbox_fragmented: Option<bool>,
 }
 
 /// Cached heads by their keys, in two generations. A head that is used moves to the young generation. When that

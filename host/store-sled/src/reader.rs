@@ -1,6 +1,7 @@
-//! Reads, on threads of their own: sled waits under a process-wide lock, which must not block an async worker.
+//! Reads, on threads of their own: sled waits while it holds a process-wide lock, and such a
+//! wait must not block an async worker.
 //!
-//! A read arrives here when the calls that it must follow are applied. It reads while no batch is being applied,
+//! A read arrives here once the calls that it must follow have been applied. It runs while no batch is being applied,
 //! and its result is returned only when everything that was applied by then is durable (R2). Reads that wait at the
 //! same time are served together, so under load one wait serves many. A long read lets waiting batches be applied
 //! in between ([`ReadGuard`]), and ensures that what it returns still belongs to one turn.
@@ -9,8 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use futures::channel::oneshot::Sender;
+use ostraca_core::codec;
 use ostraca_core::ids::{Entity, ShardPath};
-use ostraca_core::records::{Claim, Head, Lane, LoadedEntity};
+use ostraca_core::records::{Claim, Head, Lane, LoadedEntity, OWN_TIMERS, Tell, Timer};
 use ostraca_store::entity::check_record;
 use ostraca_store::record::{ClaimRecord, RecordKind};
 use ostraca_store::{Page, Scan, ScanKind, ScannedRecord, StoreError, StoredRow, keys};
@@ -22,9 +24,9 @@ use crate::read_queue::{ReadOp, ReadQueue, RowList};
 use crate::records::{Records, Table, read_error};
 
 /// Maximum number of reads that share one wait.
-const TOGETHER: usize = 64;
+const MAX_READS_PER_WAIT: usize = 64;
 
-/// How often a read of many records restarts because of a change, before it blocks all batches.
+/// How many times a read of many records restarts because of a change, before it blocks all batches.
 const ATTEMPTS: u32 = 3;
 
 /// Delivers a result, or the error that occurred after reading.
@@ -40,7 +42,7 @@ impl Reader {
     /// Serves reads until the queue is closed and empty.
     pub(crate) fn run(self) {
         let mut together = Vec::new();
-        while self.reads.take(TOGETHER, &mut together) {
+        while self.reads.take(MAX_READS_PER_WAIT, &mut together) {
             // A panic fails only the reads that are being served together, not later ones.
             if catch_unwind(AssertUnwindSafe(|| self.serve(&mut together))).is_err() {
                 together.clear();
@@ -51,27 +53,27 @@ impl Reader {
     }
 
     fn serve(&self, together: &mut Vec<ReadOp>) {
-        let mut hold = ReadGuard::new(&self.progress);
+        let mut guard = ReadGuard::new(&self.progress);
         let running = self.progress.check();
-        let gives: Vec<_> = together
+        let responders: Vec<_> = together
             .drain(..)
             .map(|read| match &running {
-                Ok(()) => self.read(&mut hold, read),
+                Ok(()) => self.read(&mut guard, read),
                 Err(error) => fail(read, error),
             })
             .collect();
-        let durable = self.progress.wait_durable(hold.end());
-        gives.into_iter().for_each(|give| give(durable.clone()));
+        let durable = self.progress.wait_durable(guard.end());
+        responders.into_iter().for_each(|respond| respond(durable.clone()));
     }
 
-    fn read(&self, hold: &mut ReadGuard<'_>, read: ReadOp) -> Responder {
+    fn read(&self, guard: &mut ReadGuard<'_>, read: ReadOp) -> Responder {
         match read {
             ReadOp::Claims(shards, to) => {
-                let claims = shards.iter().map(|shard| self.claim(hold, shard)).collect();
-                give(claims, to)
+                let claims = shards.iter().map(|shard| self.claim(guard, shard)).collect();
+                respond(claims, to)
             }
             ReadOp::Load(entities, to) => {
-                let load = |(shard, entity): &(ShardPath, Entity)| self.load(hold, shard, entity);
+                let load = |(shard, entity): &(ShardPath, Entity)| self.load(guard, shard, entity);
                 let loaded: Vec<_> = entities.iter().map(load).collect();
                 Box::new(move |durable| {
                     drop(to.send(match durable {
@@ -80,9 +82,9 @@ impl Reader {
                     }));
                 })
             }
-            ReadOp::Scan(scan, to) => give(self.scan(hold, &scan), to),
-            ReadOp::Get(key, to) => give(self.get(hold, &key), to),
-            ReadOp::List(prefix, to) => give(self.list(hold, &prefix), to),
+            ReadOp::Scan(scan, to) => respond(self.scan(guard, &scan), to),
+            ReadOp::Get(key, to) => respond(self.get(guard, &key), to),
+            ReadOp::List(prefix, to) => respond(self.list(guard, &prefix), to),
             #[cfg(test)]
             ReadOp::Panic(to) => {
                 drop(to);
@@ -93,91 +95,128 @@ impl Reader {
 
     fn claim(
         &self,
-        hold: &mut ReadGuard<'_>,
+        guard: &mut ReadGuard<'_>,
         shard: &ShardPath,
     ) -> Result<Option<Claim>, StoreError> {
-        hold.pause();
-        hold.count(1);
+        guard.pause();
+        guard.count(1);
         let key = Table::Entities.key(&keys::claim(shard));
         Ok(self.records.get::<ClaimRecord>(&key)?.map(|record| record.claim))
     }
 
     fn load(
         &self,
-        hold: &mut ReadGuard<'_>,
+        guard: &mut ReadGuard<'_>,
         shard: &ShardPath,
         entity: &Entity,
     ) -> Result<LoadedEntity, StoreError> {
         let key = Table::Entities.key(&keys::head(shard, entity));
-        hold.pause();
-        'again: for attempt in 0.. {
-            hold.count(1);
+        guard.pause();
+        for attempt in 0.. {
+            guard.count(1);
             let Some(head) = self.records.get::<Head>(&key)? else {
                 return Ok(LoadedEntity::default());
             };
-            let mut lanes = Vec::new();
-            if head.spilled_lane_count > 0 {
-                let prefix =
-                    Table::Entities.key(&keys::entity_prefix(shard, RecordKind::Lane, entity));
-                for record in self.records.db.scan_prefix(prefix) {
-                    let (key_of_lane, raw) = record.map_err(read_error)?;
-                    lanes.push(self.records.decode::<Lane>(&key_of_lane, &raw)?);
-                    hold.count(raw.len());
-                    if attempt < ATTEMPTS && hold.pause() && self.version(&key)? != head.version {
-                        continue 'again;
-                    }
-                }
+            let corrupt = |error| StoreError::Corrupt(format!("head of {entity}: {error}"));
+            let has_timers = head.timer_count().map_err(corrupt)? > 0;
+            let (waiting, dead) = head.outbox_counts().map_err(corrupt)?;
+            let unchanged = |guard: &mut ReadGuard<'_>| {
+                Ok(attempt >= ATTEMPTS || !guard.pause() || self.version(&key)? == head.version)
+            };
+            let of = |kind| keys::entity_prefix(shard, kind, entity);
+            let lanes = (head.spilled_lane_count > 0).then(|| of(RecordKind::Lane));
+            let lanes = self.beside(guard, lanes, unchanged, |key, raw| {
+                self.records.decode::<Lane>(key, raw)
+            })?;
+            let timers = has_timers.then(|| keys::timers_of(shard, OWN_TIMERS, entity));
+            let timers = self.beside(guard, timers, unchanged, |key, raw| {
+                self.records.decode::<Timer>(key, raw)
+            })?;
+            let outbox = (waiting > 0).then(|| of(RecordKind::Outbox));
+            let outbox = self.beside(guard, outbox, unchanged, |key, raw| {
+                Ok((keys::tell_number(key)?, self.records.decode::<Tell>(key, raw)?))
+            })?;
+            let dead_letters = (dead > 0).then(|| of(RecordKind::DeadLetter));
+            let dead_letters = self.beside(guard, dead_letters, unchanged, |key, raw| {
+                Ok((keys::tell_number(key)?, self.dead_letter(key, raw)?.0))
+            })?;
+            if let (Some(lanes), Some(timers), Some(outbox), Some(dead_letters)) =
+                (lanes, timers, outbox, dead_letters)
+            {
+                return Ok(LoadedEntity { head: Some(head), lanes, timers, outbox, dead_letters });
             }
-            return Ok(LoadedEntity { head: Some(head), lanes });
         }
         Ok(LoadedEntity::default())
     }
 
-    /// The version of the head under `key`; 0 without one.
+    /// The records beside a head, under `prefix`; none if the entity has changed meanwhile.
+    fn beside<T>(
+        &self,
+        guard: &mut ReadGuard<'_>,
+        prefix: Option<Vec<u8>>,
+        unchanged: impl Fn(&mut ReadGuard<'_>) -> Result<bool, StoreError>,
+        decode: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
+    ) -> Result<Option<Vec<T>>, StoreError> {
+        let mut found = Vec::new();
+        let Some(prefix) = prefix else { return Ok(Some(found)) };
+        for record in self.records.db.scan_prefix(Table::Entities.key(&prefix)) {
+            let (key, raw) = record.map_err(read_error)?;
+            found.push(decode(&key, &raw)?);
+            guard.count(raw.len());
+            if !unchanged(guard)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// A dead letter, and the bytes of its record.
+    fn dead_letter(&self, key: &[u8], raw: &[u8]) -> Result<(Tell, usize), StoreError> {
+        let body = self.records.decode_bytes(RecordKind::DeadLetter, key, raw)?;
+        let tell = codec::decode::<Tell>(&body)
+            .map_err(|error| StoreError::Corrupt(format!("a dead letter: {error}")))?;
+        Ok((tell, body.len()))
+    }
+
+    /// The version of the head under `key`; 0 if there is none.
     fn version(&self, key: &[u8]) -> Result<u64, StoreError> {
         Ok(self.records.get::<Head>(key)?.map_or(0, |head| head.version))
     }
 
-    fn scan(&self, hold: &mut ReadGuard<'_>, scan: &Scan) -> Result<Page, StoreError> {
-        let (prefix, head) = match &scan.kind {
-            ScanKind::Heads => (keys::kind_prefix(&scan.shard, RecordKind::Head), None),
-            ScanKind::State(entity) => {
-                let head = Table::Entities.key(&keys::head(&scan.shard, entity));
-                (keys::entity_prefix(&scan.shard, RecordKind::State, entity), Some(head))
-            }
-        };
+    fn scan(&self, guard: &mut ReadGuard<'_>, scan: &Scan) -> Result<Page, StoreError> {
+        let (prefix, first) = scan.range();
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
-        // Each head is consistent by itself; the entries of a state are consistent only as a whole.
+        let first = first.unwrap_or_default();
+        // Each head or wake-up is consistent by itself; the entries of a state are consistent only as a whole.
+        let head = match &scan.kind {
+            ScanKind::State(entity) => Some(Table::Entities.key(&keys::head(&scan.shard, entity))),
+            ScanKind::Heads | ScanKind::Wakes { .. } | ScanKind::DeadLetters { .. } => None,
+        };
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
-        hold.pause();
+        guard.pause();
         for attempt in 0.. {
             let before = version()?;
-            let unchanged = |hold: &mut ReadGuard<'_>| {
-                Ok(attempt >= ATTEMPTS || !hold.pause() || version()? == before)
+            let unchanged = |guard: &mut ReadGuard<'_>| {
+                Ok(attempt >= ATTEMPTS || !guard.pause() || version()? == before)
             };
-            if let Some(page) = self.page(hold, scan, &prefix, unchanged)? {
+            if let Some(page) = self.page(guard, scan, &prefix, &first, unchanged)? {
                 return Ok(page);
             }
         }
         Ok(Page::default())
     }
 
-    /// Reads a page; `None` if `unchanged` returns false after one of its records, so that the page must be read
-    /// again.
+    /// Reads a page; `None` if `unchanged` returns false after one of its records: then the page must be read again.
     fn page(
         &self,
-        hold: &mut ReadGuard<'_>,
+        guard: &mut ReadGuard<'_>,
         scan: &Scan,
         prefix: &[u8],
+        first: &[u8],
         unchanged: impl Fn(&mut ReadGuard<'_>) -> Result<bool, StoreError>,
     ) -> Result<Option<Page>, StoreError> {
-        let mut from = prefix.to_vec();
-        if let Some(after) = &scan.after {
-            // The next key in bytewise order.
-            from.extend_from_slice(after);
-            from.push(0);
-        }
+        let from = [prefix, first].concat();
         let mut page = Page::default();
         let mut bytes = 0;
         let mut last = None;
@@ -199,6 +238,17 @@ impl Reader {
                     let size = value.len();
                     (ScannedRecord::State(bytes::Bytes::copy_from_slice(rest), value), size)
                 }
+                ScanKind::Wakes { .. } if rest.starts_with(&OWN_TIMERS.to_be_bytes()) => break,
+                ScanKind::Wakes { .. } => {
+                    let (due, entity) = keys::parse_wake(rest)?;
+                    (ScannedRecord::Wake(due, entity), raw.len())
+                }
+                ScanKind::DeadLetters { .. } => {
+                    let (entity, number) = keys::parse_entity(rest)?;
+                    let (tell, size) = self.dead_letter(&key, &raw)?;
+                    let number = keys::tell_number(number)?;
+                    (ScannedRecord::DeadLetter(entity, number, Box::new(tell)), size)
+                }
             };
             bytes += rest.len() + size;
             if last.is_some() && bytes > scan.max_bytes {
@@ -207,25 +257,25 @@ impl Reader {
             }
             page.records.push(record);
             last = Some(bytes::Bytes::copy_from_slice(rest));
-            hold.count(size);
-            if !unchanged(hold)? {
+            guard.count(size);
+            if !unchanged(guard)? {
                 return Ok(None);
             }
         }
         Ok(Some(page))
     }
 
-    fn get(&self, hold: &mut ReadGuard<'_>, key: &str) -> Result<Option<StoredRow>, StoreError> {
-        hold.pause();
-        hold.count(1);
+    fn get(&self, guard: &mut ReadGuard<'_>, key: &str) -> Result<Option<StoredRow>, StoreError> {
+        guard.pause();
+        guard.count(1);
         let key = Table::Rows.key(key.as_bytes());
         self.records.raw(&key)?.map(|raw| row(&self.records, &key, &raw)).transpose()
     }
 
-    fn list(&self, hold: &mut ReadGuard<'_>, prefix: &str) -> Result<RowList, StoreError> {
+    fn list(&self, guard: &mut ReadGuard<'_>, prefix: &str) -> Result<RowList, StoreError> {
         let prefix = Table::Rows.key(prefix.as_bytes());
         let sequence_key = Table::Meta.key(crate::meta::SEQUENCE);
-        hold.pause();
+        guard.pause();
         'again: for attempt in 0.. {
             let changes = self.progress.row_changes();
             let sequence = self.records.get::<crate::meta::StoreSequence>(&sequence_key)?;
@@ -233,9 +283,9 @@ impl Reader {
             for record in self.records.db.scan_prefix(&prefix) {
                 let (key, raw) = record.map_err(read_error)?;
                 let row = row(&self.records, &key, &raw)?;
-                hold.count(row.value.len());
+                guard.count(row.value.len());
                 rows.push(row);
-                let paused = attempt < ATTEMPTS && hold.pause();
+                let paused = attempt < ATTEMPTS && guard.pause();
                 if paused && self.progress.row_changes() != changes {
                     continue 'again;
                 }
@@ -246,7 +296,10 @@ impl Reader {
     }
 }
 
-fn give<T: 'static>(result: Result<T, StoreError>, to: Sender<Result<T, StoreError>>) -> Responder {
+fn respond<T: 'static>(
+    result: Result<T, StoreError>,
+    to: Sender<Result<T, StoreError>>,
+) -> Responder {
     Box::new(move |durable| drop(to.send(durable.and(result))))
 }
 
@@ -254,13 +307,13 @@ fn give<T: 'static>(result: Result<T, StoreError>, to: Sender<Result<T, StoreErr
 fn fail(read: ReadOp, error: &StoreError) -> Responder {
     let error = error.clone();
     match read {
-        ReadOp::Claims(_, to) => give(Err(error), to),
+        ReadOp::Claims(_, to) => respond(Err(error), to),
         ReadOp::Load(entities, to) => Box::new(move |_| {
             drop(to.send(vec![Err(error); entities.len()]));
         }),
-        ReadOp::Scan(_, to) => give(Err(error), to),
-        ReadOp::Get(_, to) => give(Err(error), to),
-        ReadOp::List(_, to) => give(Err(error), to),
+        ReadOp::Scan(_, to) => respond(Err(error), to),
+        ReadOp::Get(_, to) => respond(Err(error), to),
+        ReadOp::List(_, to) => respond(Err(error), to),
         #[cfg(test)]
         ReadOp::Panic(_) => Box::new(|_| ()),
     }

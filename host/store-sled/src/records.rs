@@ -1,4 +1,5 @@
-//! Records in sled's single tree: a letter for the table, then the key. Large records are split into fragments.
+//! Records in sled's single tree. A full key is a letter for the table, then the key. Large records are split into
+//! fragments.
 //!
 //! Tables: `E` entities' records and claims, `C` rows, `M` the store's own records, `K` fragments. A record larger
 //! than [`INLINE_BYTES`] is split after it is sealed. Its own key then holds only the number of fragments. Each
@@ -109,7 +110,8 @@ impl Records {
     }
 }
 
-/// Adds the write of a record to `batch`, replacing one with `old_fragments`; returns the number of new fragments.
+/// Adds the write of a record to `batch`. It replaces a record that had `old_fragments` fragments. Returns the number
+/// of new fragments.
 pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragments: u32) -> u32 {
     if record.len() <= INLINE_BYTES {
         remove_fragments(batch, &key, 0, old_fragments);
@@ -153,7 +155,7 @@ pub(crate) fn fragment_count(kind: RecordKind, raw: &[u8]) -> Result<u32, StoreE
     }
 }
 
-/// The store error for an error of sled while reading.
+/// The store error for a sled error during a read.
 pub(crate) fn read_error(error: sled::Error) -> StoreError {
     match error {
         sled::Error::Corruption { .. } => StoreError::Corrupt(error.to_string()),
@@ -167,7 +169,7 @@ fn remove_fragments(batch: &mut Batch, key: &[u8], from: u32, to: u32) {
     }
 }
 
-/// The prefix of the keys of all fragments whose records' full keys start with `prefix`.
+/// The prefix of the fragment keys of all records whose full keys start with `prefix`.
 pub(crate) fn fragment_prefix(prefix: &[u8]) -> Vec<u8> {
     Table::Fragments.key(prefix)
 }

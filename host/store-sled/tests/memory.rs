@@ -1,5 +1,5 @@
-//! Memory that batches replace. A separate program, because memory to be freed waits in one queue for all stores of
-//! a process.
+//! Tests that memory that batches replace is freed. This is a separate program, because memory to be freed waits in
+//! one queue for all stores of a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,8 +52,8 @@ fn memory_replaced_by_a_batch_is_freed_after_it() {
         assert_eq!(outcomes, [CommitOutcome::Committed]);
     };
     (0..5).for_each(write);
-    // This is freed after everything that these batches replaced. A thread's garbage joins the queue when the
-    // thread ends.
+    // The closure below runs only after everything that these batches replaced has been freed. A thread's garbage
+    // joins the queue when the thread ends.
     let freed = Arc::new(AtomicBool::new(false));
     let free = freed.clone();
     let last = move || crossbeam_epoch::pin().defer(move || free.store(true, Ordering::Relaxed));

@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use ostraca_core::ids::{Entity, ShardPath};
-use ostraca_core::records::{Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity, RecordKey};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity, RecordKey, Tell,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::MAX_KEY_BYTES;
-use crate::{StoreError, StoreFuture, StoreIdentity};
+use crate::record::RecordKind;
+use crate::{StoreError, StoreFuture, StoreIdentity, keys};
 
 /// The largest value of a record, in bytes. Entity types have lower limits of their own.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
@@ -24,7 +27,13 @@ pub fn commit_bytes(commit: &Commit) -> usize {
         128 + replies.map(|reply| 64 + reply.reply.len()).sum::<usize>()
     });
     let writes = commit.writes.iter().map(|write| {
-        let key = if let RecordKey::State(key) = &write.key { key.len() } else { 16 };
+        let key = match &write.key {
+            RecordKey::State(key) => key.len(),
+            RecordKey::Lane(_) => 16,
+            RecordKey::Timer { name, .. } => 16 + name.len(),
+            RecordKey::Outbox { target, .. } => 16 + target.entity_type.len() + target.id.len(),
+            RecordKey::DeadLetter { .. } => 16,
+        };
         64 + key + write.value.as_ref().map_or(0, Bytes::len)
     });
     let names = [&commit.entity.entity_type, &commit.entity.id, &commit.claim.shard.namespace]
@@ -85,7 +94,8 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// **Reads (R2).** Whatever a read returns must be durable, must come after all commits of that entity or shard that
 /// were queued before the call, and must show turns whole. A commit is queued when the call of `commit` returns its
 /// future, before the future is awaited. A load must return the spilled lanes of a head whose `spilled_lane_count` is
-/// not 0, ordered by session; a store need not look for any others.
+/// not 0, ordered by session, the timers of a head whose timer count is not 0, ordered by name, and the outbox of a head
+/// that counts any, ordered by target and number; a store need not look for any others.
 ///
 /// **Sequences.** The store assigns each accepted commit a sequence within its shard and keeps it in the head.
 /// Sequences rise, with gaps, and must not go back after a restart.
@@ -150,6 +160,17 @@ pub enum ScanKind {
     Heads,
     /// One entity's state, ordered by key (bytewise).
     State(Entity),
+    /// The times at which the shard's entities must be woken for their timers, ordered by time, type and id: from
+    /// this one on, or from the first.
+    Wakes {
+        /// Milliseconds of UTC, and the entity.
+        from: Option<(u64, Entity)>,
+    },
+    /// The shard's dead letters, ordered by the type and id of their senders, and by number.
+    DeadLetters {
+        /// The first sender; none: all of them.
+        from: Option<Entity>,
+    },
 }
 
 /// One page of a scan.
@@ -168,4 +189,32 @@ pub enum ScannedRecord {
     Head(Entity, Box<ostraca_core::records::Head>),
     /// A key of an entity's state, and its value.
     State(Bytes, Bytes),
+    /// When an entity's first timer fires, in milliseconds of UTC.
+    Wake(u64, Entity),
+    /// The sender of a dead letter, its number, and the tell.
+    DeadLetter(Entity, u64, Box<Tell>),
+}
+
+impl Scan {
+    /// The prefix of the keys to read, and where in it the page begins: at the given key, or after it.
+    #[must_use]
+    pub fn range(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let (prefix, first) = match &self.kind {
+            ScanKind::Heads => (keys::kind_prefix(&self.shard, RecordKind::Head), None),
+            ScanKind::State(entity) => {
+                (keys::entity_prefix(&self.shard, RecordKind::State, entity), None)
+            }
+            ScanKind::Wakes { from } => {
+                let first = from.as_ref().map(|(due, entity)| keys::wake_key(*due, entity));
+                (keys::kind_prefix(&self.shard, RecordKind::Timer), first)
+            }
+            ScanKind::DeadLetters { from } => {
+                let first = from.as_ref().map(keys::entity_key);
+                (keys::kind_prefix(&self.shard, RecordKind::DeadLetter), first)
+            }
+        };
+        // The next key in bytewise order.
+        let next = self.after.as_ref().map(|after| [&after[..], &[0]].concat());
+        (prefix, next.or(first))
+    }
 }

@@ -5,8 +5,8 @@
 //! shard, of one kind, and of one entity are each contiguous, behind a prefix with which no key of another shard,
 //! kind or entity starts. A claim covers exactly the keys that start with its shard's prefix (R23).
 //!
-//! Nothing is written yet under the keys of timers, outboxes, journals, remembered entities and dead letters. Their
-//! layouts are fixed here, so that stores will not need a migration (`docs/decisions/0023`).
+//! Nothing is written yet under the keys of journals and remembered entities. Their layouts are fixed here, so that
+//! stores will not need a migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -60,12 +60,21 @@ pub fn head(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     entity_prefix(of, RecordKind::Head, entity)
 }
 
-/// The key and the kind of a state record or spilled lane.
+/// The key and the kind of a record outside the head.
 #[must_use]
 pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u8>, RecordKind) {
     let (kind, last) = match record {
         RecordKey::State(key) => (RecordKind::State, &key[..]),
         RecordKey::Lane(session) => (RecordKind::Lane, &session.0[..]),
+        RecordKey::Timer { due, name } => {
+            return (timer(of, *due, entity, name), RecordKind::Timer);
+        }
+        RecordKey::Outbox { target, number } => {
+            return (outbox(of, entity, target, *number), RecordKind::Outbox);
+        }
+        RecordKey::DeadLetter { number } => {
+            return (dead_letter(of, entity, *number), RecordKind::DeadLetter);
+        }
     };
     let mut key = entity_prefix(of, kind, entity);
     key.extend_from_slice(last);
@@ -75,12 +84,43 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
 /// The key of a timer. A shard's timers are ordered by `due`, in milliseconds of UTC.
 #[must_use]
 pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
+    let mut key = timers_of(of, due, entity);
+    push_name(&mut key, name);
+    key
+}
+
+/// The prefix of the keys of an entity's timers that are due at one time.
+#[must_use]
+pub fn timers_of(of: &ShardPath, due: u64, entity: &Entity) -> Vec<u8> {
     let mut key = kind_prefix(of, RecordKind::Timer);
     key.extend_from_slice(&due.to_be_bytes());
     push_name(&mut key, &entity.entity_type);
     push_name(&mut key, &entity.id);
-    push_name(&mut key, name);
     key
+}
+
+/// The part of a wake-up's key that follows its kind's prefix.
+#[must_use]
+pub fn wake_key(due: u64, entity: &Entity) -> Vec<u8> {
+    let mut key = due.to_be_bytes().to_vec();
+    push_name(&mut key, &entity.entity_type);
+    push_name(&mut key, &entity.id);
+    push_name(&mut key, "");
+    key
+}
+
+/// Parses the part of a wake-up's key that follows its kind's prefix.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if it is not a wake-up.
+pub fn parse_wake(rest: &[u8]) -> Result<(u64, Entity), StoreError> {
+    let corrupt = || StoreError::Corrupt("key does not hold a wake-up".into());
+    let (due, rest) = rest.split_first_chunk().ok_or_else(corrupt)?;
+    let (entity, name) = parse_entity(rest)?;
+    match name {
+        [0, 0] => Ok((u64::from_be_bytes(*due), entity)),
+        _ => Err(corrupt()),
+    }
 }
 
 /// The key of a message that waits to be sent. Messages from one entity to another are ordered by number.
@@ -91,6 +131,15 @@ pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> 
     push_name(&mut key, &target.id);
     key.extend_from_slice(&number.to_be_bytes());
     key
+}
+
+/// The number at the end of the key of a tell or a dead letter.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if the key is too short.
+pub fn tell_number(key: &[u8]) -> Result<u64, StoreError> {
+    let number = key.last_chunk().ok_or_else(|| StoreError::Corrupt("key has no number".into()))?;
+    Ok(u64::from_be_bytes(*number))
 }
 
 /// The key of an event in an entity's journal.
@@ -112,6 +161,15 @@ pub fn remembered(of: &ShardPath, entity: &Entity) -> Vec<u8> {
 pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     let mut key = entity_prefix(of, RecordKind::DeadLetter, sender);
     key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The part of a key that names its entity and follows its kind's prefix.
+#[must_use]
+pub fn entity_key(entity: &Entity) -> Vec<u8> {
+    let mut key = Vec::new();
+    push_name(&mut key, &entity.entity_type);
+    push_name(&mut key, &entity.id);
     key
 }
 

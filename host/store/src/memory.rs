@@ -15,6 +15,7 @@ use ostraca_core::codec;
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, Lane, LoadedEntity,
+    OWN_TIMERS, Tell, Timer,
 };
 
 use crate::change_history::ChangeHistory;
@@ -162,37 +163,82 @@ impl Data {
                 })?);
             }
         }
-        Ok(LoadedEntity { head: Some(head.clone()), lanes })
+        let mut timers = Vec::new();
+        let damaged = |error| {
+            StoreError::Corrupt(format!("cannot decode a timer or a tell of {entity}: {error}"))
+        };
+        if head.timer_count().map_err(damaged)? > 0 {
+            let own = keys::timers_of(shard, OWN_TIMERS, entity);
+            for (_, timer) in starting_with(&self.records, &own) {
+                timers.push(codec::decode::<Timer>(timer).map_err(damaged)?);
+            }
+        }
+        let tells = |kind, count| -> Result<Vec<(u64, Tell)>, StoreError> {
+            let own = (count > 0).then(|| keys::entity_prefix(shard, kind, entity));
+            let own = own
+                .into_iter()
+                .flat_map(|own| starting_with(&self.records, &own).collect::<Vec<_>>());
+            let decoded = own.map(|(key, tell)| {
+                Ok((keys::tell_number(key)?, codec::decode::<Tell>(tell).map_err(damaged)?))
+            });
+            decoded.collect()
+        };
+        let (waiting, dead) = head.outbox_counts().map_err(damaged)?;
+        let outbox = tells(RecordKind::Outbox, waiting)?;
+        let dead_letters = tells(RecordKind::DeadLetter, dead)?;
+        Ok(LoadedEntity { head: Some(head.clone()), lanes, timers, outbox, dead_letters })
     }
 
     fn scan(&self, scan: &Scan) -> Result<Page, StoreError> {
-        let (prefix, records): (_, Vec<_>) = match &scan.kind {
+        let (prefix, first) = scan.range();
+        check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
+        let records: Vec<_> = match &scan.kind {
             ScanKind::Heads => {
-                let prefix = keys::kind_prefix(&scan.shard, RecordKind::Head);
                 let heads = starting_with(&self.heads, &prefix);
                 let head = |(key, head): (&[u8], &Head)| {
                     let (entity, _) = keys::parse_entity(key)?;
                     Ok((key.to_vec(), ScannedRecord::Head(entity, Box::new(head.clone()))))
                 };
-                let all = heads.map(head).collect::<Result<_, StoreError>>()?;
-                (prefix, all)
+                heads.map(head).collect::<Result<_, StoreError>>()?
             }
-            ScanKind::State(entity) => {
-                let prefix = keys::entity_prefix(&scan.shard, RecordKind::State, entity);
+            ScanKind::State(_) => {
                 let state = starting_with(&self.records, &prefix).map(|(key, value)| {
                     let key = Bytes::copy_from_slice(key);
                     (key.to_vec(), ScannedRecord::State(key, value.clone()))
                 });
-                let all = state.collect();
-                (prefix, all)
+                state.collect()
+            }
+            ScanKind::DeadLetters { .. } => {
+                let letters = starting_with(&self.records, &prefix);
+                let letter = |(key, tell): (&[u8], &Bytes)| {
+                    let (entity, number) = keys::parse_entity(key)?;
+                    let tell = codec::decode::<Tell>(tell)
+                        .map_err(|error| StoreError::Corrupt(format!("a dead letter: {error}")))?;
+                    let record = ScannedRecord::DeadLetter(
+                        entity,
+                        keys::tell_number(number)?,
+                        Box::new(tell),
+                    );
+                    Ok((key.to_vec(), record))
+                };
+                letters.map(letter).collect::<Result<_, StoreError>>()?
+            }
+            ScanKind::Wakes { .. } => {
+                let wakes = starting_with(&self.records, &prefix);
+                let wakes =
+                    wakes.take_while(|(key, _)| !key.starts_with(&OWN_TIMERS.to_be_bytes()));
+                let wake = |(key, _): (&[u8], _)| {
+                    let (due, entity) = keys::parse_wake(key)?;
+                    Ok((key.to_vec(), ScannedRecord::Wake(due, entity)))
+                };
+                wakes.map(wake).collect::<Result<_, StoreError>>()?
             }
         };
-        check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let mut page = Page::default();
         let mut bytes = 0;
         let mut last = None;
-        let after = |key: &Vec<u8>| scan.after.as_ref().is_none_or(|after| key[..] > after[..]);
-        for (key, record) in records.into_iter().filter(|(key, _)| after(key)) {
+        let reached = |key: &Vec<u8>| first.as_ref().is_none_or(|first| key >= first);
+        for (key, record) in records.into_iter().filter(|(key, _)| reached(key)) {
             bytes += key.len()
                 + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
             if last.is_some() && (page.records.len() >= scan.max_records || bytes > scan.max_bytes)

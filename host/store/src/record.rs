@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ostraca_core::codec::{self, FORMAT};
 use ostraca_core::extensions::{Extensible, Extensions};
-use ostraca_core::records::{Claim, Head, Lane};
+use ostraca_core::records::{Claim, Head, Lane, Tell, Timer};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub enum RecordKind {
     State = 3,
     /// A spilled lane: one stored outside its entity's head.
     Lane = 4,
-    /// Reserved: a timer, ordered by due time.
+    /// A timer of an entity, or the time at which an entity's first timer fires.
     Timer = 5,
     /// Reserved: a message waiting to be sent, ordered by number.
     Outbox = 6,
@@ -164,6 +164,15 @@ impl Body for Head {
 
 impl Body for Lane {
     const KIND: RecordKind = RecordKind::Lane;
+}
+
+impl Body for Timer {
+    const KIND: RecordKind = RecordKind::Timer;
+}
+
+/// A dead letter has the same body, under another kind.
+impl Body for Tell {
+    const KIND: RecordKind = RecordKind::Outbox;
 }
 
 /// A shard's current claim, and the commit sequences that are reserved for the shard.

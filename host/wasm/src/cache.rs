@@ -1,10 +1,10 @@
 //! Keeps compiled components on disk, so that a restart does not compile them again.
 //!
 //! A file holds native code and is mapped as it is, so a file that this node did not write itself would be a way to
-//! attack it. Each file therefore has a digest next to it, keyed with 32 random bytes that the directory gets at its
-//! first use. A file that is torn, stale or from elsewhere does not match: it is compiled again and never trusted.
-//! File names contain the digest of the component and the compatibility hash of the engine, so another version or
-//! configuration of the engine finds nothing.
+//! attack it. Each file therefore has a digest next to it, keyed with 32 random bytes that are generated when the
+//! directory is first used. A file that is torn, stale or from elsewhere does not match: it is compiled again and never
+//! trusted. File names contain the digest of the component and the compatibility hash of the engine, so another version
+//! or configuration of the engine finds nothing.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -26,7 +26,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens the directory, creating it as a private one if needed, and removes what interrupted writes left behind.
+    /// Opens the directory, creating it with private permissions if needed, and removes what interrupted writes left
+    /// behind.
     pub(crate) fn open(dir: &Path, limit: u64) -> Result<Cache, Error> {
         let failed = |source| Error::Cache { path: dir.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -40,7 +41,7 @@ impl Cache {
         Ok(Cache { dir: dir.to_owned(), key, limit })
     }
 
-    /// Loads the component, if the directory has it complete and for exactly this engine.
+    /// Loads the component, if the directory holds a complete copy, compiled for exactly this engine.
     pub(crate) fn load(&self, engine: &Engine, digest: &ComponentDigest) -> Option<Component> {
         let path = self.path(engine, digest);
         let stored = fs::read(path.with_extension("digest")).ok()?;
@@ -49,8 +50,9 @@ impl Cache {
             tracing::warn!(path = %path.display(), "cached component does not match its digest: compiling it again");
             return None;
         }
-        // SAFETY: this node wrote the file for an engine of this configuration. Its keyed digest, made of its name
-        // and content with a key that only this directory holds, was verified just now, and the directory is private.
+        // SAFETY: this node wrote the file for an engine of this configuration. Its keyed digest, computed from its
+        // name and content with a key that only this directory holds, was verified just now, and the directory is
+        // private.
         #[allow(unsafe_code, reason = "wasmtime can map compiled code in no other way")]
         let loaded = unsafe { Component::deserialize_file(engine, &path) };
         loaded
@@ -112,7 +114,7 @@ impl Cache {
     }
 }
 
-/// Reads the directory's key; creates it at the first use.
+/// Reads the directory's key; creates it on first use.
 fn key(path: &Path) -> std::io::Result<[u8; 32]> {
     if let Ok(bytes) = fs::read(path)
         && let Ok(key) = <[u8; 32]>::try_from(bytes)

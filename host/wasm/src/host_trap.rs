@@ -46,6 +46,7 @@ pub(crate) enum Stage {
     Methods,
     Start,
     Message,
+    Timer,
     Stop,
 }
 
@@ -56,6 +57,7 @@ impl Stage {
             Stage::Methods => "methods",
             Stage::Start => "start",
             Stage::Message => "message",
+            Stage::Timer => "timer",
             Stage::Stop => "stop",
         }
     }
@@ -70,10 +72,19 @@ impl HostTrap {
             HostTrap::WriteInQuery(_) => guest(codes::WRITE_IN_QUERY, message),
             HostTrap::InvalidHostCall(_) => guest(codes::INVALID_HOST_CALL, message),
             HostTrap::StateTooLarge { .. } => limit(codes::STATE_TOO_LARGE, message),
+            HostTrap::TooManyTimers { .. } => limit(codes::TOO_MANY_TIMERS, message),
+            HostTrap::TimersTooLarge { .. } => limit(codes::TIMERS_TOO_LARGE, message),
+            HostTrap::TimerIntervalTooShort { .. } => {
+                limit(codes::TIMER_INTERVAL_TOO_SHORT, message)
+            }
+            HostTrap::OutboxFull { .. } => limit(codes::OUTBOX_FULL, message),
+            HostTrap::OutboxTooLarge { .. } => limit(codes::OUTBOX_TOO_LARGE, message),
+            HostTrap::TellNotGranted(_) => guest(codes::TELL_NOT_GRANTED, message),
+            HostTrap::NoTimerHandler => guest(codes::NO_TIMER_HANDLER, message),
             HostTrap::TooManyKeys { .. } => limit(codes::TOO_MANY_KEYS, message),
             HostTrap::TurnTooLarge { .. } => limit(codes::TURN_TOO_LARGE, message),
             HostTrap::TimeLimitExceeded => match stage {
-                Stage::Message | Stage::Stop => {
+                Stage::Message | Stage::Timer | Stage::Stop => {
                     let most = limits.turn_time.as_millis();
                     limit(
                         codes::TURN_TIME_LIMIT,

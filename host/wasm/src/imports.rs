@@ -9,11 +9,11 @@ use std::sync::Arc;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentType, Linker, Lower, WasmList, WasmStr};
 
-use crate::MessageKind;
 use crate::instance_data::{EntityState, InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
+use crate::{MessageKind, tell_imports, timer_imports};
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
@@ -69,6 +69,8 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
         Ok(())
     })?;
     clock_and_random(linker)?;
+    timer_imports::link(linker)?;
+    tell_imports::link(linker)?;
     log(linker)
 }
 

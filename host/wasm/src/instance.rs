@@ -13,10 +13,13 @@ use crate::message_export::{GuestError, MessageResult};
 use crate::meter::{Meter, metered};
 use crate::program::Program;
 use crate::shared::InstancePermit;
+use crate::tells::TurnTells;
 use crate::text::is_control;
+use crate::timer_imports::{TimerResult, WitFiring};
+use crate::timers::TurnTimers;
 use crate::{
     Error, Failure, GuestTurnOutput, InstanceSpec, MessageContext, StartReason, StopReason,
-    TurnResult, TurnValues,
+    TimerFiring, TurnRecords, TurnResult, TurnValues,
 };
 
 /// Maximum length of an application error's code, in bytes.
@@ -31,6 +34,7 @@ pub struct Instance {
     start: Func,
     message: Func,
     stop: Option<Func>,
+    timer: Option<Func>,
     poisoned: bool,
     program: Arc<Program>,
     permit: InstancePermit,
@@ -53,10 +57,8 @@ impl Program {
     /// instance and try again. The state is not loaded yet.
     pub async fn instantiate(self: &Arc<Self>, spec: InstanceSpec) -> Result<Instance, Error> {
         let permit = self.shared.acquire_permit()?;
-        let (mut store, instance) = self
-            .compiled
-            .instantiate(&self.shared, &self.limits, spec.identity, spec.state, spec.values)
-            .await?;
+        let (mut store, instance) =
+            self.compiled.instantiate(&self.shared, &self.limits, spec).await?;
         let exports = &self.compiled.exports;
         let func = |store: &mut Store<InstanceData>, index| {
             instance.get_func(store, index).ok_or_else(lost_export)
@@ -64,8 +66,9 @@ impl Program {
         let start = func(&mut store, exports.start)?;
         let message = func(&mut store, exports.message)?;
         let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
+        let timer = exports.timer.map(|timer| func(&mut store, timer)).transpose()?;
         let program = self.clone();
-        Ok(Instance { store, start, message, stop, poisoned: false, program, permit })
+        Ok(Instance { store, start, message, stop, timer, poisoned: false, program, permit })
     }
 }
 
@@ -86,7 +89,7 @@ impl Instance {
 
     /// Runs the first turn. Its time counts from instantiation on, against the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
-        self.begin(Stage::Start, Phase::Hook, None);
+        self.begin(Stage::Start, Phase::Hook);
         let called =
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {
@@ -101,25 +104,31 @@ impl Instance {
     /// Runs one message as one turn.
     pub async fn message(
         &mut self,
-        context: MessageContext,
+        mut context: MessageContext,
         method: &str,
         body: Bytes,
     ) -> GuestTurnOutput {
-        let values = context.values;
-        self.begin(Stage::Message, Phase::Message(Box::new(context)), Some(values));
+        self.begin_values(context.values, std::mem::take(&mut context.records));
+        self.begin(Stage::Message, Phase::Message(Box::new(context)));
         let called = self
             .call::<_, (MessageResult,)>(Stage::Message, self.message, (method, &body[..]))
             .await;
         let result = match called {
-            Ok((answer,)) => self.interpret_answer(answer, method),
+            Ok((answer,)) => self.interpret_answer(Stage::Message, answer, method),
             Err(failure) => self.fail(failure),
         };
         self.finish(result)
     }
 
     /// Runs the last turn, which is empty if the guest has no stop hook.
-    pub async fn stop(&mut self, reason: StopReason, values: TurnValues) -> GuestTurnOutput {
-        self.begin(Stage::Stop, Phase::Hook, Some(values));
+    pub async fn stop(
+        &mut self,
+        reason: StopReason,
+        values: TurnValues,
+        records: TurnRecords,
+    ) -> GuestTurnOutput {
+        self.begin_values(values, records);
+        self.begin(Stage::Stop, Phase::Hook);
         let called = match self.stop {
             Some(stop) => self.call::<_, ()>(Stage::Stop, stop, (reason,)).await,
             None => Ok(()),
@@ -131,12 +140,42 @@ impl Instance {
         self.finish(result)
     }
 
-    /// A turn begins. Without values of its own it has those of the instantiation.
-    fn begin(&mut self, stage: Stage, phase: Phase, values: Option<TurnValues>) {
+    /// Runs a timer's firing as one turn. An application error discards what it wrote, as for a message.
+    pub async fn timer(
+        &mut self,
+        firing: &TimerFiring,
+        values: TurnValues,
+        records: TurnRecords,
+    ) -> GuestTurnOutput {
+        self.begin_values(values, records);
+        self.begin(Stage::Timer, Phase::Hook);
+        let Some(timer) = self.timer else {
+            let text = "a timer fired, but the component does not export `timer-handler`";
+            let result = self.fail_and_log(guest(codes::NO_TIMER_HANDLER, text.into()));
+            return self.finish(result);
+        };
+        let called =
+            self.call::<_, (TimerResult,)>(Stage::Timer, timer, (WitFiring::from(firing),)).await;
+        let result = match called {
+            Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
+            Ok((Err(error),)) => {
+                self.interpret_answer(Stage::Timer, Err(GuestError::Application(error)), "")
+            }
+            Err(failure) => self.fail(failure),
+        };
+        self.finish(result)
+    }
+
+    /// What a turn after the first begins with. The first one has the values and records of the instantiation.
+    fn begin_values(&mut self, values: TurnValues, records: TurnRecords) {
         let entity = self.store.data_mut();
-        if let Some(values) = values {
-            entity.turn.begin(values);
-        }
+        entity.turn.begin(values);
+        entity.timers = TurnTimers::begin(records.timers);
+        entity.tells = TurnTells::begin(records.outbox);
+    }
+
+    fn begin(&mut self, stage: Stage, phase: Phase) {
+        let entity = self.store.data_mut();
         if stage != Stage::Start {
             entity.meter.begin(entity.limits.turn_time);
         }
@@ -186,11 +225,17 @@ impl Instance {
     }
 
     /// Converts a guest's answer into the result of the turn.
-    fn interpret_answer(&mut self, answer: MessageResult, method: &str) -> TurnResult {
+    fn interpret_answer(
+        &mut self,
+        stage: Stage,
+        answer: MessageResult,
+        method: &str,
+    ) -> TurnResult {
         let most = self.program.limits().reply;
+        let name = stage.name();
         let (code, message) = match answer {
             Ok(reply) if reply.len() as u64 <= most => return TurnResult::Ok(reply.into()),
-            Ok(reply) => return self.too_large(reply.len(), most),
+            Ok(reply) => return self.too_large(stage, reply.len(), most),
             Err(GuestError::Application(error)) => (error.code, error.message),
             Err(GuestError::InvalidArguments(why)) => (codes::INVALID_ARGUMENTS.into(), why),
             Err(GuestError::UnknownMethod) => {
@@ -202,26 +247,27 @@ impl Instance {
             return self.fail_and_log(guest(
                 codes::INVALID_ERROR_CODE,
                 format!(
-                    "message returned an error code of {length} bytes, must be 1 to {CODE_LIMIT}"
+                    "{name} returned an error code of {length} bytes, must be 1 to {CODE_LIMIT}"
                 ),
             ));
         }
         if code.chars().any(is_control) {
             let text = format!(
-                "message returned the error code {code:?}, which contains a control character"
+                "{name} returned the error code {code:?}, which contains a control character"
             );
             return self.fail(guest(codes::INVALID_ERROR_CODE, text));
         }
         if message.len() as u64 > most {
-            return self.too_large(message.len(), most);
+            return self.too_large(stage, message.len(), most);
         }
         TurnResult::Application { code, message }
     }
 
-    fn too_large(&mut self, bytes: usize, most: u64) -> TurnResult {
+    fn too_large(&mut self, stage: Stage, bytes: usize, most: u64) -> TurnResult {
+        let name = stage.name();
         self.fail_and_log(limit(
             codes::REPLY_TOO_LARGE,
-            format!("message returned {bytes} bytes, the limit on replies is {most}"),
+            format!("{name} returned {bytes} bytes, the limit on replies is {most}"),
         ))
     }
 
@@ -242,6 +288,11 @@ impl Instance {
         if let Some(wasi) = &entity.wasi {
             wasi.flush();
         }
+        let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
+        if !matches!(result, TurnResult::Ok(_)) {
+            timers.clear();
+            tells.clear();
+        }
         let mut writes = Vec::new();
         let mut state_bytes = None;
         if let Some(state) = entity.loaded_state() {
@@ -254,6 +305,8 @@ impl Instance {
         GuestTurnOutput {
             result,
             writes,
+            timers,
+            tells,
             state_bytes,
             passivate: std::mem::take(&mut entity.passivate),
             guest_time: entity.meter.spent(),

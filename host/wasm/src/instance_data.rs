@@ -8,6 +8,8 @@ use wasmtime_wasi::{WasiCtxView, WasiView};
 use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
+use crate::tells::TurnTells;
+use crate::timers::TurnTimers;
 use crate::trap::{HostTrap, Panic};
 use crate::turn_values::TurnSource;
 use crate::wasi::Wasi;
@@ -17,7 +19,7 @@ use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 pub(crate) enum Phase {
     /// Between turns, during instantiation, or in `methods`: writes are refused.
     NoTurn,
-    /// Start or stop: a turn without a message.
+    /// Start, stop or a timer's firing: a turn without a message.
     Hook,
     /// A message's turn.
     Message(Box<MessageContext>),
@@ -37,6 +39,12 @@ pub(crate) struct InstanceData {
     pub(crate) phase: Phase,
     /// Clock and randomness of the current turn.
     pub(crate) turn: TurnSource,
+    /// The entity's timers in the current turn.
+    pub(crate) timers: TurnTimers,
+    /// The tells of the current turn.
+    pub(crate) tells: TurnTells,
+    /// Whether the component exports a timer handler.
+    pub(crate) handles_timers: bool,
     pub(crate) passivate: bool,
     pub(crate) panic: Option<Panic>,
     pub(crate) memory_denied: bool,
@@ -48,12 +56,16 @@ pub(crate) struct InstanceData {
 }
 
 impl InstanceData {
+    #[expect(clippy::too_many_arguments, reason = "the parts of an instance")]
     pub(crate) fn new(
         limits: Arc<InstanceLimits>,
         meter: Arc<Meter>,
         log: Arc<GuestLog>,
         source: Box<dyn StateSource>,
         turn: TurnSource,
+        timers: TurnTimers,
+        tells: TurnTells,
+        handles_timers: bool,
     ) -> InstanceData {
         InstanceData {
             limits,
@@ -62,6 +74,9 @@ impl InstanceData {
             state: EntityState::NotLoaded(source),
             phase: Phase::NoTurn,
             turn,
+            timers,
+            tells,
+            handles_timers,
             passivate: false,
             panic: None,
             memory_denied: false,

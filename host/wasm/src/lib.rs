@@ -21,6 +21,7 @@ mod engine;
 mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod guest_text;
 mod host_trap;
 mod imports;
 mod instance;
@@ -34,8 +35,12 @@ mod settings;
 mod shared;
 mod state;
 mod survey;
+mod tell_imports;
+mod tells;
 pub mod text;
 mod ticker;
+mod timer_imports;
+mod timers;
 mod trap;
 mod turn;
 mod turn_values;
@@ -54,8 +59,11 @@ pub use runtime::WasmRuntime;
 pub use settings::{
     Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits, RuntimeSettings,
 };
+pub use tells::{GuestTell, OutboxUse};
+pub use timers::{GuestTimer, TimerChange, TimerFiring, TimerSource};
 pub use turn::{
     EntityIdentity, Failure, FailureKind, GuestTurnOutput, InstanceSpec, MessageContext,
-    MessageKind, Method, NoState, StartReason, StateError, StateSource, StopReason, TurnResult,
+    MessageKind, Method, NoState, StartReason, StateError, StateSource, StopReason, TurnRecords,
+    TurnResult,
 };
 pub use turn_values::TurnValues;

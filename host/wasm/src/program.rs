@@ -15,12 +15,15 @@ use crate::log::GuestLog;
 use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
 use crate::shared::Shared;
+use crate::tells::TurnTells;
 use crate::text::{is_control, sanitized};
+use crate::timer_imports::TimerFunc;
+use crate::timers::TurnTimers;
 use crate::turn_values::TurnSource;
 use crate::world::{Exports, METHODS_BYTES};
 use crate::{
-    EntityIdentity, Error, Failure, InstanceLimits, Method, NoState, StartReason, StateSource,
-    StopReason, TurnValues,
+    EntityIdentity, Error, Failure, InstanceLimits, InstanceSpec, Method, NoState, StartReason,
+    StopReason, TurnRecords, TurnValues,
 };
 
 /// Maximum number of methods of a component.
@@ -79,7 +82,16 @@ impl CompiledComponent {
         };
         let bad = |failure: Failure| Error::InvalidMethods(failure.message);
         let (mut store, instance) = self
-            .instantiate(shared, limits, nobody, Box::new(NoState), TurnValues::default())
+            .instantiate(
+                shared,
+                limits,
+                InstanceSpec {
+                    identity: nobody,
+                    state: Box::new(NoState),
+                    values: TurnValues::default(),
+                    records: TurnRecords::default(),
+                },
+            )
             .await
             .map_err(|error| match error {
                 Error::Activation(failure) => bad(failure),
@@ -96,6 +108,10 @@ impl CompiledComponent {
             let _: TypedFunc<(StopReason,), ()> =
                 instance.get_typed_func(&mut store, stop).map_err(wrong_signature)?;
         }
+        if let Some(timer) = exports.timer {
+            let _: TimerFunc =
+                instance.get_typed_func(&mut store, timer).map_err(wrong_signature)?;
+        }
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
         let called =
@@ -111,16 +127,24 @@ impl CompiledComponent {
         &self,
         shared: &Shared,
         limits: &Arc<InstanceLimits>,
-        identity: EntityIdentity,
-        state: Box<dyn StateSource>,
-        values: TurnValues,
+        spec: InstanceSpec,
     ) -> Result<(Store<InstanceData>, wasmtime::component::Instance), Error> {
         let meter = Meter::new(shared.tick);
         meter.begin(limits.activation_time);
+        let InstanceSpec { identity, state, values, records } = spec;
         let log = Arc::new(GuestLog::new(identity, limits));
         let mut store = Store::new(
             self.pre.engine(),
-            InstanceData::new(limits.clone(), meter.clone(), log, state, TurnSource::new(values)),
+            InstanceData::new(
+                limits.clone(),
+                meter.clone(),
+                log,
+                state,
+                TurnSource::new(values),
+                TurnTimers::begin(records.timers),
+                TurnTells::begin(records.outbox),
+                self.exports.timer.is_some(),
+            ),
         );
         store.limiter(|entity| entity);
         store.set_epoch_deadline(1);
@@ -161,6 +185,11 @@ impl Program {
     /// Whether the component exports the stop hook.
     pub fn has_stop_hook(&self) -> bool {
         self.compiled.exports.stop.is_some()
+    }
+
+    /// Whether the component exports a timer handler.
+    pub fn has_timer_handler(&self) -> bool {
+        self.compiled.exports.timer.is_some()
     }
 
     /// The component's content hash.

@@ -169,6 +169,19 @@ pub struct InstanceLimits {
     /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB. Error
     /// `turn-too-large`.
     pub turn_bytes: u64,
+    /// Number of timers. Default 100. Error `too-many-timers`.
+    pub timers: u64,
+    /// Size of names and payloads of all timers in bytes, including 100 for each timer. Default 64 KiB. Error
+    /// `timers-too-large`.
+    pub timer_bytes: u64,
+    /// The shortest interval of a timer, in milliseconds. Default 1,000. Error `timer-interval-too-short`.
+    pub timer_interval: u64,
+    /// Types that it may send tells to. Default none. Error `tell-not-granted`.
+    pub tell: Vec<String>,
+    /// Number of tells in an entity's outbox, dead letters included. Default 1,000. Error `outbox-full`.
+    pub outbox: u64,
+    /// Size of methods and bodies of the tells in the outbox, in bytes. Default 1 MiB. Error `outbox-too-large`.
+    pub outbox_bytes: u64,
     /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
     /// Maximum log lines per second, also in one burst. Default 100. Excess lines are counted and dropped.
@@ -182,7 +195,7 @@ impl InstanceLimits {
     /// largest of the limits on state, a turn's writes and replies, plus an overhead. Error `value-too-large`. The
     /// host copies them before it can examine them, on a thread that also serves other entities.
     pub(crate) fn hostcall_fuel(&self) -> usize {
-        let most = self.state.max(self.turn_bytes).max(self.reply);
+        let most = self.state.max(self.turn_bytes).max(self.reply).max(self.outbox_bytes);
         usize::try_from(most).unwrap_or(usize::MAX).saturating_add(HOSTCALL_FUEL_OVERHEAD)
     }
 }
@@ -198,6 +211,12 @@ impl Default for InstanceLimits {
             keys: 10_000,
             turn_keys: 1_000,
             turn_bytes: 4 << 20,
+            timers: 100,
+            timer_bytes: 64 << 10,
+            timer_interval: 1_000,
+            tell: Vec::new(),
+            outbox: 1_000,
+            outbox_bytes: 1 << 20,
             reply: 1 << 20,
             log_lines_per_second: 100,
             log_line_bytes: 4 << 10,

@@ -16,6 +16,20 @@ pub(crate) enum HostTrap {
     TooManyKeys { limit: u64 },
     #[error("one turn would write more {what} than `{setting}` ({limit})")]
     TurnTooLarge { what: &'static str, setting: &'static str, limit: u64 },
+    #[error("the entity would have more timers than limits.timers ({limit})")]
+    TooManyTimers { limit: u64 },
+    #[error("the entity's timers would grow to {would} bytes, limits.timer-bytes is {limit}")]
+    TimersTooLarge { would: u64, limit: u64 },
+    #[error("a timer was set to fire every {interval} ms, limits.timer-interval is {least} ms")]
+    TimerIntervalTooShort { interval: u64, least: u64 },
+    #[error("the entity's outbox is full: limits.outbox is {limit}, dead letters included")]
+    OutboxFull { limit: u64 },
+    #[error("the entity's outbox would grow to {would} bytes, limits.outbox-bytes is {limit}")]
+    OutboxTooLarge { would: u64, limit: u64 },
+    #[error("a tell was sent to the type {0:?}, which the manifest does not grant ([grants] tell)")]
+    TellNotGranted(String),
+    #[error("a timer was set, but the component does not export `timer-handler`")]
+    NoTimerHandler,
     #[error("{0}")]
     InvalidHostCall(String),
     #[error("{0}")]

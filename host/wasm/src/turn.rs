@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use crate::TurnValues;
+use crate::{GuestTell, OutboxUse, TimerChange, TimerSource, TurnValues};
 
 /// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +112,17 @@ pub struct MessageContext {
     pub version: u64,
     /// Clock and randomness of the turn.
     pub values: TurnValues,
+    /// The entity's timers and outbox.
+    pub records: TurnRecords,
+}
+
+/// What the entity has besides its state when a turn begins.
+#[derive(Debug, Clone, Default)]
+pub struct TurnRecords {
+    /// Its timers; none if it has none.
+    pub timers: Option<Arc<dyn TimerSource>>,
+    /// How much its outbox holds.
+    pub outbox: OutboxUse,
 }
 
 /// Why an entity's state could not be loaded.
@@ -144,6 +155,8 @@ pub struct InstanceSpec {
     pub state: Box<dyn StateSource>,
     /// Clock and randomness of the instantiation and of the start hook.
     pub values: TurnValues,
+    /// The entity's timers and outbox.
+    pub records: TurnRecords,
 }
 
 /// The output of one turn.
@@ -154,6 +167,10 @@ pub struct GuestTurnOutput {
     /// The net effect on state, in order of key; a value of `None` deletes the key. Empty unless the result is
     /// [`TurnResult::Ok`].
     pub writes: Vec<(Bytes, Option<Bytes>)>,
+    /// Changes of the timers, in their order. Empty unless the result is [`TurnResult::Ok`].
+    pub timers: Vec<TimerChange>,
+    /// The tells that the turn sends, in their order. Empty unless the result is [`TurnResult::Ok`].
+    pub tells: Vec<GuestTell>,
     /// The size of the entity's state in bytes after the turn, including 100 for each key; `None` while this instance
     /// has not loaded the state.
     pub state_bytes: Option<u64>,
@@ -168,7 +185,7 @@ pub struct GuestTurnOutput {
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TurnResult {
-    /// The guest's result; empty for start and stop.
+    /// The guest's result; empty for start, stop and timers.
     Ok(Bytes),
     /// The guest refused the message. Its writes of this turn are discarded, in the host too (R21).
     Application {

@@ -9,9 +9,10 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 7] = ["types", "context", "state", "lifecycle", "log", "clock", "random"];
+const IMPORTS: [&str; 9] =
+    ["types", "context", "state", "lifecycle", "log", "clock", "random", "timers", "messaging"];
 
-/// Maximum size in bytes of what `methods` returns, as the host holds it.
+/// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.
 pub(crate) const METHODS_BYTES: usize = 4 << 20;
 
 /// Indices of the exported functions.
@@ -20,12 +21,13 @@ pub(crate) struct Exports {
     pub(crate) start: ComponentExportIndex,
     pub(crate) message: ComponentExportIndex,
     pub(crate) stop: Option<ComponentExportIndex>,
+    pub(crate) timer: Option<ComponentExportIndex>,
     /// Whether the component imports any WASI interface.
     pub(crate) wasi: bool,
 }
 
 /// Whether `name` is `interface` in a version that this host supports: every 0.1.x.
-fn is(name: &str, interface: &str) -> bool {
+fn is_version_of(name: &str, interface: &str) -> bool {
     name.strip_prefix(PACKAGE)
         .and_then(|rest| rest.strip_prefix(interface))
         .is_some_and(|rest| rest.starts_with("@0.1."))
@@ -37,12 +39,12 @@ pub(crate) fn check_names(survey: &Survey<'_>) -> Result<bool, Error> {
     for name in &survey.imports {
         if wasi::is_linked(name) {
             uses_wasi = true;
-        } else if !IMPORTS.iter().any(|interface| is(name, interface)) {
+        } else if !IMPORTS.iter().any(|interface| is_version_of(name, interface)) {
             return Err(Error::ImportNotGranted { import: sanitized((*name).to_owned()) });
         }
     }
     for interface in ["methods", "handler"] {
-        if !survey.exports.iter().any(|name| is(name, interface)) {
+        if !survey.exports.iter().any(|name| is_version_of(name, interface)) {
             return Err(missing(&format!("{interface}@0.1.0")));
         }
     }
@@ -58,7 +60,8 @@ pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Erro
     let engine = component.engine();
     let ty = component.component_type();
     let interface = |interface: &str| {
-        let name = ty.exports(engine).map(|(name, _)| name).find(|name| is(name, interface))?;
+        let name =
+            ty.exports(engine).map(|(name, _)| name).find(|name| is_version_of(name, interface))?;
         component.get_export_index(None, name)
     };
     let function = |of: &ComponentExportIndex, interface: &str, name: &str| {
@@ -73,6 +76,9 @@ pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Erro
         start: function(&handler, "handler", "start")?,
         message: function(&handler, "handler", "message")?,
         stop: interface("stop").map(|stop| function(&stop, "stop", "stop")).transpose()?,
+        timer: interface("timer-handler")
+            .map(|handler| function(&handler, "timer-handler", "timer"))
+            .transpose()?,
         wasi,
     })
 }

@@ -11,7 +11,7 @@ use common::{ADD, ask, failed, host, misbehaving, ok, prepare, refused, rubbish,
 use ostraca_codes::codes;
 use ostraca_wasm::{
     Failure, FailureKind, Instance, InstanceLimits, InstanceSpec, NoState, Program, StartReason,
-    StopReason, WasmRuntime,
+    StopReason, TurnRecords, WasmRuntime,
 };
 
 /// Sends one message that must fail, and sees that the instance is poisoned and a neighbour is not.
@@ -216,6 +216,7 @@ async fn a_failing_start_and_an_endless_stop_end_in_a_failure() {
         identity: common::identity("no-start"),
         state: Box::new(NoState),
         values: common::values(1),
+        records: TurnRecords::default(),
     };
     let mut entity = program.instantiate(spec).await.unwrap();
     let turn = entity.start(StartReason::FirstMessage).await;
@@ -223,7 +224,8 @@ async fn a_failing_start_and_an_endless_stop_end_in_a_failure() {
     assert!(turn.writes.is_empty());
     let mut entity = started(&program, "no-stop").await;
     assert_eq!(
-        failed(&entity.stop(StopReason::Idle, common::values(2)).await).code,
+        failed(&entity.stop(StopReason::Idle, common::values(2), TurnRecords::default()).await)
+            .code,
         "turn-time-limit"
     );
 }
@@ -284,6 +286,7 @@ async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
         identity: common::identity(id),
         state: Box::new(NoState),
         values: common::values(1),
+        records: TurnRecords::default(),
     };
     let mut entity = program.instantiate(spec).await.unwrap();
     failed(&entity.start(StartReason::FirstMessage).await).clone()

@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{BARE, ask, build, host, ok, prepare, refused, send, started, values};
-use ostraca_wasm::{InstanceLimits, MessageKind, StopReason};
+use ostraca_wasm::{InstanceLimits, MessageKind, StopReason, TurnRecords};
 use wit_component::WitPrinter;
 use wit_parser::{Resolve, WorldKey};
 
@@ -105,6 +105,6 @@ async fn the_wit_alone_is_enough_to_write_a_guest() {
     assert_eq!(ok(&ask(&mut book, "read", "").await), [&*line; 4].join("\n"));
     assert_eq!(refused(&send(&mut book, "burn", "").await).0, "unknown-method");
     assert!(send(&mut book, "close", "").await.passivate);
-    let turn = book.stop(StopReason::Passivated, values(9)).await;
+    let turn = book.stop(StopReason::Passivated, values(9), TurnRecords::default()).await;
     assert_eq!(turn.writes, [("closed".into(), Some("yes".into()))]);
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use common::{WASI, ask, build, counter, host, misbehaving, ok, prepare, send, started};
 use ostraca_wasm::{
-    Allocator, Error, InstanceLimits, InstanceSpec, NoState, RuntimeSettings, WasmRuntime, encode,
+    Allocator, Error, InstanceLimits, InstanceSpec, NoState, RuntimeSettings, TurnRecords,
+    WasmRuntime, encode,
 };
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
 use wit_parser::{LiftLowerAbi, ManglingAndAbi, Resolve};
@@ -142,6 +143,7 @@ async fn a_full_runtime_refuses_until_an_instance_is_dropped() {
             identity: common::identity("c"),
             state: Box::new(NoState),
             values: common::values(1),
+            records: TurnRecords::default(),
         };
         let error = program.instantiate(spec()).await.err().unwrap();
         assert_eq!(error.code(), "instance-limit");

@@ -11,7 +11,9 @@ use std::time::Duration;
 use common::handmade::guest;
 use common::{failed, host, identity, misbehaving, ok, prepare, send, started};
 use ostraca_codes::codes;
-use ostraca_wasm::{FailureKind, InstanceLimits, InstanceSpec, LOG_TARGET, NoState, StartReason};
+use ostraca_wasm::{
+    FailureKind, InstanceLimits, InstanceSpec, LOG_TARGET, NoState, StartReason, TurnRecords,
+};
 
 #[tokio::test]
 async fn an_endless_start_ends_at_the_activation_limit() {
@@ -24,6 +26,7 @@ async fn an_endless_start_ends_at_the_activation_limit() {
         identity: identity("e"),
         state: Box::new(NoState),
         values: common::values(1),
+        records: TurnRecords::default(),
     };
     let turn = program.instantiate(spec).await.unwrap().start(StartReason::FirstMessage).await;
     assert_eq!(

@@ -6,7 +6,9 @@ mod common;
 
 use common::handmade::guest;
 use common::{WASI, build, failed, host, misbehaving, ok, prepare, query, started, values};
-use ostraca_wasm::{Instance, InstanceLimits, MessageContext, StopReason, TurnResult, TurnValues};
+use ostraca_wasm::{
+    Instance, InstanceLimits, MessageContext, StopReason, TurnRecords, TurnResult, TurnValues,
+};
 
 /// One turn with these values; the reply.
 async fn turn(instance: &mut Instance, values: TurnValues, method: &str, body: &str) -> Vec<u8> {
@@ -29,7 +31,7 @@ async fn r20_a_turn_run_again_reads_the_same_values() {
     // Another turn differs; the same one is the same, on this instance and on a new one.
     assert_ne!(turn(&mut first, values(8), "values", "40").await, reply);
     assert_eq!(turn(&mut first, values(7), "values", "40").await, reply);
-    first.stop(StopReason::HandedOff, values(9)).await;
+    first.stop(StopReason::HandedOff, values(9), TurnRecords::default()).await;
     assert_eq!(turn(&mut started(&program, "e").await, values(7), "values", "40").await, reply);
 }
 

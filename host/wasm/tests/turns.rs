@@ -14,7 +14,7 @@ use common::{
 };
 use futures::future::BoxFuture;
 use ostraca_wasm::{
-    GuestTurnOutput, InstanceLimits, MessageKind, StateError, StateSource, StopReason,
+    GuestTurnOutput, InstanceLimits, MessageKind, StateError, StateSource, StopReason, TurnRecords,
 };
 
 /// State as a store would return it, counting reads; `None` fails.
@@ -131,7 +131,7 @@ async fn start_and_stop_are_turns_with_writes_of_their_own() {
     let program = prepare(&host, misbehaving(), InstanceLimits::default());
     assert!(program.has_stop_hook());
     let mut entity = started(&program, "e").await;
-    let turn = entity.stop(StopReason::HandedOff, common::values(2)).await;
+    let turn = entity.stop(StopReason::HandedOff, common::values(2), TurnRecords::default()).await;
     let expected = vec![
         ("stop-reason".into(), Some("\"HandedOff\"".into())),
         ("stops".into(), Some("1".into())),

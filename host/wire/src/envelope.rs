@@ -1,5 +1,5 @@
 //! What gateways and owners derive from an envelope: its deadline, whether its type accepts it, the envelope
-//! that is forwarded, and the message of the core. Sans-IO, so that the simulator's nodes use it too.
+//! that is forwarded, and the core's message. Sans-IO, so that the simulator's nodes use it too.
 
 use std::sync::Arc;
 
@@ -7,6 +7,8 @@ use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{Message, MessageKind, MessageMetadata, ReplyToken};
+use ostraca_core::records::Tell;
+use ostraca_core::shard::{DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS, decode_dead_letters};
 
 use crate::outcome::wire_kind;
 use crate::problem;
@@ -19,7 +21,7 @@ pub const NAMESPACE: &str = "default";
 /// set none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutLimits {
-    /// Of a message that sets none (`gateway.default-timeout`).
+    /// The timeout of a message that sets none (`gateway.default-timeout`).
     pub default_ms: u64,
     /// The maximum; longer ones are cut to it (`gateway.max-timeout`).
     pub max_ms: u64,
@@ -36,7 +38,7 @@ impl TimeoutLimits {
 }
 
 /// Range of the time that a sender may stamp a message with, around the gateway's own, in milliseconds. Guests take it
-/// for the time, so a sender must not choose it freely.
+/// as the current time, so a sender must not choose it freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtcLimits {
     /// How far it may be behind: a copy may be sent this long after the message was created.
@@ -46,8 +48,8 @@ pub struct UtcLimits {
 }
 
 impl UtcLimits {
-    /// Moves the message's time into the range. One without a time gets the gateway's. While the gateway does not know
-    /// the time (0) nothing changes: it has no store then, so the message can only wait.
+    /// Moves the message's time into the range. A message without a time gets the gateway's. While the gateway does
+    /// not know the time (0) nothing changes: it has no store then, so the message can only wait.
     pub fn apply(&self, envelope: &mut Envelope, now: u64) {
         if now == 0 {
             return;
@@ -103,29 +105,52 @@ pub fn resolve_method<T: TypeInfo>(
     envelope: &Envelope,
 ) -> Result<(Arc<str>, MessageKind), Problem> {
     let name = entry.name();
+    if is_first_tell_query(envelope) {
+        return Ok((FIRST_TELL.into(), MessageKind::Query));
+    }
     if !entry.admits(principal) {
         return Err(access_denied(name, principal));
     }
-    let Some((method, kind)) = entry.method(&envelope.method) else {
-        return Err(entry.unknown_method(&envelope.method));
+    let (method, kind) = match DeadLetterAction::of_method(&envelope.method) {
+        Some(action) => {
+            check_dead_letters(envelope)?;
+            (action.method().into(), MessageKind::Command)
+        }
+        None => match entry.method(&envelope.method) {
+            Some(known) => known.clone(),
+            None => return Err(entry.unknown_method(&envelope.method)),
+        },
     };
     let asked =
         proto::MessageKind::try_from(envelope.kind).unwrap_or(proto::MessageKind::Unspecified);
-    if asked != proto::MessageKind::Unspecified && asked != wire_kind(*kind) {
+    if asked != proto::MessageKind::Unspecified && asked != wire_kind(kind) {
         return Err(Problem {
             help: "send it as its declared kind, or omit the kind".into(),
-            ..problem(codes::WRONG_KIND, format!("`{name}.{method}` is a {}", kind_name(*kind)))
+            ..problem(codes::WRONG_KIND, format!("`{name}.{method}` is a {}", kind_name(kind)))
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
-    if size as u64 > limit {
-        let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit}");
+    // Commands to dead letters have a limit of their own.
+    if size as u64 > limit && DeadLetterAction::of_method(&method).is_none() {
+        let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit} bytes");
         return Err(Problem {
             help: "send a smaller message, or raise `limits.message` in the type's manifest".into(),
             ..problem(codes::MESSAGE_TOO_LARGE, text)
         });
     }
-    Ok((method.clone(), *kind))
+    Ok((method, kind))
+}
+
+/// Refuses a dead-letter command whose body is not a list of numbers.
+fn check_dead_letters(envelope: &Envelope) -> Result<(), Problem> {
+    if decode_dead_letters(&envelope.body).is_some() {
+        return Ok(());
+    }
+    let size = envelope.body.len();
+    let text = format!(
+        "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
+    );
+    Err(problem(codes::INVALID_MESSAGE, text))
 }
 
 /// The refusal of a sender that the type's manifest does not name.
@@ -144,7 +169,65 @@ fn kind_name(kind: MessageKind) -> &'static str {
     }
 }
 
+/// The principal of the entities of a type, which a manifest's `[access] send` may name.
+#[must_use]
+pub fn entity_principal(entity_type: &str) -> String {
+    format!("entity/{entity_type}")
+}
+
+/// The query with which a target asks a sending entity for the first tell that it may still send (R19). No type
+/// declares this method, and only nodes can send it.
+fn is_first_tell_query(envelope: &Envelope) -> bool {
+    envelope.sender.is_some() && envelope.method == FIRST_TELL
+}
+
 impl Envelope {
+    /// The envelope of an entity's tell. Its session is [`ScopedSessionId::of_entity`].
+    #[must_use]
+    pub fn of_tell(sender: &Entity, number: u64, tell: &Tell, timeout_ms: u64) -> Self {
+        Self {
+            kind: proto::MessageKind::Command.into(),
+            method: tell.method.as_ref().into(),
+            body: tell.body.clone(),
+            content_type: tell.content_type.as_ref().into(),
+            traceparent: tell.traceparent.as_ref().into(),
+            created_ms: tell.created_ms.max(1),
+            utc_ms: tell.utc_ms,
+            ..Self::between(sender, &tell.target, number, timeout_ms)
+        }
+    }
+
+    /// The envelope of the query for an entity's first tell to `entity`.
+    #[must_use]
+    pub fn of_first_tell_query(
+        entity: &Entity,
+        sender: &Entity,
+        number: u64,
+        timeout_ms: u64,
+    ) -> Self {
+        Self {
+            kind: proto::MessageKind::Query.into(),
+            method: FIRST_TELL.into(),
+            created_ms: 1,
+            ..Self::between(entity, sender, number, timeout_ms)
+        }
+    }
+
+    fn between(from: &Entity, to: &Entity, sequence: u64, timeout_ms: u64) -> Self {
+        let (r#type, id) = (from.entity_type.as_ref().into(), from.id.as_ref().into());
+        Self {
+            r#type: to.entity_type.as_ref().into(),
+            id: to.id.as_ref().into(),
+            session: Bytes::copy_from_slice(&ScopedSessionId::of_entity(from).0),
+            sequence,
+            settled: sequence,
+            remaining_ms: timeout_ms,
+            principal: entity_principal(&from.entity_type),
+            sender: Some(proto::SendingEntity { r#type, id }),
+            ..Self::default()
+        }
+    }
+
     /// When the sender stops waiting, on the clock of `now`, if the node has held the message for `elapsed_ms`.
     #[must_use]
     pub fn deadline(&self, now: u64, elapsed_ms: u64) -> Option<u64> {
@@ -152,8 +235,8 @@ impl Envelope {
         (self.remaining_ms > 0).then(|| now.saturating_add(left))
     }
 
-    /// The envelope as it is forwarded to another node: with what this node knows, and without the time for
-    /// which it was held.
+    /// The envelope as it is forwarded to another node: with what this node knows, and with its remaining time
+    /// reduced by the `held` milliseconds for which this node held it.
     #[must_use]
     pub fn to_forwarded(
         &self,
@@ -174,7 +257,7 @@ impl Envelope {
         envelope
     }
 
-    /// The message of the core, received at `now` after the node had held it for `elapsed_ms`.
+    /// The core's message, received at `now` after the node had held it for `held` milliseconds.
     #[must_use]
     pub fn to_message(
         &self,
@@ -189,6 +272,7 @@ impl Envelope {
             reply_token: token,
             digest: MessageDigest::compute(&target, &method, &self.body),
             target,
+            sender: self.sender.as_ref().map(|it| Entity::new(it.r#type.as_str(), it.id.as_str())),
             id: MessageId { session, sequence: self.sequence },
             after: self.after,
             settled: self.settled,

@@ -71,6 +71,35 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
     }
 }
 
+/// Converts a reply to a message between entities back to its outcome, for the sender's shard.
+#[must_use]
+pub fn outcome_for_reply(reply: Reply) -> Outcome {
+    let version = reply.entity_version;
+    let outcome = reply.outcome();
+    let problem = reply.problem.unwrap_or_default();
+    match outcome {
+        proto::Outcome::Result => Outcome::Final { reply: GuestReply::Result(reply.body), version },
+        proto::Outcome::ApplicationError => {
+            let (code, message) = (problem.code, problem.message);
+            Outcome::Final { reply: GuestReply::Error { code, message }, version }
+        }
+        proto::Outcome::ReplyDropped => Outcome::Final { reply: GuestReply::Dropped, version },
+        proto::Outcome::NotRun => Outcome::NotRun {
+            code: problem.code.into(),
+            message: problem.message,
+            retry_after: problem.retryable.then_some(problem.retry_after_ms),
+            owner_hint: None,
+            suggested_created_ms: match problem.hint {
+                Some(Hint::CreatedMs(created)) => Some(created),
+                _ => None,
+            },
+        },
+        proto::Outcome::Unknown | proto::Outcome::Unspecified => {
+            Outcome::Unknown { message: problem.message }
+        }
+    }
+}
+
 /// Converts a refusal by the router to a reply.
 #[must_use]
 pub fn reply_for_refusal(refusal: Refusal) -> Reply {

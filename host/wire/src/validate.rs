@@ -7,13 +7,15 @@ use prost::Message;
 
 use crate::error::{decode_error_message, problem};
 use crate::limits::Limits;
-use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem};
+use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem, SendingEntity};
 
 /// Maximum length of a type, a method and a namespace in bytes.
 const NAME: usize = 255;
 /// Maximum length of an entity id in bytes.
 const ID: usize = 512;
 
+/// Maximum length of a principal in bytes: a kind, and a name.
+const PRINCIPAL: usize = NAME + 16;
 /// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
 /// How many times nodes may forward a message.
@@ -86,6 +88,7 @@ pub fn decode_client_message(
     }
     envelope.principal.clear();
     envelope.origin.clear();
+    envelope.sender = None;
     Ok(envelope)
 }
 
@@ -119,9 +122,11 @@ pub fn decode_forwarded_message(
     }
     let wrong = if envelope.session.len() != SESSION {
         Some(bad(format!("session is {} bytes, expected {SESSION}", envelope.session.len())))
-    } else if envelope.principal.is_empty() || envelope.principal.len() > NAME {
+    } else if envelope.principal.is_empty() || envelope.principal.len() > PRINCIPAL {
         let size = envelope.principal.len();
-        Some(bad(format!("principal is {size} bytes, must be 1 to {NAME}")))
+        Some(bad(format!("principal is {size} bytes, must be 1 to {PRINCIPAL}")))
+    } else if let Some(text) = envelope.sender.as_ref().and_then(invalid_sender) {
+        Some(bad(text))
     } else if envelope.hops > HOPS {
         Some(bad(format!("forwarded {} times, limit is {HOPS}", envelope.hops)))
     } else {
@@ -131,6 +136,14 @@ pub fn decode_forwarded_message(
         Some(problem) => alone(tag, envelope.sequence, problem),
         None => Ok((tag, envelope)),
     }
+}
+
+fn invalid_sender(sender: &SendingEntity) -> Option<String> {
+    let (of_type, of_id) = (sender.r#type.len(), sender.id.len());
+    let fits = (1..=NAME).contains(&of_type) && (1..=ID).contains(&of_id);
+    (!fits).then(|| {
+        format!("sender has a type of {of_type} bytes and an id of {of_id}, must be 1 to {NAME} and 1 to {ID}")
+    })
 }
 
 fn decode_partial<M: Message + Default>(frame: &Bytes) -> M {
@@ -189,5 +202,46 @@ impl Envelope {
     #[must_use]
     pub fn entity(&self) -> Entity {
         Entity::new(self.r#type.as_str(), self.id.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_an_entity(id: &str) -> Envelope {
+        Envelope {
+            r#type: "counter".into(),
+            id: "alice".into(),
+            session: Bytes::from_static(&[7; SESSION]),
+            sequence: 1,
+            kind: MessageKind::Command.into(),
+            method: "add".into(),
+            created_ms: 1,
+            principal: "entity/cart".into(),
+            sender: Some(SendingEntity { r#type: "cart".into(), id: id.into() }),
+            ..Envelope::default()
+        }
+    }
+
+    #[test]
+    fn r19_a_client_cannot_name_a_sending_entity() {
+        let frame = from_an_entity("7").encode_to_vec().into();
+        let read = decode_client_message(&frame, &[7; SESSION], &Limits::default()).unwrap();
+        assert_eq!((read.sender, read.principal.as_str()), (None, ""));
+    }
+
+    #[test]
+    fn a_nodes_sending_entity_is_within_its_limits() {
+        let read = |id: &str| {
+            let envelope = Some(from_an_entity(id));
+            let frame = ForwardedMessage { tag: 1, envelope };
+            decode_forwarded_message(&frame.encode_to_vec().into(), 1_000)
+        };
+        assert_eq!(read("7").unwrap().1, from_an_entity("7"));
+        for id in ["", &"x".repeat(ID + 1)] {
+            let Err(InvalidFrame::Message { problem, .. }) = read(id) else { panic!("{id}") };
+            assert_eq!(problem.code, codes::INVALID_MESSAGE);
+        }
     }
 }

@@ -62,12 +62,14 @@ fn envelope() {
         method: "m".into(),
         created_ms: 21,
         utc_ms: 22,
+        sender: Some(SendingEntity { r#type: "t".into(), id: "i".into() }),
         body: Bytes::from_static(b"!"),
     };
     let session = "aa".repeat(16);
     let golden = format!(
         "0a016e1201741a01692210{session}2805300438034002500a580b6201706a016f\
-         72016172016 27a0178820101798a01017a900112980113a201016da80115b00116fa010121"
+         72016172016 27a0178820101798a01017a900112980113a201016da80115b00116\
+         ba01060a0174120169fa010121"
     );
     same(&message, &golden.replace(' ', ""));
 }

@@ -23,6 +23,13 @@ fn requests_about_the_cluster() {
         cursor: Bytes::from_static(b"a"),
     };
     let inspect = InspectRequest { r#type: "t".into(), id: "i".into(), values: true };
+    let dead_letters = DeadLettersRequest {
+        r#type: "t".into(),
+        id: "i".into(),
+        limit: 3,
+        cursor: Bytes::from_static(b"a"),
+        values: true,
+    };
     let set = vec![ClusterSetting { name: "n".into(), value: "v".into() }];
     let cluster = ClusterConfigRequest { changes: set, upgrade_format: true };
     for (request, golden) in [
@@ -34,9 +41,22 @@ fn requests_about_the_cluster() {
         (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
         (Request::Events(EventsRequest { follow: true, from_sequence: 2 }), "620408011002"),
         (Request::Forget(ForgetRequest { node: "n".into() }), "6a030a016e"),
+        (Request::DeadLetters(dead_letters), "720d0a017412016918032201612801"),
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
+    }
+}
+
+fn tell(number: u64) -> TellDetail {
+    TellDetail {
+        number,
+        r#type: "t".into(),
+        id: "i".into(),
+        method: "m".into(),
+        body_size: 2,
+        attempts: 3,
+        failure: "f".into(),
     }
 }
 
@@ -100,12 +120,43 @@ fn responses_about_the_cluster() {
             unix_ms: 3,
             consecutive_failures: 4,
         }),
+        timer_count: 5,
+        timers: vec![TimerDetail {
+            name: "t".into(),
+            due_unix_ms: 6,
+            interval_ms: 7,
+            payload_size: 8,
+            attempts: 9,
+            failure: "f".into(),
+            set_aside: true,
+        }],
+        outbox_count: 6,
+        outbox: vec![tell(1)],
+        dead_letter_count: 7,
+        dead_letters: vec![tell(300)],
+        delayed_tell_count: 8,
+        delayed_tells: vec![DelayedTellDetail {
+            name: "n".into(),
+            due_unix_ms: 9,
+            tell: Some(tell(0)),
+            set_aside: true,
+        }],
     };
     let page = Entities {
         entities: vec![entity],
         next_cursor: Bytes::from_static(b"c"),
         unresponsive_owners: vec![silent],
     };
+    let letter = DeadLetter {
+        r#type: "t".into(),
+        id: "i".into(),
+        tell: Some(tell(1)),
+        unix_ms: 2,
+        body: Bytes::from_static(b"b"),
+        content_type: "c".into(),
+    };
+    let dead_letters =
+        DeadLetters { dead_letters: vec![letter], next_cursor: Bytes::from_static(b"c") };
     let drain =
         DrainProgress { node: "n".into(), total: 2, remaining: 3, in_flight: 4, done: true };
     let plan = RebalancePlan {
@@ -136,7 +187,11 @@ fn responses_about_the_cluster() {
         ),
         (
             Response::Entity(detail),
-            "08015a420a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004",
+            "08015aa8010a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004980105a201100a017410061807200828093201663801a80106b2011208011201741a016922016d280230033a0166b80107c2011308ac021201741a016922016d280230033a0166c80108d201190a016e10091a101201741a016922016d280230033a01662001",
+        ),
+        (
+            Response::DeadLetters(dead_letters),
+            "08018a01270a220a01741201691a1208011201741a016922016d280230033a016620022a0162320163120163",
         ),
         (Response::Drain(drain), "0801620b0a016e1002180320042801"),
         (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),

@@ -1,12 +1,22 @@
 //! All conversions between the core's types and those of the sandbox, which does not depend on the core.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
+use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind};
-use ostraca_core::records::GuestReply;
-use ostraca_core::shard::{StartReason, StopReason, TurnOutput, TurnResult};
-use ostraca_wasm::{EntityIdentity, GuestTurnOutput, MessageContext, TurnValues};
+use ostraca_core::records::{DelayedTell, GuestReply, Timer};
+use ostraca_core::shard::{
+    Firing, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap, TurnOutput,
+    TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell,
+};
+use ostraca_wasm::{
+    EntityIdentity, GuestTell, GuestTimer, GuestTurnOutput, MessageContext, OutboxUse, TimerFiring,
+    TimerSource, TurnRecords, TurnValues,
+};
 
 use crate::random_key::RandomKey;
 
@@ -62,6 +72,7 @@ pub(crate) fn message_context(
     version: u64,
     now: u64,
     key: Option<&RandomKey>,
+    records: TurnRecords,
 ) -> MessageContext {
     MessageContext {
         session: u128::from_be_bytes(message.id.session.0),
@@ -79,6 +90,7 @@ pub(crate) fn message_context(
             // A node has the key before it has its first shard.
             seed: key.map_or_else(rand::random, |key| key.seed(&message.target, &message.id)),
         },
+        records,
     }
 }
 
@@ -87,8 +99,118 @@ pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
     TurnValues { utc_ms, seed: rand::random() }
 }
 
+/// An entity's timers and outbox, as its instance reads them.
+pub(crate) fn turn_records(timers: Arc<TimerMap>, outbox: OutboxSize) -> TurnRecords {
+    let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
+        true => None,
+        false => Some(Arc::new(EntityTimers(timers))),
+    };
+    let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
+    TurnRecords { timers, outbox }
+}
+
+/// The tells of a turn that read this time and has this trace.
+fn new_tell(tell: GuestTell, traceparent: &Arc<str>, utc_ms: u64) -> NewTell {
+    NewTell {
+        target: Entity { entity_type: tell.entity_type, id: tell.id },
+        method: tell.method,
+        body: tell.body,
+        content_type: tell.content_type,
+        traceparent: traceparent.clone(),
+        utc_ms,
+    }
+}
+
+#[derive(Debug)]
+struct EntityTimers(Arc<TimerMap>);
+
+impl TimerSource for EntityTimers {
+    fn timers(&self) -> Vec<GuestTimer> {
+        let timer = |timer: &Arc<Timer>| {
+            let tell = guest_tell(timer);
+            // A delayed tell's payload is the tell.
+            let payload = if tell.is_some() { Bytes::new() } else { timer.payload.clone() };
+            GuestTimer {
+                name: delayed_tell_name(&timer.name).map_or_else(|| timer.name.clone(), Arc::from),
+                due: timer.due,
+                interval: timer.interval,
+                payload,
+                attempts: timer.attempts,
+                failure: timer.failure.clone(),
+                set_aside: timer.set_aside,
+                tell,
+            }
+        };
+        self.0.values().map(timer).collect()
+    }
+}
+
+/// The tell that a timer sends, if it is a delayed tell's timer. A damaged tell is returned empty; it is set aside when
+/// due.
+fn guest_tell(timer: &Timer) -> Option<GuestTell> {
+    delayed_tell_name(&timer.name)?;
+    let tell = delayed_tell(timer).ok().flatten();
+    Some(tell.map_or_else(GuestTell::default, |tell| GuestTell {
+        entity_type: tell.target.entity_type,
+        id: tell.target.id,
+        method: tell.method,
+        body: tell.body,
+        content_type: tell.content_type,
+    }))
+}
+
+fn timer_change(change: ostraca_wasm::TimerChange, origin: &TurnOrigin) -> TimerChange {
+    match change {
+        ostraca_wasm::TimerChange::SetTell { name, due, tell } => {
+            let tell = DelayedTell {
+                target: Entity { entity_type: tell.entity_type, id: tell.id },
+                method: tell.method,
+                body: tell.body,
+                content_type: tell.content_type,
+                traceparent: origin.traceparent.clone(),
+                extensions: Extensions::default(),
+            };
+            set_delayed_tell(&name, due, &tell)
+        }
+        ostraca_wasm::TimerChange::CancelTell { name } => {
+            TimerChange::Cancel { name: timer_of_delayed_tell(&name) }
+        }
+        ostraca_wasm::TimerChange::Set { name, due, interval, payload } => {
+            TimerChange::Set { name, due, interval, payload }
+        }
+        ostraca_wasm::TimerChange::Cancel { name } => TimerChange::Cancel { name },
+    }
+}
+
+/// A firing, and clock and randomness of its turn. Each attempt draws the same random numbers.
+pub(crate) fn timer_firing(
+    entity: &Entity,
+    firing: &Firing,
+    key: Option<&RandomKey>,
+) -> (TimerFiring, TurnValues) {
+    let values = TurnValues {
+        utc_ms: firing.utc_ms,
+        seed: key.map_or_else(rand::random, |key| key.firing_seed(entity, firing)),
+    };
+    let firing = TimerFiring {
+        name: firing.name.clone(),
+        due: firing.due,
+        missed: firing.missed,
+        attempt: firing.attempt,
+        payload: firing.payload.clone(),
+    };
+    (firing, values)
+}
+
+/// The trace and the time of a turn, which its tells carry on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TurnOrigin {
+    pub(crate) traceparent: Arc<str>,
+    pub(crate) utc_ms: u64,
+}
+
 /// The result of a turn, in the form that the shard's machine expects.
-pub(crate) fn turn_output(turn: GuestTurnOutput) -> TurnOutput {
+pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOutput {
     let result = match turn.result {
         ostraca_wasm::TurnResult::Ok(body) => TurnResult::Replied(GuestReply::Result(body)),
         ostraca_wasm::TurnResult::Application { code, message } => {
@@ -103,6 +225,12 @@ pub(crate) fn turn_output(turn: GuestTurnOutput) -> TurnOutput {
     TurnOutput {
         result,
         writes: turn.writes,
+        timers: turn.timers.into_iter().map(|change| timer_change(change, origin)).collect(),
+        tells: turn
+            .tells
+            .into_iter()
+            .map(|tell| new_tell(tell, &origin.traceparent, origin.utc_ms))
+            .collect(),
         state_bytes: turn.state_bytes,
         passivate: turn.passivate,
     }

@@ -24,8 +24,8 @@ use ostraca_catalog::clock::boot_millis;
 use ostraca_catalog::{ClusterClock, DeployedType};
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::message::{Message, MessageKind, Outcome};
-use ostraca_core::records::Claim;
-use ostraca_core::shard::{Ownership, Settings, StopReason};
+use ostraca_core::records::{Claim, GuestReply, Tell};
+use ostraca_core::shard::{Event, Ownership, Settings, StopReason};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
@@ -141,8 +141,69 @@ pub enum Input {
         /// Receives one result per entity, or none if the shard is not here.
         answer: oneshot::Sender<ShardInspection>,
     },
+    /// The answer to a message that an entity of a shard sent.
+    EntityAnswer {
+        /// The entity's shard.
+        shard: ShardId,
+        /// The epoch of the machine that sent it; a machine of another epoch ignores the answer.
+        epoch: Epoch,
+        /// The answer.
+        event: Box<Event>,
+    },
     /// Stop every shard; answered when no instance is left.
     Stop(oneshot::Sender<()>),
+}
+
+/// A message that an entity sends to another one.
+#[derive(Clone, Debug)]
+pub struct EntityMessage {
+    /// The sender's shard, which is on this node.
+    pub shard: ShardId,
+    /// The epoch of its machine.
+    pub epoch: Epoch,
+    /// The sender.
+    pub from: Entity,
+    /// The target.
+    pub to: Entity,
+    /// What it is.
+    pub content: EntityMessageContent,
+}
+
+/// What an entity sends to another one (R19).
+#[derive(Clone, Debug)]
+pub enum EntityMessageContent {
+    /// A tell, and its number.
+    Tell(u64, Arc<Tell>),
+    /// The question which tell the target may still send to this entity first.
+    FirstTell,
+}
+
+impl EntityMessage {
+    /// The event that this outcome of the message is for its sender's machine.
+    #[must_use]
+    pub fn answer(&self, outcome: Outcome) -> Event {
+        match &self.content {
+            EntityMessageContent::Tell(number, _) => Event::TellAnswered {
+                sender: self.from.clone(),
+                target: self.to.clone(),
+                number: *number,
+                outcome,
+            },
+            EntityMessageContent::FirstTell => {
+                let first = match outcome {
+                    Outcome::Final { reply: GuestReply::Result(body), .. } => {
+                        <[u8; 8]>::try_from(&body[..]).ok().map(u64::from_be_bytes)
+                    }
+                    _ => None,
+                };
+                Event::SenderAnswered {
+                    entity: self.from.clone(),
+                    sender: self.to.clone(),
+                    first: first.map(|first| (first < u64::MAX).then_some(first)),
+                }
+            }
+        }
+    }
 }
 
 /// One message for a worker.
@@ -202,6 +263,9 @@ pub struct WorkerReply {
 pub trait ReplySink: Send + Sync {
     /// Takes all replies of a round, and drains the list.
     fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
+
+    /// Sends the messages of entities of a round, and drains the list. [`Input::EntityAnswer`] answers each.
+    fn send_messages(&self, messages: &mut Vec<EntityMessage>);
 }
 
 /// The response to [`Input::Inspect`].

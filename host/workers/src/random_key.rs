@@ -3,9 +3,11 @@
 use std::fmt;
 
 use ostraca_core::ids::{Entity, MessageId};
+use ostraca_core::shard::Firing;
 
 /// What separates these hashes from all others.
 const DOMAIN: &[u8] = b"ostraca turn seed 1";
+const FIRING_DOMAIN: &[u8] = b"ostraca firing seed 1";
 
 /// The cluster's secret. Every node has the same one, so a message's turn has the same seed wherever it runs, and
 /// nobody who only knows the message can compute it (R20).
@@ -22,14 +24,29 @@ impl RandomKey {
     /// The seed of a message's turn.
     #[must_use]
     pub fn seed(&self, target: &Entity, id: &MessageId) -> [u8; 32] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        for part in [DOMAIN, target.entity_type.as_bytes(), target.id.as_bytes()] {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part);
-        }
+        let mut hasher = self.hasher(DOMAIN, target);
         hasher.update(&id.session.0);
         hasher.update(&id.sequence.to_le_bytes());
         *hasher.finalize().as_bytes()
+    }
+
+    /// The seed of a firing's turn, the same in every attempt.
+    #[must_use]
+    pub fn firing_seed(&self, entity: &Entity, firing: &Firing) -> [u8; 32] {
+        let mut hasher = self.hasher(FIRING_DOMAIN, entity);
+        hasher.update(&firing.generation.to_le_bytes());
+        hasher.update(&firing.due.to_le_bytes());
+        hasher.update(firing.name.as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+
+    fn hasher(&self, domain: &[u8], entity: &Entity) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        for part in [domain, entity.entity_type.as_bytes(), entity.id.as_bytes()] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher
     }
 }
 
@@ -64,5 +81,32 @@ mod tests {
             assert_ne!(seed, other);
         }
         assert_eq!(format!("{key:?}"), "RandomKey");
+    }
+
+    #[test]
+    fn r20_only_the_same_firing_has_the_same_seed() {
+        let key = RandomKey::new([1; 32]);
+        let seed = |id: &str, name: &str, generation, due, attempt| {
+            let firing = Firing {
+                name: name.into(),
+                generation,
+                due,
+                missed: 0,
+                attempt,
+                payload: Default::default(),
+                utc_ms: due,
+            };
+            key.firing_seed(&Entity::new("cart", id), &firing)
+        };
+        let first = seed("7", "t", 1, 5, 1);
+        assert_eq!(first, seed("7", "t", 1, 5, 2), "every attempt draws the same numbers");
+        for other in [
+            seed("8", "t", 1, 5, 1),
+            seed("7", "u", 1, 5, 1),
+            seed("7", "t", 2, 5, 1),
+            seed("7", "t", 1, 6, 1),
+        ] {
+            assert_ne!(first, other);
+        }
     }
 }

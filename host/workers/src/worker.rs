@@ -33,7 +33,9 @@ use ostraca_wire::server::Charge;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::recording::Recorder;
-use crate::{Delivery, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport};
+use crate::{
+    Delivery, EntityMessage, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport,
+};
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
@@ -68,6 +70,8 @@ struct Worker {
     pending_replies: HashMap<ReplyToken, PendingReply>,
     /// The round's replies to the gateway.
     replies: Vec<WorkerReply>,
+    /// The round's messages of entities.
+    messages: Vec<EntityMessage>,
     instance_slots: InstanceSlots,
     tasks: Tasks,
     claims: Vec<(MachineId, Arc<Claim>)>,
@@ -158,6 +162,7 @@ impl Worker {
             types: HashMap::new(),
             pending_replies: HashMap::new(),
             replies: Vec::new(),
+            messages: Vec::new(),
             tasks: Tasks::default(),
             claims: Vec::new(),
             commits: Vec::new(),
@@ -206,6 +211,13 @@ impl Worker {
             Input::Inspect { shard, entities, answer } => {
                 // The requester may have stopped waiting.
                 let _ = answer.send(self.inspect(shard, &entities));
+            }
+            Input::EntityAnswer { shard, epoch, event } => {
+                if let Some(id) = self.by_shard.get(&shard).copied()
+                    && self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch)
+                {
+                    self.handle_event(id, *event);
+                }
             }
             Input::Stop(done) => {
                 self.stopping = Some(done);

@@ -28,7 +28,9 @@ fn read(frame: &bytes::Bytes) {
     let session = [7; 16];
     if let Some(envelope) = fuzz::client_message(frame, &session, &Limits::default()) {
         // An accepted message names an entity, a method and a kind, within their limits.
-        assert!(envelope.sequence > 0 && envelope.principal.is_empty());
+        assert!(
+            envelope.sequence > 0 && envelope.principal.is_empty() && envelope.sender.is_none()
+        );
         assert!((1..=255).contains(&envelope.method.len()));
         assert!((1..=512).contains(&envelope.id.len()));
         let mut again = bytes::BytesMut::new();

@@ -51,5 +51,6 @@ pub mod run;
 pub mod scope;
 pub mod state;
 pub mod step;
+pub mod tells;
 pub mod time;
 pub mod world;

@@ -114,7 +114,7 @@ fn does_nothing(state: &State, (from, to, message): &(Member, usize, ControlMess
 /// The messages with which a machine answers this one; none if it changes the machine, or causes any other action.
 fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, ControlMessage)>> {
     let mut machine = Machine::clone(&process.machine);
-    machine.handle(Now { mono: NOW, cluster_time: 1 + state.restarts }, event);
+    machine.handle(Now { mono: NOW, cluster_time: 1 + state.restarts, utc: 0 }, event);
     let mut said = Vec::new();
     while let Some(action) = machine.poll() {
         match action {

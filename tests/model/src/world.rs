@@ -49,7 +49,7 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
 
 /// Passes an event to a machine, and executes its actions.
 pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event) {
-    let now = Now { mono: NOW, cluster_time: 1 + state.restarts };
+    let now = Now { mono: NOW, cluster_time: 1 + state.restarts, utc: 0 };
     let Some(process) = &mut state.nodes[node] else { return };
     // A report without content has at most the effect of a nudge, which is a step of its own.
     if let Event::Received { from, message: message @ ControlMessage::Report(_) } = &event
@@ -81,7 +81,7 @@ pub fn is_restless(process: &Process) -> bool {
     }
     let mut machine = Machine::clone(&process.machine);
     machine.nudge(true);
-    machine.handle(Now { mono: NOW, cluster_time: 1 }, Event::Tick);
+    machine.handle(Now { mono: NOW, cluster_time: 1, utc: 0 }, Event::Tick);
     let acts =
         std::iter::from_fn(|| machine.poll()).any(|action| !matches!(action, Action::Notify(_)));
     machine.canonicalize(&Unchanged);

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use ostraca_wasm::{
     CompilerProgram, CompilerSettings, EntityIdentity, Instance, InstanceLimits, InstanceSpec,
-    MessageContext, MessageKind, NoState, Program, RuntimeSettings, StartReason, TurnResult,
-    TurnValues, WasmRuntime,
+    MessageContext, MessageKind, NoState, Program, RuntimeSettings, StartReason, TurnRecords,
+    TurnResult, TurnValues, WasmRuntime,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -124,8 +124,14 @@ async fn start(program: &Arc<Program>, entity: u64) -> Result<Instance> {
         revision: 1,
     };
     let values = TurnValues::default();
-    let mut instance =
-        program.instantiate(InstanceSpec { identity, state: Box::new(NoState), values }).await?;
+    let mut instance = program
+        .instantiate(InstanceSpec {
+            identity,
+            state: Box::new(NoState),
+            values,
+            records: TurnRecords::default(),
+        })
+        .await?;
     let started = instance.start(StartReason::FirstMessage).await;
     ensure!(matches!(started.result, TurnResult::Ok(_)), "start: {:?}", started.result);
     Ok(instance)
@@ -147,6 +153,7 @@ async fn turn(
         remaining: None,
         version: 1,
         values: TurnValues::default(),
+        records: TurnRecords::default(),
     };
     let turn = instance.message(context, "add", Bytes::from_static(b"1")).await;
     ensure!(matches!(turn.result, TurnResult::Ok(_)), "add: {:?}", turn.result);

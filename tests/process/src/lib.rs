@@ -3,8 +3,8 @@
 //! A node here is always the program `ostraca` in a separate process, driven over QUIC by `ostraca-client`; nothing
 //! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
 //! directory, [`node`] its process, [`history`] what clients observed, [`load`] many clients at the same time,
-//! [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network, [`io_recorder`] and [`image`] a
-//! faulty disk, [`cluster`] many nodes, [`attack`] faults under load.
+//! [`guest_calls`] calls of one guest, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
+//! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load.
 //!
 //! Confusing at first: the node is built with the profile of the program that uses it (tests with `dev`, the bench
 //! with `release`), while guests always have the profile of `ostraca build`.
@@ -14,6 +14,7 @@ pub mod attack;
 pub mod baseline;
 pub mod cluster;
 pub mod echo;
+pub mod guest_calls;
 pub mod history;
 pub mod image;
 pub mod io_recorder;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ostraca_ca::Ca;
 use ostraca_client::{AdminError, CallError, CallOptions, Client, Entity, MessageKind, Session};
+use ostraca_process_tests::guest_calls::until;
 use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
 use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 use ostraca_wire::dial::Dialer;
@@ -127,6 +128,12 @@ async fn a_full_mailbox_refuses_without_affecting_neighbours() {
     // Long enough for all messages to arrive, even on a busy machine, but shorter than the first turn.
     let short = CallOptions { timeout: Duration::from_secs(3), ..CallOptions::default() };
     let busy = world.session.call(&odd, "spin_for_ever", "");
+    // Sessions have streams of their own: without this, the others may run before it.
+    until("the entity spins", async || {
+        Ok((world.client.inspect(&odd, false).await?.active == Some(true)).then_some(()))
+    })
+    .await
+    .expect("active");
     let calls: Vec<_> = (0..30)
         .map(|_| world.client.session().send(&odd, "add", "{\"key\":\"k\",\"by\":1}", &short))
         .collect();

@@ -172,7 +172,7 @@ async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String
     let page = store.scan(scan).await.map_err(|e| e.to_string())?;
     let state = page.records.iter().find_map(|record| match record {
         ScannedRecord::State(_, value) => serde_json::from_slice::<serde_json::Value>(value).ok(),
-        ScannedRecord::Head(..) => None,
+        _ => None,
     });
     // Each command adds one, so the value equals the version.
     match state.as_ref().and_then(|state| state["value"].as_u64()) {

@@ -33,6 +33,7 @@ mod shards;
 mod slow;
 mod storage;
 mod store_node;
+mod tells;
 mod trace;
 mod unrunnable_types;
 
@@ -55,6 +56,7 @@ use crate::rng::Rng;
 use crate::run_digest::RunDigest;
 use crate::store::{Store, StoreMutation};
 use crate::tally::Tally;
+use crate::timers::Firings;
 use crate::violation::{Violation, ViolationKind};
 use admission::{Bounds, SimType};
 use client_conns::{ClientConn, ClientConnId, ClientFrame};
@@ -261,6 +263,10 @@ enum SimEvent {
         epoch: Epoch,
         running: Running,
     },
+    /// An operator's command to a dead letter.
+    DeadLetters {
+        command: tells::DeadLetterCommand,
+    },
     Woke {
         pid: Pid,
         stood: u64,
@@ -343,6 +349,14 @@ const STEPS: u64 = 600_000;
 
 struct World {
     rng: Rng,
+    /// Whether the guests set timers.
+    timers: bool,
+    /// Draws what concerns timers, so that other runs do not depend on them.
+    timer_rng: Rng,
+    firings: Firings,
+    /// Whether the guests send tells, and what draws them.
+    tells: bool,
+    tell_rng: Rng,
     options: Options,
     now: u64,
     queue: Queue<SimEvent>,
@@ -530,6 +544,7 @@ impl World {
                 }
             }
             SimEvent::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
+            SimEvent::DeadLetters { command } => self.handle_dead_letter(command),
             SimEvent::Woke { pid, stood } => self.woke(pid, stood),
             SimEvent::PauseDetected { pid } => {
                 if self.processes[pid].paused_until > self.now && self.processes[pid].alive {

@@ -4,15 +4,29 @@
 //! turn may answer, refuse, fail, write, or ask for passivation.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ostraca_core::message::Message;
 use ostraca_core::records::GuestReply;
-use ostraca_core::shard::{TurnOutput, TurnResult};
+use ostraca_core::shard::{Firing, TurnOutput, TurnResult};
 use ostraca_oracle::{Counter, Model};
+
+use crate::tells;
 
 /// The maximum of a counter; low, so that refusals happen.
 pub const LIMIT: u64 = 40;
+
+/// What a turn runs.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A message.
+    Message(Arc<Message>),
+    /// A timer's firing.
+    Firing(Arc<Firing>),
+    /// The stop hook.
+    Stop,
+}
 
 /// A live instance.
 #[derive(Debug)]
@@ -46,6 +60,14 @@ impl Instance {
 
     /// Runs one message. `keep_errors` breaks R21: a refused turn's effects stay in memory.
     pub fn message(&mut self, message: &Message, keep_errors: bool, passivate: bool) -> TurnOutput {
+        if &*message.method == tells::METHOD {
+            let turn = if (message.id.sequence >> 16) % 16 == 3 {
+                answered(GuestReply::Error { code: "no".into(), message: String::new() })
+            } else {
+                self.hook("told", true)
+            };
+            return TurnOutput { passivate, ..turn };
+        }
         let mut model = Counter { value: number(&self.state, "value"), limit: LIMIT };
         let by = message.body.as_ref().try_into().map_or(0, u64::from_le_bytes);
         let value = match &*message.method {
@@ -69,6 +91,14 @@ impl Instance {
         turn
     }
 
+    /// Runs a timer's firing, which counts itself. It may refuse.
+    pub fn firing(&mut self, refuses: bool) -> TurnOutput {
+        if refuses {
+            return answered(GuestReply::Error { code: "no".into(), message: String::new() });
+        }
+        self.hook("fired", true)
+    }
+
     fn write(&mut self, turn: &mut TurnOutput, key: &'static str, value: u64) {
         let (key, value) =
             (Bytes::from_static(key.as_bytes()), Bytes::from(value.to_le_bytes().to_vec()));
@@ -79,10 +109,5 @@ impl Instance {
 }
 
 fn answered(answer: GuestReply) -> TurnOutput {
-    TurnOutput {
-        result: TurnResult::Replied(answer),
-        writes: Vec::new(),
-        state_bytes: None,
-        passivate: false,
-    }
+    TurnOutput::without_effects(TurnResult::Replied(answer))
 }

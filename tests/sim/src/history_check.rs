@@ -7,6 +7,7 @@ use ostraca_oracle::{Counter, End, Operation, Outcome, check_with_report};
 
 use crate::guest::LIMIT;
 use crate::store::Image;
+use crate::timers::WrongWakeUps;
 use crate::violation::{Violation, ViolationKind, of_history};
 
 /// The durable state.
@@ -35,6 +36,7 @@ impl HistoryCheck {
             ViolationKind::RevisionFell.because(why)
         });
         self.violations.extend(older);
+        self.violations.extend(image.wrong_wake_ups.iter().map(WrongWakeUps::judge));
         for (entity, version, turn) in &image.turns {
             match message_of(turn) {
                 Some(id) => self.message(entity, *version, id),

@@ -12,20 +12,21 @@ mod clients;
 mod quiet;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, MessageId, ShardId, ShardPath, TurnId,
 };
-use ostraca_core::message::{Message, ReplyToken};
+use ostraca_core::message::ReplyToken;
 use ostraca_core::records::Claim;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{
     Event, InstanceSlots, Machine, Ownership, Settings, StopReason, TypeSettings,
 };
 
+use crate::guest::Work;
 use crate::rng::Rng;
 use crate::store::{Request, Store};
+use crate::timers::Firings;
 
 const LEASE: u64 = 600;
 const LANE_TTL: u64 = 1_500;
@@ -38,12 +39,14 @@ pub struct Report {
     pub violations: Vec<String>,
     /// The number of answered requests, by outcome.
     pub ends: BTreeMap<String, u64>,
+    /// The number of firings.
+    pub firings: u64,
 }
 
 /// A pending operation of a shard's node.
 enum Pending {
     Store(Request, u64),
-    Turn { entity: Entity, generation: u64, turn: TurnId, run: Option<Arc<Message>> },
+    Turn { entity: Entity, generation: u64, turn: TurnId, work: Work },
 }
 
 struct Shard {
@@ -67,6 +70,7 @@ struct Harness {
     open: BTreeSet<ReplyToken>,
     first_sent: BTreeMap<(Entity, MessageId), u64>,
     ran: BTreeMap<TurnId, (Entity, MessageId)>,
+    firings: Firings,
     revision: u64,
     report: Report,
     faults: bool,
@@ -86,6 +90,7 @@ pub fn run(seed: u64) -> Report {
         open: BTreeSet::new(),
         first_sent: BTreeMap::new(),
         ran: BTreeMap::new(),
+        firings: Firings::default(),
         revision: 1,
         report: Report::default(),
         faults: true,
@@ -127,6 +132,11 @@ impl Harness {
             instance_slot_timeout: 200,
             claim_backoff: 20,
             stop_timeout: 150,
+            max_timer_entities: self.rng.range(1, 4) as usize,
+            timer_page: self.rng.range(2, 6) as usize,
+            timer_attempts: 3,
+            timer_backoff: 20,
+            timer_max_backoff: 200,
             ..Settings::default()
         };
         let shard = ShardPath {

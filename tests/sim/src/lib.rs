@@ -19,6 +19,8 @@ mod run_digest;
 mod session;
 pub mod store;
 mod tally;
+mod tells;
+mod timers;
 mod violation;
 mod world;
 

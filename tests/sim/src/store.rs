@@ -10,10 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Lane, LoadedEntity, RecordKey,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Lane, LoadedEntity, OWN_TIMERS,
+    RecordKey, Tell, Timer,
 };
 
 use crate::rng::Rng;
+use crate::tells::OutboxChange;
+use crate::timers::{DurableChange, WrongWakeUps, may_move_wake_up};
 
 /// A rule of the store that a run may disable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +53,12 @@ pub struct Image {
     pub turns: Vec<(Entity, u64, TurnId)>,
     /// Versions that were written by an older revision than the version before (R24). Only the oracle uses them.
     pub older_revisions: Vec<(Entity, u64)>,
+    /// Versions after which an entity's wake-ups were not the one that it needs. Only the oracle uses them.
+    pub wrong_wake_ups: Vec<WrongWakeUps>,
+    /// Every change of an outbox, in order. Only the oracle uses them.
+    pub outbox_changes: Vec<OutboxChange>,
+    /// Every change of a timer, in order. Only the oracle uses them.
+    pub timer_changes: Vec<DurableChange>,
     /// The number of synced batches (R5).
     pub sequence: u64,
 }
@@ -65,7 +74,19 @@ pub enum Request {
     Load(Entity),
     /// Read an entity's state.
     State(Entity),
+    /// Read a page of wake-ups.
+    Wakes {
+        /// Returned with the answer.
+        number: u64,
+        /// The first one.
+        from: Option<(u64, Entity)>,
+        /// The most to return.
+        max_records: usize,
+    },
 }
+
+/// A page of wake-ups, and whether more follow.
+pub type WakePage = (Vec<(u64, Entity)>, bool);
 
 /// The answer to a request.
 #[derive(Clone, Debug)]
@@ -78,6 +99,8 @@ pub enum Response {
     Load(Entity, Result<LoadedEntity, String>),
     /// To a read of state.
     State(Entity, Result<BTreeMap<Bytes, Bytes>, String>),
+    /// To a read of wake-ups, with its number.
+    Wakes(u64, Result<WakePage, String>),
 }
 
 /// The engine.
@@ -141,6 +164,9 @@ impl Store {
             }
             Request::State(entity) => {
                 (Response::State(entity.clone(), Ok(self.state(&entity))), false)
+            }
+            Request::Wakes { number, from, max_records } => {
+                (Response::Wakes(number, Ok(self.wakes(from.as_ref(), max_records))), false)
             }
         };
         let is_commit = matches!(answer, Response::Commit(_));
@@ -266,12 +292,25 @@ impl Store {
         if commit.head.revision < revision {
             self.cache.older_revisions.push((commit.entity.clone(), commit.head.version));
         }
+        let moves_wake_up = commit.writes.iter().any(|write| may_move_wake_up(&write.key));
         for write in commit.writes {
             let key = (commit.entity.clone(), write.key);
+            let before = self.cache.records.get(&key);
+            let after = write.value.as_ref();
+            let turn = commit.head.turn;
+            let change = DurableChange::of(turn, &key.0, &key.1, before, after);
+            self.cache.timer_changes.extend(change);
+            let change = OutboxChange::of(&key.0, commit.head.version, &key.1, after);
+            self.cache.outbox_changes.extend(change);
             match write.value {
                 Some(value) => self.cache.records.insert(key, value),
                 None => self.cache.records.remove(&key),
             };
+        }
+        if moves_wake_up {
+            let wrong =
+                WrongWakeUps::find(&self.cache.records, &commit.entity, commit.head.version);
+            self.cache.wrong_wake_ups.extend(wrong);
         }
         self.cache.heads.insert(commit.entity, commit.head);
         CommitOutcome::Committed
@@ -285,7 +324,41 @@ impl Store {
             .filter(|((of, key), _)| of == entity && matches!(key, RecordKey::Lane(_)))
             .filter_map(|(_, value)| ostraca_core::codec::decode::<Lane>(value).ok())
             .collect();
-        LoadedEntity { head: self.cache.heads.get(entity).cloned(), lanes }
+        let head = self.cache.heads.get(entity);
+        // As the contract says: without a count, there is nothing to look for.
+        let has_timers = head.is_some_and(|head| head.timer_count().unwrap_or_default() > 0);
+        let own = |((of, key), _): &(&(Entity, RecordKey), _)| {
+            has_timers && of == entity && matches!(key, RecordKey::Timer { due: OWN_TIMERS, .. })
+        };
+        let timers = self.cache.records.iter().filter(own);
+        let timers =
+            timers.filter_map(|(_, value)| ostraca_core::codec::decode::<Timer>(value).ok());
+        let (waiting, dead) = head.map_or((0, 0), |head| head.outbox_counts().unwrap_or_default());
+        let (mut outbox, mut dead_letters) = (Vec::new(), Vec::new());
+        for ((_, key), value) in self.cache.records.iter().filter(|((of, _), _)| of == entity) {
+            let (into, number) = match key {
+                RecordKey::Outbox { number, .. } if waiting > 0 => (&mut outbox, *number),
+                RecordKey::DeadLetter { number } if dead > 0 => (&mut dead_letters, *number),
+                _ => continue,
+            };
+            let tell = ostraca_core::codec::decode::<Tell>(value).ok();
+            into.extend(tell.map(|tell| (number, tell)));
+        }
+        let timers = timers.collect();
+        LoadedEntity { head: head.cloned(), lanes, timers, outbox, dead_letters }
+    }
+
+    fn wakes(&self, from: Option<&(u64, Entity)>, max_records: usize) -> WakePage {
+        let wake = |(entity, key): &(Entity, RecordKey)| match key {
+            RecordKey::Timer { due, .. } if *due < OWN_TIMERS => Some((*due, entity.clone())),
+            _ => None,
+        };
+        let mut wakes: Vec<_> = self.cache.records.keys().filter_map(wake).collect();
+        wakes.sort();
+        wakes.retain(|wake| from.is_none_or(|from| wake >= from));
+        let more = wakes.len() > max_records;
+        wakes.truncate(max_records);
+        (wakes, more)
     }
 
     fn state(&self, entity: &Entity) -> BTreeMap<Bytes, Bytes> {
@@ -293,7 +366,7 @@ impl Store {
         of_entity
             .filter_map(|((_, key), value)| match key {
                 RecordKey::State(key) => Some((key.clone(), value.clone())),
-                RecordKey::Lane(_) => None,
+                _ => None,
             })
             .collect()
     }
@@ -313,6 +386,7 @@ pub fn refusal(request: &Request, why: &str) -> Response {
         }
         Request::Load(entity) => Response::Load(entity.clone(), Err(why.into())),
         Request::State(entity) => Response::State(entity.clone(), Err(why.into())),
+        Request::Wakes { number, .. } => Response::Wakes(*number, Err(why.into())),
     }
 }
 
@@ -329,6 +403,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
         ),
         Response::Load(entity, _) => Response::Load(entity, Err(why.into())),
         Response::State(entity, _) => Response::State(entity, Err(why.into())),
+        Response::Wakes(number, _) => Response::Wakes(number, Err(why.into())),
     }
 }
 
@@ -346,6 +421,10 @@ impl Request {
             ),
             Self::Load(entity) => Self::Load(name(entity)),
             Self::State(entity) => Self::State(name(entity)),
+            Self::Wakes { number, from, max_records } => {
+                let from = from.map(|(due, entity)| (due, name(entity)));
+                Self::Wakes { number, from, max_records }
+            }
         }
     }
 }
@@ -361,6 +440,13 @@ impl Response {
             ),
             Self::Load(entity, loaded) => Self::Load(name(entity), loaded),
             Self::State(entity, state) => Self::State(name(entity), state),
+            Self::Wakes(number, page) => Self::Wakes(
+                number,
+                page.map(|(wakes, more)| {
+                    let wakes = wakes.into_iter().map(|(due, entity)| (due, name(entity)));
+                    (wakes.collect(), more)
+                }),
+            ),
         }
     }
 }

@@ -79,6 +79,26 @@ pub enum ViolationKind {
     DeadlineUnbound,
     /// A message's turn ran again with another time (R20).
     TurnTimeChanged,
+    /// A timer fired before it was due (R25).
+    FiredEarly,
+    /// A firing took effect although its timer had been cancelled, replaced or fired (R25).
+    FiredVoid,
+    /// A timer has not fired long after the last fault (R25).
+    TimerNotFired,
+    /// An entity has another wake-up than its timers and its outbox need (R25).
+    WakeUpWrong,
+    /// A tell made two versions (R19).
+    ToldTwice,
+    /// Tells of one sender ran in another order than they were sent (R19).
+    TellOrder,
+    /// A tell ran that no committed turn sent (R25).
+    ToldUncommitted,
+    /// A tell was deleted that its target had not run (R19).
+    TellLost,
+    /// A tell returned to its outbox under its number, or a dead letter was taken out twice (R19).
+    TellReturned,
+    /// A tell waits long after the last fault (R19).
+    TellNotSent,
     /// A row holds a record of another kind.
     RowKind,
 }
@@ -98,7 +118,7 @@ pub(crate) fn of_history(found: ostraca_oracle::Violation) -> Violation {
     Violation { kind: ViolationKind::History(found.kind), text: found.text }
 }
 
-/// What clients see if answered turns are lost or took effect twice.
+/// What follows if answered turns are lost or took effect twice: what clients see, and what becomes of timers.
 pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::History(ostraca_oracle::ViolationKind::DuplicateVersion),
     ViolationKind::History(ostraca_oracle::ViolationKind::StaleCommand),
@@ -109,7 +129,13 @@ pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::History(ostraca_oracle::ViolationKind::QueryValue),
     ViolationKind::History(ostraca_oracle::ViolationKind::Unexplained),
     ViolationKind::History(ostraca_oracle::ViolationKind::LostCommit),
+    ViolationKind::WakeUpWrong,
     ViolationKind::RanTwice,
     ViolationKind::EffectAfterNotRun,
     ViolationKind::Superseded,
+    ViolationKind::FiredVoid,
+    ViolationKind::TimerNotFired,
+    ViolationKind::ToldTwice,
+    ViolationKind::ToldUncommitted,
+    ViolationKind::TellLost,
 ];

@@ -28,6 +28,7 @@ use crate::rng::Rng;
 use crate::run_digest::RunDigest;
 use crate::store::{Store, StoreMutation};
 use crate::tally::Tally;
+use crate::timers::{self, Firings};
 use crate::violation::{Violation, ViolationKind};
 
 /// How a run deviates from the rules.
@@ -126,6 +127,11 @@ struct World {
     held_copies: u64,
     loss: u64,
     turns: HashMap<TurnId, Arc<Message>>,
+    /// Whether the guests set timers.
+    timers: bool,
+    /// Draws what concerns timers, so that other runs do not depend on them.
+    timer_rng: Rng,
+    firings: Firings,
     deadlines: HashMap<(usize, MessageId), Option<u64>>,
     last_request: BTreeMap<(usize, u64), u64>,
     /// Turns whose commit was refused: a second delivery of the same call must not commit them.
@@ -164,6 +170,9 @@ pub fn run(seed: u64, options: Options) -> Report {
         held_copies: 0,
         loss: if rng.chance(50) { 0 } else { rng.range(1, 15) },
         turns: HashMap::new(),
+        timers: seed.is_multiple_of(2),
+        timer_rng: Rng::new(seed ^ 0x7469_6d65_7273),
+        firings: Firings::default(),
         deadlines: HashMap::new(),
         last_request: BTreeMap::new(),
         refused: BTreeSet::new(),
@@ -181,6 +190,11 @@ pub fn run(seed: u64, options: Options) -> Report {
 }
 
 impl World {
+    /// UTC as a node sees it.
+    fn utc(&self, node: usize) -> u64 {
+        timers::utc(self.now, self.nodes[node].incarnation.counter)
+    }
+
     fn at(&mut self, delay: u64, happening: SimEvent) {
         self.queue.put(self.now + delay, happening);
     }
@@ -197,11 +211,23 @@ impl World {
             self.handle(happening);
             let done = self.issued >= self.options.messages
                 && self.clients.iter().all(|client| client.session.unresolved.is_empty());
-            if done && self.now > 2_600 && self.held_copies == 0 {
+            if done
+                && self.now > 2_600
+                && self.held_copies == 0
+                && timers::pending(self.store.durable()).is_empty()
+            {
                 return;
             }
             if self.now > last_fault.max(3_000) + SETTLE || steps > 2_000_000 {
                 let left: usize = self.clients.iter().map(|it| it.session.unresolved.len()).sum();
+                let timers = timers::pending(self.store.durable());
+                if left == 0 && !timers.is_empty() {
+                    self.violations.push(ViolationKind::TimerNotFired.because(format!(
+                        "at {}, these timers have not fired: {timers:?}",
+                        timers::utc(self.now, 0)
+                    )));
+                    return;
+                }
                 self.violations.push(ViolationKind::Unanswered.because(format!(
                     "{left} messages were not resolved in time after the last fault"
                 )));
@@ -304,6 +330,7 @@ impl World {
         let seen = self.clients.into_iter().map(|it| (it.session.key, it.session.history));
         let (broken, history) = verdict.of(seen.collect());
         self.violations.extend(broken);
+        self.violations.extend(self.firings.judge(self.store.durable()));
         let digest = self.digest.finish(&history);
         Report { breaches: self.violations, tally: self.tally, history, digest }
     }

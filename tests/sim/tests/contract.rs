@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::ready;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, RecordKey,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, LoadedEntity, OWN_TIMERS, RecordKey,
 };
 use ostraca_sim::rng::Rng;
 use ostraca_sim::store::{Request, Response, Store};
@@ -106,12 +106,13 @@ impl Shards {
     fn scan(&mut self, scan: &Scan) -> Page {
         let engine = self.engines.entry(scan.shard.clone()).or_default();
         let image = engine.durable();
+        let (prefix, first) = scan.range();
         let mut all: Vec<(Vec<u8>, ScannedRecord)> = match &scan.kind {
             ScanKind::Heads => image
                 .heads
                 .iter()
                 .map(|(entity, head)| {
-                    let key = keys::head(&scan.shard, entity);
+                    let key = keys::head(&scan.shard, entity)[prefix.len()..].to_vec();
                     (key, ScannedRecord::Head(entity.clone(), Box::new(head.clone())))
                 })
                 .collect(),
@@ -123,15 +124,36 @@ impl Shards {
                     RecordKey::State(key) => {
                         Some((key.to_vec(), ScannedRecord::State(key.clone(), value.clone())))
                     }
-                    RecordKey::Lane(_) => None,
+                    _ => None,
                 })
                 .collect(),
+            ScanKind::Wakes { .. } => image
+                .records
+                .keys()
+                .filter_map(|(entity, key)| match key {
+                    RecordKey::Timer { due, .. } if *due < OWN_TIMERS => {
+                        let wake = ScannedRecord::Wake(*due, entity.clone());
+                        Some((keys::wake_key(*due, entity), wake))
+                    }
+                    _ => None,
+                })
+                .collect(),
+            ScanKind::DeadLetters { .. } => {
+                let letter = |((entity, key), value): (&(Entity, RecordKey), &Bytes)| {
+                    let RecordKey::DeadLetter { number } = key else { return None };
+                    let tell = Box::new(ostraca_core::codec::decode(value).expect("a tell"));
+                    let key = &keys::dead_letter(&scan.shard, entity, *number)[prefix.len()..];
+                    let record = ScannedRecord::DeadLetter(entity.clone(), *number, tell);
+                    Some((key.to_vec(), record))
+                };
+                image.records.iter().filter_map(letter).collect()
+            }
         };
         all.sort_by(|a, b| a.0.cmp(&b.0));
         let mut page = Page::default();
         let (mut bytes, mut last) = (0, None);
         for (key, record) in all {
-            if scan.after.as_ref().is_some_and(|after| key[..] <= after[..]) {
+            if first.as_ref().is_some_and(|first| key < *first) {
                 continue;
             }
             bytes += key.len()

@@ -1,6 +1,8 @@
-//! The command line of commands on a running cluster.
+//! The arguments of the commands that work on a running cluster.
 
 use std::time::Duration;
+
+use clap::Subcommand;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shards {
@@ -33,6 +35,54 @@ pub(crate) struct Inspect {
     /// Also show values (first 4 KiB each); requires send access to the type
     #[arg(long)]
     pub(crate) values: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeadLetters {
+    #[command(subcommand)]
+    pub(crate) what: DeadLetterCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeadLetterCommand {
+    /// List dead letters of all entities, of one type or of one entity
+    List(ListedDeadLetters),
+    /// Resend dead letters, each as a new tell after all others to its target
+    Resend(ChosenDeadLetters),
+    /// Delete dead letters
+    Drop(ChosenDeadLetters),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListedDeadLetters {
+    /// Only dead letters sent by this type, or by this entity, as in order/17
+    #[arg(value_name = "TYPE[/ID]")]
+    pub(crate) sender: Option<String>,
+    /// Maximum number of dead letters
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Continue from the cursor of a previous page
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) cursor: Option<String>,
+    /// Also show bodies (first 4 KiB each); requires send access to the type
+    #[arg(long, requires = "sender")]
+    pub(crate) values: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ChosenDeadLetters {
+    /// The entity that sent the tells, as in order/17
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) sender: String,
+    /// Numbers of the dead letters, as `ostraca dead-letters list` shows them
+    #[arg(value_name = "NUMBER", required_unless_present = "all")]
+    pub(crate) numbers: Vec<u64>,
+    /// All dead letters that the entity has now
+    #[arg(long, conflicts_with = "numbers")]
+    pub(crate) all: bool,
+    /// Timeout, including connecting
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, clap::Args)]

@@ -45,7 +45,11 @@ fn issue(global: &Global, args: &Issue) -> Result<Exit, Failure> {
         files.iter().map(|file| args.out.join(file).display().to_string()).collect();
     match global.output {
         OutputFormat::Table => {
-            output::line(&format!("issued {} with {}", identity.principal(), files.join(", ")));
+            output::line(&format!(
+                "issued a certificate for {}: {}",
+                identity.principal(),
+                files.join(", ")
+            ));
             if args.kind == CertificateKind::Node {
                 let ca = args.ca.join("ca.pem");
                 output::line(&format!("also copy {} to the node, but not its key", ca.display()));

@@ -75,12 +75,12 @@ fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
 /// The node's address, kept from one start to the next, so that other terminals and programs can keep using it.
 struct SavedAddress {
     file: PathBuf,
-    /// The former address, if it is now in use.
+    /// The previous address, if it is now in use.
     taken: Option<SocketAddr>,
 }
 
 impl SavedAddress {
-    /// Unless an address is given, uses the former one if it is free.
+    /// Unless an address is given, uses the previous one if it is free.
     fn choose(args: &Dev, config: &mut Config) -> Self {
         let file = args.data.join("address");
         let mut taken = None;
@@ -163,7 +163,7 @@ fn greet(
 
 enum Never {}
 
-/// Builds and deploys now and on every save of a source file. A failed build or deploy is shown; the former
+/// Builds and deploys now and on every save of a source file. A failed build or deploy is shown; the previous
 /// deployment keeps serving.
 async fn follow(
     dir: Option<&Path>,
@@ -184,7 +184,7 @@ async fn follow(
             Err(failure) => {
                 eprint!("{}", failure.render(OutputFormat::Table, output::colour()));
                 output::line(
-                    "not deployed; the former deployment keeps serving. Waiting for a change …",
+                    "not deployed; the previous deployment keeps serving. Waiting for a change …",
                 );
             }
         }

@@ -41,7 +41,7 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
     } else {
         output::line(&format!("{} is drained: {total} shards moved", args.node));
         output::line(&format!(
-            "it gets no shards until it restarts or you run `ostraca drain {} --undo`",
+            "it gets no shards, even after a restart, until you run `ostraca drain {} --undo`",
             quote::shell_quote(&args.node)
         ));
     }
@@ -123,7 +123,7 @@ fn unfinished(args: &Drain, last: Option<&DrainProgress>) -> Failure {
     let after = humantime::format_duration(args.timeout);
     let text = match last {
         Some(last) => format!("{} still owns {} shards after {after}", args.node, last.remaining),
-        None => format!("no progress of the drain of {} received for {after}", args.node),
+        None => format!("received no progress report on the drain of {} for {after}", args.node),
     };
     let node = quote::shell_quote(&args.node);
     Failure::unexpected(codes::DRAIN_TIMEOUT, text).help(format!(

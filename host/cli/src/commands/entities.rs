@@ -59,7 +59,7 @@ pub(crate) async fn run(global: &Global, args: &Entities) -> Result<Exit, Failur
         return check_owners(&silent);
     }
     if all.is_empty() {
-        output::line("no entity is stored there");
+        output::line("no matching entity is stored");
         return Ok(Exit::Done);
     }
     let rows = all.iter().map(|it| {
@@ -107,12 +107,12 @@ pub(crate) fn instance_state(live: Option<bool>) -> &'static str {
     }
 }
 
-fn cursor(text: &str) -> Result<Bytes, Failure> {
+pub(super) fn cursor(text: &str) -> Result<Bytes, Failure> {
     let digit = |at| text.get(at..at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(digit).collect();
     bytes.map(Bytes::from).ok_or_else(|| {
         Failure::usage(codes::INVALID_CURSOR, format!("{text:?} is not a cursor"))
-            .help("use a cursor that `ostraca entities` printed, or leave it out")
+            .help("use the cursor that the previous page printed, or leave it out")
     })
 }
 

@@ -87,7 +87,7 @@ fn columns(it: &Event, kind: &str, text: &str) -> String {
     format!("{:>6}  {at}  {ago:>16}  {kind:<20}  {text}", it.sequence)
 }
 
-/// More consecutive shard events than this are grouped into one line.
+/// This many consecutive shard events are grouped into one line.
 const MANY: usize = 4;
 
 /// Groups events of many shards into one line: a node that joins or dies moves hundreds of them.

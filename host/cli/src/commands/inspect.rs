@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ostraca_client::StateKey;
+use ostraca_client::{DelayedTellDetail, StateKey, TellDetail, TimerDetail};
 use serde_json::{Value, json};
 
 use super::deployments::hex;
@@ -25,6 +25,12 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "exists": it.exists, "version": it.version, "revision": it.revision,
             "last_commit_sequence": it.last_commit_sequence, "lane_count": it.lane_count, "unsettled_replies": it.unsettled_replies,
             "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
+            "timer_count": it.timer_count, "timers": it.timers.iter().map(timer_json).collect::<Vec<_>>(),
+            "delayed_tell_count": it.delayed_tell_count,
+            "delayed_tells": it.delayed_tells.iter().map(delayed_json).collect::<Vec<_>>(),
+            "outbox_count": it.outbox_count, "outbox": it.outbox.iter().map(tell_json).collect::<Vec<_>>(),
+            "dead_letter_count": it.dead_letter_count,
+            "dead_letters": it.dead_letters.iter().map(tell_json).collect::<Vec<_>>(),
             "active": it.active, "mailbox_length": it.mailbox_length,
             "last_failure": it.last_failure.as_ref().map(|it| json!({
                 "code": it.code, "message": it.message, "consecutive_failures": it.consecutive_failures,
@@ -78,8 +84,9 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     if !it.keys.is_empty() {
         output::line("");
         if args.values {
-            let rows =
-                it.keys.iter().map(|key| [shown(&key.key), output::size(key.size), value(key)]);
+            let rows = it.keys.iter().map(|key| {
+                [shown(&key.key), output::size(key.size), bytes_text(&key.value, key.size)]
+            });
             output::table(["KEY", "SIZE", "VALUE"], rows.collect());
         } else {
             let rows = it.keys.iter().map(|key| [shown(&key.key), output::size(key.size)]);
@@ -90,40 +97,137 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             output::line(&format!("and {more} more"));
         }
     }
+    if !it.timers.is_empty() {
+        output::line("");
+        let rows = it.timers.iter().map(timer_row);
+        output::table(["TIMER", "NEXT", "EVERY", "LAST FAILURE"], rows.collect());
+        show_rest(it.timer_count, it.timers.len());
+    }
+    if !it.delayed_tells.is_empty() {
+        output::line("");
+        let rows = it.delayed_tells.iter().map(delayed_row);
+        output::table(["DELAYED TELL", "LEAVES", "TO", "METHOD", "LAST FAILURE"], rows.collect());
+        show_rest(it.delayed_tell_count, it.delayed_tells.len());
+    }
+    for (title, tells, count) in [
+        ("OUTBOX", &it.outbox, it.outbox_count),
+        ("DEAD LETTER", &it.dead_letters, it.dead_letter_count),
+    ] {
+        if tells.is_empty() {
+            continue;
+        }
+        output::line("");
+        output::table(
+            [title, "TO", "METHOD", "LAST FAILURE"],
+            tells.iter().map(tell_row).collect(),
+        );
+        show_rest(count, tells.len());
+    }
     entities::check_owners(it.unresponsive_owner.as_slice())
 }
 
-/// A value is shown as JSON if it is complete and parses as that, else as text, else as hexadecimal digits.
-fn key_json(key: &StateKey, values: bool) -> Value {
-    let mut it = json!({ "key": key.key, "bytes": key.size });
-    if !values {
-        return it;
+/// How many of a list are not shown.
+fn show_rest(count: u64, shown: usize) {
+    let more = count.saturating_sub(shown as u64);
+    if more > 0 {
+        output::line(&format!("and {more} more"));
     }
-    let complete = key.value.len() as u64 == key.size;
-    let text = std::str::from_utf8(&key.value).ok().filter(|_| complete);
-    let name = if text.is_some() { "value" } else { "value_hex" };
-    let value = text.map_or_else(
-        || json!(hex(&key.value)),
-        |text| serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
-    );
-    it[name] = value;
-    it["truncated"] = (!complete).into();
+}
+
+fn delayed_row(delayed: &DelayedTellDetail) -> [String; 5] {
+    let [_, to, method, failure] = tell_row(&delayed.tell.clone().unwrap_or_default());
+    let leaves = match delayed.set_aside {
+        true => "set aside".into(),
+        false => output::wall(delayed.due_unix_ms),
+    };
+    [shown(&delayed.name), leaves, to, method, failure]
+}
+
+fn delayed_json(delayed: &DelayedTellDetail) -> Value {
+    let mut it = tell_json(&delayed.tell.clone().unwrap_or_default());
+    if let Some(fields) = it.as_object_mut() {
+        fields.remove("number");
+    }
+    it["name"] = delayed.name.clone().into();
+    it["due_unix_ms"] = delayed.due_unix_ms.into();
+    it["due"] = output::wall(delayed.due_unix_ms).into();
+    it["set_aside"] = delayed.set_aside.into();
     it
 }
 
-/// A value in one line, safe to print on a terminal.
-fn value(key: &StateKey) -> String {
-    let complete = key.value.len() as u64 == key.size;
-    let text = match String::from_utf8_lossy(&key.value) {
+pub(super) fn tell_row(tell: &TellDetail) -> [String; 4] {
+    let to = format!("{}/{}", tell.r#type, tell.id);
+    let failure = failure_text(&tell.failure, tell.attempts);
+    [tell.number.to_string(), shown(&to), shown(&tell.method), failure]
+}
+
+pub(super) fn tell_json(tell: &TellDetail) -> Value {
+    json!({
+        "number": tell.number, "type": tell.r#type, "id": tell.id, "method": tell.method,
+        "body_size": tell.body_size, "attempts": tell.attempts, "failure": tell.failure,
+    })
+}
+
+/// The last failure, and after how many attempts.
+fn failure_text(failure: &str, attempts: u32) -> String {
+    match failure.is_empty() {
+        true => "-".into(),
+        false => format!("{} ({})", shown(failure), many(attempts.into(), "attempt", "attempts")),
+    }
+}
+
+fn timer_row(timer: &TimerDetail) -> [String; 4] {
+    let next = match timer.set_aside {
+        true => "set aside".into(),
+        false => output::wall(timer.due_unix_ms),
+    };
+    let every = match timer.interval_ms {
+        0 => "-".into(),
+        interval => output::span(interval),
+    };
+    [shown(&timer.name), next, every, failure_text(&timer.failure, timer.attempts)]
+}
+
+fn timer_json(timer: &TimerDetail) -> Value {
+    json!({
+        "name": timer.name, "due_unix_ms": timer.due_unix_ms, "due": output::wall(timer.due_unix_ms),
+        "interval_ms": timer.interval_ms, "payload_size": timer.payload_size, "attempts": timer.attempts,
+        "failure": timer.failure, "set_aside": timer.set_aside,
+    })
+}
+
+fn key_json(key: &StateKey, values: bool) -> Value {
+    let mut it = json!({ "key": key.key, "bytes": key.size });
+    if values {
+        add_bytes(&mut it, "value", &key.value, key.size);
+    }
+    it
+}
+
+/// Adds bytes that may be cut, of `size`: as JSON if they are complete and parse as that, else as text, else as
+/// hexadecimal digits.
+pub(super) fn add_bytes(it: &mut Value, name: &str, bytes: &[u8], size: u64) {
+    let complete = bytes.len() as u64 == size;
+    match std::str::from_utf8(bytes).ok().filter(|_| complete) {
+        Some(text) => it[name] = serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        None => it[format!("{name}_hex")] = json!(hex(bytes)),
+    }
+    it["truncated"] = (!complete).into();
+}
+
+/// Bytes that may be cut, of `size`, in one line that is safe to print on a terminal.
+pub(super) fn bytes_text(bytes: &[u8], size: u64) -> String {
+    let complete = bytes.len() as u64 == size;
+    let text = match String::from_utf8_lossy(bytes) {
         Cow::Borrowed(text) => shown(text),
         // It was cut within a character, or is not text.
-        Cow::Owned(_) if complete => format!("0x{}", hex(&key.value)),
+        Cow::Owned(_) if complete => format!("0x{}", hex(bytes)),
         Cow::Owned(text) => shown(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
     };
     if complete { text } else { format!("{text}…") }
 }
 
-fn many(count: u64, one: &str, more: &str) -> String {
+pub(super) fn many(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod ca;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod dead_letters;
 pub(crate) mod deploy;
 pub(crate) mod deployments;
 pub(crate) mod dev;

@@ -26,7 +26,7 @@ section! {
         }
         TURN_TIME_LIMIT = "turn-time-limit" {
             retry: No,
-            happened: "A message or the stop hook took longer than `limits.turn-time` in the guest. Time in the host does not count; sleeping through WASI does.",
+            happened: "A message, a timer or the stop hook took longer than `limits.turn-time` in the guest. Time in the host does not count; sleeping through WASI does.",
             help: "Do less in a turn, or raise the limit.",
         }
         ACTIVATION_TIME_LIMIT = "activation-time-limit" {
@@ -60,6 +60,41 @@ section! {
             retry: No,
             happened: "The entity would have more keys than `limits.keys`.",
             help: "Store more under each key, split the entity, or raise the limit.",
+        }
+        TOO_MANY_TIMERS = "too-many-timers" {
+            retry: No,
+            happened: "The entity would have more timers than `limits.timers`.",
+            help: "Cancel timers that are not needed, use one timer for several purposes, or raise the limit.",
+        }
+        TIMERS_TOO_LARGE = "timers-too-large" {
+            retry: No,
+            happened: "Names and payloads of the entity's timers, 100 bytes for each timer included, would exceed `limits.timer-bytes`.",
+            help: "Keep the data in the state and only a key in the payload, or raise the limit.",
+        }
+        TIMER_INTERVAL_TOO_SHORT = "timer-interval-too-short" {
+            retry: No,
+            happened: "A timer was set to fire more often than `limits.timer-interval` allows.",
+            help: "Use a longer interval, or lower the limit.",
+        }
+        OUTBOX_FULL = "outbox-full" {
+            retry: No,
+            happened: "The entity's outbox would have more tells than `limits.outbox`, dead letters included: its targets cannot keep up, or refuse them.",
+            help: "`ostraca inspect` shows waiting tells and dead letters. Fix the targets, then run `ostraca dead-letters resend` or `drop`; or send less, or raise the limit.",
+        }
+        OUTBOX_TOO_LARGE = "outbox-too-large" {
+            retry: No,
+            happened: "Methods and bodies of the tells in the entity's outbox, dead letters included, would exceed `limits.outbox-bytes`.",
+            help: "Send fewer or smaller tells, resend or drop dead letters (`ostraca dead-letters`), or raise the limit.",
+        }
+        TELL_NOT_GRANTED = "tell-not-granted" {
+            retry: No,
+            happened: "The guest sent a tell to a type that its manifest does not grant.",
+            help: "Name the type under `[grants] tell`, and deploy again.",
+        }
+        NO_TIMER_HANDLER = "no-timer-handler" {
+            retry: No,
+            happened: "The entity set a timer, or a timer fired, but its component does not export `timer-handler`.",
+            help: "Write a method with `#[timer]`, or export `timer-handler`.",
         }
         TURN_TOO_LARGE = "turn-too-large" {
             retry: No,

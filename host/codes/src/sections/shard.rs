@@ -9,6 +9,21 @@ section! {
             happened: "The entity's mailbox has reached `limits.mailbox`.",
             help: "Send more slowly; spread the load over more entities; raise the limit.",
         }
+        ENTITY_BACKOFF = "entity-backoff" {
+            retry: Yes,
+            happened: "The entity did not start several times in a row, and the next attempt comes after the message's deadline. The text has the last failure, and the time until the next attempt (`entities.start-backoff`, doubled each time).",
+            help: "Fix the guest; a deployment ends the pause. Or send again later.",
+        }
+        TOO_MANY_SENDERS = "too-many-senders" {
+            retry: Yes,
+            happened: "The tell is the first one of its sending entity, and the target remembers as many sending entities as it may (`entities.max-lanes`). It asks them which ones it can forget.",
+            help: "Nothing: the tell stays in the sender's outbox. If it lasts, spread the tells over more targets, or raise the limit.",
+        }
+        UNKNOWN_DEAD_LETTER = "unknown-dead-letter" {
+            retry: No,
+            happened: "The entity has none of the given dead letters: they were already resent or dropped, or the numbers are wrong.",
+            help: "Run `ostraca dead-letters list TYPE/ID` to see those that remain.",
+        }
         OUT_OF_ORDER = "out-of-order" {
             retry: Yes,
             happened: "The message that must run before this one in its session did not arrive within `entities.order-timeout`, or was refused.",

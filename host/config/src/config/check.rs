@@ -67,14 +67,14 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
 /// Checks `join` against the roles: the store node joins no other node, and all others need an address to join.
 fn roles(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     if file.roles.is_empty() {
-        let help = "list some, or leave `roles` out to have all";
+        let help = "list some, or leave `roles` out to give the node all of them";
         return Err(input.at(&["roles"], "a node needs a role".into(), Some(help.into())));
     }
     let store = file.roles.contains(&Role::Store);
     match (store, file.join.first()) {
         (true, Some(first)) => {
             let why = format!(
-                "a node with the role `store` cannot join others, they join it; `join` lists {first}"
+                "a node with the role `store` cannot join others, since they join it; `join` lists {first}"
             );
             let help = "leave `join` out, or set `roles` without `store`: `roles = [\"manager\", \"host\", \"gateway\"]`";
             Err(input.at(&["join"], why, Some(help.into())))
@@ -102,7 +102,7 @@ fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<()
     {
         return Ok(());
     }
-    let why = "`manager-silence-leases` leases must be longer than `hand-off.ack-timeout` and twice `hand-off.stop-resend-interval`: otherwise a node re-registers before it receives the hand-off request";
+    let why = "`manager-silence-leases` leases must be longer than `hand-off.ack-timeout` plus twice `hand-off.stop-resend-interval`: otherwise a node re-registers before it receives the hand-off request";
     Err(input.at(&["manager-silence-leases"], why.into(), None))
 }
 
@@ -160,6 +160,10 @@ fn times(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["entities", "claim-backoff"], entities.claim_backoff, MS, HOUR),
         (["entities", "start-backoff"], entities.start_backoff, MS, HOUR),
         (["entities", "stop-timeout"], entities.stop_timeout, MS, HOUR),
+        (["entities", "timer-backoff"], entities.timer_backoff, 10 * MS, HOUR),
+        (["entities", "timer-max-backoff"], entities.timer_max_backoff, 10 * MS, 24 * HOUR),
+        (["entities", "tell-backoff"], entities.tell_backoff, 10 * MS, HOUR),
+        (["entities", "tell-max-backoff"], entities.tell_max_backoff, 10 * MS, 24 * HOUR),
         (["store", "call-timeout"], store.call_timeout, 10 * MS, HOUR),
         (["store", "retry-interval"], store.retry_interval, 10 * MS, HOUR),
         (["store", "flush-interval"], store.flush_interval, 10 * MS, 60_000 * MS),

@@ -135,6 +135,19 @@ pub(super) struct EntitiesSection {
     pub(super) start_backoff: Duration,
     #[serde(with = "units::duration")]
     pub(super) stop_timeout: Duration,
+    pub(super) max_timer_entities: u32,
+    pub(super) timer_page: u32,
+    pub(super) timer_attempts: u32,
+    #[serde(with = "units::duration")]
+    pub(super) timer_backoff: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) timer_max_backoff: Duration,
+    pub(super) tell_targets: u32,
+    pub(super) tell_attempts: u32,
+    #[serde(with = "units::duration")]
+    pub(super) tell_backoff: Duration,
+    #[serde(with = "units::duration")]
+    pub(super) tell_max_backoff: Duration,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -300,6 +313,15 @@ impl Default for EntitiesSection {
             claim_backoff: Duration::from_millis(shard.claim_backoff),
             start_backoff: Duration::from_millis(shard.start_backoff),
             stop_timeout: Duration::from_millis(shard.stop_timeout),
+            max_timer_entities: saturating_u32(shard.max_timer_entities),
+            timer_page: saturating_u32(shard.timer_page),
+            timer_attempts: shard.timer_attempts,
+            timer_backoff: Duration::from_millis(shard.timer_backoff),
+            timer_max_backoff: Duration::from_millis(shard.timer_max_backoff),
+            tell_targets: saturating_u32(shard.tell_targets),
+            tell_attempts: shard.tell_attempts,
+            tell_backoff: Duration::from_millis(shard.tell_backoff),
+            tell_max_backoff: Duration::from_millis(shard.tell_max_backoff),
         }
     }
 }
@@ -319,6 +341,15 @@ impl EntitiesSection {
             claim_backoff: millis(self.claim_backoff),
             start_backoff: millis(self.start_backoff),
             stop_timeout: millis(self.stop_timeout),
+            max_timer_entities: self.max_timer_entities as usize,
+            timer_page: self.timer_page as usize,
+            timer_attempts: self.timer_attempts,
+            timer_backoff: millis(self.timer_backoff),
+            timer_max_backoff: millis(self.timer_max_backoff),
+            tell_targets: self.tell_targets as usize,
+            tell_attempts: self.tell_attempts,
+            tell_backoff: millis(self.tell_backoff),
+            tell_max_backoff: millis(self.tell_max_backoff),
             mutations: Vec::new(),
         }
     }

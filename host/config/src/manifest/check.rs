@@ -12,13 +12,21 @@ use crate::user_file::{SourceText, units};
 const NAME: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The largest `turn-bytes` and `reply`. A turn writes both, together with the unsettled replies of its session
-/// (half of `unsettled-bytes`, 4 MiB at most) and the head. No store of the cluster, local or remote, accepts
+/// The largest `turn-bytes`, `reply` and `timer-bytes`, and the most `timers`. A turn writes the first two, together
+/// with the unsettled replies of its session (half of `unsettled-bytes`, 4 MiB at most), the head, and its timers
+/// (1 MiB at most, with names and fixed parts). No store of the cluster, local or remote, accepts
 /// more in one commit.
 const MOST_TURN_BYTES: u64 = 8 << 20;
 const MOST_REPLY: u64 = 4 << 20;
+const MOST_TIMER_BYTES: u64 = 512 << 10;
+const MOST_TIMERS: u32 = 1_000;
+/// The largest outbox: all of it is loaded with its entity. A turn's tells are within its `turn-bytes`, which has a
+/// store's room twice: for state and for tells.
+/// With the names, bodies and failures of so many tells, an entity still fits into one frame between nodes.
+const MOST_OUTBOX: u32 = 5_000;
+const MOST_OUTBOX_BYTES: u64 = 4 << 20;
 const _: () = assert!(
-    (MOST_TURN_BYTES + MOST_REPLY + (4 << 20) + (1 << 20)) as usize
+    (MOST_TURN_BYTES + MOST_REPLY + (4 << 20) + (1 << 20) + (1 << 20)) as usize
         <= ostraca_store::entity::MAX_COMMIT_BYTES
 );
 
@@ -47,11 +55,17 @@ pub(super) fn manifest(
             help,
         ));
     }
-    let GrantsSection { ask, http, topics } = &file.grants;
+    let GrantsSection { ask, tell, http, topics } = &file.grants;
     for (key, wanted) in [("ask", ask), ("http", http), ("topics", topics)] {
         if !wanted.is_empty() {
             let what = format!("a grant of `{key}`");
             return Err(not_yet(input, &["grants", key], &what, "leave it out"));
+        }
+    }
+    for granted in tell {
+        if !is_name(granted) {
+            let why = format!("{granted:?} is not the name of a type");
+            return Err(input.at(&["grants", "tell"], why, None));
         }
     }
     access(input, &file.access.send)?;
@@ -65,7 +79,7 @@ pub(super) fn manifest(
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
         },
-        grants: super::Grants { ask: file.grants.ask },
+        grants: super::Grants { ask: file.grants.ask, tell: file.grants.tell },
         access: Access { send: file.access.send },
     })
 }
@@ -83,10 +97,7 @@ fn required(
 }
 
 fn name(input: &SourceText<'_>, key: &str, value: &str) -> Result<(), ManifestError> {
-    let good = value.len() <= NAME
-        && value.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    if good {
+    if is_name(value) {
         return Ok(());
     }
     let why = format!(
@@ -95,12 +106,20 @@ fn name(input: &SourceText<'_>, key: &str, value: &str) -> Result<(), ManifestEr
     Err(input.at(&[key], why, None))
 }
 
+fn is_name(value: &str) -> bool {
+    value.len() <= NAME
+        && value.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
 fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
-    let sizes: [(&str, u64, u64, u64); 6] = [
+    let sizes: [(&str, u64, u64, u64); 8] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
         ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
+        ("timer-bytes", it.timer_bytes, 1, MOST_TIMER_BYTES),
+        ("outbox-bytes", it.outbox_bytes, 1, MOST_OUTBOX_BYTES),
         ("message", it.message, 1, 64 << 20),
         ("reply", it.reply, 1, MOST_REPLY),
         ("log-line", it.log_line_bytes, 16, 1 << 20),
@@ -112,6 +131,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         }
     }
     let times = [
+        ("timer-interval", it.timer_interval, Duration::from_millis(10), 24 * 3_600 * SECOND),
         ("turn-time", it.turn_time, Duration::from_millis(1), 60 * SECOND),
         ("activation-time", it.activation_time, Duration::from_millis(1), 60 * SECOND),
     ];
@@ -124,6 +144,8 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
     let counts = [
         ("keys", it.keys, 1_000_000),
         ("turn-keys", it.turn_keys, 16_384),
+        ("timers", it.timers, MOST_TIMERS),
+        ("outbox", it.outbox, MOST_OUTBOX),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
         ("log-lines", it.log_lines_per_second, 1_000_000),
@@ -142,6 +164,11 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         keys: it.keys,
         turn_keys: it.turn_keys,
         turn_bytes: it.turn_bytes,
+        timers: it.timers,
+        timer_bytes: it.timer_bytes,
+        timer_interval: it.timer_interval,
+        outbox: it.outbox,
+        outbox_bytes: it.outbox_bytes,
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,
@@ -154,11 +181,12 @@ fn access(input: &SourceText<'_>, send: &[String]) -> Result<(), ManifestError> 
     for rule in send {
         let good = match rule.split_once('/') {
             None => rule == "*",
-            Some((role, name)) => role == "client" && !name.is_empty(),
+            Some((role, name)) => matches!(role, "client" | "entity") && !name.is_empty(),
         };
         if !good {
             let why = format!("{rule:?} does not name a sender");
-            let help = "write \"*\", \"client/*\" or \"client/NAME\"";
+            let help =
+                "write \"*\", \"client/*\", \"client/NAME\", \"entity/*\" or \"entity/TYPE\"";
             return Err(input.at(&["access", "send"], why, Some(help.into())));
         }
     }

@@ -39,6 +39,14 @@ pub(super) struct LimitsSection {
     pub(super) turn_keys: u32,
     #[serde(with = "units::size")]
     pub(super) turn_bytes: u64,
+    pub(super) timers: u32,
+    #[serde(with = "units::size")]
+    pub(super) timer_bytes: u64,
+    #[serde(with = "units::duration")]
+    pub(super) timer_interval: Duration,
+    pub(super) outbox: u32,
+    #[serde(with = "units::size")]
+    pub(super) outbox_bytes: u64,
     #[serde(with = "units::size")]
     pub(super) message: u64,
     #[serde(with = "units::size")]
@@ -61,6 +69,8 @@ pub(super) struct LifecycleSection {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct GrantsSection {
     pub(super) ask: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tell: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) http: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -100,6 +110,11 @@ impl Default for LimitsSection {
             keys: u32::try_from(wasm.keys).unwrap_or(u32::MAX),
             turn_keys: u32::try_from(wasm.turn_keys).unwrap_or(u32::MAX),
             turn_bytes: wasm.turn_bytes,
+            timers: u32::try_from(wasm.timers).unwrap_or(u32::MAX),
+            timer_bytes: wasm.timer_bytes,
+            timer_interval: Duration::from_millis(wasm.timer_interval),
+            outbox: u32::try_from(wasm.outbox).unwrap_or(u32::MAX),
+            outbox_bytes: wasm.outbox_bytes,
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
@@ -141,6 +156,11 @@ impl ManifestFile {
                 keys: limits.keys,
                 turn_keys: limits.turn_keys,
                 turn_bytes: limits.turn_bytes,
+                timers: limits.timers,
+                timer_bytes: limits.timer_bytes,
+                timer_interval: limits.timer_interval,
+                outbox: limits.outbox,
+                outbox_bytes: limits.outbox_bytes,
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,
@@ -151,7 +171,11 @@ impl ManifestFile {
                 idle_timeout: from.lifecycle.idle_timeout,
                 remember_entities: from.lifecycle.remember_entities,
             },
-            grants: GrantsSection { ask: from.grants.ask, ..GrantsSection::default() },
+            grants: GrantsSection {
+                ask: from.grants.ask,
+                tell: from.grants.tell,
+                ..GrantsSection::default()
+            },
             access: AccessSection { send: from.access.send },
         }
     }

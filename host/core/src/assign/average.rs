@@ -1,17 +1,17 @@
-//! The default strategy (S16): every host gets the average number of shards, by the fewest moves.
+//! The default strategy (S16): every host gets the average number of shards, with the fewest moves.
 //!
 //! S16 leaves two points open, and its most literal reading breaks this project's guarantees. Decision 0010
 //! explains the reading chosen here:
 //! - The average is a fraction, but the number of shards is an integer. A host's excess (S16.2) is rounded *up*: it
-//!   may give every shard above the average rounded down. Rounded the other way, counts of 4, 4, 4 and 1 would
-//!   stay. S16.7 keeps a host from giving too many.
+//!   may give away every shard that it has beyond the average rounded down. If it were rounded down, counts of 4, 4,
+//!   4 and 1 would stay as they are. S16.7 keeps a host from giving away too many.
 //! - "Then shards on the pods with most shards" (S16.3) is evaluated before each pick, not once at the start. If
-//!   evaluated once, one host after the other goes down to the average rounded down, and some are filled up again:
+//!   evaluated once, host after host goes down to the average rounded down, and some are filled up again:
 //!   a tenth host that joins nine with 11 shards each would cause 13 moves, where 9 suffice.
 //!
 //! So each move goes from the host with the most shards to the one with the fewest, while they differ by at least
-//! two. Then no plan has fewer moves. A host that gave a shard never gets one, in this round or a later one, so no
-//! shard moves twice. A plan that is cut off at a limit and continued is as good as an uninterrupted one.
+//! two. No plan has fewer moves. A host that gave a shard away never gets one, in this round or a later one, so
+//! no shard moves twice. A plan that is cut off at a limit and continued is as good as an uninterrupted one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ use std::collections::BinaryHeap;
 use super::random::SplitMix64;
 use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
-/// S16, the default: all hosts within one shard of each other, by as few moves as possible.
+/// S16, the default: all hosts within one shard of each other, with as few moves as possible.
 ///
 /// A joining host causes at most `ceil(shards / hosts)` moves, where `hosts` includes it. A leaving host causes
 /// only the moves of its own shards.
@@ -98,7 +98,7 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         }
         // All its shards are in a hand-off: the host stays as it is for now (A5).
         let Some(shard) = random.take(&mut excess[from]) else { continue };
-        // S16.8: from now on the shard counts at its new owner.
+        // S16.8: from now on the shard counts toward its new owner.
         moves.push(Move { shard, to: *to });
         *least += 1;
         most.push((count - 1, Reverse(from)));

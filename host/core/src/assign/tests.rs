@@ -309,7 +309,7 @@ fn strategies_have_names_and_an_unknown_name_lists_them() {
         assert_eq!(BuiltinStrategy::from_name(strategy.name()), Ok(strategy));
         assert_eq!(strategy.build().name(), strategy.name());
     }
-    let error = BuiltinStrategy::from_name("avarage").expect_err("no strategy").to_string();
+    let error = BuiltinStrategy::from_name("avarage").expect_err("not a strategy").to_string();
     assert_eq!(
         error,
         "`avarage` is not an allocation strategy; use one of `average`, `least-shard`, `ranges`, `rendezvous`"

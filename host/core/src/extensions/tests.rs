@@ -135,7 +135,7 @@ fn a_block_has_a_bound_on_fields_and_on_bytes() {
     old(&[&[9, 1, 2][..], &most].concat()).expect("as many as a block may have");
 }
 
-/// A struct with one field more than a block may have.
+/// A struct with one more field than a block may have.
 #[derive(Clone, Debug)]
 struct Wide;
 

@@ -28,7 +28,7 @@ impl<T: Clone> Router<T> {
     }
 
     /// Sends the messages whose retry is due, and refuses those that waited too long. Sending comes first, so that
-    /// a message at its buffer timeout is tried with the owner before it is refused (R12).
+    /// a message that reaches its buffer timeout is sent to the owner once more before it is refused (R12).
     pub fn tick(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         while let Some(&(at, index)) = self.timers.first()
             && at <= now
@@ -63,8 +63,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// One round of a node's stop: returns the buffered messages, and from `until` on all messages, see
-    /// [`Self::close`]. Returns whether none is left; the caller repeats this until then.
+    /// One round of a node's stop: returns the buffered messages, and, once `until` has passed, all messages
+    /// (see [`Self::close`]). Returns true once no messages are left; the caller repeats the call until it does.
     pub fn shut_down_step(&mut self, now: u64, until: u64, out: &mut Vec<Action<T>>) -> bool {
         self.refuse_buffered(now, out);
         let left = self.buffered > 0 || !self.in_flight.is_empty();

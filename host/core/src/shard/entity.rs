@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
+use super::outbox::Outbox;
 use super::settings::StopReason;
+use super::timers::{Firing, Timers};
 use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
 use crate::records::{GuestReply, Head};
 
 /// The stage of an entity's instance.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Only the mailbox is in memory.
     Unloaded,
@@ -27,6 +29,8 @@ pub(super) enum Stage {
     Idle,
     /// Its instance runs this message.
     Running(TurnId, MessageId),
+    /// Its instance runs a timer's firing.
+    Firing(TurnId, Arc<Firing>),
     /// Its instance runs the stop hook.
     Stopping(TurnId),
     /// Its instance was dropped; commits are still pending.
@@ -36,7 +40,14 @@ pub(super) enum Stage {
 impl Stage {
     /// Whether an instance exists or is being created.
     pub(super) fn has_instance(&self) -> bool {
-        matches!(self, Self::Starting(_) | Self::Idle | Self::Running(..) | Self::Stopping(_))
+        matches!(
+            self,
+            Self::Starting(_)
+                | Self::Idle
+                | Self::Running(..)
+                | Self::Firing(..)
+                | Self::Stopping(_)
+        )
     }
 
     /// Whether it holds a slot or has requested one.
@@ -46,7 +57,7 @@ impl Stage {
 }
 
 /// A pending message, and all the requests that wait for it (R18).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PendingMessage {
     pub(super) message: Arc<Message>,
     pub(super) reply_tokens: Vec<ReplyToken>,
@@ -61,24 +72,26 @@ impl PendingMessage {
 }
 
 /// A turn that has run but is not durable yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct GatedTurn {
     pub(super) turn: TurnId,
-    /// The command that it ran; none for a start or stop turn.
+    /// The command that it ran; none for a start, stop or timer turn.
     pub(super) message: Option<MessageId>,
     pub(super) reply: GuestReply,
     pub(super) version: u64,
     /// Queries that have read its effects, and the version that they read. Outcomes may arrive out of order, so a
     /// later turn's may be known before this one's.
     pub(super) queries: Vec<(MessageId, GuestReply, u64)>,
+    /// The firing that it ran, or whose failure it recorded.
+    pub(super) firing: Option<Arc<Firing>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ResidentEntity {
     pub(super) stage: Stage,
     /// Distinguishes instances, loads and slots of one entity.
     pub(super) generation: u64,
-    /// The revision that its instance runs.
+    /// The revision that its instance runs, or that wrote the head when it was loaded.
     pub(super) revision: u64,
     /// The head after the last turn that ran; its lanes are in `lanes`.
     pub(super) head: Head,
@@ -100,32 +113,70 @@ pub(super) struct ResidentEntity {
     pub(super) passivates: bool,
     /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
-    /// Set when the store refused a start turn because of a limit.
+    /// Set when starts or turns failed, or the store refused a start turn; until something succeeds.
     pub(super) start_backoff: Option<StartBackoff>,
+    /// The timers after the last turn that ran.
+    pub(super) timers: Timers,
+    /// The tells that wait to be sent, after the last turn that ran.
+    pub(super) outbox: Outbox,
+    /// The wake-up that the store has, after the last turn that ran.
+    pub(super) wake_up: Option<u64>,
+    /// Whether timers and outbox are those of the store and of the turns since.
+    pub(super) is_read: bool,
+    /// Whether the entity must be loaded for its timers or its outbox: it was woken, or a turn that changed them was not
+    /// committed.
+    pub(super) must_read: bool,
+    /// Whether the last turn was a firing: a waiting message runs before the next one.
+    pub(super) fired_last: bool,
+    /// Whether its slot was requested only for a timer.
+    pub(super) slot_for_timer: bool,
+    /// A firing whose turn no store accepts, and why.
+    pub(super) refused_firing: Option<(Arc<Firing>, String)>,
 }
 
-/// The pause before an entity is started again after the store refused its start turn because of a limit.
-#[derive(Clone, Copy, Debug)]
+/// The pause before an entity is started again: its starts or turns failed through the guest's fault, or the store
+/// refused its start because of a limit.
+#[derive(Clone, Debug)]
 pub(super) struct StartBackoff {
     /// On the node's clock.
     pub(super) until: u64,
-    /// Milliseconds.
+    /// Milliseconds; 0 after the first failures.
     pub(super) span: u64,
     /// Whether the entity is being started again.
     pub(super) retrying: bool,
+    /// Failures in a row through the guest's fault.
+    pub(super) failures: u32,
+    /// The last failure.
+    pub(super) why: Arc<str>,
 }
 
 impl StartBackoff {
-    /// The next pause: `first` milliseconds, doubled each time, up to 32 times that.
-    pub(super) fn after(last: Option<Self>, now: u64, first: u64) -> Self {
-        let span = last.map_or(first, |last| (last.span * 2).min(first * 32));
-        Self { until: now + span, span, retrying: false }
+    /// Failures in a row after which the next start is not delayed. A single trap must not slow down a busy entity.
+    const IMMEDIATE_RETRIES: u32 = 2;
+    /// How often the pause is doubled.
+    const DOUBLINGS: u32 = 5;
+
+    /// The pause after the store refused the start: `first` milliseconds, doubled each time, up to 32 times that.
+    pub(super) fn after_refusal(last: Option<Self>, now: u64, first: u64, why: &str) -> Self {
+        let longest = first << Self::DOUBLINGS;
+        let span = last.map_or(first, |last| (last.span * 2).clamp(first, longest));
+        Self { until: now + span, span, retrying: false, failures: 0, why: why.into() }
+    }
+
+    /// The pause after a failure of the guest. The first ones are followed by none.
+    pub(super) fn after_failure(last: Option<Self>, now: u64, first: u64, why: &str) -> Self {
+        let failures = last.map_or(0, |last| last.failures).saturating_add(1);
+        let span = match failures.checked_sub(Self::IMMEDIATE_RETRIES + 1) {
+            None => 0,
+            Some(doublings) => first << doublings.min(Self::DOUBLINGS),
+        };
+        Self { until: now + span, span, retrying: false, failures, why: why.into() }
     }
 
     /// When the pause ends. With waiting messages, the entity is then started again; without any, the pause is
-    /// forgotten two spans later, so that the next pause is a first one.
-    pub(super) fn ends_at(self, waits: bool) -> u64 {
-        if waits { self.until } else { self.until + self.span * 2 }
+    /// forgotten two spans later (of at least `first`), so that the next pause is a first one.
+    pub(super) fn ends_at(&self, waits: bool, first: u64) -> u64 {
+        if waits { self.until } else { self.until + self.span.max(first) * 2 }
     }
 }
 
@@ -147,7 +198,22 @@ impl ResidentEntity {
             passivates: false,
             start_turn: None,
             start_backoff: None,
+            timers: Timers::default(),
+            outbox: Outbox::default(),
+            wake_up: None,
+            is_read: false,
+            must_read: false,
+            fired_last: false,
+            slot_for_timer: false,
+            refused_firing: None,
         }
+    }
+
+    /// The wake-up that the store must have: when the first timer fires, or at once if its outbox has anything. What is
+    /// done counts until its deletion is written.
+    pub(super) fn needed_wake_up(&self) -> Option<u64> {
+        let (waiting, _) = self.outbox.counts();
+        if waiting == 0 { self.timers.first() } else { Some(0) }
     }
 
     /// The number of waiting messages.
@@ -155,11 +221,11 @@ impl ResidentEntity {
         self.mailbox.len()
     }
 
-    /// Whether nothing of it needs to stay in memory.
+    /// Whether nothing of it needs to stay in memory, unless its timers do.
     pub(super) fn is_spent(&self) -> bool {
         matches!(self.stage, Stage::Unloaded | Stage::Loaded | Stage::AwaitingCommits)
             && self.entries.is_empty()
             && self.gate.is_empty()
-            && self.start_backoff.is_none_or(|pause| pause.retrying)
+            && self.start_backoff.as_ref().is_none_or(|pause| pause.retrying)
     }
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::outbox::NewTell;
 use super::settings::{StopReason, TypeSettings};
+use super::timers::TimerChange;
 use crate::ids::{Entity, TurnId};
-use crate::message::{ErrorCode, Message};
+use crate::message::{ErrorCode, Message, Outcome};
 use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
 /// One event. Events about an instance name its generation, and events about a turn its id. An event about an
@@ -39,6 +41,13 @@ pub enum Event {
     },
     /// A message arrived. Its token is unique: a caller that resends a clone creates a new token for it.
     Message(Arc<Message>),
+    /// The result of [`Action::ScanWakes`](super::Action::ScanWakes).
+    WakesScanned {
+        /// The action's number.
+        number: u64,
+        /// The wake-ups in order and whether more follow, or why the store failed.
+        page: Result<(Vec<(u64, Entity)>, bool), String>,
+    },
     /// The result of [`Action::Load`](super::Action::Load).
     Loaded {
         /// The entity.
@@ -69,7 +78,8 @@ pub enum Event {
         /// The start turn's effects, or why there is no instance.
         result: ActivationOutcome,
     },
-    /// The result of [`Action::Run`](super::Action::Run) or [`Action::CallStopHook`](super::Action::CallStopHook).
+    /// The result of [`Action::Run`](super::Action::Run), [`Action::Fire`](super::Action::Fire) or
+    /// [`Action::CallStopHook`](super::Action::CallStopHook).
     TurnDone {
         /// The entity.
         entity: Entity,
@@ -89,6 +99,26 @@ pub enum Event {
         generation: u64,
         /// The turn.
         turn: TurnId,
+    },
+    /// The answer to an [`Action::Tell`](super::Action::Tell).
+    TellAnswered {
+        /// The entity that sent it.
+        sender: Entity,
+        /// The tell's target.
+        target: Entity,
+        /// The tell's number.
+        number: u64,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// The answer to an [`Action::AskSender`](super::Action::AskSender).
+    SenderAnswered {
+        /// The target.
+        entity: Entity,
+        /// The sending entity.
+        sender: Entity,
+        /// The number of its first tell to the target, if it has any; nothing if it did not answer.
+        first: Option<Option<u64>>,
     },
     /// The outcomes of commits, in the order of their requests.
     CommitResults(Vec<(Entity, TurnId, CommitOutcome)>),
@@ -128,10 +158,35 @@ pub struct TurnOutput {
     pub result: TurnResult,
     /// Keys of the state that the turn changed; empty unless it succeeded.
     pub writes: Vec<(Bytes, Option<Bytes>)>,
+    /// Changes of the timers, in order; empty unless the turn succeeded.
+    pub timers: Vec<TimerChange>,
+    /// The tells that the turn sends, in order; empty unless it succeeded.
+    pub tells: Vec<NewTell>,
     /// Bytes of keys and values in the state after it; none if the turn never accessed it.
     pub state_bytes: Option<u64>,
     /// Whether the guest asked for passivation.
     pub passivate: bool,
+}
+
+impl TurnOutput {
+    /// A turn that ended like this and changed nothing.
+    #[must_use]
+    pub fn without_effects(result: TurnResult) -> Self {
+        Self {
+            result,
+            writes: Vec::new(),
+            timers: Vec::new(),
+            tells: Vec::new(),
+            state_bytes: None,
+            passivate: false,
+        }
+    }
+
+    /// Whether the turn changed nothing that is stored.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        self.writes.is_empty() && self.timers.is_empty() && self.tells.is_empty()
+    }
 }
 
 /// How a turn ended in the sandbox.

@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::ids::{Entity, ShardPath};
 
+/// While messages wait, one of this many slots goes to a timer.
+const SLOTS_PER_TIMER: u32 = 8;
+
 /// The holder of a slot: an entity of a shard.
 pub type SlotHolder = (ShardPath, Entity);
 
@@ -17,7 +20,13 @@ pub struct InstanceSlots {
     granted: HashMap<SlotHolder, u64>,
     idle: BTreeMap<u64, SlotHolder>,
     idle_since: HashMap<SlotHolder, u64>,
+    /// Requests for messages. They go before those for timers (R14), but timers get every eighth slot.
     requests: VecDeque<(SlotHolder, u64)>,
+    /// Requests for timers, by the order in which they came.
+    timer_requests: BTreeMap<u64, SlotHolder>,
+    timer_order: HashMap<SlotHolder, (u64, u64)>,
+    /// Slots granted to messages while timers waited.
+    passed_timers: u32,
     evicting: HashSet<SlotHolder>,
     ticks: u64,
 }
@@ -32,6 +41,9 @@ impl InstanceSlots {
             idle: BTreeMap::new(),
             idle_since: HashMap::new(),
             requests: VecDeque::new(),
+            timer_requests: BTreeMap::new(),
+            timer_order: HashMap::new(),
+            passed_timers: 0,
             evicting: HashSet::new(),
             ticks: 0,
         }
@@ -43,9 +55,33 @@ impl InstanceSlots {
         self.granted.len()
     }
 
-    /// Requests a slot; a later [`InstanceSlots::grant`] grants it.
+    /// Requests a slot for a message; a later [`InstanceSlots::grant`] grants it. Replaces the same request for a timer.
     pub fn request(&mut self, holder: SlotHolder, generation: u64) {
-        self.requests.push_back((holder, generation));
+        let request = (holder, generation);
+        if self.granted.get(&request.0) == Some(&generation) {
+            return;
+        }
+        self.withdraw_for_timer(&request.0, generation);
+        self.requests.push_back(request);
+    }
+
+    /// Requests a slot for a timer: messages go before it, except for every eighth slot.
+    pub fn request_for_timer(&mut self, holder: SlotHolder, generation: u64) {
+        self.ticks += 1;
+        if let Some((order, _)) = self.timer_order.insert(holder.clone(), (self.ticks, generation))
+        {
+            self.timer_requests.remove(&order);
+        }
+        self.timer_requests.insert(self.ticks, holder);
+    }
+
+    fn withdraw_for_timer(&mut self, holder: &SlotHolder, generation: u64) {
+        if let Some((order, wanted)) = self.timer_order.get(holder).copied()
+            && wanted == generation
+        {
+            self.timer_order.remove(holder);
+            self.timer_requests.remove(&order);
+        }
     }
 
     /// Returns a slot, or withdraws the request for it.
@@ -55,7 +91,10 @@ impl InstanceSlots {
             self.granted.remove(holder);
             self.evicting.remove(holder);
         } else {
-            self.requests.retain(|(other, wanted)| other != holder || *wanted != generation);
+            let others =
+                |(other, wanted): &(SlotHolder, u64)| other != holder || *wanted != generation;
+            self.requests.retain(others);
+            self.withdraw_for_timer(holder, generation);
         }
     }
 
@@ -65,6 +104,8 @@ impl InstanceSlots {
         self.granted.retain(|holder, _| others(holder));
         self.evicting.retain(others);
         self.requests.retain(|(holder, _)| others(holder));
+        self.timer_requests.retain(|_, holder| others(holder));
+        self.timer_order.retain(|holder, _| others(holder));
         self.idle.retain(|_, holder| others(holder));
         self.idle_since.retain(|holder, _| others(holder));
     }
@@ -91,15 +132,28 @@ impl InstanceSlots {
         if self.granted.len() >= self.capacity {
             return None;
         }
-        let (holder, generation) = self.requests.pop_front()?;
+        let (holder, generation) = self.next_request()?;
         self.granted.insert(holder.clone(), generation);
         Some((holder, generation))
+    }
+
+    fn next_request(&mut self) -> Option<(SlotHolder, u64)> {
+        let timers_turn = self.passed_timers + 1 >= SLOTS_PER_TIMER || self.requests.is_empty();
+        if timers_turn && let Some((_, holder)) = self.timer_requests.pop_first() {
+            self.passed_timers = 0;
+            let (_, generation) = self.timer_order.remove(&holder)?;
+            return Some((holder, generation));
+        }
+        if !self.timer_requests.is_empty() {
+            self.passed_timers += 1;
+        }
+        self.requests.pop_front()
     }
 
     /// The next idle holder to evict, if there are more requests than evictions in progress.
     pub fn evict(&mut self) -> Option<SlotHolder> {
         let free = self.capacity.saturating_sub(self.granted.len());
-        if self.requests.len() <= self.evicting.len() + free {
+        if self.requests.len() + self.timer_requests.len() <= self.evicting.len() + free {
             return None;
         }
         let (_, holder) = self.idle.pop_first()?;
@@ -209,6 +263,37 @@ mod tests {
         cap.release(&holder("a"), 7);
         assert_eq!(cap.grant(), Some((holder("a"), 8)));
         assert_eq!(cap.grant(), Some((holder("b"), 7)));
+    }
+
+    #[test]
+    fn r14_messages_get_slots_before_timers() {
+        let mut cap = InstanceSlots::new(1);
+        for id in ["a", "b", "c", "d"] {
+            cap.request_for_timer(holder(id), 7);
+        }
+        cap.request(holder("m"), 1);
+        // A message arrived for an entity that waits for its timer.
+        cap.request(holder("c"), 7);
+        cap.release(&holder("b"), 7);
+        let mut order = String::new();
+        while let Some((holder, generation)) = cap.grant() {
+            order.push_str(&holder.1.id);
+            cap.release(&holder, generation);
+        }
+        assert_eq!(order, "mcad", "each once, and not the one that was withdrawn");
+    }
+
+    #[test]
+    fn messages_do_not_starve_timers_of_slots() {
+        let mut cap = InstanceSlots::new(1);
+        cap.request_for_timer(holder("t"), 1);
+        let granted = (1..).find(|number| {
+            cap.request(holder(&format!("m{number}")), 1);
+            let (holder, generation) = cap.grant().unwrap();
+            cap.release(&holder, generation);
+            &*holder.1.id == "t"
+        });
+        assert_eq!(granted, Some(8));
     }
 
     #[test]

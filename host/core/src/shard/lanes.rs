@@ -5,11 +5,13 @@
 //! in it. The module `space` drops lanes, and drops their replies first.
 
 mod eviction;
+mod senders;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::eviction::EvictionOrder;
+use self::senders::SenderLanes;
 use super::settings::{Mutation, Settings};
 use crate::codec;
 use crate::extensions::Extensions;
@@ -42,9 +44,11 @@ pub(super) enum LaneDecision {
     Wait,
     /// Its predecessor was refused here.
     OutOfOrder,
+    /// It is the first of a sending entity, and the entity remembers as many of those as it may.
+    TooManySenders,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LaneState {
     lane: Lane,
     spilled: bool,
@@ -55,7 +59,7 @@ struct LaneState {
 }
 
 /// What is known about a session only while the entity is in memory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct TransientSession {
     /// The last sequence that was answered, queries included.
     last_answered: u64,
@@ -63,7 +67,7 @@ struct TransientSession {
     refused: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
     lanes: BTreeMap<ScopedSessionId, LaneState>,
     /// Lanes that are stored in the head; `head_lane_bytes` limits them.
@@ -84,6 +88,8 @@ pub(super) struct Lanes {
     unsettled: usize,
     /// Cluster time of the last scan for expired lanes.
     purged_at: u64,
+    /// The lanes of sending entities.
+    senders: SenderLanes,
 }
 
 /// Size of a reply in bytes, as the limits count it. An empty reply counts too, or their number would be unlimited.
@@ -99,6 +105,8 @@ impl Lanes {
         passing.values_mut().for_each(|passing| passing.last_answered = 0);
         *self = Self { transient: passing, ..Self::default() };
         self.watermark = loaded.head.as_ref().map_or(0, |head| head.watermark);
+        let watermark = loaded.head.as_ref().map(|head| head.tell_watermark().unwrap_or(u64::MAX));
+        self.senders = SenderLanes::new(watermark.unwrap_or(0));
         let in_head = loaded.head.iter_mut().flat_map(|head| std::mem::take(&mut head.lanes));
         for (lane, beside) in
             in_head.map(|lane| (lane, false)).chain(loaded.lanes.drain(..).map(|lane| (lane, true)))
@@ -123,11 +131,25 @@ impl Lanes {
                 by_version.insert(reply.version, session);
             }
             self.unsettled += unsettled;
-            self.eviction_order.insert(lane.principal_tag, lane.newest_created, session);
+            self.index(&lane);
             self.lanes.insert(session, LaneState { lane, spilled: beside, unsettled, stale: 0 });
         }
         self.purge(now, settings);
         self.trim(None, settings.unsettled_bytes);
+    }
+
+    /// Adds a lane to the order in which lanes are dropped.
+    fn index(&mut self, lane: &Lane) {
+        if senders::is_sender(lane) {
+            self.senders.insert(lane);
+        } else {
+            self.eviction_order.insert(lane.principal_tag, lane.newest_created, lane.session);
+        }
+    }
+
+    /// The same as [`Lanes::watermark`] for tells.
+    pub(super) fn tell_watermark(&self) -> u64 {
+        self.senders.watermark()
     }
 
     /// A command of a session without a lane is refused if it was created at this time or earlier.
@@ -141,6 +163,7 @@ impl Lanes {
         message: &Message,
         compare_digests: bool,
         ordered: bool,
+        most: usize,
     ) -> LaneDecision {
         let session = &message.id.session;
         let sequence = message.id.sequence;
@@ -157,8 +180,17 @@ impl Lanes {
                 };
             }
             seen = lane.last_sequence;
-        } else if message.created_ms <= self.watermark && message.kind == MessageKind::Command {
-            return LaneDecision::SessionForgotten;
+        } else if message.kind == MessageKind::Command {
+            let watermark = match message.sender {
+                Some(_) => self.senders.watermark(),
+                None => self.watermark,
+            };
+            if message.created_ms <= watermark {
+                return LaneDecision::SessionForgotten;
+            }
+            if message.sender.is_some() && self.senders.len() >= most {
+                return LaneDecision::TooManySenders;
+            }
         }
         let passing = self.transient.get(session);
         seen = seen.max(passing.map_or(0, |passing| passing.last_answered));
@@ -202,24 +234,31 @@ impl Lanes {
     ) -> (Vec<Lane>, u32, Vec<RecordWrite>) {
         let session = message.id.session;
         if !self.lanes.contains_key(&session) {
-            self.make_room(now, settings);
-            let principal = eviction::principal_tag(&message.context.principal);
-            let newest_created = message.created_ms;
+            if message.sender.is_none() {
+                self.make_room(now, settings);
+            }
             self.inline.push(session);
-            self.eviction_order.insert(principal, newest_created, session);
-            let lane = Lane {
+            let mut lane = Lane {
                 session,
                 last_sequence: 0,
                 used_at: now,
-                newest_created,
-                principal_tag: principal,
+                newest_created: message.created_ms,
+                principal_tag: eviction::principal_tag(&message.context.principal),
                 replies: Vec::new(),
                 extensions: Extensions::default(),
             };
+            if let Some(sender) = &message.sender {
+                let set = lane.set_sender(sender);
+                debug_assert!(set.is_ok(), "a name fits: {set:?}");
+            }
+            self.index(&lane);
             self.lanes.insert(session, LaneState { lane, spilled: false, unsettled: 0, stale: 0 });
         }
         if let Some(LaneState { lane, unsettled, .. }) = self.lanes.get_mut(&session) {
-            if lane.newest_created < message.created_ms {
+            if senders::is_sender(lane) {
+                self.senders.used(lane, now);
+                lane.newest_created = lane.newest_created.max(message.created_ms);
+            } else if lane.newest_created < message.created_ms {
                 self.eviction_order.remove(lane.principal_tag, lane.newest_created, session);
                 self.eviction_order.insert(lane.principal_tag, message.created_ms, session);
                 lane.newest_created = message.created_ms;
@@ -252,6 +291,7 @@ impl Lanes {
         &mut self,
         changed: Option<&ScopedSessionId>,
     ) -> (Vec<Lane>, u32, Vec<RecordWrite>) {
+        self.senders.saved();
         let mut writes = Vec::new();
         let came_back = changed.filter(|session| self.dropped.contains(session)).copied();
         let others: Vec<_> = self.dropped.iter().take(MAX_DELETES_PER_TURN).copied().collect();

@@ -1,9 +1,11 @@
 //! The state machine itself: its parts, and how an event reaches them.
 //!
 //! Parts that own their fields hold what concerns the whole shard: [`ShardClaim`] the right to write, [`Lease`] the
-//! right to answer, [`Gate`] the commits, [`Schedule`] the due times, [`DeployedTypes`] the types, and [`Residents`]
-//! the entities. Most events concern one entity and need several parts, so the machine itself handles them.
+//! right to answer, [`Gate`] the commits, [`Schedule`] the due times, [`Wakes`] the entities to wake for
+//! their timers, [`DeployedTypes`] the types, and [`Residents`] the entities. Most events concern one entity and need
+//! several parts, so the machine itself handles them.
 
+mod backoff;
 mod claim;
 mod context;
 mod gate;
@@ -15,8 +17,11 @@ mod residents;
 mod schedule;
 mod steps;
 mod suspend;
+pub(super) mod tells;
 mod time;
+mod timers;
 mod types;
+mod wakes;
 
 use ostraca_codes::codes;
 
@@ -35,6 +40,7 @@ use lease::Lease;
 use residents::Residents;
 use schedule::Schedule;
 use types::DeployedTypes;
+use wakes::Wakes;
 
 /// The owner of a shard, as its claims name it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -65,7 +71,7 @@ pub enum Phase {
 }
 
 /// One shard's machine. Deterministic: the same events give the same actions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     context: Context,
     claim: ShardClaim,
@@ -73,6 +79,7 @@ pub struct Machine {
     gate: Gate,
     types: DeployedTypes,
     schedule: Schedule,
+    wakes: Wakes,
     residents: Residents,
 }
 
@@ -88,6 +95,7 @@ impl Machine {
             gate: Gate::default(),
             types: DeployedTypes::default(),
             schedule: Schedule::default(),
+            wakes: Wakes::default(),
             residents: Residents::default(),
         }
     }
@@ -96,9 +104,12 @@ impl Machine {
     pub fn handle(&mut self, now: Now, event: Event) {
         self.context.now = now;
         self.apply(event);
+        self.wake_entities();
         #[cfg(debug_assertions)]
         if self.residents.len() <= 64 {
-            assert_eq!(self.find_stuck_entity(), None, "it would wait forever");
+            let stuck = self.find_stuck_entity();
+            let state = stuck.and_then(|entity| self.residents.get(entity));
+            assert!(stuck.is_none(), "{stuck:?} would wait forever: {state:?}");
         }
     }
 
@@ -112,6 +123,13 @@ impl Machine {
             Event::TypeDeployed { entity_type, settings } => self.on_type(entity_type, settings),
             Event::ClaimResult { number, outcome } => self.on_claimed(number, outcome),
             Event::Message(message) => self.on_message(message),
+            Event::WakesScanned { number, page } => self.on_wakes(number, page),
+            Event::TellAnswered { sender, target, number, outcome } => {
+                self.on_tell_answered(&sender, &target, number, outcome);
+            }
+            Event::SenderAnswered { entity, sender, first } => {
+                self.on_sender_answered(&entity, &sender, first);
+            }
             Event::Loaded { entity, generation, result } => {
                 self.on_loaded(&entity, generation, result);
             }
@@ -158,7 +176,7 @@ impl Machine {
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
     #[must_use]
     pub fn next_wake(&self) -> Option<u64> {
-        self.schedule.next_wake()
+        self.schedule.next_wake().into_iter().chain(self.next_timer_wake()).min()
     }
 
     /// The shard's phase.
@@ -218,8 +236,9 @@ impl Machine {
 
     /// Removes an entity from memory.
     fn drop_entity(&mut self, entity: &Entity) {
-        let timer = self.residents.remove(entity).and_then(|state| state.timer);
-        self.schedule.forget(entity, timer);
+        let Some(state) = self.residents.remove(entity) else { return };
+        self.schedule.forget(entity, state.timer);
+        self.on_left_memory(entity, &state);
     }
 }
 

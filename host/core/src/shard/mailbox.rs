@@ -10,7 +10,7 @@ use crate::ids::{MessageId, ScopedSessionId};
 /// The number of messages in all mailboxes that share it.
 pub(super) type QueuedTotal = Arc<AtomicUsize>;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Mailbox {
     messages: BTreeMap<MessageId, QueuedMessage>,
     /// The queued messages, by their position in the queue.

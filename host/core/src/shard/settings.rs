@@ -27,11 +27,30 @@ pub struct Settings {
     pub instance_slot_timeout: u64,
     /// The first pause before a failed claim is retried. It is doubled, up to 16 times this value. Default 250.
     pub claim_backoff: u64,
-    /// The first pause before an entity is started again after the store refused its start because of a limit. It is
-    /// doubled, up to 32 times this value. Default 250.
+    /// The first pause before an entity is started again after its start failed three times in a row, or the store
+    /// refused its start because of a limit. It is doubled, up to 32 times this value. Default 250.
     pub start_backoff: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
     pub stop_timeout: u64,
+    /// Entities of a shard that timers may hold in memory at the same time. Default 64.
+    pub max_timer_entities: usize,
+    /// Wake-ups that one scan of a shard reads; four times as many may be in memory, at about 200 bytes each.
+    /// Default 256.
+    pub timer_page: usize,
+    /// Attempts after which a failing firing is given up. Default 10.
+    pub timer_attempts: u32,
+    /// The first pause before a failed firing is attempted again. It is doubled each time. Default 1,000.
+    pub timer_backoff: u64,
+    /// The longest such pause. Default 300,000.
+    pub timer_max_backoff: u64,
+    /// Attempts after which a tell whose target fails becomes a dead letter. Default 10.
+    pub tell_attempts: u32,
+    /// The first pause before a failed tell is sent again. It is doubled each time. Default 1,000.
+    pub tell_backoff: u64,
+    /// The longest such pause. Default 300,000.
+    pub tell_max_backoff: u64,
+    /// Targets that one entity sends tells to at the same time. Default 16.
+    pub tell_targets: usize,
     /// Rules that tests disable to check that the oracle fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
@@ -49,6 +68,23 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The pause after this many failed attempts of a firing.
+    pub(super) fn timer_pause(&self, attempts: u32) -> u64 {
+        pause_after(attempts, self.timer_backoff, self.timer_max_backoff)
+    }
+
+    /// The pause after this many failed attempts of a tell.
+    pub(super) fn tell_pause(&self, attempts: u32) -> u64 {
+        pause_after(attempts, self.tell_backoff, self.tell_max_backoff)
+    }
+}
+
+fn pause_after(attempts: u32, first: u64, most: u64) -> u64 {
+    let doublings = attempts.saturating_sub(1).min(32);
+    (first << doublings).min(most.max(first))
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -64,6 +100,15 @@ impl Default for Settings {
             claim_backoff: 250,
             start_backoff: 250,
             stop_timeout: 5_000,
+            max_timer_entities: 64,
+            timer_page: 256,
+            timer_attempts: 10,
+            timer_backoff: 1_000,
+            timer_max_backoff: 300_000,
+            tell_attempts: 10,
+            tell_backoff: 1_000,
+            tell_max_backoff: 300_000,
+            tell_targets: 16,
             mutations: Vec::new(),
         }
     }
@@ -104,6 +149,22 @@ pub enum Mutation {
     RunOlderRevision,
     /// A late event about an older deployment replaces a newer one (R24).
     AcceptOlderDeployment,
+    /// A timer may fire 50 ms before it is due (R25).
+    FireEarly,
+    /// A timer that has fired stays as it is (R25).
+    KeepFiredTimer,
+    /// The times at which entities must be woken are not stored (R25).
+    SkipWakeIndex,
+    /// The shard serves only after its first wake-ups have been read (R14).
+    ReadTimersFirst,
+    /// A tell is sent before the turn that sent it is durable (R25).
+    TellBeforeCommit,
+    /// A tell's entry is deleted when it is sent (R19).
+    DeleteSentTell,
+    /// A dead letter is sent again under its old number (R19).
+    ResendOldNumber,
+    /// Lanes of sending entities are dropped by time, as those of clients (R19).
+    DropSenderLanes,
 }
 
 /// What the machine must know of an entity type's current deployment.

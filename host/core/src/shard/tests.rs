@@ -1,6 +1,8 @@
 //! Unit tests of the shard machine, one rule each; the simulator tests interleavings.
 
 mod costs;
+mod dead_letters;
+mod delayed_tells;
 mod dormant;
 mod formats;
 mod lane_eviction;
@@ -10,7 +12,9 @@ mod stale_completions;
 mod start;
 mod stop;
 mod suspend;
+mod tells;
 mod timeouts;
+mod timers;
 
 use std::sync::Arc;
 
@@ -25,7 +29,7 @@ use crate::ids::{
 use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken};
 use crate::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
-    RecordKey, RecordWrite,
+    OWN_TIMERS, RecordKey, RecordWrite, Tell, Timer,
 };
 use crate::rows::Member;
 
@@ -36,6 +40,18 @@ struct Harness {
     tokens: u64,
     head: Option<Head>,
     lanes: Vec<crate::records::Lane>,
+    timers: Vec<Timer>,
+    outbox: Vec<(u64, Tell)>,
+    dead_letters: Vec<(u64, Tell)>,
+    /// Tells that were sent and have not been answered.
+    tells: Vec<(u64, Arc<Tell>)>,
+    asked: Vec<Entity>,
+    /// What scans for wake-ups return.
+    wakes: Vec<(u64, Entity)>,
+    firing: Option<(u64, TurnId, Arc<Firing>)>,
+    firings: usize,
+    gave_up: usize,
+    scans: usize,
     commits: Vec<Commit>,
     replies: Vec<(u64, Outcome)>,
     running: Option<(u64, TurnId, Arc<Message>)>,
@@ -76,6 +92,16 @@ impl Harness {
             tokens: 0,
             head: None,
             lanes: Vec::new(),
+            timers: Vec::new(),
+            outbox: Vec::new(),
+            dead_letters: Vec::new(),
+            tells: Vec::new(),
+            asked: Vec::new(),
+            wakes: Vec::new(),
+            firing: None,
+            firings: 0,
+            gave_up: 0,
+            scans: 0,
             commits: Vec::new(),
             replies: Vec::new(),
             running: None,
@@ -117,7 +143,7 @@ impl Harness {
     }
 
     fn handle(&mut self, event: Event) {
-        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now, utc: self.now }, event);
         self.execute_actions();
     }
 
@@ -132,21 +158,42 @@ impl Harness {
                     self.runs += 1;
                     self.running = Some((generation, turn, message));
                 }
+                Action::ScanWakes { .. } if self.silent => {
+                    self.scans += 1;
+                    self.pending_actions.push(action);
+                }
+                Action::ScanWakes { number, .. } => {
+                    self.scans += 1;
+                    let page = Ok((self.wakes.clone(), false));
+                    self.handle(Event::WakesScanned { number, page });
+                }
+                Action::Fire { generation, turn, firing, .. } => {
+                    self.firings += 1;
+                    self.firing = Some((generation, turn, firing));
+                }
+                Action::TimerGaveUp { .. } => self.gave_up += 1,
+                Action::Tell { number, tell, .. } => self.tells.push((number, tell)),
+                Action::AskSender { sender, .. } => self.asked.push(sender),
                 Action::Load { .. } if self.silent => {
                     self.loads += 1;
                     self.pending_actions.push(action);
                 }
                 Action::Load { entity, generation } => {
                     self.loads += 1;
-                    let loaded =
-                        LoadedEntity { head: self.head.clone(), lanes: self.lanes.clone() };
+                    let loaded = LoadedEntity {
+                        head: self.head.clone(),
+                        lanes: self.lanes.clone(),
+                        timers: self.timers.clone(),
+                        outbox: self.outbox.clone(),
+                        dead_letters: self.dead_letters.clone(),
+                    };
                     self.handle(Event::Loaded { entity, generation, result: Ok(loaded) });
                 }
                 Action::RequestSlot { .. } if self.silent => {
                     self.rooms += 1;
                     self.pending_actions.push(action);
                 }
-                Action::RequestSlot { entity, generation } => {
+                Action::RequestSlot { entity, generation, .. } => {
                     self.rooms += 1;
                     self.handle(Event::SlotGranted { entity, generation });
                 }
@@ -196,6 +243,7 @@ impl Harness {
         Message {
             reply_token: ReplyToken(0),
             target: alice(),
+            sender: None,
             id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 1 },
             after: 0,
             settled: 0,
@@ -219,6 +267,24 @@ impl Harness {
         self.tokens
     }
 
+    /// The node's machine in the next epoch, or after a restart. It knows only what is in the store.
+    fn restarted(self) -> Self {
+        let mut next = Self::with_store(Settings::clone(self.machine.settings()), |next| {
+            (next.head, next.lanes, next.timers) = (self.head, self.lanes, self.timers);
+            (next.outbox, next.dead_letters) = (self.outbox, self.dead_letters);
+            (next.wakes, next.now) = (self.wakes, self.now);
+        });
+        next.handle(Event::LeaseRenewed { sent_at: next.now, lease: 3_000 });
+        next
+    }
+
+    fn with_store(settings: Settings, fill: impl FnOnce(&mut Self)) -> Self {
+        let mut harness = Self::new(settings);
+        fill(&mut harness);
+        harness.grant();
+        harness
+    }
+
     /// The oldest pending action.
     fn next_action(&mut self) -> Action {
         assert!(!self.pending_actions.is_empty(), "no action is pending");
@@ -228,7 +294,13 @@ impl Harness {
     fn answer_load(&mut self, action: &Action) {
         let Action::Load { entity, generation } = action else { panic!("{action:?}") };
         let (entity, generation) = (entity.clone(), *generation);
-        let loaded = LoadedEntity { head: self.head.clone(), lanes: self.lanes.clone() };
+        let loaded = LoadedEntity {
+            head: self.head.clone(),
+            lanes: self.lanes.clone(),
+            timers: self.timers.clone(),
+            outbox: self.outbox.clone(),
+            dead_letters: self.dead_letters.clone(),
+        };
         self.handle(Event::Loaded { entity, generation, result: Ok(loaded) });
     }
 
@@ -260,6 +332,27 @@ impl Harness {
                     let lane = write.value.as_ref().map(|value| crate::codec::decode(value));
                     self.lanes.extend(lane.map(|lane| lane.expect("a lane")));
                 }
+                if let RecordKey::Outbox { target, number } = &write.key {
+                    self.outbox.retain(|(other, tell)| (other, &tell.target) != (number, target));
+                    let tell = write.value.as_ref().map(|value| crate::codec::decode(value));
+                    self.outbox.extend(tell.map(|tell| (*number, tell.expect("a tell"))));
+                }
+                if let RecordKey::DeadLetter { number } = &write.key {
+                    self.dead_letters.retain(|(other, _)| other != number);
+                    let tell = write.value.as_ref().map(|value| crate::codec::decode(value));
+                    self.dead_letters.extend(tell.map(|tell| (*number, tell.expect("a tell"))));
+                }
+                if let RecordKey::Timer { due: OWN_TIMERS, name } = &write.key {
+                    self.timers.retain(|timer| timer.name != *name);
+                    let timer = write.value.as_ref().map(|value| crate::codec::decode(value));
+                    self.timers.extend(timer.map(|timer| timer.expect("a timer")));
+                }
+                if let RecordKey::Timer { due, name } = &write.key
+                    && name.is_empty()
+                {
+                    self.wakes.retain(|(at, _)| at != due);
+                    self.wakes.extend(write.value.as_ref().map(|_| (*due, alice())));
+                }
             }
             self.head = Some(commit.head.clone());
         }
@@ -289,18 +382,19 @@ impl Harness {
     }
 }
 
+fn trapped_turn() -> TurnOutput {
+    let (code, message) = ("trap".into(), String::new());
+    TurnOutput::without_effects(TurnResult::Failed { code, message, retry_after: None })
+}
+
 fn turn(answer: GuestReply, writes: bool) -> TurnOutput {
     let writes = if writes {
         vec![(Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")))]
     } else {
         Vec::new()
     };
-    TurnOutput {
-        result: TurnResult::Replied(answer),
-        writes,
-        state_bytes: Some(2),
-        passivate: false,
-    }
+    let result = TurnResult::Replied(answer);
+    TurnOutput { writes, state_bytes: Some(2), ..TurnOutput::without_effects(result) }
 }
 
 #[test]
@@ -424,10 +518,7 @@ fn r17_a_follower_of_a_failed_message_need_not_wait() {
     harness.send(1, 0, MessageKind::Command);
     let follower = harness.send(2, 1, MessageKind::Command);
     let (generation, id, _) = harness.running.take().expect("a running turn");
-    let failed =
-        TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
-    let result =
-        TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+    let result = trapped_turn();
     harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!(harness.dropped, 1, "a failed instance is dropped");
     assert_eq!(harness.code_of(follower).as_deref(), Some(&*codes::OUT_OF_ORDER));
@@ -440,8 +531,7 @@ fn a_refused_turn_keeps_its_instance() {
     let (generation, id, _) = harness.running.take().expect("a running turn");
     let (code, message) = ("overloaded".into(), String::new());
     let refused = TurnResult::Refused { code, message, retry_after: 100 };
-    let result =
-        TurnOutput { result: refused, writes: Vec::new(), state_bytes: None, passivate: false };
+    let result = TurnOutput::without_effects(refused);
     harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!((harness.dropped, harness.code_of(token).as_deref()), (0, Some("overloaded")));
     // A copy runs in the same instance.

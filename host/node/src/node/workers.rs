@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use ostraca_control::{self as control, ControlThread};
 use ostraca_gateway::Gateway;
 use ostraca_stats::WorkerGauges;
-use ostraca_workers::{Input, ReplySink, ReportSink, WorkerDeps, WorkerReply, WorkerThread};
+use ostraca_workers::{
+    EntityMessage, Input, ReplySink, ReportSink, WorkerDeps, WorkerReply, WorkerThread,
+};
 use tokio::sync::mpsc;
 
 use super::builder::NodeBuilder;
@@ -81,6 +83,13 @@ impl ReplySink for DeferredGateway {
     fn deliver_replies(&self, replies: &mut Vec<WorkerReply>) {
         if let Some(gateway) = self.0.get() {
             gateway.deliver_replies(replies);
+        }
+    }
+
+    fn send_messages(&self, messages: &mut Vec<EntityMessage>) {
+        // Before there is a gateway they stay in the list.
+        if let Some(gateway) = self.0.get() {
+            gateway.send_messages(messages);
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use ostraca_core::ids::{Epoch, Incarnation, NodeId, ScopedSessionId, ShardId, TurnId};
-use ostraca_core::records::{CommitRefusal, Head, Lane, RecordKey, RecordWrite};
+use ostraca_core::records::{CommitRefusal, Head, Lane, RecordKey, RecordWrite, Tell, Timer};
 use ostraca_core::rows::Member;
 use ostraca_store::{ScanKind, ScannedRecord};
 
@@ -35,12 +35,15 @@ fn turn() -> Commit {
         writes: vec![
             RecordWrite { key: RecordKey::State("k".into()), value: Some("v".into()) },
             RecordWrite { key: RecordKey::Lane(ScopedSessionId([9; 16])), value: None },
+            RecordWrite { key: RecordKey::Timer { due: 300, name: "t".into() }, value: None },
         ],
         extensions: Default::default(),
     }
 }
 
 const SHARD: [u8; 6] = [1, b'n', 1, b'p', 0xac, 2];
+/// The tell of the tests.
+const TELL: [u8; 18] = [1, b't', 1, b'i', 1, b'm', 1, b'b', 1, b'c', 1, b'p', 1, 2, 3, 4, 1, b'f'];
 const CLAIM: [u8; 14] = [1, 1, b'n', 1, b'p', 0xac, 2, 2, 1, b'a', 3, 4, 5, 0];
 
 fn golden<T: WireMessage + PartialEq + std::fmt::Debug>(message: &T, parts: &[&[u8]]) {
@@ -58,7 +61,8 @@ fn the_bytes_of_requests_do_not_change() {
     golden(&Request::Claim(vec![claim()]), &[&[1, 1], &CLAIM]);
     golden(&Request::CurrentClaims(vec![shard()]), &[&[2, 1], &SHARD]);
     let head = [8, 1, 4, 0xac, 2, 2, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let writes = [&[2, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0, 0]].concat();
+    let timer = [2, 0xac, 2, 1, b't', 0];
+    let writes = [&[3, 0, 1, b'k', 1, 1, b'v', 1][..], &[9; 16], &[0], &timer, &[0]].concat();
     golden(
         &Request::Commit(vec![turn()]),
         &[&[3, 1], &CLAIM, &[1, b't', 1, b'i', 7], &head, &writes],
@@ -69,6 +73,14 @@ fn the_bytes_of_requests_do_not_change() {
         Scan { shard: shard(), kind: ScanKind::Heads, after: None, max_records: 300, max_bytes: 4 };
     golden(&Request::Scan(heads.clone()), &[&[5], &SHARD, &[0, 0, 0xac, 2, 4]]);
     let kind = ScanKind::State(Entity::new("t", "i"));
+    let from = Some((300, Entity::new("t", "i")));
+    let wakes = Scan { kind: ScanKind::Wakes { from }, ..heads.clone() };
+    let wake = [&[2, 1, 0xac, 2][..], &entity, &[0, 0xac, 2, 4]].concat();
+    golden(&Request::Scan(wakes), &[&[5], &SHARD, &wake]);
+    let from = Some(Entity::new("t", "i"));
+    let letters = Scan { kind: ScanKind::DeadLetters { from }, ..heads.clone() };
+    let letters_bytes = [&[3, 1][..], &entity, &[0, 0xac, 2, 4]].concat();
+    golden(&Request::Scan(letters), &[&[5], &SHARD, &letters_bytes]);
     let state = Scan { kind, after: Some("k".into()), ..heads };
     golden(&Request::Scan(state), &[&[5], &SHARD, &[1], &entity, &[1, 1, b'k', 0xac, 2, 4]]);
     let fragment = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
@@ -137,18 +149,61 @@ fn the_bytes_of_replies_do_not_change() {
         replies: vec![],
         extensions: Default::default(),
     };
-    let loaded = LoadedEntity { head: None, lanes: vec![lane] };
+    let timer = Timer {
+        name: "t".into(),
+        generation: 1,
+        due: 2,
+        interval: 3,
+        payload: "p".into(),
+        attempts: 4,
+        retry_at: 5,
+        failure: "f".into(),
+        set_aside: false,
+        extensions: Default::default(),
+    };
+    let tell = Tell {
+        target: Entity::new("t", "i"),
+        method: "m".into(),
+        body: "b".into(),
+        content_type: "c".into(),
+        traceparent: "p".into(),
+        created_ms: 1,
+        utc_ms: 2,
+        attempts: 3,
+        retry_at: 4,
+        failure: "f".into(),
+        extensions: Default::default(),
+    };
+    let outbox = vec![(300, tell.clone())];
+    let dead_letters = vec![(300, tell.clone())];
+    let (lanes, timers) = (vec![lane], vec![timer]);
+    let loaded = LoadedEntity { head: None, lanes, timers, outbox, dead_letters };
     let unavailable = Err(StoreError::Unavailable("u".into()));
     let lane = [&[9; 16][..], &[1, 2, 3, 4, 0, 0]].concat();
     golden(
         ResponseBody::Load(vec![Ok(loaded), unavailable]),
-        &[&[5, 2, 0, 0, 1], &lane, &[1, 0, 1, b'u']],
+        &[
+            &[5, 2, 0, 0, 1],
+            &lane,
+            &[1, 1, b't', 1, 2, 3, 1, b'p', 4, 5, 1, b'f', 0, 0],
+            &[1, 0xac, 2],
+            &TELL,
+            &[0, 1, 0xac, 2],
+            &TELL,
+            &[0],
+            &[1, 0, 1, b'u'],
+        ],
     );
     let head = ScannedRecord::Head(Entity::new("t", "i"), Box::default());
-    let records = vec![head, ScannedRecord::State("k".into(), "v".into())];
+    let wake = ScannedRecord::Wake(300, Entity::new("t", "i"));
+    let letter = ScannedRecord::DeadLetter(Entity::new("t", "i"), 300, Box::new(tell));
+    let records = vec![head, ScannedRecord::State("k".into(), "v".into()), wake, letter];
     let page = Page { records, next_cursor: Some("k".into()) };
     let head = [&[0, 1, b't', 1, b'i'][..], &[0; 15]].concat();
-    golden(ResponseBody::Scan(Ok(page)), &[&[6, 0, 2], &head, &[1, 1, b'k', 1, b'v', 1, 1, b'k']]);
+    let rest = [1, 1, b'k', 1, b'v', 2, 0xac, 2, 1, b't', 1, b'i'];
+    let letter = [3, 1, b't', 1, b'i', 0xac, 2];
+    let expected = [&[6, 0, 4][..], &head, &rest, &letter, &TELL, &[0, 1, 1, b'k']];
+    golden(ResponseBody::Scan(Ok(page)), &expected);
     golden(ResponseBody::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
     golden(ResponseBody::GetBlob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);
     let row = StoredRow { key: "k".into(), revision: 300, value: "v".into() };
@@ -193,7 +248,7 @@ fn another_version_is_refused_by_name() {
     assert_eq!(error, DecodeError::UnsupportedVersion(9));
     assert!(
         error.to_string().contains("version 9")
-            && error.to_string().contains("supported are 2 to 2")
+            && error.to_string().contains("only versions 2 to 2 are supported")
     );
 }
 

@@ -63,7 +63,9 @@ impl Bench {
 
     /// The full key of a record of the entity `a`.
     fn key(&self, kind: RecordKind, last: &[u8]) -> Vec<u8> {
-        KeyPrefix::new(&turn(&claim(), "a", 0), kind).key(last)
+        let turn = turn(&claim(), "a", 0);
+        let prefix = keys::entity_prefix(&turn.claim.shard, kind, &turn.entity);
+        KeyPrefix::new(kind, &prefix).key(last)
     }
 }
 

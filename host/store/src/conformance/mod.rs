@@ -11,9 +11,11 @@
 mod claims;
 mod commits;
 mod model;
+mod outbox;
 mod reads;
 mod rows;
 mod sizes;
+mod timers;
 
 use std::sync::Arc;
 
@@ -76,6 +78,8 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     claims::check(factory);
     commits::check(factory);
     reads::check(factory);
+    timers::check(factory);
+    outbox::check(factory);
     sizes::check(factory);
     model::check(factory);
 }
@@ -208,7 +212,7 @@ fn state(store: &impl EntityStore, shard: &ShardPath, id: &str) -> Vec<(Bytes, B
     let pages = scan_all(store, scan);
     let pair = |record| match record {
         ScannedRecord::State(key, value) => (key, value),
-        ScannedRecord::Head(..) => panic!("a scan of state must return only state"),
+        _ => panic!("a scan of state must return only state"),
     };
     pages.into_iter().flat_map(|page| page.records).map(pair).collect()
 }
@@ -218,7 +222,7 @@ fn heads(store: &impl EntityStore, scan: Scan) -> Vec<(Entity, Head)> {
     let pages = scan_all(store, scan);
     let pair = |record| match record {
         ScannedRecord::Head(entity, head) => (entity, *head),
-        ScannedRecord::State(..) => panic!("a scan of heads must return only heads"),
+        _ => panic!("a scan of heads must return only heads"),
     };
     pages.into_iter().flat_map(|page| page.records).map(pair).collect()
 }

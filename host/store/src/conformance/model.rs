@@ -6,6 +6,8 @@ use futures::executor::block_on;
 use ostraca_core::ids::Entity;
 use ostraca_core::records::{Claim, Commit, LoadedEntity};
 
+use super::outbox::{delete_tell, put_tell, tell};
+use super::timers::{set_timer, timer, unset_timer, wake, wakes};
 use super::{
     CLUSTER, CLUSTER_NAME, Factory, claim_of, heads, lane, scan, set, set_lane, shard, state, turn,
     unset,
@@ -61,7 +63,27 @@ impl Random {
         if self.below(3) == 0 {
             commit.writes.push(set_lane(&lane(self.below(3) as u8, number)));
         }
+        if self.below(3) == 0 {
+            let size = [0, 3, 4_100, 30_000][self.below(4) as usize];
+            let name = ["t", "t\0", "u"][self.below(3) as usize];
+            commit.writes.push(match self.below(3) {
+                0 => unset_timer(name),
+                _ => set_timer(&timer(name, vec![number as u8; size])),
+            });
+            let due = 1 + self.below(3);
+            commit.writes.push(wake(due, (self.below(2) == 0).then(Default::default)));
+        }
+        if self.below(3) == 0 {
+            let size = [0, 3, 4_100, 30_000][self.below(4) as usize];
+            let (number, target) = (self.below(3), ["x", "x\0"][self.below(2) as usize]);
+            commit.writes.push(match self.below(3) {
+                0 => delete_tell(number, target),
+                _ => put_tell(number, &tell(target, vec![from as u8; size])),
+            });
+        }
+        commit.head.set_outbox_counts((1, 0)).unwrap();
         commit.head.spilled_lane_count = 1;
+        commit.head.set_timer_count(1).unwrap();
         commit
     }
 }
@@ -132,6 +154,10 @@ fn compare(store: &impl EntityStore, model: &MemoryStore, at: &str) {
         let mut by = scan(&shard, ScanKind::Heads);
         by.max_records = 2;
         assert!(entities(heads(store, by.clone())).eq(entities(heads(model, by))), "{at}");
+        for from in [None, Some((2, Entity::new("counter", "a\0")))] {
+            let from_model = wakes(model, &shard, from.clone(), 2);
+            assert_eq!(wakes(store, &shard, from, 2), from_model, "{at}");
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use ostraca_core::ids::{
-    ClusterId, Epoch, Incarnation, MessageDigest, NodeId, ScopedSessionId, ShardId, ShardPath,
-    TurnId,
+    ClusterId, Entity, Epoch, Incarnation, MessageDigest, NodeId, ScopedSessionId, ShardId,
+    ShardPath, TurnId,
 };
 use ostraca_core::records::{GuestReply, RecordedReply};
 use ostraca_core::rows::Member;
@@ -97,6 +97,91 @@ fn the_bytes_of_a_claim_do_not_change() {
     ];
     assert_eq!(Codec::default().encode(b"k", &claim_record()).unwrap(), golden);
     assert_eq!(Codec::default().decode::<ClaimRecord>(b"k", &golden).unwrap(), claim_record());
+}
+
+#[test]
+fn the_bytes_of_a_timer_do_not_change() {
+    let timer = Timer {
+        name: "remind".into(),
+        generation: 300,
+        due: 1_000,
+        interval: 128,
+        payload: Bytes::from_static(b"p"),
+        attempts: 2,
+        retry_at: 129,
+        failure: "why".into(),
+        set_aside: true,
+        extensions: Default::default(),
+    };
+    let golden = [
+        5, 3, 0, 0, 0, // header
+        6, b'r', b'e', b'm', b'i', b'n', b'd', 0xac, 2, 0xe8, 7, 0x80, 1, 1, b'p', 2, 0x81, 1, 3,
+        b'w', b'h', b'y', 1, 0,
+    ];
+    assert_eq!(Codec::default().encode(b"k", &timer).unwrap(), golden);
+    assert_eq!(Codec::default().decode::<Timer>(b"k", &golden).unwrap(), timer);
+}
+
+#[test]
+fn a_head_counts_its_timers_in_field_4() {
+    let mut head = head();
+    head.set_timer_count(2).unwrap();
+    let bytes = codec::encode(&head).unwrap();
+    assert_eq!(bytes[bytes.len() - 4..], [1, 4, 1, 2], "one field: number 4, one byte, 2");
+    assert_eq!(codec::decode::<Head>(&bytes).unwrap().timer_count().unwrap(), 2);
+    head.set_timer_count(0).unwrap();
+    assert!(head.extensions.is_empty(), "without timers a head is as short as before");
+}
+
+#[test]
+fn the_bytes_of_a_tell_do_not_change() {
+    let tell = Tell {
+        target: Entity::new("cart", "7"),
+        method: "add".into(),
+        body: Bytes::from_static(b"b"),
+        content_type: "c".into(),
+        traceparent: "p".into(),
+        created_ms: 300,
+        utc_ms: 128,
+        attempts: 2,
+        retry_at: 129,
+        failure: "why".into(),
+        extensions: Default::default(),
+    };
+    let golden = [
+        6, 3, 0, 0, 0, // header
+        4, b'c', b'a', b'r', b't', 1, b'7', 3, b'a', b'd', b'd', 1, b'b', 1, b'c', 1, b'p', 0xac,
+        2, 0x80, 1, 2, 0x81, 1, 3, b'w', b'h', b'y', 0,
+    ];
+    assert_eq!(Codec::default().encode(b"k", &tell).unwrap(), golden);
+    assert_eq!(Codec::default().decode::<Tell>(b"k", &golden).unwrap(), tell);
+}
+
+#[test]
+fn a_head_counts_its_outbox_in_field_6_and_bounds_tells_in_8() {
+    let mut head = head();
+    head.set_outbox_counts((2, 1)).unwrap();
+    head.set_tell_watermark(300).unwrap();
+    let bytes = codec::encode(&head).unwrap();
+    assert_eq!(bytes[bytes.len() - 9..], [2, 6, 2, 2, 1, 8, 2, 0xac, 2]);
+    let decoded = codec::decode::<Head>(&bytes).unwrap();
+    assert_eq!(decoded.outbox_counts().unwrap(), (2, 1));
+    assert_eq!(decoded.tell_watermark().unwrap(), 300);
+    head.set_outbox_counts((0, 0)).unwrap();
+    head.set_tell_watermark(0).unwrap();
+    assert!(head.extensions.is_empty());
+}
+
+#[test]
+fn a_senders_lane_names_it_in_required_field_1() {
+    let mut lane = lane();
+    lane.set_sender(&Entity::new("t", "i")).unwrap();
+    let bytes = codec::encode(&lane).unwrap();
+    assert_eq!(bytes[bytes.len() - 7..], [1, 1, 4, 1, b't', 1, b'i']);
+    assert_eq!(
+        codec::decode::<Lane>(&bytes).unwrap().sender().unwrap(),
+        Some(Entity::new("t", "i"))
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use ostraca_wasm::{
     CompilerProgram, CompilerSettings, EntityIdentity, Failure, GuestTurnOutput, Instance,
     InstanceLimits, InstanceSpec, MessageContext, MessageKind, NoState, Program, RuntimeSettings,
-    StartReason, StateSource, TurnResult, TurnValues, WasmRuntime,
+    StartReason, StateSource, TurnRecords, TurnResult, TurnValues, WasmRuntime,
 };
 
 /// `wasm32-unknown-unknown`, encoded by this crate.
@@ -123,6 +123,7 @@ fn context(kind: MessageKind) -> MessageContext {
         remaining: None,
         version: 11,
         values: values(7),
+        records: TurnRecords::default(),
     }
 }
 
@@ -142,7 +143,12 @@ pub(crate) async fn started_with(
     state: Box<dyn StateSource>,
 ) -> Instance {
     let mut instance = program
-        .instantiate(InstanceSpec { identity: identity(id), state, values: values(1) })
+        .instantiate(InstanceSpec {
+            identity: identity(id),
+            state,
+            values: values(1),
+            records: TurnRecords::default(),
+        })
         .await
         .unwrap();
     let turn = instance.start(StartReason::FirstMessage).await;

@@ -44,8 +44,8 @@ pub fn bind_node(
     bind_as(address, setting, limits, config, Some(server))
 }
 
-/// Random connection ids. Quinn's own ids are marked with a key for each process, so it would drop packets with
-/// ids of the former incarnation where a stateless reset is due.
+/// Random connection ids. Quinn marks its own ids with a key that differs in each process, so it would drop packets
+/// with ids of the former incarnation instead of answering with a stateless reset.
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {
@@ -101,8 +101,8 @@ pub fn server_config(
     Ok(config)
 }
 
-/// [`client_config`] for a node that dials another one. The idle timeout of a connection is the shorter one of both
-/// sides', and keep-alives are acknowledged, so the dialling side sets both for both sides.
+/// [`client_config`] for a node that dials another one. The idle timeout of a connection is the shorter of the two
+/// sides' timeouts, and keep-alives are acknowledged, so the dialling side sets both values for both sides.
 ///
 /// # Errors
 ///

@@ -62,6 +62,8 @@ pub enum AdminOperation {
     Entities(proto::EntitiesRequest),
     /// State of one entity.
     Inspect(proto::InspectRequest),
+    /// One page of dead letters; `limit` is 1 to 1,000.
+    DeadLetters(proto::DeadLettersRequest),
     /// Drain a node, or stop draining it.
     Drain {
         /// Name of the node.
@@ -105,6 +107,8 @@ pub enum AdminOutput {
     Entities(proto::Entities),
     /// One entity.
     Entity(Box<proto::EntityDetail>),
+    /// One page.
+    DeadLetters(proto::DeadLetters),
     /// The moves of a rebalance; sent in pages.
     RebalancePlan(proto::RebalancePlan),
     /// Result of forgetting a node.
@@ -168,6 +172,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Shards(_)) => Ok(AdminOperation::Shards),
         Some(Request::Entities(request)) => entities(request),
         Some(Request::Inspect(request)) => inspect(request),
+        Some(Request::DeadLetters(request)) => dead_letters(request),
         Some(Request::Drain(request)) => drain(request),
         Some(Request::Forget(request)) => {
             node_name(request.node).map(|node| AdminOperation::Forget { node })
@@ -236,11 +241,28 @@ fn entities(mut request: proto::EntitiesRequest) -> Result<AdminOperation, Probl
             request.r#type.len()
         )));
     }
-    request.limit = match request.limit {
+    request.limit = page_size(request.limit);
+    Ok(AdminOperation::Entities(request))
+}
+
+fn page_size(limit: u32) -> u32 {
+    match limit {
         0 => ENTITIES,
         limit => limit.min(MAX_ENTITIES),
-    };
-    Ok(AdminOperation::Entities(request))
+    }
+}
+
+fn dead_letters(mut request: proto::DeadLettersRequest) -> Result<AdminOperation, Problem> {
+    let (kind, id) = (request.r#type.len(), request.id.len());
+    if kind > TYPE || id > ID {
+        let text = format!("type is {kind} bytes and id is {id} bytes, limits are {TYPE} and {ID}");
+        return Err(invalid_request(text));
+    }
+    if kind == 0 && (id > 0 || request.values) {
+        return Err(invalid_request("`id` and `values` require a type".into()));
+    }
+    request.limit = page_size(request.limit);
+    Ok(AdminOperation::DeadLetters(request))
 }
 
 fn inspect(request: proto::InspectRequest) -> Result<AdminOperation, Problem> {
@@ -373,6 +395,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Nodes(nodes)) => one(Response::Nodes(nodes)),
         Ok(AdminOutput::Entities(page)) => one(Response::Entities(page)),
         Ok(AdminOutput::Entity(entity)) => one(Response::Entity(*entity)),
+        Ok(AdminOutput::DeadLetters(page)) => one(Response::DeadLetters(page)),
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {

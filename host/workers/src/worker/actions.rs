@@ -9,18 +9,20 @@ use futures::future::BoxFuture;
 use ostraca_core::ids::{Entity, ShardPath, TurnId};
 use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
-use ostraca_core::shard::{Action, StartReason, StopReason};
+use ostraca_core::shard::{Action, Firing, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
-use ostraca_wasm::{Instance, InstanceSpec, StateError, StateSource};
+use ostraca_wasm::text::printable;
+use ostraca_wasm::{Instance, InstanceSpec, StateError, StateSource, TurnRecords};
 
 use super::completions::{Completion, Ran, StartOutcome};
 use super::machines::{InstanceState, MachineId};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
-use crate::{WorkerReport, guest_types};
+use crate::guest_types::{self, TurnOrigin};
+use crate::{EntityMessage, EntityMessageContent, WorkerReport};
 
 /// Maximum number of records and bytes of state that are read at a time.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
@@ -42,8 +44,22 @@ impl Worker {
                 self.loads.push((id, shard(), entity, generation));
                 slot.pending_store_calls += 1;
             }
-            Action::RequestSlot { entity, generation } => {
-                self.instance_slots.request((shard(), entity), generation)
+            Action::ScanWakes { number, from, max_records } => {
+                slot.pending_store_calls += 1;
+                let scan = Scan {
+                    shard: shard(),
+                    kind: ScanKind::Wakes { from },
+                    after: None,
+                    max_records,
+                    max_bytes: STATE_PAGE.1,
+                };
+                self.scan_wakes(id, number, scan);
+            }
+            Action::RequestSlot { entity, generation, for_timer: true } => {
+                self.instance_slots.request_for_timer((shard(), entity), generation);
+            }
+            Action::RequestSlot { entity, generation, for_timer: false } => {
+                self.instance_slots.request((shard(), entity), generation);
             }
             Action::ReleaseSlot { entity, generation } => {
                 self.instance_slots.release(&(shard(), entity), generation);
@@ -52,14 +68,46 @@ impl Worker {
                 self.instance_slots.eviction_refused(&(shard(), entity))
             }
             Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
-            Action::Activate { entity, generation, reason, .. } => {
-                self.activate(id, entity, generation, reason);
+            Action::Activate { entity, generation, reason, timers, outbox } => {
+                let records = guest_types::turn_records(timers, outbox);
+                self.activate(id, entity, generation, reason, records);
             }
-            Action::Run { generation, turn, version, message } => {
-                self.run(id, generation, turn, version, message);
+            Action::Run { generation, turn, version, message, timers, outbox } => {
+                let records = guest_types::turn_records(timers, outbox);
+                self.run(id, (generation, turn, version), message, records);
             }
-            Action::CallStopHook { entity, generation, turn, reason } => {
-                self.stop(id, entity, generation, turn, reason);
+            Action::Fire { entity, generation, turn, version: _, firing, timers, outbox } => {
+                let records = guest_types::turn_records(timers, outbox);
+                self.fire(id, entity, (generation, turn), &firing, records);
+            }
+            Action::TimerGaveUp { entity, name, attempts, why } => {
+                tracing::warn!(
+                    entity = &*printable(&entity.to_string()),
+                    timer = &*printable(&name),
+                    attempts,
+                    "a timer failed too often: {}",
+                    printable(&why)
+                );
+            }
+            Action::Tell { sender, number, tell } => {
+                let to = tell.target.clone();
+                self.send(id, sender, to, EntityMessageContent::Tell(number, tell));
+            }
+            Action::AskSender { entity, sender } => {
+                self.send(id, entity, sender, EntityMessageContent::FirstTell);
+            }
+            Action::TellGaveUp { sender, number, target, why } => {
+                tracing::warn!(
+                    entity = &*printable(&sender.to_string()),
+                    target = &*printable(&target.to_string()),
+                    number,
+                    "a tell became a dead letter: {}",
+                    printable(&why)
+                );
+            }
+            Action::CallStopHook { entity, generation, turn, reason, timers, outbox } => {
+                let records = guest_types::turn_records(timers, outbox);
+                self.stop(id, entity, (generation, turn), reason, records);
             }
             Action::DropInstance { entity, generation } => {
                 self.drop_instance(id, &entity, generation)
@@ -71,6 +119,13 @@ impl Worker {
             }
             Action::Stopped => slot.owes_stopped = true,
         }
+    }
+
+    /// Sends an entity's message with the round's others.
+    fn send(&mut self, id: MachineId, from: Entity, to: Entity, content: EntityMessageContent) {
+        let Some(slot) = self.machines.get(id) else { return };
+        let (shard, epoch) = (slot.shard(), slot.epoch());
+        self.messages.push(EntityMessage { shard, epoch, from, to, content });
     }
 
     /// Sends all store calls of this round, as one batch for each kind of call.
@@ -142,7 +197,26 @@ impl Worker {
         }
     }
 
-    fn activate(&mut self, id: MachineId, entity: Entity, generation: u64, reason: StartReason) {
+    fn scan_wakes(&mut self, id: MachineId, number: u64, scan: Scan) {
+        let answer = contained(&self.deps.stats, self.deps.entity_store.scan(scan));
+        self.tasks.push(
+            TaskGroupKey::StoreCalls,
+            async move {
+                let failed = |why: Panicked| Err(StoreError::Unavailable(why.to_string()));
+                Completion::Wakes(id, number, answer.await.unwrap_or_else(failed))
+            }
+            .boxed_local(),
+        );
+    }
+
+    fn activate(
+        &mut self,
+        id: MachineId,
+        entity: Entity,
+        generation: u64,
+        reason: StartReason,
+        records: TurnRecords,
+    ) {
         Stats::count(&self.deps.stats.activations);
         let Some(state) = self.machines.get_mut(id) else { return };
         let shard = state.machine.ownership().shard.clone();
@@ -168,12 +242,13 @@ impl Worker {
         let identity = guest_types::identity(shard, &entity, revision);
         let reason = guest_types::start_reason(reason);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
+        let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let starting = contained(&self.deps.stats, async move {
-            let spec = InstanceSpec { identity, state: Box::new(source), values };
+            let spec = InstanceSpec { identity, state: Box::new(source), values, records };
             match program.instantiate(spec).await {
                 Ok(mut instance) => {
                     let turn = instance.start(reason).await;
-                    StartOutcome::Started(Box::new(instance), turn)
+                    StartOutcome::Started(Box::new(instance), turn, origin)
                 }
                 Err(error) => StartOutcome::Failed(error),
             }
@@ -214,10 +289,9 @@ impl Worker {
     fn run(
         &mut self,
         id: MachineId,
-        generation: u64,
-        turn: TurnId,
-        version: u64,
+        (generation, turn, version): (u64, TurnId, u64),
         message: Arc<Message>,
+        records: TurnRecords,
     ) {
         let entity = message.target.clone();
         let abandoned = |waiting: &PendingReply| waiting.back.is_abandoned();
@@ -234,7 +308,11 @@ impl Worker {
         };
         let now = self.deps.clock.now().mono;
         let key = self.deps.random_key.get();
-        let context = guest_types::message_context(&message, version, now, key);
+        let context = guest_types::message_context(&message, version, now, key, records);
+        let origin = TurnOrigin {
+            traceparent: message.context.traceparent.clone(),
+            utc_ms: message.context.utc_ms,
+        };
         let charge =
             self.pending_replies.get(&message.reply_token).map(|waiting| waiting.charge.clone());
         let running = contained(&self.deps.stats, async move {
@@ -247,7 +325,7 @@ impl Worker {
             if let (Some(charge), ostraca_wasm::TurnResult::Ok(body)) = (charge, &result.result) {
                 charge.set_reply_size(body.len() as u64);
             }
-            (instance, Ran::Turn(result))
+            (instance, Ran::Turn(result, origin))
         });
         self.tasks.push(
             TaskGroupKey::Turns(entity.entity_type.clone()),
@@ -256,22 +334,49 @@ impl Worker {
         );
     }
 
+    fn fire(
+        &mut self,
+        id: MachineId,
+        entity: Entity,
+        (generation, turn): (u64, TurnId),
+        firing: &Firing,
+        records: TurnRecords,
+    ) {
+        Stats::count(&self.deps.stats.turns);
+        let Some(mut instance) = self.take(id, &entity, generation) else {
+            return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
+        };
+        let key = self.deps.random_key.get();
+        let (firing, values) = guest_types::timer_firing(&entity, firing, key);
+        let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
+        let firing = contained(&self.deps.stats, async move {
+            let result = instance.timer(&firing, values, records).await;
+            (instance, Ran::Turn(result, origin))
+        });
+        self.tasks.push(
+            TaskGroupKey::Turns(entity.entity_type.clone()),
+            async move { Completion::Turn(id, entity, generation, turn, Some(firing.await)) }
+                .boxed_local(),
+        );
+    }
+
     fn stop(
         &mut self,
         id: MachineId,
         entity: Entity,
-        generation: u64,
-        turn: TurnId,
+        (generation, turn): (u64, TurnId),
         reason: StopReason,
+        records: TurnRecords,
     ) {
         let Some(mut instance) = self.take(id, &entity, generation) else {
             return self.tasks.push_ready(Completion::Turn(id, entity, generation, turn, None));
         };
         let reason = guest_types::stop_reason(reason);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
+        let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let stopping = contained(&self.deps.stats, async move {
-            let result = instance.stop(reason, values).await;
-            (instance, Ran::Turn(result))
+            let result = instance.stop(reason, values, records).await;
+            (instance, Ran::Turn(result, origin))
         });
         self.tasks.push(
             TaskGroupKey::StopHooks(entity.entity_type.clone()),
@@ -316,7 +421,7 @@ impl StateSource for Source {
                 let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
                 state.extend(page.records.into_iter().filter_map(|record| match record {
                     ScannedRecord::State(key, value) => Some((key, value)),
-                    ScannedRecord::Head(..) => None,
+                    _ => None,
                 }));
                 after = page.next_cursor;
                 if after.is_none() {

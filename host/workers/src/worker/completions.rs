@@ -8,7 +8,7 @@ use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 use ostraca_stats::Stats;
-use ostraca_store::StoreError;
+use ostraca_store::{Page, ScannedRecord, StoreError};
 use ostraca_wasm::Instance;
 use ostraca_wasm::text::printable;
 use ostraca_wire::server::BudgetExceeded;
@@ -16,13 +16,15 @@ use ostraca_wire::server::BudgetExceeded;
 use super::Worker;
 use super::machines::{InstanceState, MachineEntry, MachineId};
 use super::panics::Panicked;
-use crate::guest_types;
+use crate::guest_types::{self, TurnOrigin};
 
 /// The result of one of the worker's futures.
 pub(super) enum Completion {
     Claims(Vec<(MachineId, Arc<Claim>)>, Vec<ClaimOutcome>),
     Commits(Vec<(MachineId, Entity, TurnId)>, Vec<CommitOutcome>),
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
+    /// A page of wake-ups, and the number of its scan.
+    Wakes(MachineId, u64, Result<Page, StoreError>),
     Started(MachineId, Entity, u64, StartOutcome),
     /// The instance and the turn's result; `None` if the instance did not exist.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
@@ -32,7 +34,7 @@ pub(super) enum Completion {
 
 /// The result of a turn.
 pub(super) enum Ran {
-    Turn(ostraca_wasm::GuestTurnOutput),
+    Turn(ostraca_wasm::GuestTurnOutput, TurnOrigin),
     /// It did not start: its sender's budget has no room for a reply.
     Refused(BudgetExceeded),
 }
@@ -45,7 +47,7 @@ type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
 
 /// The result of an activation.
 pub(super) enum StartOutcome {
-    Started(Box<Instance>, ostraca_wasm::GuestTurnOutput),
+    Started(Box<Instance>, ostraca_wasm::GuestTurnOutput, TurnOrigin),
     Failed(ostraca_wasm::Error),
     UnknownType,
     Panicked(Panicked),
@@ -76,6 +78,19 @@ impl Worker {
                     let result = result.map_err(|error| error.to_string());
                     self.handle_event(id, Event::Loaded { entity, generation, result });
                 }
+            }
+            Completion::Wakes(id, number, page) => {
+                let Some(slot) = self.machines.get_mut(id) else { return };
+                slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
+                let page = page.map_err(|error| error.to_string()).map(|page| {
+                    let more = page.next_cursor.is_some();
+                    let wake = |record| match record {
+                        ScannedRecord::Wake(due, entity) => Some((due, entity)),
+                        _ => None,
+                    };
+                    (page.records.into_iter().filter_map(wake).collect(), more)
+                });
+                self.handle_event(id, Event::WakesScanned { number, page });
             }
             Completion::Started(id, entity, generation, started) => {
                 self.started(id, entity, generation, started);
@@ -114,11 +129,11 @@ impl Worker {
         state.running = state.running.saturating_sub(1);
         let held = state.instances.get_mut(&entity).filter(|(held, _)| *held == generation);
         let result = match started {
-            StartOutcome::Started(instance, turn) => {
+            StartOutcome::Started(instance, turn, origin) => {
                 if let Some((_, live)) = held {
                     *live = InstanceState::Idle(instance);
                 }
-                ActivationOutcome::Started(self.turn(id, &entity, turn))
+                ActivationOutcome::Started(self.turn(id, &entity, turn, &origin))
             }
             StartOutcome::Failed(error) => {
                 if !error.is_retryable() {
@@ -163,13 +178,13 @@ impl Worker {
                     *live = InstanceState::Idle(instance);
                 }
                 match result {
-                    Ran::Turn(result) => {
+                    Ran::Turn(result, origin) => {
                         if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
                             self.deps.stats.failing_entities.record_success(shard, &entity);
                         }
-                        self.turn(id, &entity, result)
+                        self.turn(id, &entity, result, &origin)
                     }
-                    Ran::Refused(full) => no_turn(TurnResult::Refused {
+                    Ran::Refused(full) => TurnOutput::without_effects(TurnResult::Refused {
                         code: BudgetExceeded::CODE.into(),
                         message: format!("the turn did not start: {full}"),
                         retry_after: BudgetExceeded::RETRY_AFTER,
@@ -207,6 +222,7 @@ impl Worker {
         id: MachineId,
         entity: &Entity,
         turn: ostraca_wasm::GuestTurnOutput,
+        origin: &TurnOrigin,
     ) -> TurnOutput {
         if let ostraca_wasm::TurnResult::Failed(failure) = &turn.result {
             Stats::count(&self.deps.stats.failed_turns);
@@ -222,15 +238,11 @@ impl Worker {
                 self.failed(id, entity, failure.code, &failure.message);
             }
         }
-        guest_types::turn_output(turn)
+        guest_types::turn_output(turn, origin)
     }
 }
 
 fn failed_turn(code: Code, message: String, retry_after: u32) -> TurnOutput {
     let retry_after = Some(retry_after);
-    no_turn(TurnResult::Failed { code: code.into(), message, retry_after })
-}
-
-fn no_turn(result: TurnResult) -> TurnOutput {
-    TurnOutput { result, writes: Vec::new(), state_bytes: None, passivate: false }
+    TurnOutput::without_effects(TurnResult::Failed { code: code.into(), message, retry_after })
 }

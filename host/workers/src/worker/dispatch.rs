@@ -151,11 +151,14 @@ impl Worker {
         }
     }
 
-    /// Passes the round's replies to the gateway.
+    /// Passes the round's replies and the messages of entities to the gateway.
     pub(super) fn flush_replies(&mut self) {
         if !self.replies.is_empty() {
             self.deps.replies.deliver_replies(&mut self.replies);
             self.replies.clear();
+        }
+        if !self.messages.is_empty() {
+            self.deps.replies.send_messages(&mut self.messages);
         }
     }
 

@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((slots.totals(), slots.due(u64::MAX).len()), (claiming, 0));
         // The claims of two machines fail: they must be woken later.
         for (id, at) in [(ids[7], 0), (ids[3], 100)] {
-            let now = Now { mono: at, cluster_time: at };
+            let now = Now { mono: at, cluster_time: at, utc: 0 };
             let outcome = ClaimOutcome::Failed("no".into());
             let machine = &mut slots.get_mut(id).expect("a slot").machine;
             machine.handle(now, Event::ClaimResult { number: 1, outcome });
@@ -258,7 +258,7 @@ mod tests {
         slots.remove(ids[7]);
         assert_eq!(slots.due(350), [ids[3]]);
         let machine = &mut slots.get_mut(ids[3]).expect("a slot").machine;
-        machine.handle(Now { mono: 100, cluster_time: 100 }, Event::Drop);
+        machine.handle(Now { mono: 100, cluster_time: 100, utc: 0 }, Event::Drop);
         slots.refresh(ids[3]);
         assert_eq!((slots.totals().shards, slots.due(u64::MAX).len()), (998, 0));
         ids.iter().for_each(|id| slots.remove(*id));

@@ -7,9 +7,12 @@
 )]
 
 use std::hint::black_box;
+use std::time::Duration;
 
+use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    Error, StartReason, StopReason, clock, context, entity, lifecycle, log, random, state,
+    Error, StartReason, StopReason, clock, context, entity, lifecycle, log, messaging, random,
+    serde_json, state, timers,
 };
 
 /// A line break with a line that seems to be the node's, bytes that a terminal obeys, and marks of direction.
@@ -61,6 +64,99 @@ impl Misbehaving {
         let sum = state::get(&key).unwrap_or(0_u64) + by;
         state::set(&key, &sum);
         sum
+    }
+
+    /// Behaves: tells entities of this type to `add` 1 to `key`, once each, in order.
+    #[message]
+    pub fn tell_add(&mut self, ids: Vec<String>, key: String) {
+        for id in ids {
+            let arguments = serde_json::json!({ "key": key, "by": 1 });
+            Entity::new("misbehaving", id).tell("add", &arguments);
+        }
+    }
+
+    /// Behaves: tells entities any method with any text, `count` times.
+    #[message]
+    pub fn tell(&mut self, of: String, id: String, method: String, body: String, count: u64) {
+        for _ in 0..count {
+            Entity::new(of.clone(), id.clone()).tell_raw(&method, body.as_bytes(), "");
+        }
+    }
+
+    /// Behaves: tells an entity of this type to note a text, `ms` milliseconds from now.
+    #[message]
+    pub fn tell_later(&mut self, name: String, id: String, text: String, ms: u64) {
+        Entity::new("misbehaving", id).tell_after(&name, Duration::from_millis(ms), "note", &text);
+    }
+
+    /// Behaves: cancels a delayed tell.
+    #[message]
+    pub fn cancel_tell(&mut self, name: String) -> bool {
+        messaging::cancel(&name)
+    }
+
+    /// Behaves: the names and targets of the delayed tells.
+    #[message]
+    pub fn delayed_tells(&self) -> Vec<(String, String)> {
+        let shown = |tell: messaging::DelayedTell| (tell.name, tell.to.id().to_owned());
+        messaging::delayed().into_iter().map(shown).collect()
+    }
+
+    /// Sets a timer under any name.
+    #[message]
+    pub fn set_odd_timer(&mut self, name: String) {
+        timers::after(name, Duration::ZERO).set();
+    }
+
+    /// Tells itself to do the same again, this many times.
+    #[message]
+    pub fn tell_myself(&mut self, times: u64) {
+        if times > 0 {
+            Entity::new("misbehaving", context::identity().id).tell("tell_myself", &(times - 1));
+        }
+    }
+
+    /// Tells, and then is refused.
+    #[message]
+    pub fn tell_and_refuse(&mut self, id: String) -> Result<(), Error> {
+        Entity::new("misbehaving", id).tell("note", &"never");
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// A query that tells.
+    #[message]
+    pub fn sly_tell(&self) {
+        Entity::new("misbehaving", "x").tell("note", &"sly");
+    }
+
+    /// Behaves: appends a text to those under `notes`.
+    #[message]
+    pub fn note(&mut self, text: String) {
+        let mut notes: Vec<String> = state::get("notes").unwrap_or_default();
+        notes.push(text);
+        state::set("notes", &notes);
+    }
+
+    /// Behaves: lets `note_if_open` do its work from now on.
+    #[message]
+    pub fn open(&mut self) {
+        state::set("open", &true);
+    }
+
+    /// Appends a text to those under `notes`, but only after `open`.
+    #[message]
+    pub fn note_if_open(&mut self, text: String) -> Result<(), Error> {
+        if !state::get("open").unwrap_or(false) {
+            return Err(Error::new("closed", "call `open` first"));
+        }
+        self.note(text);
+        Ok(())
+    }
+
+    /// Behaves: the texts under `notes`.
+    #[message]
+    pub fn notes(&self) -> Vec<String> {
+        state::get("notes").unwrap_or_default()
     }
 
     /// Behaves: the JSON value of a key as text.
@@ -238,6 +334,79 @@ impl Misbehaving {
     #[message]
     pub fn random_bytes(&self, bytes: u32) -> usize {
         raw_random_bytes(bytes)
+    }
+
+    /// Behaves: sets `count` timers, `name` or `name/1` to `name/count`, that fire after `after_ms`, then every
+    /// `every_ms` unless that is 0, each with `bytes` bytes.
+    #[message]
+    pub fn set_timers(
+        &mut self,
+        name: String,
+        count: u64,
+        after_ms: u64,
+        every_ms: u64,
+        bytes: usize,
+    ) {
+        for number in 1..=count {
+            let name = if count == 1 { name.clone() } else { format!("{name}/{number}") };
+            let mut timer = timers::after(name, Duration::from_millis(after_ms));
+            if every_ms > 0 {
+                timer = timer.every(Duration::from_millis(every_ms));
+            }
+            timer.payload(&"x".repeat(bytes)).set();
+        }
+    }
+
+    /// Behaves: cancels a timer.
+    #[message]
+    pub fn cancel_timer(&mut self, name: String) -> bool {
+        timers::cancel(&name)
+    }
+
+    /// Behaves: each timer's name, failed attempts, and whether it was set aside.
+    #[message]
+    pub fn timers(&self) -> Vec<(String, u32, bool)> {
+        let all = timers::list().into_iter();
+        all.map(|timer| (timer.name, timer.attempts, timer.set_aside)).collect()
+    }
+
+    /// Behaves: what has rung: name, number of firings, the latest lateness in milliseconds, intervals missed.
+    #[message]
+    pub fn rung(&self) -> Vec<(String, u64, i64, u64)> {
+        let all = state::list::<(u64, i64, u64)>("rung/");
+        all.map(|(name, (count, late, missed))| (name["rung/".len()..].into(), count, late, missed))
+            .collect()
+    }
+
+    /// A query that sets a timer.
+    #[message]
+    pub fn query_that_sets_a_timer(&self) {
+        timers::after("query", Duration::ZERO).set();
+    }
+
+    /// Behaves: counts the firing under `rung/NAME`.
+    #[timer]
+    fn ring(&mut self) {
+        let Some(firing) = timers::current() else { return };
+        let key = format!("rung/{}", firing.name);
+        let (count, _, missed) = state::get(&key).unwrap_or((0_u64, 0_i64, 0_u64));
+        let late = clock::unix_ms() as i64 - firing.due as i64;
+        state::set(&key, &(count + 1, late, missed + firing.missed));
+    }
+
+    /// Panics, having written a key.
+    #[timer]
+    fn alarm(&mut self) {
+        state::set("alarmed", &true);
+        panic!("the alarm fails");
+    }
+
+    /// Refuses, having written a key and set a timer.
+    #[timer]
+    fn stubborn(&mut self) -> Result<(), Error> {
+        state::set("stubborn", &true);
+        timers::after("ring", Duration::ZERO).set();
+        Err(Error::new("stubborn", "not today"))
     }
 
     /// The message's content type, traceparent and tracestate, as the host passes them.

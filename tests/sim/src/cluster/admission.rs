@@ -26,6 +26,7 @@ use super::process::Pid;
 use super::{SimEvent, World};
 use crate::rng::Rng;
 use crate::session::named_kind;
+use crate::tells;
 use crate::violation::ViolationKind;
 
 /// The principal of all clients, for budgets and types.
@@ -80,7 +81,7 @@ impl Bounds {
 /// A deployed type.
 pub(super) struct SimType {
     name: Arc<str>,
-    methods: [(Arc<str>, MessageKind); 3],
+    methods: [(Arc<str>, MessageKind); 4],
 }
 
 impl SimType {
@@ -88,6 +89,7 @@ impl SimType {
         let methods = [
             ("add".into(), MessageKind::Command),
             ("take".into(), MessageKind::Command),
+            (tells::METHOD.into(), MessageKind::Command),
             ("get".into(), MessageKind::Query),
         ];
         Self { name: name.into(), methods }
@@ -100,7 +102,7 @@ impl TypeInfo for SimType {
     }
 
     fn admits(&self, principal: &str) -> bool {
-        principal == PRINCIPAL
+        principal == PRINCIPAL || principal.starts_with("entity/")
     }
 
     fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {

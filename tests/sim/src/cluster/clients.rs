@@ -264,6 +264,9 @@ impl World {
 
     /// A gateway answers a request.
     pub(super) fn reply(&mut self, pid: Pid, token: ReplyToken, reply: Reply) {
+        if self.between_answered(pid, token, &reply) {
+            return;
+        }
         let Some(open) = self.processes[pid].gateway.open.remove(&token) else {
             return self.violations.push(
                 ViolationKind::SecondReply

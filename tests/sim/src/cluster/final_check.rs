@@ -4,14 +4,17 @@
 use std::collections::BTreeMap;
 
 use ostraca_core::assign::BuiltinStrategy;
-use ostraca_core::ids::{NodeId, ShardId, TurnId};
+use ostraca_core::ids::{Entity, NodeId, ShardId, TurnId};
 use ostraca_core::node;
+use ostraca_core::records::Timer;
 use ostraca_core::rows::{Assignment, NodeRow, NodeStatus, Row, RowKey, shard_at};
 use ostraca_core::shard::Phase;
 
 use super::net::Scope;
 use super::{Report, SERVED, SETTLED, SimEvent, World};
 use crate::history_check::HistoryCheck;
+use crate::tells::{self, TellCheck};
+use crate::timers;
 use crate::violation::ViolationKind;
 
 impl World {
@@ -142,6 +145,21 @@ impl World {
                 })
                 .collect();
             self.trace_stuck();
+            let tells = self.pending_tells();
+            if left.is_empty() && !tells.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(
+                    ViolationKind::TellNotSent.because(format!(
+                        "{bound} ms after the last fault or probation: {tells:?}"
+                    )),
+                );
+            }
+            let timers = self.pending_timers();
+            if left.is_empty() && !timers.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::TimerNotFired.because(format!(
+                    "{bound} ms after the last fault or probation, at {}: {timers:?}",
+                    timers::utc(self.now, 0)
+                )));
+            }
             self.violations.push(ViolationKind::Unanswered.because(format!(
                 "{bound} ms after the last fault or probation: unanswered {left:?}, open {}, late copies {}, unserved {:?}, shares {:?}",
                 self.open(),
@@ -150,6 +168,16 @@ impl World {
                 self.counts()
             )));
         }
+    }
+
+    /// The timers that have not fired.
+    fn pending_timers(&self) -> Vec<(Entity, Timer)> {
+        self.stores.iter().flat_map(|store| timers::pending(store.durable())).collect()
+    }
+
+    /// The tells that have not been sent.
+    fn pending_tells(&self) -> Vec<(Entity, Entity, u64)> {
+        self.stores.iter().flat_map(|store| tells::pending(store.durable())).collect()
     }
 
     /// Requests that gateways have not answered.
@@ -171,6 +199,8 @@ impl World {
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())
             && self.open() == 0
             && self.late_copies == 0
+            && self.pending_timers().is_empty()
+            && self.pending_tells().is_empty()
             && (balanced || silenced)
             && (owned == self.shards as usize
                 || counts.is_empty()
@@ -189,11 +219,20 @@ impl World {
             store.reopen();
         }
         let mut verdict = HistoryCheck::default();
+        let mut told = TellCheck::default();
         for store in &self.stores {
-            let message_of =
-                |turn: &TurnId| self.turns.get(turn).map(|message| self.last_id(message.id));
-            verdict.durable(store.durable(), message_of);
+            let of_client = |turn: &TurnId| {
+                let message = self.turns.get(turn).filter(|message| message.sender.is_none());
+                message.map(|message| self.last_id(message.id))
+            };
+            verdict.durable(store.durable(), of_client);
+            let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| &**message);
+            let ran_guest = |turn: &TurnId| self.turns.contains_key(turn) || self.firings.ran(turn);
+            told.add(store.durable(), message_of, ran_guest);
+            self.violations.extend(self.firings.judge(store.durable()));
         }
+        (0..told.left_later).for_each(|_| self.tally.count("tell: a delayed one left"));
+        self.violations.extend(told.judge());
         let seen = self.sessions.into_iter().map(|it| (it.session.key, it.session.history));
         let (broken, history) = verdict.of(seen.collect());
         self.violations.extend(broken);

@@ -22,6 +22,7 @@ use ostraca_wire::proto::{Envelope, Problem, Reply};
 use super::client_conns::{ClientConnId, ClientFrame};
 use super::net::{ConnId, ConnKind, Frame};
 use super::process::{Pid, ReplyTo};
+use super::tells::Sent;
 use super::{SimEvent, World};
 use crate::violation::ViolationKind;
 
@@ -33,6 +34,17 @@ pub(super) struct PendingMessage {
     pub(super) envelope: Envelope,
     /// When it arrived, on this node's clock.
     pub(super) received: u64,
+}
+
+impl PendingMessage {
+    pub(super) fn new(
+        token: ReplyToken,
+        session: SessionKey,
+        envelope: Envelope,
+        received: u64,
+    ) -> Self {
+        Self { token, session, envelope, received }
+    }
 }
 
 /// A request of a client.
@@ -50,6 +62,8 @@ pub(super) struct OpenRequest {
 /// The gateway of one process.
 pub(super) struct Gateway {
     pub(super) router: Router<Arc<PendingMessage>>,
+    /// Messages of this node's entities that wait for their answers.
+    pub(super) sent: BTreeMap<ReplyToken, Sent>,
     /// Pending requests.
     pub(super) open: BTreeMap<ReplyToken, OpenRequest>,
     /// When a tick of the router is due, in the world's time.
@@ -67,6 +81,7 @@ impl Gateway {
     pub(super) fn new(settings: Settings, shards: u32, limits: &Limits) -> Self {
         Self {
             router: Router::new(settings, shards),
+            sent: BTreeMap::new(),
             open: BTreeMap::new(),
             armed: None,
             budgets: Budgets::new(limits),
@@ -137,6 +152,9 @@ impl World {
     }
 
     fn attempt(&mut self, pid: Pid, token: ReplyToken) {
+        if self.processes[pid].gateway.sent.contains_key(&token) {
+            return;
+        }
         let Some(open) = self.processes[pid].gateway.open.get_mut(&token) else {
             return self.violations.push(
                 ViolationKind::SecondReply.because(format!("{token:?} was sent after its answer")),

@@ -228,6 +228,7 @@ impl World {
         it.shards.clear();
         it.askers.clear();
         it.gateway.open.clear();
+        it.gateway.sent.clear();
         it.gateway.forwarded.clear();
     }
 

@@ -80,6 +80,15 @@ impl World {
             claim_backoff: 20,
             start_backoff: 250,
             stop_timeout: 300,
+            max_timer_entities: 2,
+            timer_page: 4,
+            timer_attempts: 3,
+            timer_backoff: 20,
+            timer_max_backoff: 80,
+            tell_attempts: 3,
+            tell_backoff: 20,
+            tell_max_backoff: 80,
+            tell_targets: 2,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =

@@ -15,6 +15,7 @@ use crate::rng::Rng;
 use crate::run_digest::RunDigest;
 use crate::store::Store;
 use crate::tally::Tally;
+use crate::timers::Firings;
 
 /// When faults strike, in virtual milliseconds.
 pub(super) const FROM: u64 = 500;
@@ -80,6 +81,11 @@ impl World {
             tags: 0,
             tokens: 0,
             turns: HashMap::new(),
+            timers: seed.is_multiple_of(2),
+            timer_rng: Rng::new(seed ^ 0x7469_6d65_7273),
+            firings: Firings::default(),
+            tells: seed % 3 == 1,
+            tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             refused: BTreeSet::new(),
             guard: Guard::default(),
             healed: 0,

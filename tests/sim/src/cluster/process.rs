@@ -11,6 +11,7 @@ use ostraca_core::shard::{self, InstanceSlots};
 use super::gateway::Gateway;
 use super::net::ConnId;
 use crate::guest::Instance;
+use crate::timers;
 
 /// Identifies a process. Never reused: a restarted node is another one.
 pub(super) type Pid = usize;
@@ -131,6 +132,7 @@ impl Process {
 
     /// The time that its machines are given.
     pub(super) fn reads(&self, now: u64) -> Now {
-        Now { mono: self.mono(now), cluster_time: now }
+        let incarnation = self.member.as_ref().map_or(0, |it| it.incarnation.counter);
+        Now { mono: self.mono(now), cluster_time: now, utc: timers::utc(now, incarnation) }
     }
 }

@@ -1,9 +1,7 @@
 //! The shards' machines of a process: passes events to them and executes their actions.
 
-use std::sync::Arc;
-
 use ostraca_core::ids::{Entity, Epoch, ShardId};
-use ostraca_core::message::{Message, Outcome, ReplyToken};
+use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::records::{ClaimOutcome, Commit};
 use ostraca_core::shard::{Action, ActivationOutcome, Event, Phase, TurnOutput, TurnResult};
@@ -12,8 +10,10 @@ use super::net::Frame;
 use super::process::{Order, Pid, Process, ReplyTo};
 use super::storage::{StoreCall, shard_key};
 use super::{SimEvent, World};
-use crate::guest::Instance;
+use crate::guest::{Instance, Work};
 use crate::store::{Request, Response};
+use crate::tells;
+use crate::timers;
 use crate::violation::ViolationKind;
 
 /// How long after a lapse a node may still start turns: its tick, and the delay to its shards.
@@ -25,7 +25,7 @@ pub(super) struct Running {
     pub(super) entity: Entity,
     pub(super) generation: u64,
     pub(super) turn: ostraca_core::ids::TurnId,
-    pub(super) run: Option<Arc<Message>>,
+    pub(super) work: Work,
 }
 
 impl World {
@@ -134,9 +134,16 @@ impl World {
             Action::Load { entity, generation } => {
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::Load(entity)));
             }
-            Action::RequestSlot { entity, generation } => {
+            Action::ScanWakes { number, from, max_records } => {
+                let request = Request::Wakes { number, from, max_records };
+                self.call(pid, StoreCall::Entity(shard, epoch, number, request));
+            }
+            Action::RequestSlot { entity, generation, for_timer } => {
                 hosted.slots.insert(entity.clone(), generation);
-                it.cap.request((key, entity), generation);
+                match for_timer {
+                    true => it.cap.request_for_timer((key, entity), generation),
+                    false => it.cap.request((key, entity), generation),
+                }
             }
             Action::ReleaseSlot { entity, generation } => {
                 if hosted.slots.get(&entity) == Some(&generation) {
@@ -156,11 +163,28 @@ impl World {
                 self.check_message(pid, &message);
                 self.turns.insert(turn, message.clone());
                 let entity = message.target.clone();
-                let running = Running { entity, generation, turn, run: Some(message) };
+                let running = Running { entity, generation, turn, work: Work::Message(message) };
                 self.start_turn(pid, shard, epoch, running);
             }
+            Action::Fire { entity, generation, turn, firing, .. } => {
+                it.cap.busy(&(key, entity.clone()));
+                self.check_lease(pid, shard);
+                self.tally.count("timer: fired");
+                let utc = self.processes[pid].reads(self.now).utc;
+                self.firings.started(turn, &firing, utc);
+                let running = Running { entity, generation, turn, work: Work::Firing(firing) };
+                self.start_turn(pid, shard, epoch, running);
+            }
+            Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
+            Action::Tell { sender, number, tell } => {
+                self.send_tell(pid, (shard, epoch), sender, number, &tell);
+            }
+            Action::AskSender { entity, sender } => {
+                self.ask_sender(pid, (shard, epoch), entity, sender);
+            }
+            Action::TellGaveUp { sender, number, .. } => self.tell_given_up(sender, number),
             Action::CallStopHook { entity, generation, turn, .. } => {
-                let running = Running { entity, generation, turn, run: None };
+                let running = Running { entity, generation, turn, work: Work::Stop };
                 if self.rng.chance(4) {
                     // The type's limit ends it, after the shard's own stop deadline.
                     self.tally.count("fault: stop hook hangs");
@@ -243,29 +267,46 @@ impl World {
         if !self.hosts(pid, shard, epoch) {
             return;
         }
-        let Running { entity, generation, turn, run } = running;
-        let fails = self.rng.chance(1) && run.is_some();
+        let Running { entity, generation, turn, work } = running;
+        let fails = self.rng.chance(1) && !matches!(work, Work::Stop);
         let passivate = self.rng.chance(2);
         let it = &mut self.processes[pid];
+        let utc = it.reads(self.now).utc;
         let hosted = it.shards.get_mut(&shard);
         let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&entity));
         let Some(instance) = instance.filter(|it| it.generation == generation) else { return };
-        let result = match run {
+        let result = match work {
             _ if fails => {
                 self.tally.count("fault: guest failed");
-                TurnOutput {
-                    result: TurnResult::Failed {
-                        code: "trap".into(),
-                        message: String::new(),
-                        retry_after: None,
-                    },
-                    writes: Vec::new(),
-                    state_bytes: None,
-                    passivate: false,
-                }
+                TurnOutput::without_effects(TurnResult::Failed {
+                    code: "trap".into(),
+                    message: String::new(),
+                    retry_after: None,
+                })
             }
-            Some(message) => instance.message(&message, false, passivate),
-            None => instance.hook("stops", true),
+            Work::Message(message) => {
+                let mut result = instance.message(&message, false, passivate);
+                if self.timers && !result.writes.is_empty() {
+                    result.timers = timers::by_message(&mut self.timer_rng, utc);
+                }
+                if message.sender.is_some() {
+                    self.tally.count("tell: ran");
+                } else if self.tells && !result.writes.is_empty() {
+                    result.tells = tells::by_command(&mut self.tell_rng, self.entities, utc);
+                    let delayed = tells::delayed_by_command(&mut self.tell_rng, self.entities, utc);
+                    result.timers.extend(delayed);
+                }
+                result
+            }
+            Work::Firing(firing) => {
+                let refuses = self.timer_rng.chance(if firing.attempt > 1 { 60 } else { 5 });
+                let mut result = instance.firing(refuses);
+                if !refuses {
+                    result.timers = timers::by_firing(&mut self.timer_rng, &firing, utc);
+                }
+                result
+            }
+            Work::Stop => instance.hook("stops", true),
         };
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }
@@ -308,6 +349,7 @@ impl World {
                 Event::ClaimResult { number, outcome }
             }
             Response::Commit(outcomes) => Event::CommitResults(outcomes),
+            Response::Wakes(number, page) => Event::WakesScanned { number, page },
             Response::Load(entity, result) => Event::Loaded { entity, generation, result },
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.

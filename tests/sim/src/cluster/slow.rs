@@ -3,9 +3,9 @@
 //! Such a host gives its shards up because of the store (R9), recovers without them, gets them back, and so on. The
 //! host's growing probation limits how often a shard moves that way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ostraca_core::ids::{Epoch, NodeId, ShardId};
+use ostraca_core::ids::{NodeId, ShardId};
 use ostraca_core::node::NodeReport;
 use ostraca_core::rows::{Assignment, HandOffId};
 
@@ -18,13 +18,13 @@ use crate::violation::ViolationKind;
 const FIRST: u64 = 4;
 const LONGEST: u64 = 64;
 
-/// The slow host, and the shards' epochs when the slowness began.
+/// The slow host, and how often each shard has changed its owner since the slowness began.
 #[derive(Debug)]
 pub(super) struct SlowStoreHost {
     site: usize,
     gap: u64,
     until: u64,
-    epochs: Vec<Epoch>,
+    moves: BTreeMap<ShardId, u64>,
     /// How often the host got shards again after it had given its own up.
     over: u64,
     /// The expected probation, from when the host gave its shards up and how long it had held them.
@@ -58,11 +58,9 @@ impl World {
         }
         self.tally.count("fault: entity store slow to one host");
         self.heal_by(millis);
-        let epochs = (1..=self.shards)
-            .map(|shard| self.guard.newest(ShardId(shard)).unwrap_or_default())
-            .collect();
         let until = self.now + millis;
-        self.slow = Some(SlowStoreHost { site, gap, until, epochs, over: 0, due: None });
+        let moves = BTreeMap::new();
+        self.slow = Some(SlowStoreHost { site, gap, until, moves, over: 0, due: None });
     }
 
     /// A host gave its shards up, and is on probation.
@@ -136,13 +134,15 @@ impl World {
             slow.over += u64::from(due.back.is_none());
             due.back.get_or_insert(now);
         }
-        let first = slow.epochs.get(shard.0 as usize - 1).map_or(0, |epoch| epoch.0);
         let waits = slow.due.as_ref().is_some_and(|due| due.back.is_none() && due.has_ended(now));
         let most = 2 * (1 + slow.over + u64::from(waits));
-        let raised = after.epoch.0.saturating_sub(first);
-        if raised > most {
+        // A hand-off that ends where it began raises the epoch, but moves nothing.
+        let node = |row: &Assignment| row.owner.as_ref().map(|owner| owner.node.clone());
+        let moves = slow.moves.entry(shard).or_default();
+        *moves += u64::from(node(after).is_some() && node(before) != node(after));
+        if *moves > most {
             self.violations.push(ViolationKind::MovedTooOften.because(format!(
-                "shard {shard} was moved {raised} times while the store was slow to one host, at most {most} are due (R9)"
+                "shard {shard} was moved {moves} times while the store was slow to one host, at most {most} are due (R9)"
             )));
         }
     }

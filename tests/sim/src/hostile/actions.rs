@@ -1,18 +1,17 @@
 //! Executes and checks the machines' actions.
 
-use std::sync::Arc;
-
 use ostraca_core::ids::{Entity, TurnId};
-use ostraca_core::message::{Message, Now};
+use ostraca_core::message::Now;
 use ostraca_core::records::Commit;
 use ostraca_core::shard::{Action, Event};
 
 use super::{Harness, Pending};
+use crate::guest::Work;
 use crate::store::Request;
 
 impl Harness {
     pub(super) fn handle_event(&mut self, shard: usize, event: Event) {
-        let now = Now { mono: self.now, cluster_time: self.now };
+        let now = Now { mono: self.now, cluster_time: self.now, utc: self.now };
         self.shards[shard].machine.handle(now, event);
         self.carry_out(shard);
         self.give_room();
@@ -28,7 +27,7 @@ impl Harness {
                 break;
             };
             let shard = holder.shard.0 as usize;
-            let now = Now { mono: self.now, cluster_time: self.now };
+            let now = Now { mono: self.now, cluster_time: self.now, utc: self.now };
             self.shards[shard].machine.handle(now, event);
             self.carry_out(shard);
         }
@@ -55,7 +54,10 @@ impl Harness {
         let key = self.shards[shard].machine.ownership().shard.clone();
         let starts = matches!(
             action,
-            Action::Activate { .. } | Action::Run { .. } | Action::CallStopHook { .. }
+            Action::Activate { .. }
+                | Action::Run { .. }
+                | Action::Fire { .. }
+                | Action::CallStopHook { .. }
         );
         if starts && self.shards[shard].machine.is_suspended() {
             let text = format!("a turn started while its shard was suspended: {action:?}");
@@ -67,8 +69,14 @@ impl Harness {
             Action::Load { entity, generation } => {
                 self.ask(shard, Request::Load(entity), generation);
             }
-            Action::RequestSlot { entity, generation } => {
-                self.cap.request((key, entity), generation)
+            Action::ScanWakes { number, from, max_records } => {
+                self.ask(shard, Request::Wakes { number, from, max_records }, 0);
+            }
+            Action::RequestSlot { entity, generation, for_timer: true } => {
+                self.cap.request_for_timer((key, entity), generation);
+            }
+            Action::RequestSlot { entity, generation, for_timer: false } => {
+                self.cap.request((key, entity), generation);
             }
             Action::ReleaseSlot { entity, generation } => {
                 self.cap.release(&(key, entity), generation)
@@ -84,10 +92,20 @@ impl Harness {
             Action::Run { generation, turn, message, .. } => {
                 self.cap.busy(&(key, message.target.clone()));
                 self.ran.insert(turn, (message.target.clone(), message.id));
-                self.start(shard, message.target.clone(), generation, turn, Some(message));
+                self.start(shard, message.target.clone(), generation, turn, Work::Message(message));
             }
+            Action::Fire { entity, generation, turn, firing, .. } => {
+                self.cap.busy(&(key, entity.clone()));
+                self.firings.started(turn, &firing, self.now);
+                self.report.firings += 1;
+                self.start(shard, entity, generation, turn, Work::Firing(firing));
+            }
+            Action::TimerGaveUp { .. }
+            | Action::Tell { .. }
+            | Action::AskSender { .. }
+            | Action::TellGaveUp { .. } => {}
             Action::CallStopHook { entity, generation, turn, .. } => {
-                self.start(shard, entity, generation, turn, None);
+                self.start(shard, entity, generation, turn, Work::Stop);
             }
             Action::DropInstance { entity, generation } => {
                 if self.shards[shard].instances.remove(&entity) != Some(generation) {
@@ -115,17 +133,10 @@ impl Harness {
         }
     }
 
-    fn start(
-        &mut self,
-        shard: usize,
-        entity: Entity,
-        generation: u64,
-        turn: TurnId,
-        run: Option<Arc<Message>>,
-    ) {
+    fn start(&mut self, shard: usize, entity: Entity, generation: u64, turn: TurnId, work: Work) {
         if self.shards[shard].instances.get(&entity) != Some(&generation) {
             self.report.violations.push(format!("{entity} runs without an instance"));
         }
-        self.shards[shard].turns.push(Pending::Turn { entity, generation, turn, run });
+        self.shards[shard].turns.push(Pending::Turn { entity, generation, turn, work });
     }
 }

@@ -9,7 +9,9 @@ use ostraca_core::records::{GuestReply, RecordKey};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 
 use super::{Harness, Pending};
+use crate::guest::Work;
 use crate::store::{self, Request};
+use crate::timers;
 
 impl Harness {
     /// Answers the oldest pending store call.
@@ -39,6 +41,7 @@ impl Harness {
             }
             store::Response::Commit(outcomes) => Event::CommitResults(outcomes),
             store::Response::Load(entity, result) => Event::Loaded { entity, generation, result },
+            store::Response::Wakes(number, page) => Event::WakesScanned { number, page },
             store::Response::State(entity, Ok(_)) => {
                 let writes = self.rng.chance(20);
                 let result = ActivationOutcome::Started(self.answer(writes, false));
@@ -64,6 +67,8 @@ impl Harness {
                 self.report.violations.push(format!("{entity}: {id:?} took effect twice"));
             }
         }
+        let fired = self.firings.judge(image);
+        self.report.violations.extend(fired.into_iter().map(|found| found.text));
         for (entity, head) in &image.heads {
             let spilled: Vec<ScopedSessionId> = image
                 .records
@@ -92,10 +97,9 @@ impl Harness {
         };
         let value = (Bytes::from_static(b"k"), Some(Bytes::from_static(b"v")));
         TurnOutput {
-            result: TurnResult::Replied(answer),
             writes: if writes && !refuses { vec![value] } else { Vec::new() },
-            state_bytes: None,
             passivate: self.rng.chance(3),
+            ..TurnOutput::without_effects(TurnResult::Replied(answer))
         }
     }
 
@@ -106,19 +110,28 @@ impl Harness {
             return;
         }
         let at = self.rng.range(0, count) as usize;
-        let Pending::Turn { entity, generation, turn, run } =
+        let Pending::Turn { entity, generation, turn, work } =
             self.shards[shard].turns.swap_remove(at)
         else {
             return;
         };
-        let writes = run.as_ref().is_none_or(|message| message.kind == MessageKind::Command);
-        let refuses = run.is_some() && self.rng.chance(10);
+        let writes =
+            !matches!(&work, Work::Message(message) if message.kind != MessageKind::Command);
+        let refuses = !matches!(work, Work::Stop) && self.rng.chance(10);
         let mut result = self.answer(writes, refuses);
+        if writes && !refuses {
+            result.timers = match &work {
+                Work::Message(_) => timers::by_message(&mut self.rng, self.now),
+                Work::Firing(firing) => timers::by_firing(&mut self.rng, firing, self.now),
+                Work::Stop => Vec::new(),
+            };
+        }
         if self.faults && self.rng.chance(5) {
             let retry_after = self.rng.chance(50).then_some(10);
             result.result =
                 TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after };
             result.writes.clear();
+            result.timers.clear();
         }
         self.handle_event(shard, Event::TurnDone { entity, generation, turn, result });
     }

@@ -38,6 +38,7 @@ impl Harness {
         let first = *self.first_sent.entry((target.clone(), id)).or_insert(self.now);
         self.tokens += 1;
         let message = Message {
+            sender: None,
             reply_token: ReplyToken(self.tokens),
             digest: MessageDigest::compute(&target, method, &body),
             target,

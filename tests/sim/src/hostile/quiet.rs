@@ -3,6 +3,7 @@
 use ostraca_core::shard::{Event, Phase};
 
 use super::Harness;
+use crate::timers;
 
 impl Harness {
     /// Completes everything, without new messages or failures: every request must end.
@@ -31,6 +32,12 @@ impl Harness {
             }
             if shard.machine.phase() == Phase::Stopping || !shard.instances.is_empty() {
                 self.report.violations.push(format!("shard {number} did not come to its end"));
+            }
+        }
+        for shard in &self.shards {
+            let pending = timers::pending(shard.store.durable());
+            if !pending.is_empty() && shard.machine.phase() == Phase::Serving {
+                self.report.violations.push(format!("timers have not fired: {pending:?}"));
             }
         }
         if !self.open.is_empty() {

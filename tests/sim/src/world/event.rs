@@ -1,12 +1,11 @@
 //! The events of this world.
 
-use std::sync::Arc;
-
 use ostraca_core::ids::{Epoch, Incarnation};
-use ostraca_core::message::{Message, Outcome};
+use ostraca_core::message::Outcome;
 use ostraca_core::shard::Event;
 
 use super::clients::MessageCopy;
+use crate::guest::Work;
 use crate::node::ReplyTo;
 use crate::store::{Request, Response};
 
@@ -74,7 +73,7 @@ pub(super) enum SimEvent {
         node: usize,
         incarnation: Incarnation,
         event: Event,
-        run: Option<Arc<Message>>,
+        run: Option<Work>,
     },
     Tick {
         node: usize,

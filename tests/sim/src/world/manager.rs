@@ -66,6 +66,15 @@ impl World {
             claim_backoff: 20,
             start_backoff: 250,
             stop_timeout: 300,
+            max_timer_entities: self.timer_rng.range(1, 4) as usize,
+            timer_page: self.timer_rng.range(2, 6) as usize,
+            timer_attempts: 3,
+            timer_backoff: 20,
+            timer_max_backoff: 80,
+            tell_attempts: 3,
+            tell_backoff: 20,
+            tell_max_backoff: 80,
+            tell_targets: 2,
             mutations: self.options.mutations.clone(),
         };
         let shard =

@@ -1,16 +1,16 @@
 //! Nodes: they execute a machine's actions, and report the results to it.
 
-use std::sync::Arc;
-
 use ostraca_core::ids::{Entity, Epoch, Incarnation, TurnId};
-use ostraca_core::message::{Message, MessageKind, Now, Outcome, ReplyToken};
+use ostraca_core::message::{MessageKind, Now, Outcome, ReplyToken};
 use ostraca_core::records::Commit;
 use ostraca_core::shard::{Action, Event, Machine, StopReason, TurnOutput, TurnResult};
 
 use super::event::SimEvent;
 use super::{World, load_key};
+use crate::guest::Work;
 use crate::node::ReplyTo;
 use crate::store::Request;
+use crate::timers;
 use crate::violation::ViolationKind;
 
 impl World {
@@ -32,7 +32,7 @@ impl World {
         node: usize,
         incarnation: Incarnation,
         event: Event,
-        run: Option<Arc<Message>>,
+        run: Option<Work>,
     ) {
         let it = &self.nodes[node];
         if it.alive && it.incarnation == incarnation && it.paused_until > self.now {
@@ -41,9 +41,10 @@ impl World {
         }
         let event = match (event, run) {
             (Event::TurnDone { entity, generation, turn, result }, run) => {
-                let fails = self.rng.chance(2) && run.is_some();
+                let fails = self.rng.chance(2) && !matches!(run, None | Some(Work::Stop));
                 let passivate = self.rng.chance(3);
                 let keep_errors = self.options.keep_errors;
+                let utc = self.utc(node);
                 let Some(instance) = self.nodes[node].instances.get_mut(&entity) else { return };
                 if instance.generation != generation {
                     return;
@@ -58,8 +59,25 @@ impl World {
                         };
                         TurnOutput { result: failed, ..result }
                     }
-                    Some(message) => instance.message(&message, keep_errors, passivate),
-                    None => instance.hook("stops", true),
+                    Some(Work::Message(message)) => {
+                        let mut result = instance.message(&message, keep_errors, passivate);
+                        if self.timers && !result.writes.is_empty() {
+                            result.timers = timers::by_message(&mut self.timer_rng, utc);
+                        }
+                        result
+                    }
+                    Some(Work::Firing(firing)) => {
+                        let refuses =
+                            self.timer_rng.chance(if firing.attempt > 1 { 60 } else { 5 });
+                        let mut result = instance.firing(refuses);
+                        if refuses {
+                            self.tally.count("timer: refused by the guest");
+                        } else {
+                            result.timers = timers::by_firing(&mut self.timer_rng, &firing, utc);
+                        }
+                        result
+                    }
+                    Some(Work::Stop) | None => instance.hook("stops", true),
                 };
                 Event::TurnDone { entity, generation, turn, result }
             }
@@ -69,7 +87,8 @@ impl World {
     }
 
     pub(super) fn handle_event(&mut self, node: usize, event: Event) {
-        let now = Now { mono: self.nodes[node].mono(self.now), cluster_time: self.now };
+        let mono = self.nodes[node].mono(self.now);
+        let now = Now { mono, cluster_time: self.now, utc: self.utc(node) };
         let Some(machine) = &mut self.nodes[node].machine else { return };
         machine.handle(now, event.clone());
         let mut actions = Vec::new();
@@ -127,7 +146,10 @@ impl World {
         };
         let starts = matches!(
             action,
-            Action::Activate { .. } | Action::Run { .. } | Action::CallStopHook { .. }
+            Action::Activate { .. }
+                | Action::Run { .. }
+                | Action::Fire { .. }
+                | Action::CallStopHook { .. }
         );
         if starts && self.nodes[node].suspended {
             self.violations.push(
@@ -142,8 +164,14 @@ impl World {
                 self.nodes[node].starting.insert(load_key(&entity), generation);
                 self.ask(node, Request::Load(entity));
             }
-            Action::RequestSlot { entity, generation } => {
-                self.nodes[node].cap.request((shard, entity), generation)
+            Action::ScanWakes { number, from, max_records } => {
+                self.ask(node, Request::Wakes { number, from, max_records });
+            }
+            Action::RequestSlot { entity, generation, for_timer: true } => {
+                self.nodes[node].cap.request_for_timer((shard, entity), generation);
+            }
+            Action::RequestSlot { entity, generation, for_timer: false } => {
+                self.nodes[node].cap.request((shard, entity), generation);
             }
             Action::ReleaseSlot { entity, generation } => {
                 self.nodes[node].cap.release(&(shard, entity), generation)
@@ -182,10 +210,26 @@ impl World {
                     message.target.clone(),
                     generation,
                     turn,
-                    Some(message),
+                    Work::Message(message),
                 );
             }
-            Action::CallStopHook { entity, generation, turn, reason } => {
+            Action::Fire { entity, generation, turn, firing, .. } => {
+                self.nodes[node].cap.busy(&(shard, entity.clone()));
+                self.tally.count("timer: fired");
+                if firing.missed > 0 {
+                    self.tally.count("timer: missed intervals");
+                }
+                if firing.attempt > 1 {
+                    self.tally.count("timer: attempted again");
+                }
+                self.firings.started(turn, &firing, now.utc);
+                let work = Work::Firing(firing);
+                self.start_turn(node, incarnation, entity, generation, turn, work);
+            }
+            Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
+            // The guests of this world send none.
+            Action::Tell { .. } | Action::AskSender { .. } | Action::TellGaveUp { .. } => {}
+            Action::CallStopHook { entity, generation, turn, reason, .. } => {
                 self.tally.count("transition: stop turn");
                 match reason {
                     StopReason::Idle => self.tally.count("transition: idle passivation"),
@@ -194,7 +238,7 @@ impl World {
                     }
                     _ => {}
                 }
-                self.start_turn(node, incarnation, entity, generation, turn, None);
+                self.start_turn(node, incarnation, entity, generation, turn, Work::Stop);
             }
             Action::DropInstance { entity, generation } => {
                 // The result for an abandoned instance is dropped when it arrives.
@@ -258,19 +302,14 @@ impl World {
         entity: Entity,
         generation: u64,
         turn: TurnId,
-        run: Option<Arc<Message>>,
+        work: Work,
     ) {
-        let result = TurnOutput {
-            result: TurnResult::Replied(ostraca_core::records::GuestReply::Result(
-                bytes::Bytes::new(),
-            )),
-            writes: Vec::new(),
-            state_bytes: None,
-            passivate: false,
-        };
+        let result = TurnOutput::without_effects(TurnResult::Replied(
+            ostraca_core::records::GuestReply::Result(bytes::Bytes::new()),
+        ));
         let delay = self.rng.range(0, 12);
         let event = Event::TurnDone { entity, generation, turn, result };
-        self.at(delay, SimEvent::Ran { node, incarnation, event, run });
+        self.at(delay, SimEvent::Ran { node, incarnation, event, run: Some(work) });
     }
 
     pub(super) fn reply(&mut self, node: usize, token: ReplyToken, outcome: Outcome) {

@@ -200,6 +200,9 @@ impl World {
                 let generation = self.nodes[node].starting.remove(&load_key(&entity)).unwrap_or(0);
                 self.handle_event(node, Event::Loaded { entity, generation, result });
             }
+            Response::Wakes(number, page) => {
+                self.handle_event(node, Event::WakesScanned { number, page });
+            }
             Response::State(entity, result) => {
                 let Some(generation) = self.nodes[node].starting.remove(&entity) else { return };
                 let result = match result {

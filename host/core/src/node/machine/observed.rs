@@ -29,13 +29,13 @@ pub(super) struct ObservedCluster {
     watching: bool,
     /// A list was requested and has not been answered.
     list_pending: bool,
-    /// When to request the next list, if neither is the case.
+    /// When to request the next list, if no watch is running and no list is pending.
     list_at: u64,
-    /// When a missing row that others name may be read again.
+    /// When a missing row that other rows name may be read again.
     next_missing_row_read: u64,
     /// When each node's lease was last seen to change, on this node's clock (R8).
     lease_changed_at: BTreeMap<NodeId, u64>,
-    /// Since when the leadership has been seen vacant.
+    /// When the leadership was first seen to be vacant.
     leadership_vacant_since: Option<u64>,
     /// Incarnations whose last report says that their `EntityStore` does not respond: reported to the manager only
     /// (R9).
@@ -75,7 +75,7 @@ impl ObservedCluster {
         self.watching
     }
 
-    /// Schedules a new list of the rows, no earlier than at that time.
+    /// Schedules a new list of the rows, no earlier than `at`.
     pub(super) fn relist_at(&mut self, at: u64) {
         self.watching = false;
         self.list_at = at;
@@ -98,7 +98,7 @@ impl ObservedCluster {
         self.watching = true;
     }
 
-    /// Reads the rows of nodes that others name and that have not been seen yet.
+    /// Reads the rows of nodes that other rows name and that have not been seen yet.
     pub(super) fn read_missing_rows(
         &mut self,
         context: &mut Context,
@@ -133,7 +133,7 @@ impl ObservedCluster {
         self.manager.as_ref().map(|(row, _)| row)
     }
 
-    /// The term of the manager's row; 0 without one.
+    /// The term of the manager's row; 0 if there is none.
     pub(super) fn manager_term(&self) -> u64 {
         self.manager_row().map_or(0, |row| row.term)
     }
@@ -224,7 +224,8 @@ impl ObservedCluster {
 
     // The leadership.
 
-    /// Since when the leadership has been vacant: from now on, if it was not.
+    /// Returns the time since which the leadership has been vacant. If it was not vacant, it counts as vacant from
+    /// now on.
     pub(super) fn leadership_vacant_since(&mut self, now: u64) -> u64 {
         *self.leadership_vacant_since.get_or_insert(now)
     }

@@ -58,7 +58,7 @@ impl Alone {
     }
 
     pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
-        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now, utc: 0 }, event);
         let wake = self.machine.next_wake();
         assert!(wake.is_none_or(|wake| wake > self.now), "{wake:?} is not after {}", self.now);
         let actions = self.actions();

@@ -139,7 +139,7 @@ impl Cluster {
     }
 
     pub(super) fn now(&self) -> Now {
-        Now { mono: self.now, cluster_time: self.now }
+        Now { mono: self.now, cluster_time: self.now, utc: 0 }
     }
 
     pub(super) fn handle(&mut self, name: &str, event: Event) {

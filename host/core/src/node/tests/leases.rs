@@ -110,7 +110,7 @@ fn a_suspended_node_does_not_wake_for_a_report() {
     cluster.run(100);
     let now = cluster.now;
     let machine = &mut cluster.node("b").machine;
-    machine.handle(Now { mono: now, cluster_time: now }, Event::Tick);
+    machine.handle(Now { mono: now, cluster_time: now, utc: 0 }, Event::Tick);
     assert!(machine.is_suspended());
     assert!(machine.next_wake().is_some_and(|wake| wake > now + 10), "{:?}", machine.next_wake());
 }

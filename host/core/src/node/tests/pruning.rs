@@ -453,7 +453,7 @@ fn canonicalization_shifts_hand_off_deadlines_too() {
     let stops = |back: u64, at: u64| {
         let mut machine = alone.machine.clone();
         machine.canonicalize(&Back(back));
-        machine.handle(Now { mono: at, cluster_time: at }, Event::Tick);
+        machine.handle(Now { mono: at, cluster_time: at, utc: 0 }, Event::Tick);
         let actions = std::iter::from_fn(|| machine.poll());
         actions.filter(|it| matches!(it, Action::StopShard { .. })).count()
     };

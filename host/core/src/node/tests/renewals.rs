@@ -42,7 +42,7 @@ impl Host {
     }
 
     fn handle(&mut self, event: Event) {
-        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now, utc: 0 }, event);
     }
 
     fn actions(&mut self) -> Vec<Action> {

@@ -35,7 +35,7 @@ impl Reader {
 
     /// The incarnations, routes and notices that it emits for an event.
     fn handle(&mut self, event: Event) -> Vec<Action> {
-        self.machine.handle(Now { mono: self.now, cluster_time: self.now }, event);
+        self.machine.handle(Now { mono: self.now, cluster_time: self.now, utc: 0 }, event);
         let is_relevant = |it: &Action| {
             matches!(it, Action::UpdatePeer { .. } | Action::UpdateRoute { .. } | Action::Notify(_))
         };

@@ -54,3 +54,17 @@ fn r24_ignoring_unrunnable_types_leaves_the_shards_in_place() {
     cluster.run(5_000);
     assert_eq!(spread(&cluster), [("a".into(), 6), ("b".into(), 6)]);
 }
+
+#[test]
+fn r24_a_restarted_host_that_can_run_all_types_keeps_shards() {
+    let mut cluster = Cluster::of(&["a", "b", "c"]);
+    unrunnable(&mut cluster, "c", &["counter"]);
+    cluster.run(5_000);
+    cluster.start("c");
+    cluster.run(25_000);
+    assert_eq!(spread(&cluster), [("a".into(), 4), ("b".into(), 4), ("c".into(), 4)]);
+    let before = cluster.epochs();
+    cluster.run(20_000);
+    let moved = cluster.epochs().iter().filter(|(shard, at)| before[shard] != **at).count();
+    assert_eq!(moved, 0, "what its ended incarnation could not run does not count");
+}

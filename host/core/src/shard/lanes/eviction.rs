@@ -13,7 +13,7 @@ pub(super) fn principal_tag(principal: &str) -> u32 {
 }
 
 /// Lanes by principal, and principals by their number of lanes and the age of the oldest one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct EvictionOrder {
     by_principal: BTreeMap<u32, BTreeSet<(u64, ScopedSessionId)>>,
     ranks: BTreeSet<(usize, Reverse<u64>, u32)>,

@@ -1,5 +1,6 @@
 //! What an entity drops when its lanes need more room than they may have: replies first, then whole lanes.
 
+use super::senders::is_sender;
 use super::{
     BTreeMap, GuestReply, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES, RecordedReply,
     ScopedSessionId, Settings, reply_bytes,
@@ -31,7 +32,10 @@ impl Lanes {
         let old: Vec<_> = self
             .lanes
             .iter()
-            .filter(|(_, known)| known.lane.used_at.saturating_add(settings.lane_ttl) < now)
+            .filter(|(_, known)| {
+                known.lane.used_at.saturating_add(settings.lane_ttl) < now
+                    && (!is_sender(&known.lane) || settings.has_mutation(Mutation::DropSenderLanes))
+            })
             .map(|(session, _)| *session)
             .collect();
         for session in old {
@@ -43,6 +47,7 @@ impl Lanes {
     pub(super) fn make_room(&mut self, now: u64, settings: &Settings) {
         let most = settings.max_lanes.max(1);
         // This examines every lane, so it does not run for every message.
+        let most = most + self.senders.len();
         if self.lanes.len() >= most && now.saturating_sub(self.purged_at) > settings.lane_ttl / 64 {
             self.purge(now, settings);
         }
@@ -55,20 +60,24 @@ impl Lanes {
 
     /// Drops a lane. The commit that removes it also raises the watermark, since copies of messages that ran in the
     /// lane may still arrive.
-    fn drop_lane(&mut self, session: &ScopedSessionId, settings: &Settings) {
+    pub(super) fn drop_lane(&mut self, session: &ScopedSessionId, settings: &Settings) {
         let Some(LaneState { lane, spilled: beside, unsettled, stale }) =
             self.lanes.remove(session)
         else {
             return;
         };
-        self.eviction_order.remove(lane.principal_tag, lane.newest_created, *session);
+        if is_sender(&lane) {
+            self.senders.drop_lane(&lane);
+        } else {
+            self.eviction_order.remove(lane.principal_tag, lane.newest_created, *session);
+            if !settings.has_mutation(Mutation::DropLaneWithoutWatermark) {
+                self.watermark = self.watermark.max(lane.newest_created);
+            }
+        }
         self.stale.remove(&(stale, *session));
         self.unsettled -= unsettled;
         for reply in &lane.replies {
             forget_version(&mut self.full_replies, &mut self.stubs, reply);
-        }
-        if !settings.has_mutation(Mutation::DropLaneWithoutWatermark) {
-            self.watermark = self.watermark.max(lane.newest_created);
         }
         if beside {
             self.dropped.insert(*session);

@@ -13,7 +13,7 @@ use crate::records::Claim;
 use crate::shard::Action;
 
 /// The machine's claim of its shard, and the phase that follows from it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ShardClaim {
     ownership: Ownership,
     phase: Phase,

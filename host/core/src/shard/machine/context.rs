@@ -6,7 +6,7 @@ use super::super::action::Action;
 use super::super::settings::{Mutation, Settings};
 use crate::message::{Now, Outcome, ReplyToken};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Context {
     /// The time of the event that is being handled.
     pub(super) now: Now,

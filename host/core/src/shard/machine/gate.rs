@@ -1,5 +1,7 @@
 //! The output gate: nothing is answered before it is durable (promise 2, R3).
 
+use std::sync::Arc;
+
 use super::claim::ShardClaim;
 use super::context::Context;
 use super::{
@@ -8,10 +10,12 @@ use super::{
 };
 use crate::extensions::Extensions;
 use crate::records::{Commit, CommitOutcome, CommitRefusal, RecordKey, RecordWrite};
-use crate::shard::entity::{GatedTurn, StartBackoff};
+use crate::shard::TurnOutput;
+use crate::shard::entity::GatedTurn;
+use crate::shard::timers::{Firing, move_wake_up};
 
 /// The shard's unanswered commits. Their turns wait at the gates of their entities.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Gate {
     /// Commits that were sent and have not been answered.
     outstanding: usize,
@@ -60,17 +64,54 @@ impl Gate {
     }
 }
 
+/// What a turn's commit writes.
+#[derive(Debug)]
+pub(super) struct Effects {
+    /// The command that ran; none for a start, stop or timer turn, or a commit without the guest.
+    pub(super) message: Option<MessageId>,
+    pub(super) reply: GuestReply,
+    /// Changes of the state.
+    pub(super) state: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
+    /// Changes of timers and outbox.
+    pub(super) records: Vec<RecordWrite>,
+    pub(super) state_bytes: Option<u64>,
+    /// The firing that ran, or whose failure is recorded.
+    pub(super) firing: Option<Arc<Firing>>,
+}
+
+impl Effects {
+    /// A commit without the guest.
+    pub(super) fn of_records(records: Vec<RecordWrite>) -> Self {
+        let reply = GuestReply::Result(bytes::Bytes::new());
+        Self { message: None, reply, state: Vec::new(), records, state_bytes: None, firing: None }
+    }
+}
+
 impl Machine {
-    /// Makes the effects of a turn durable.
-    pub(super) fn commit(
+    /// Commits what a turn changed, after its timers and tells.
+    pub(super) fn commit_turn(
         &mut self,
         entity: &Entity,
         turn: TurnId,
-        id: Option<MessageId>,
-        reply: GuestReply,
-        writes: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
-        state_bytes: Option<u64>,
+        message: Option<MessageId>,
+        firing: Option<Arc<Firing>>,
+        (reply, output): (GuestReply, TurnOutput),
     ) {
+        let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        let version = state.head.version + 1;
+        let fired = firing.as_deref().filter(|_| !keeps_timer);
+        let mut records = state.timers.apply(fired, output.timers, version);
+        records.extend(state.outbox.apply(output.tells, version, self.context.now.cluster_time));
+        let (state, state_bytes) = (output.writes, output.state_bytes);
+        let effects = Effects { message, reply, state, records, state_bytes, firing };
+        self.commit(entity, turn, effects);
+    }
+
+    /// Makes the effects of a turn durable. Timers and outbox have already changed.
+    pub(super) fn commit(&mut self, entity: &Entity, turn: TurnId, effects: Effects) {
+        let Effects { message: id, reply, state: writes, mut records, state_bytes, firing } =
+            effects;
         let keep_lanes = !self.context.has_mutation(Mutation::IgnoreLanes);
         let keep_watermark = !self.context.has_mutation(Mutation::WatermarkNotCommitted);
         let Some(state) = self.residents.get_mut(entity) else { return };
@@ -83,11 +124,16 @@ impl Machine {
         let message = id.and_then(|id| state.entries.get(&id)).map(|entry| entry.message.clone());
         let (lanes, spilled_lane_count, lane_writes) = match message {
             Some(message) if keep_lanes => {
+                // Nobody reads the result of a tell.
+                let kept = match (&message.sender, &reply) {
+                    (Some(_), GuestReply::Result(_)) => GuestReply::Result(bytes::Bytes::new()),
+                    _ => reply.clone(),
+                };
                 let recorded = RecordedReply {
                     sequence: message.id.sequence,
                     digest: message.digest,
                     version,
-                    reply: reply.clone(),
+                    reply: kept,
                     extensions: Extensions::default(),
                 };
                 state.lanes.record(
@@ -100,6 +146,12 @@ impl Machine {
             _ => state.lanes.take_head_and_writes(None),
         };
         writes.extend(lane_writes);
+        writes.append(&mut records);
+        let wake_up = state.needed_wake_up();
+        if !self.context.has_mutation(Mutation::SkipWakeIndex) {
+            writes.extend(move_wake_up(state.wake_up, wake_up));
+        }
+        state.wake_up = wake_up;
         state.head = Head {
             version,
             revision: state.revision,
@@ -109,8 +161,29 @@ impl Machine {
             watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
             ..state.head.clone()
         };
+        if state.timers.depend_on_commits() {
+            let count = u32::try_from(state.timers.map().len()).unwrap_or(u32::MAX);
+            // It fails only if a later release filled the head with its own fields.
+            let set = state.head.set_timer_count(count);
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
+        if state.outbox.depends_on_commits() {
+            let set = state.head.set_outbox_counts(state.outbox.counts());
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
+        if state.lanes.tell_watermark() > 0 {
+            let set = state.head.set_tell_watermark(state.lanes.tell_watermark());
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
         let head = Head { lanes, ..state.head.clone() };
-        state.gate.push_back(GatedTurn { turn, message: id, reply, version, queries: Vec::new() });
+        state.gate.push_back(GatedTurn {
+            turn,
+            message: id,
+            reply,
+            version,
+            queries: Vec::new(),
+            firing,
+        });
         let commit = Commit {
             claim: self.claim.current().clone(),
             entity: entity.clone(),
@@ -137,10 +210,12 @@ impl Machine {
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Some(at) = state.gate.iter().position(|gated| gated.turn == turn) else { return };
         let Some(gated) = state.gate.remove(at) else { return };
+        let firing = gated.firing.clone();
         let started = state.start_turn.take_if(|start| *start == turn).is_some();
         let refusal = match outcome {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
+                state.outbox.on_durable(gated.version);
                 if let Some(id) = gated.message {
                     let outcome = Outcome::Final { reply: gated.reply, version: gated.version };
                     self.finish(entity, &id, outcome, false);
@@ -148,6 +223,7 @@ impl Machine {
                 for (id, answer, version) in gated.queries {
                     self.finish_query(entity, &id, answer, version);
                 }
+                self.ask_sender(entity);
                 return self.advance(entity);
             }
             CommitOutcome::Unknown(why) => {
@@ -169,13 +245,20 @@ impl Machine {
                 )
             }
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) if started => {
-                return self.pause_start(entity, &why);
+                return self.pause_after_refused_start(entity, &why);
             }
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
                 Outcome::not_run_retryable(codes::STORE_FULL, why, 1_000)
             }
+            CommitOutcome::Refused(CommitRefusal::TooLarge(why)) if started => {
+                self.discard_uncommitted(entity);
+                return self.on_failed_start(entity, &Outcome::not_run(codes::TURN_TOO_LARGE, why));
+            }
             // It would fail on any node and at any time.
             CommitOutcome::Refused(CommitRefusal::TooLarge(why)) => {
+                if let Some(firing) = firing.clone() {
+                    state.refused_firing = Some((firing, why.clone()));
+                }
                 Outcome::not_run(codes::TURN_TOO_LARGE, why)
             }
             CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current }) => {
@@ -200,27 +283,18 @@ impl Machine {
             self.finish(entity, &id, refusal, false);
         }
         self.discard_uncommitted(entity);
-        self.advance(entity);
-    }
-
-    /// Handles a start turn that the store refused because of a limit. It would refuse the next one too, so waiting
-    /// messages are refused, and later ones wait for a while.
-    fn pause_start(&mut self, entity: &Entity, why: &str) {
-        let last = self.residents.get(entity).and_then(|state| state.start_backoff);
-        let pause =
-            StartBackoff::after(last, self.context.mono(), self.context.settings.start_backoff);
-        self.discard_uncommitted(entity);
-        let retry_after = u32::try_from(pause.span).unwrap_or(u32::MAX);
-        let text = format!("the entity's start was not committed: {why}");
-        self.give_up(entity, &Outcome::not_run_retryable(codes::STORE_FULL, text, retry_after));
-        let state = self.residents.get_or_create(&self.context, entity);
-        state.start_backoff = Some(pause);
+        let state = self.residents.get(entity);
+        if firing.is_some() && state.is_some_and(|state| state.refused_firing.is_none()) {
+            // The store refuses for a while: a firing has no caller that would wait before the next attempt.
+            self.wakes.postpone(&self.context, entity);
+        }
         self.advance(entity);
     }
 
     /// Discards everything that ran ahead of the store, and the commits that were not sent to it.
     pub(super) fn discard_uncommitted(&mut self, entity: &Entity) {
         self.drop_instance(entity);
+        self.doubt_timers(entity);
         let outcome = Outcome::not_run_retryable(
             codes::COMMIT_REFUSED,
             "an earlier turn was not committed",

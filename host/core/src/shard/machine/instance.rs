@@ -6,6 +6,8 @@ use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, T
 use crate::message::{Message, MessageKind};
 use crate::records::LoadedEntity;
 use crate::shard::entity::Stage;
+use crate::shard::outbox::Outbox;
+use crate::shard::timers::Timers;
 use crate::shard::{ActivationOutcome, StartReason, StopReason, TurnOutput, TurnResult};
 
 impl Machine {
@@ -29,6 +31,14 @@ impl Machine {
                     &self.context.settings,
                 );
                 state.head = loaded.head.unwrap_or_default();
+                // A commit without the guest leaves it as it is.
+                state.revision = state.head.revision;
+                state.timers = Timers::load(loaded.timers);
+                let old = std::mem::take(&mut state.outbox);
+                let version = state.head.version;
+                state.outbox = Outbox::load(loaded.outbox, loaded.dead_letters, version, old);
+                state.wake_up = state.needed_wake_up();
+                (state.is_read, state.must_read) = (true, false);
                 state.stage = Stage::Loaded;
                 if state.head.revision <= revision || runs_any {
                     return self.advance(entity);
@@ -50,6 +60,10 @@ impl Machine {
 
     pub(super) fn on_slot(&mut self, entity: &Entity, generation: u64) {
         let revision = self.types.revision_of(entity);
+        let has_due_timer = self
+            .residents
+            .get(entity)
+            .is_some_and(|state| self.due_firing(entity, state).is_some());
         let turn = self.claim.next_turn();
         let wanted = self.residents.get_mut(entity).filter(|state| {
             matches!(state.stage, Stage::AwaitingSlot(_)) && state.generation == generation
@@ -58,7 +72,7 @@ impl Machine {
             // The request was withdrawn meanwhile: `ReleaseSlot` is on its way.
             return;
         };
-        if state.queued_messages() == 0 {
+        if state.queued_messages() == 0 && !has_due_timer {
             state.stage = Stage::Loaded;
             self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
             return self.advance(entity);
@@ -67,8 +81,9 @@ impl Machine {
         state.revision = revision;
         let reason =
             if state.head.version == 0 { StartReason::FirstMessage } else { StartReason::Message };
-        let entity = entity.clone();
-        self.context.push(Action::Activate { entity, generation, reason });
+        let (entity, timers) = (entity.clone(), state.timers.map().clone());
+        let outbox = state.outbox.size();
+        self.context.push(Action::Activate { entity, generation, reason, timers, outbox });
     }
 
     pub(super) fn on_activated(
@@ -83,17 +98,17 @@ impl Machine {
             return;
         }
         let outcome = match result {
-            ActivationOutcome::Started(TurnOutput {
-                result: TurnResult::Replied(answer),
-                writes,
-                state_bytes,
-                passivate,
-            }) => {
+            ActivationOutcome::Started(
+                output @ TurnOutput { result: TurnResult::Replied(_), .. },
+            ) => {
                 state.stage = Stage::Idle;
-                state.passivates = passivate;
-                if !writes.is_empty() {
+                state.passivates = output.passivate;
+                if output.changes_nothing() {
+                    // The store has not refused anything: a pause after a refusal goes on until something commits.
+                    state.start_backoff.take_if(|pause| pause.failures > 0);
+                } else {
                     state.start_turn = Some(turn);
-                    self.commit(entity, turn, None, answer, writes, state_bytes);
+                    self.commit_hook(entity, turn, output);
                 }
                 return self.advance(entity);
             }
@@ -126,7 +141,7 @@ impl Machine {
                 suggested_created_ms: None,
             },
         };
-        self.give_up(entity, &outcome);
+        self.on_failed_start(entity, &outcome);
     }
 
     pub(super) fn on_turn_done(
@@ -150,11 +165,14 @@ impl Machine {
                 self.on_message_done(entity, turn, id, result);
                 self.advance(entity);
             }
+            Stage::Firing(running, ref firing) if running == turn => {
+                let firing = firing.clone();
+                self.on_fired(entity, turn, &firing, result);
+                self.advance(entity);
+            }
             Stage::Stopping(stopping) if stopping == turn => {
-                if let TurnResult::Replied(answer) = result.result
-                    && !result.writes.is_empty()
-                {
-                    self.commit(entity, turn, None, answer, result.writes, result.state_bytes);
+                if !result.changes_nothing() {
+                    self.commit_hook(entity, turn, result);
                 }
                 self.drop_instance(entity);
                 self.advance(entity);
@@ -190,6 +208,14 @@ impl Machine {
         self.advance(entity);
     }
 
+    /// Commits the changes of a start or stop hook.
+    fn commit_hook(&mut self, entity: &Entity, turn: TurnId, mut output: TurnOutput) {
+        let nothing = TurnResult::Replied(GuestReply::Result(bytes::Bytes::new()));
+        if let TurnResult::Replied(answer) = std::mem::replace(&mut output.result, nothing) {
+            self.commit_turn(entity, turn, None, None, (answer, output));
+        }
+    }
+
     pub(super) fn on_message_done(
         &mut self,
         entity: &Entity,
@@ -204,7 +230,7 @@ impl Machine {
         let Some(message) = state.entries.get(&id).map(|entry| entry.message.clone()) else {
             return;
         };
-        match result.result {
+        match result.result.clone() {
             TurnResult::Failed { code, message, retry_after } => {
                 self.finish(
                     entity,
@@ -246,7 +272,7 @@ impl Machine {
                     let outcome = Outcome::Final { reply: answer, version };
                     return self.finish(entity, &id, outcome, true);
                 }
-                self.commit(entity, turn, Some(id), answer, result.writes, result.state_bytes);
+                self.commit_turn(entity, turn, Some(id), None, (answer, result));
                 if let Some(state) = self.residents.get_mut(entity) {
                     state.mailbox.unpark(&id);
                 }
@@ -312,9 +338,16 @@ impl Machine {
         if let Some(state) = self.residents.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
             state.stop_hook_deadline = Some(stop_by);
-            let generation = state.generation;
-            let entity = entity.clone();
-            self.context.push(Action::CallStopHook { entity, generation, turn, reason });
+            let (generation, timers) = (state.generation, state.timers.map().clone());
+            let (entity, outbox) = (entity.clone(), state.outbox.size());
+            self.context.push(Action::CallStopHook {
+                entity,
+                generation,
+                turn,
+                reason,
+                timers,
+                outbox,
+            });
         }
     }
 

@@ -7,7 +7,7 @@
 use super::context::Context;
 use crate::shard::Mutation;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lease {
     /// When the last successful renewal was sent.
     start: Option<u64>,
@@ -70,7 +70,7 @@ mod tests {
         lease.on_renewed(1_000, 1_000);
         lease.on_renewed(500, 1_000);
         let mut at = |mono, lease: &Lease| {
-            context.now = Now { mono, cluster_time: 0 };
+            context.now = Now { mono, cluster_time: 0, utc: 0 };
             lease.may_reply(&context)
         };
         assert!(at(1_799, &lease) && !at(1_800, &lease));

@@ -8,7 +8,8 @@ use super::{
     id_reused_text,
 };
 use crate::message::Message;
-use crate::shard::entity::{PendingMessage, ResidentEntity};
+use crate::shard::Action;
+use crate::shard::entity::{PendingMessage, ResidentEntity, Stage};
 use crate::shard::lanes::LaneDecision;
 
 impl Machine {
@@ -24,6 +25,10 @@ impl Machine {
         let compare = !self.context.has_mutation(Mutation::IgnoreDigest);
         let ordered = !self.context.has_mutation(Mutation::IgnoreOrder);
         let copies = self.context.settings.max_copies;
+        let most = self.context.settings.max_lanes;
+        if let Some(outcome) = self.refusal_during_pause(&message) {
+            return self.context.reply(token, outcome);
+        }
         let state = self.residents.get_or_create(&self.context, &entity);
         if let Some(entry) = state.entries.get_mut(&id) {
             if join {
@@ -46,7 +51,9 @@ impl Machine {
                 return self.context.reply(token, outcome);
             }
             // The mutation: answer from memory, ahead of the commit.
-            if let LaneDecision::Replay(recorded) = state.lanes.check(&message, false, false) {
+            if let LaneDecision::Replay(recorded) =
+                state.lanes.check(&message, false, false, usize::MAX)
+            {
                 return self.context.reply(token, final_outcome(recorded));
             }
             return self
@@ -56,7 +63,8 @@ impl Machine {
         let mailbox = self.types.of(&entity).map_or(0, |settings| settings.mailbox_capacity);
         if state.queued_messages() >= mailbox {
             // A parked message gives way to one that can run: that may be the message it is parked for.
-            let waits = matches!(state.lanes.check(&message, compare, ordered), LaneDecision::Wait);
+            let waits =
+                matches!(state.lanes.check(&message, compare, ordered, most), LaneDecision::Wait);
             let gives_way = state.mailbox.last_parked().filter(|_| !waits);
             let outcome = Outcome::not_run_retryable(
                 codes::MAILBOX_FULL,
@@ -79,6 +87,13 @@ impl Machine {
         let entry = PendingMessage { message, reply_tokens: vec![token], deadline };
         state.entries.insert(id, entry);
         state.mailbox.push_back(id, deadline);
+        if matches!(state.stage, Stage::AwaitingSlot(_))
+            && std::mem::take(&mut state.slot_for_timer)
+        {
+            state.stage = Stage::AwaitingSlot(self.context.mono());
+            let (entity, generation) = (entity.clone(), state.generation);
+            self.context.push(Action::RequestSlot { entity, generation, for_timer: false });
+        }
         self.advance(&entity);
     }
 
@@ -151,6 +166,7 @@ impl Machine {
 
     /// Ends all messages of an entity that have not run, and removes the entity from memory.
     pub(super) fn give_up(&mut self, entity: &Entity, outcome: &Outcome) {
+        self.postpone_timers(entity);
         self.drop_instance(entity);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let outstanding: BTreeSet<MessageId> = state
@@ -166,7 +182,9 @@ impl Machine {
         for id in ended {
             self.finish(entity, &id, outcome.clone(), false);
         }
-        if self.residents.get(entity).is_some_and(ResidentEntity::is_spent) {
+        // Tells need no instance: if it has any to send, its wake-up brings it back.
+        let spent = |state: &ResidentEntity| state.is_spent() && !self.timers_need(entity, state);
+        if self.residents.get(entity).is_some_and(spent) {
             self.drop_entity(entity);
         }
     }

@@ -13,6 +13,7 @@ impl Machine {
             ClaimOutcome::Granted => {
                 self.claim.on_granted(&self.context);
                 self.gate.send_unsent(&mut self.context, &self.claim);
+                self.wakes.reset();
                 self.advance_stalled();
             }
             ClaimOutcome::Refused { current } => {

@@ -9,7 +9,7 @@ use super::super::mailbox::QueuedTotal;
 use super::context::Context;
 use crate::ids::Entity;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Residents {
     entities: BTreeMap<Entity, ResidentEntity>,
     queued_total: QueuedTotal,

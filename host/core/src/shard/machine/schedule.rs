@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::entity::ResidentEntity;
 use crate::ids::Entity;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Schedule {
     /// When the machine's own work is due.
     next_wake: Option<u64>,

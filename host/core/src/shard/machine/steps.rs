@@ -4,9 +4,10 @@
 use super::{
     Action, Entity, Machine, MessageId, Mutation, Outcome, codes, final_outcome, id_reused_text,
 };
-use crate::shard::StopReason;
-use crate::shard::entity::{Stage, StartBackoff};
+use crate::message::Message;
+use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
+use crate::shard::{DeadLetterAction, StopReason};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -23,13 +24,15 @@ impl Machine {
             self.context.visits += 1;
         }
         self.take_steps(entity);
+        self.send_tells(entity);
+        self.settle_wake(entity);
         self.wake_for(entity);
     }
 
     fn take_steps(&mut self, entity: &Entity) {
         loop {
             let Some(state) = self.residents.get(entity) else { return };
-            if state.is_spent() {
+            if self.is_spent(entity, state) {
                 return self.drop_entity(entity);
             }
             match state.stage {
@@ -49,13 +52,21 @@ impl Machine {
                         let outcome = self.claim.handing_off_outcome();
                         return self.give_up(entity, &outcome);
                     }
-                    if !self.claim.is_serving() || self.lease.is_paused(&self.context) {
+                    let waits_for_timers = self.context.has_mutation(Mutation::ReadTimersFirst)
+                        && self.wakes.is_unread();
+                    if !self.claim.is_serving()
+                        || self.lease.is_paused(&self.context)
+                        || waits_for_timers
+                    {
                         self.schedule.stall(entity);
                         return;
                     }
-                    if let Some(pause) = state.start_backoff {
-                        let waits = !state.entries.is_empty();
-                        if self.context.mono() < pause.ends_at(waits) {
+                    if let Some(pause) = &state.start_backoff {
+                        let waits = !state.entries.is_empty() || state.must_read;
+                        let pause = pause.clone();
+                        let first = self.context.settings.start_backoff;
+                        if self.context.mono() < pause.ends_at(waits, first) {
+                            self.wakes.leave_place(entity);
                             return;
                         }
                         if let Some(state) = self.residents.get_mut(entity) {
@@ -65,6 +76,10 @@ impl Machine {
                         if !waits {
                             continue;
                         }
+                    }
+                    if !self.needs_load(entity) {
+                        // It waits for answers to its tells.
+                        return;
                     }
                     let generation = self.residents.next_generation();
                     if let Some(state) = self.residents.get_mut(entity) {
@@ -79,17 +94,27 @@ impl Machine {
                         self.schedule.stall(entity);
                         return;
                     }
+                    // It needs no instance, so it does not wait for timers that do.
+                    if let Some(firing) = self.due_tell(entity, state) {
+                        if self.is_gate_full(state) {
+                            return;
+                        }
+                        self.fire(entity, firing);
+                        continue;
+                    }
                     if self.next_to_run(entity).is_none() {
                         match self.residents.get(entity) {
-                            Some(state) if state.is_spent() => continue,
+                            Some(state) if self.is_spent(entity, state) => continue,
+                            Some(state) if self.due_firing(entity, state).is_some() => {}
                             _ => return,
                         }
                     }
                     if let Some(state) = self.residents.get_mut(entity) {
                         state.stage = Stage::AwaitingSlot(self.context.mono());
-                        let generation = state.generation;
-                        self.context
-                            .push(Action::RequestSlot { entity: entity.clone(), generation });
+                        let (generation, for_timer) = (state.generation, !state.mailbox.has_next());
+                        state.slot_for_timer = for_timer;
+                        let entity = entity.clone();
+                        self.context.push(Action::RequestSlot { entity, generation, for_timer });
                     }
                     return;
                 }
@@ -102,8 +127,9 @@ impl Machine {
                         self.begin_stop(entity, reason);
                         continue;
                     }
-                    let full = state.gate.len() >= self.context.settings.max_gated_turns;
-                    let asked = state.mailbox.has_next() || state.passivates;
+                    let full = self.is_gate_full(state);
+                    let firing = self.due_firing(entity, state);
+                    let asked = state.mailbox.has_next() || state.passivates || firing.is_some();
                     if asked && (!self.claim.is_serving() || !self.lease.may_reply(&self.context)) {
                         self.schedule.stall(entity);
                         return;
@@ -111,7 +137,18 @@ impl Machine {
                     if full {
                         return;
                     }
-                    let Some(id) = self.next_to_run(entity) else {
+                    let next = self.next_to_run(entity);
+                    let fired_last =
+                        self.residents.get(entity).is_some_and(|state| state.fired_last);
+                    // Firings and messages take turns.
+                    if let Some(firing) = firing.filter(|_| next.is_none() || !fired_last) {
+                        self.fire(entity, firing);
+                        if self.residents.get(entity).is_some_and(|it| it.stage == Stage::Idle) {
+                            continue;
+                        }
+                        return;
+                    }
+                    let Some(id) = next else {
                         if let Some(state) = self.residents.get_mut(entity)
                             && std::mem::take(&mut state.passivates)
                         {
@@ -128,6 +165,7 @@ impl Machine {
                 | Stage::AwaitingSlot(_)
                 | Stage::Starting(_)
                 | Stage::Running(..)
+                | Stage::Firing(..)
                 | Stage::Stopping(_) => return,
             }
         }
@@ -148,7 +186,8 @@ impl Machine {
             } else {
                 let compare = !self.context.has_mutation(Mutation::IgnoreDigest);
                 let ordered = !self.context.has_mutation(Mutation::IgnoreOrder);
-                self.residents.get(entity)?.lanes.check(&message, compare, ordered)
+                let most = self.context.settings.max_lanes;
+                self.residents.get(entity)?.lanes.check(&message, compare, ordered, most)
             };
             let outcome = match verdict {
                 LaneDecision::Replay(recorded) => final_outcome(recorded),
@@ -158,7 +197,11 @@ impl Machine {
                     "a later message of its session has run, and no reply to this one is recorded",
                 ),
                 LaneDecision::SessionForgotten => {
-                    let watermark = self.residents.get(entity)?.lanes.watermark();
+                    let lanes = &self.residents.get(entity)?.lanes;
+                    let watermark = match message.sender {
+                        Some(_) => lanes.tell_watermark(),
+                        None => lanes.watermark(),
+                    };
                     let text = format!(
                         "its session has expired, and it was created at {}, not after {watermark}: it may have run before",
                         message.created_ms
@@ -181,10 +224,57 @@ impl Machine {
                     state.mailbox.park(id, message.after, until);
                     continue;
                 }
-                LaneDecision::Run => return Some(id),
+                LaneDecision::TooManySenders => {
+                    self.ask_sender(entity);
+                    Outcome::not_run_retryable(
+                        codes::TOO_MANY_SENDERS,
+                        "the entity remembers as many sending entities as it may (`max-lanes`)",
+                        100,
+                    )
+                }
+                LaneDecision::Run => {
+                    if self.answer_sender(entity, &message) {
+                        continue;
+                    }
+                    let Some(action) = DeadLetterAction::of_method(&message.method) else {
+                        return Some(id);
+                    };
+                    // What it finds must be durable, or it would report what a refused commit undoes.
+                    if !self.residents.get(entity)?.gate.is_empty() {
+                        return None;
+                    }
+                    self.handle_dead_letters(entity, action, &message);
+                    continue;
+                }
             };
             self.finish(entity, &id, outcome, false);
         }
+    }
+
+    /// Whether the entity has the maximum number of turns that wait for their commits.
+    pub(super) fn is_gate_full(&self, state: &ResidentEntity) -> bool {
+        state.gate.len() >= self.context.settings.max_gated_turns
+    }
+
+    /// Whether the next message is an operator's command to dead letters, which waits until all turns are durable.
+    pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
+        let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
+        !state.gate.is_empty()
+            && next.is_some_and(|it| DeadLetterAction::of_method(&it.message.method).is_some())
+    }
+
+    /// Answers the message if it asks for the entity's first tell: that needs no instance.
+    fn answer_sender(&mut self, entity: &Entity, message: &Message) -> bool {
+        let answer = self.residents.get(entity).and_then(|state| self.first_tell(state, message));
+        let Some(answer) = answer else { return false };
+        let Some(state) = self.residents.get_mut(entity) else { return false };
+        state.mailbox.remove(&message.id);
+        let version = state.head.version;
+        match state.gate.back_mut() {
+            Some(turn) => turn.queries.push((message.id, answer, version)),
+            None => self.finish_query(entity, &message.id, answer, version),
+        }
+        true
     }
 
     fn run(&mut self, entity: &Entity, id: MessageId) {
@@ -194,12 +284,34 @@ impl Machine {
         let message = entry.message.clone();
         state.mailbox.remove(&id);
         state.stage = Stage::Running(turn, id);
+        state.fired_last = false;
         let action = Action::Run {
             generation: state.generation,
             turn,
             version: state.head.version,
             message,
+            timers: state.timers.map().clone(),
+            outbox: state.outbox.size(),
         };
         self.context.push(action);
+    }
+
+    /// Whether an entity without an instance must be loaded for something that does not depend on time.
+    pub(super) fn lacks_load(state: &ResidentEntity) -> bool {
+        !state.entries.is_empty()
+            || state.must_read
+            || state.outbox.has_done()
+            || state.lanes.has_unsaved_drop()
+    }
+
+    /// Whether an entity without an instance must be loaded for something.
+    fn needs_load(&self, entity: &Entity) -> bool {
+        let Some(state) = self.residents.get(entity) else { return false };
+        Self::lacks_load(state) || self.due_firing(entity, state).is_some()
+    }
+
+    /// Whether nothing of the entity needs to stay in memory.
+    pub(super) fn is_spent(&self, entity: &Entity, state: &ResidentEntity) -> bool {
+        state.is_spent() && !self.timers_need(entity, state) && !self.tells_need(state)
     }
 }

@@ -10,12 +10,16 @@ use crate::shard::{StopReason, TypeSettings};
 
 impl Machine {
     pub(super) fn on_type(&mut self, entity_type: Arc<str>, settings: TypeSettings) {
+        let before = self.types.revision(&entity_type);
         if self.types.on_deployed(&self.context, entity_type.clone(), settings) {
             for entity in self.residents.names() {
                 if entity.entity_type == entity_type {
                     self.stop_when_idle(&entity, StopReason::Redeployed);
                 }
             }
+        }
+        if self.types.revision(&entity_type) != before {
+            self.end_pauses(&entity_type);
         }
     }
 
@@ -100,18 +104,25 @@ impl Machine {
 
     /// Schedules the entity's next examination.
     pub(super) fn wake_for(&mut self, entity: &Entity) {
-        let due = self.residents.get(entity).and_then(|state| self.due(entity, state));
+        let of = |state| {
+            let timers = self.timers_due(entity, state).into_iter().chain(self.tells_due(state));
+            self.due(entity, state).into_iter().chain(timers).min()
+        };
+        let due = self.residents.get(entity).and_then(of);
         if let (Some(at), Some(state)) = (due, self.residents.get_mut(entity)) {
             self.schedule.wake_entity_by(entity, state, at);
         }
     }
 
-    /// When the entity must next be examined without an event.
+    /// When the entity must next be examined even if no event arrives.
     fn due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         let paused = self.lease.is_paused(&self.context);
         let stage = match state.stage {
             Stage::Unloaded if !paused && self.claim.is_serving() => {
-                state.start_backoff.map(|pause| pause.ends_at(!state.entries.is_empty()))
+                let first = self.context.settings.start_backoff;
+                let pause = state.start_backoff.as_ref();
+                let waits = !state.entries.is_empty() || state.must_read;
+                pause.map(|pause| pause.ends_at(waits, first))
             }
             Stage::AwaitingSlot(since) => Some(since + self.context.settings.instance_slot_timeout),
             Stage::Idle if !paused && state.entries.is_empty() => self
@@ -125,19 +136,29 @@ impl Machine {
         stage.into_iter().chain(deadline).chain(parked).chain(state.stop_hook_deadline).min()
     }
 
-    /// An entity that can continue, now or later, but that no event and no timer will cause to be examined.
+    /// An entity that can make progress, now or later, but that no event or timer is going to wake.
     #[cfg(debug_assertions)]
     pub(super) fn find_stuck_entity(&self) -> Option<&Entity> {
         let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {
             let stalled = self.lease.is_paused(&self.context) || self.schedule.is_stalled(entity);
+            // A timer may have become due since the last examination: the next tick examines it.
+            let fires = state.timer.is_none() && self.due_firing(entity, state).is_some();
             let waits = match state.stage {
-                Stage::Unloaded => stalled || state.start_backoff.is_some(),
-                Stage::Loaded => stalled || !state.mailbox.has_next(),
+                Stage::Unloaded => {
+                    stalled || state.start_backoff.is_some() || !(Self::lacks_load(state) || fires)
+                }
+                Stage::Loaded => {
+                    stalled
+                        || self.is_gate_full(state)
+                        || self.waits_for_gate(state)
+                        || !(state.mailbox.has_next() || fires)
+                }
                 Stage::Idle => {
                     let asked = state.mailbox.has_next()
                         || state.pending_stop.is_some()
-                        || state.passivates;
-                    stalled || !asked || state.gate.len() >= self.context.settings.max_gated_turns
+                        || state.passivates
+                        || fires;
+                    stalled || !asked || self.is_gate_full(state) || self.waits_for_gate(state)
                 }
                 Stage::AwaitingCommits => !state.gate.is_empty(),
                 // The result of an action is pending.

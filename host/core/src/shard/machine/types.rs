@@ -8,7 +8,7 @@ use crate::ids::Entity;
 use crate::shard::TypeSettings;
 use crate::shard::settings::Mutation;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
 
 impl DeployedTypes {
@@ -34,6 +34,11 @@ impl DeployedTypes {
     /// The settings of an entity's type, if it is deployed.
     pub(super) fn of(&self, entity: &Entity) -> Option<&TypeSettings> {
         self.0.get(&entity.entity_type)
+    }
+
+    /// The revision of a type, if it is deployed.
+    pub(super) fn revision(&self, entity_type: &str) -> Option<u64> {
+        self.0.get(entity_type).map(|settings| settings.revision)
     }
 
     /// The revision that an entity's type runs; 0 if it is not deployed.

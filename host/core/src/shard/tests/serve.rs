@@ -3,7 +3,7 @@
 use super::*;
 
 fn room(harness: &mut Harness) {
-    let Action::RequestSlot { entity, generation } = harness.next_action() else {
+    let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
         panic!("no slot requested")
     };
     harness.handle(Event::SlotGranted { entity, generation });
@@ -23,6 +23,8 @@ fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
     // Only the message's own entity is loaded.
     let load = harness.next_action();
     assert!(matches!(&load, Action::Load { entity, .. } if *entity == alice()), "{load:?}");
+    let scan = harness.next_action();
+    assert!(matches!(&scan, Action::ScanWakes { from: None, .. }), "then wake-ups: {scan:?}");
     assert!(harness.pending_actions.is_empty(), "{:?}", harness.pending_actions);
     harness.answer_load(&load);
     room(&mut harness);

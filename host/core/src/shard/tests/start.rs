@@ -20,7 +20,7 @@ fn go_on(harness: &mut Harness, started: &TurnOutput) {
     while !harness.pending_actions.is_empty() {
         match harness.next_action() {
             action @ Action::Load { .. } => harness.answer_load(&action),
-            Action::RequestSlot { entity, generation } => {
+            Action::RequestSlot { entity, generation, .. } => {
                 harness.handle(Event::SlotGranted { entity, generation });
             }
             Action::Activate { entity, generation, .. } => {
@@ -130,7 +130,7 @@ fn a_passivating_start_without_messages_is_dropped() {
     harness.post(Message { deadline, ..harness.template() });
     let load = harness.next_action();
     harness.answer_load(&load);
-    let Action::RequestSlot { entity, generation } = harness.next_action() else {
+    let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
         panic!("no slot requested")
     };
     harness.handle(Event::SlotGranted { entity, generation });
@@ -167,7 +167,7 @@ fn the_start_reason_says_whether_the_entity_is_new() {
         harness.send(1, 0, MessageKind::Command);
         let load = harness.next_action();
         harness.answer_load(&load);
-        let Action::RequestSlot { entity, generation } = harness.next_action() else {
+        let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
             panic!("no slot requested")
         };
         harness.handle(Event::SlotGranted { entity, generation });
@@ -177,4 +177,154 @@ fn the_start_reason_says_whether_the_entity_is_new() {
             "{started:?}"
         );
     }
+}
+
+/// Answers the pending actions up to a start, and lets that fail. Returns whether there was one.
+fn fail_start(harness: &mut Harness, retry_after: Option<u32>) -> bool {
+    while !harness.pending_actions.is_empty() {
+        match harness.next_action() {
+            action @ Action::Load { .. } => harness.answer_load(&action),
+            Action::RequestSlot { entity, generation, .. } => {
+                harness.handle(Event::SlotGranted { entity, generation });
+            }
+            Action::Activate { entity, generation, .. } => {
+                let (code, message) = ("trap".into(), "unreachable".into());
+                let result = ActivationOutcome::Failed { code, message, retry_after };
+                harness.handle(Event::ActivationResult { entity, generation, result });
+                return true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    false
+}
+
+/// Passes time under a lease.
+fn pass(harness: &mut Harness, millis: u64) {
+    harness.now += millis;
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    harness.handle(Event::Tick);
+}
+
+#[test]
+fn an_entity_that_never_starts_is_tried_less_and_less() {
+    let mut harness = harness();
+    let pauses = [0, 0, 0, 250, 500, 1_000, 2_000, 4_000, 8_000, 8_000];
+    for (round, pause) in pauses.into_iter().enumerate() {
+        // Both come during the pause after the last failure, and share the next attempt.
+        let sequence = 2 * round as u64 + 1;
+        let tokens = [0, 1].map(|it| harness.send(sequence + it, 0, MessageKind::Query));
+        if pause > 0 {
+            pass(&mut harness, pause - 1);
+            assert!(!fail_start(&mut harness, None), "round {round}: a start during the pause");
+            assert_eq!(harness.machine.next_wake(), Some(harness.now + 1));
+            pass(&mut harness, 1);
+        }
+        assert!(fail_start(&mut harness, None), "round {round}: no start after the pause");
+        for token in tokens {
+            assert_eq!(harness.code_of(token).as_deref(), Some("trap"));
+        }
+    }
+    // Nobody calls it for two more pauses: its failures are forgotten.
+    pass(&mut harness, 8_000 * 3 - 1);
+    assert_eq!(harness.machine.stats(), (1, 0));
+    pass(&mut harness, 1);
+    assert_eq!(harness.machine.stats(), (0, 0));
+}
+
+/// Three failed starts, so that the next one is delayed by 250 ms.
+fn three_failures() -> Harness {
+    let mut harness = harness();
+    for sequence in 1..=3 {
+        harness.send(sequence, 0, MessageKind::Query);
+        assert!(fail_start(&mut harness, None));
+    }
+    harness
+}
+
+#[test]
+fn a_start_that_succeeds_ends_the_count_of_failures() {
+    let mut harness = three_failures();
+    pass(&mut harness, 250);
+    let waits = harness.send(4, 0, MessageKind::Command);
+    go_on(&mut harness, &turn(GuestReply::Result(Bytes::new()), false));
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(waits).as_deref(), Some("final 1"));
+    harness.handle(Event::Evict { entity: alice() });
+    go_on(&mut harness, &turn(GuestReply::Result(Bytes::new()), false));
+    for sequence in 5..=7 {
+        harness.send(sequence, 0, MessageKind::Query);
+        assert!(fail_start(&mut harness, None), "no pause before three failures in a row");
+    }
+}
+
+#[test]
+fn only_the_guests_own_failures_delay_its_start() {
+    let mut harness = harness();
+    for sequence in 1..=5 {
+        harness.send(sequence, 0, MessageKind::Query);
+        assert!(fail_start(&mut harness, Some(100)), "a failure of the node is retried");
+    }
+    assert_eq!(harness.machine.stats(), (0, 0));
+}
+
+#[test]
+fn a_message_that_cannot_wait_for_the_next_start_is_refused() {
+    let mut harness = three_failures();
+    for (wait, code) in [(250, Some("entity-backoff")), (251, None)] {
+        let deadline = Some(harness.now + wait);
+        let token = harness.post(Message { deadline, ..harness.template() });
+        assert_eq!(harness.code_of(token).as_deref(), code, "{wait} ms");
+        assert!(code.is_none() || told(&harness, token).is_some_and(|(_, after)| after == 250));
+    }
+    let Some((_, Outcome::NotRun { message, .. })) = harness.replies.last() else { panic!() };
+    assert!(message.ends_with("failed with trap: unreachable"), "{message}");
+}
+
+#[test]
+fn a_new_revision_is_started_without_a_pause() {
+    let mut harness = three_failures();
+    harness.send(4, 0, MessageKind::Query);
+    assert!(!fail_start(&mut harness, None));
+    let settings = TypeSettings { revision: 3, ..TypeSettings::default() };
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    assert!(fail_start(&mut harness, None));
+}
+
+#[test]
+fn a_start_too_large_for_any_store_is_delayed_like_failures() {
+    let mut harness = harness();
+    let writes = turn(GuestReply::Result(Bytes::new()), true);
+    for sequence in 1..=4 {
+        let token = harness.send(sequence, 0, MessageKind::Command);
+        go_on(&mut harness, &writes);
+        assert_eq!(harness.starts, sequence.min(3) as usize, "the fourth one waits");
+        if sequence < 4 {
+            let refusal = CommitRefusal::TooLarge("18 MiB".into());
+            harness.settle(CommitOutcome::Refused(refusal));
+            assert_eq!(harness.code_of(token).as_deref(), Some("turn-too-large"));
+        }
+    }
+}
+
+#[test]
+fn a_timer_waits_for_the_end_of_a_pause_and_takes_no_place() {
+    let mut harness = Harness::new(Settings { max_timer_entities: 1, ..Settings::default() });
+    harness.silent = true;
+    harness.grant();
+    let Action::ScanWakes { number, .. } = harness.next_action() else { panic!("no scan") };
+    for sequence in 1..=3 {
+        harness.send(sequence, 0, MessageKind::Query);
+        assert!(fail_start(&mut harness, None));
+    }
+    let page = Ok((vec![(1, alice()), (1, Entity::new("counter", "bob"))], false));
+    harness.handle(Event::WakesScanned { number, page });
+    let Action::Load { entity, .. } = harness.next_action() else { panic!("no load") };
+    assert_eq!(&*entity.id, "bob", "alice waits");
+    pass(&mut harness, 249);
+    assert!(harness.pending_actions.is_empty());
+    pass(&mut harness, 1);
+    let Action::Load { entity, .. } = harness.next_action() else { panic!("no load") };
+    assert_eq!(entity, alice());
 }

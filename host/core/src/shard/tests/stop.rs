@@ -208,7 +208,7 @@ fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
         assert_eq!(harness.code_of(waiting).as_deref(), Some(&*codes::REBALANCING));
         harness.ended();
         match harness.pending_actions.pop() {
-            Some(Action::RequestSlot { entity, generation }) => {
+            Some(Action::RequestSlot { entity, generation, .. }) => {
                 harness.handle(Event::SlotGranted { entity, generation });
             }
             _ => harness.answer_load(&load),
@@ -228,7 +228,7 @@ fn activating() -> (Harness, u64, Event) {
     let waiting = harness.send(1, 0, MessageKind::Command);
     let load = harness.next_action();
     harness.answer_load(&load);
-    let Action::RequestSlot { entity, generation } = harness.next_action() else {
+    let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
         panic!("no slot requested")
     };
     harness.handle(Event::SlotGranted { entity: entity.clone(), generation });
@@ -442,10 +442,7 @@ fn a15_a_failed_instance_is_dropped_and_replaced_on_demand() {
     let mut harness = Harness::serving();
     harness.send(1, 0, MessageKind::Command);
     let (generation, id, _) = harness.running.take().expect("a running turn");
-    let failed =
-        TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
-    let result =
-        TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+    let result = trapped_turn();
     harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
     assert_eq!((harness.dropped, harness.rooms, harness.machine.stats()), (1, 0, (0, 0)));
     assert_eq!(harness.machine.phase(), Phase::Serving);

@@ -103,7 +103,7 @@ fn r9_no_start_runs_and_no_slot_is_kept_while_suspended() {
     harness.send(1, 0, MessageKind::Command);
     let loading = harness.next_action();
     harness.answer_load(&loading);
-    let Action::RequestSlot { entity, generation } = harness.next_action() else {
+    let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
         panic!("no slot requested")
     };
     harness.handle(Event::Suspend);
@@ -113,7 +113,7 @@ fn r9_no_start_runs_and_no_slot_is_kept_while_suspended() {
     harness.handle(Event::Resume);
     harness.handle(Event::SlotGranted { entity, generation });
     assert_eq!(harness.starts, 0, "the slot was returned");
-    let Action::RequestSlot { entity, generation } = harness.next_action() else {
+    let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
         panic!("no slot requested")
     };
     harness.handle(Event::SlotGranted { entity, generation });
@@ -165,7 +165,7 @@ fn r9_slots_granted_before_a_suspension_are_returned() {
     harness.handle(Event::Suspend);
     harness.handle(Event::Resume);
     for room in wanted {
-        let Action::RequestSlot { entity, generation } = room else { panic!("{room:?}") };
+        let Action::RequestSlot { entity, generation, .. } = room else { panic!("{room:?}") };
         harness.handle(Event::SlotGranted { entity, generation });
     }
     assert_eq!(harness.starts, 0, "the slot was returned");

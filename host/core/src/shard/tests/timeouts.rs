@@ -40,10 +40,7 @@ impl Harness {
 
     fn fail(&mut self) {
         let (generation, id, message) = self.running.take().expect("a running turn");
-        let failed =
-            TurnResult::Failed { code: "trap".into(), message: String::new(), retry_after: None };
-        let result =
-            TurnOutput { result: failed, writes: Vec::new(), state_bytes: None, passivate: false };
+        let result = trapped_turn();
         self.handle(Event::TurnDone {
             entity: message.target.clone(),
             generation,
@@ -53,7 +50,7 @@ impl Harness {
     }
 
     fn slot(&mut self) {
-        let Action::RequestSlot { entity, generation } = self.next_action() else {
+        let Action::RequestSlot { entity, generation, .. } = self.next_action() else {
             panic!("no slot requested")
         };
         self.handle(Event::SlotGranted { entity, generation });

@@ -40,7 +40,7 @@ type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 
-fn attacks() -> [(&'static str, Attack); 6] {
+fn attacks() -> [(&'static str, Attack); 12] {
     [
         ("doubling instances", deploys(with_nested(&doubling(26)))),
         ("nested loops", deploys(nested_loops(20_000))),
@@ -48,7 +48,30 @@ fn attacks() -> [(&'static str, Attack); 6] {
         ("passivate in start", sends("passivate-start", "add", [ADD; 2])),
         ("fast small keys", sends("keys", "fill", ["{\"keys\":5000,\"bytes\":1}"; 2])),
         ("control characters", sends("control", "control", ["\"log\"", "\"panic\""])),
+        (
+            "floods of tells",
+            sends("flood", "tell", [&tells("add", ADD, 900), &tells("add", ADD, 1)]),
+        ),
+        ("tells at the limit", sends("large", "tell", [&tells("note", &large(), 1); 2])),
+        ("tells to oneself", sends("echo", "tell_myself", ["100"; 2])),
+        ("tells that trap", sends("traps", "tell", [&tells("trap", "", 100); 2])),
+        ("timers due at once", sends("timers", "set_timers", [TIMERS; 2])),
+        ("odd names of timers", sends("odd", "set_odd_timer", ["\"\"", "\"a\\u0001\""])),
     ]
+}
+
+const TIMERS: &str = "{\"name\":\"t\",\"count\":100,\"after_ms\":0,\"every_ms\":0,\"bytes\":200}";
+
+/// The arguments of `tell`: this many to one entity, which all of them share.
+fn tells(method: &str, body: &str, count: u64) -> String {
+    let (of, id) = ("misbehaving", "victim");
+    serde_json::json!({ "of": of, "id": id, "method": method, "body": body, "count": count })
+        .to_string()
+}
+
+/// A text that just fits into an outbox.
+fn large() -> String {
+    format!("\"{}\"", "x".repeat((1 << 20) - 100))
 }
 
 /// Deploys a component, which is created beforehand: creating it takes longer than deploying it, on threads that
@@ -65,12 +88,13 @@ fn deploys(component: Vec<u8>) -> Attack {
 }
 
 /// Sends the bodies in rotation to a hundred entities.
-fn sends(id: &'static str, method: &'static str, bodies: [&'static str; 2]) -> Attack {
+fn sends(id: &'static str, method: &'static str, bodies: [&str; 2]) -> Attack {
+    let bodies = bodies.map(|body| Bytes::copy_from_slice(body.as_bytes()));
     Arc::new(move |client, round| {
+        let body = bodies[(round % 2) as usize].clone();
         Box::pin(async move {
             let entity = Entity::new("misbehaving", format!("{id}-{}", round % 100));
             let options = CallOptions { timeout: Duration::from_secs(5), ..CallOptions::default() };
-            let body = bodies[(round % 2) as usize];
             let _ = client.session().send(&entity, method, body, &options).await;
         })
     })
@@ -83,7 +107,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     deploy_example(&client, "counter").await?;
     let settle = std::env::var("SETTLE").ok().and_then(|seconds| seconds.parse().ok());
     let settle = Duration::from_secs(settle.unwrap_or(SETTLE));
-    let limits = "[limits]\nmemory = \"32 MiB\"\n";
+    let limits = "[limits]\nmemory = \"32 MiB\"\n[grants]\ntell = [\"misbehaving\"]\n";
     deploy_guest(&client, "misbehaving", limits).await?;
     let neighbours = async |time: Duration| -> Result<LoadResult> {
         let total = u64::from(RATE) * time.as_secs().max(1);

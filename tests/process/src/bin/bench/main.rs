@@ -1,6 +1,6 @@
 //! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
-//! P6 to P9 (module `cluster`) on three, and the core alone (module `hot_paths`). A line with a target says whether it
-//! is met.
+//! P6 to P9 (module `cluster`) on three, tells (P11), timers (P13), and the core
+//! alone (module `hot_paths`). A line with a target says whether it is met.
 //!
 //! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
 //! shipped, and every command is sent over QUIC and is durable before its reply. Rates on a shared machine vary:
@@ -17,6 +17,8 @@ mod cluster;
 mod hostile_guests;
 mod hot_paths;
 mod memory;
+mod tells;
+mod timers;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -157,6 +159,12 @@ async fn nodes(bench: &mut Bench) -> Result<()> {
     }
     if bench.wants("P5") {
         memory::run(bench).await?;
+    }
+    if bench.wants("P11") {
+        tells::run(bench).await?;
+    }
+    if bench.wants("P13") {
+        timers::run(bench).await?;
     }
     cluster::run(bench).await?;
     // This takes ten minutes, so it runs only if `ONLY` names it.

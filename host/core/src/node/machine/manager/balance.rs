@@ -5,6 +5,7 @@ use super::{
     Action, BTreeMap, BTreeSet, Context, Manager, Move, MoveKind, Mutation, NodeId, Notice,
     ObservedCluster, ShardId, Term, assign, plan,
 };
+use crate::rows::Member;
 #[cfg(debug_assertions)]
 use crate::rows::SHARDS_PER_CHUNK;
 
@@ -188,7 +189,13 @@ fn hosts_to_evacuate(context: &Context, observed: &ObservedCluster) -> BTreeSet<
     let mut unable = observed.unrunnable_types().map(|(member, _)| member).peekable();
     if unable.peek().is_some() && !context.has_mutation(Mutation::IgnoreUnrunnableTypes) {
         let able: BTreeSet<_> = observed.eligible_hosts().map(|(member, _)| member).collect();
-        nodes.extend(unable.filter(|it| !able.contains(it)).map(|member| member.node.clone()));
+        // What an ended incarnation could not run says nothing about the node's present one.
+        let is_present = |member: &Member| {
+            let mut live = observed.all_live();
+            live.any(|(node, row)| *node == member.node && row.incarnation == member.incarnation)
+        };
+        let unable = unable.filter(|it| is_present(it) && !able.contains(it));
+        nodes.extend(unable.map(|member| member.node.clone()));
     }
     nodes
 }

@@ -83,12 +83,12 @@ impl HandOffWorker {
 impl Term {
     fn end_hand_off(&mut self, shard: ShardId) {
         self.hand_offs.remove(&shard);
-        self.dirty_chunks.add_of(shard);
+        self.dirty_chunks.add_chunk_of(shard);
     }
 
     fn on_stopped(&mut self, shard: ShardId, epoch: Epoch) {
         self.stopped_epochs.insert(shard, epoch);
-        self.dirty_chunks.add_of(shard);
+        self.dirty_chunks.add_chunk_of(shard);
     }
 }
 

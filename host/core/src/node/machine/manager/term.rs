@@ -11,7 +11,7 @@ use crate::ids::Incarnation;
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct Term {
     pub(super) number: u64,
-    /// Until when it stays the manager if no other host reports in this term.
+    /// When this node stops being the manager, if no other host reports in this term.
     pub(super) step_down_at: u64,
     pub(super) chunks: Vec<ManagedChunk>,
     pub(super) owner_index: OwnerIndex,
@@ -27,8 +27,8 @@ pub(super) struct Term {
     pub(super) reports: BTreeMap<NodeId, NodeReport>,
     /// The highest report number received from each node, and the incarnation that sent it.
     last_report_numbers: BTreeMap<NodeId, (Incarnation, u64)>,
-    /// Until when each observed node counts as responsive: measured from its last report, or from when it was first
-    /// seen.
+    /// The time until which each observed node counts as responsive: measured from its last report, or from when it
+    /// was first seen.
     pub(super) responsive_until: BTreeMap<NodeId, u64>,
     /// When to balance next.
     pub(super) next_rebalance_at: u64,
@@ -36,7 +36,7 @@ pub(super) struct Term {
     pub(super) next_decision_at: u64,
     /// Hosts at the last decision: a change triggers balancing (S13).
     pub(super) last_eligible_hosts: BTreeSet<Member>,
-    /// Nodes that others could not reach, and until when that is believed (S12).
+    /// Nodes that others could not reach, and the time until which that is believed (S12).
     pub(super) unreachable: BTreeMap<NodeId, u64>,
     /// Kinds of invalid moves that were reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
@@ -71,8 +71,8 @@ impl Term {
         self.chunks.iter().all(|chunk| chunk.sealed)
     }
 
-    /// Records a report's number, and returns whether the report counts. A report that arrives after a later one of
-    /// the same node is outdated: for example, it may say that the `EntityStore` responds, although the host has
+    /// Records a report's number, and returns whether the report counts. A report that arrives after a later one
+    /// from the same node is outdated: for example, it may say that the `EntityStore` responds, although the host has
     /// since released its shards (R9).
     pub(super) fn accept_report_number(&mut self, from: &Member, number: Option<u64>) -> bool {
         let Some(number) = number else { return true };
@@ -89,9 +89,10 @@ impl Term {
     }
 }
 
-/// Chunks in which a shard may need an owner, or a worker for its hand-off. Everything that this depends on adds
-/// chunks: their rows and writes, the status of nodes, reports, "stopped", hand-offs that end. A decision examines
-/// no other chunks, since there may be a thousand of them, and each written row causes a decision.
+/// Chunks in which a shard may need an owner, or a worker for its hand-off. A chunk is added whenever something that
+/// this depends on changes: its row, a write of it, a node's status, a report, a shard that stopped, or a hand-off
+/// that ended. A decision examines no other chunks, since there may be a thousand of them, and each written row
+/// causes a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DirtyChunks(BTreeSet<u32>);
 
@@ -100,7 +101,7 @@ impl DirtyChunks {
         self.0.insert(chunk);
     }
 
-    pub(super) fn add_of(&mut self, shard: ShardId) {
+    pub(super) fn add_chunk_of(&mut self, shard: ShardId) {
         self.0.insert(chunk_of(shard));
     }
 
@@ -176,7 +177,10 @@ mod tests {
         assert!(newest(1, None), "of a release that does not number them");
         let other = Incarnation { nonce: 99, ..incarnation(3) };
         let other = Member { node: "b".into(), incarnation: other };
-        assert!(term.accept_report_number(&other, Some(1)), "two processes may take one counter");
+        assert!(
+            term.accept_report_number(&other, Some(1)),
+            "two processes may get the same counter"
+        );
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Manager {
         self.decision_needed = on && self.sealed_term().is_some();
     }
 
-    /// Forgets reports that decide nothing, and stops of epochs that have ended.
+    /// Forgets reports that decide nothing, and the recorded stops of epochs that have ended.
     pub(in super::super) fn prune_irrelevant(
         &mut self,
         observed: &ObservedCluster,
@@ -86,8 +86,8 @@ impl Manager {
         }
     }
 
-    /// Whether a report can never affect a decision here: the rows that it was made from are known, it agrees with
-    /// them, and missing shards count only for rows that the sender had seen (R11).
+    /// Whether a report can never affect a decision here: the rows that it was made from are known, and it agrees
+    /// with them. A shard that is missing from the report counts only if the sender had seen its row (R11).
     pub(in super::super) fn is_report_irrelevant(
         &self,
         observed: &ObservedCluster,

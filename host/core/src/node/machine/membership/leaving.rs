@@ -1,4 +1,4 @@
-//! The orderly end of an incarnation: hand-offs, stops, then the row as left (S10, K35).
+//! The orderly end of an incarnation: it hands off its shards, stops the rest, then marks its row as left (S10, K35).
 
 use super::{
     Action, Context, Effect, LeaveMode, Membership, NodeRow, NodeStatus, ObservedCluster, Row,
@@ -12,9 +12,9 @@ pub(in super::super) enum Leaving {
     No,
     /// The manager hands its shards off.
     AwaitsHandOffs,
-    /// No row names it any longer: it writes its row as left once its shard machines have stopped.
+    /// No row names it any longer: it marks its row as left once its shard machines have stopped.
     HandedOff,
-    /// It waits for no hand-offs: its shards stop, and then it writes its row as left.
+    /// It waits for no hand-offs: its shards stop, and then it marks its row as left.
     StopsShards,
 }
 
@@ -27,8 +27,8 @@ impl Membership {
         self.leave_mode = LeaveMode::Immediate;
     }
 
-    /// Ends this incarnation because the manager does not receive its messages. A leaving one stops waiting for
-    /// hand-offs.
+    /// Ends this incarnation because the manager does not receive its messages. If it is already leaving, it
+    /// stops waiting for hand-offs.
     pub(in super::super) fn retire(&mut self) {
         match (self.leave_mode, &mut self.state) {
             (LeaveMode::Stay, State::Registered(own)) => own.is_retiring = true,
@@ -37,7 +37,7 @@ impl Membership {
         }
     }
 
-    /// Whether it is leaving but its row does not say so yet: a renewal writes that.
+    /// Whether it is leaving but its row does not say so yet: the next renewal records it.
     pub(in super::super) fn must_announce_leaving(&self) -> bool {
         !self.stays()
             && self
@@ -45,7 +45,7 @@ impl Membership {
                 .is_some_and(|own| !own.is_retiring && !own.row.is_leaving() && !own.pending)
     }
 
-    /// Leaves: first by hand-offs, then by stopping the remaining shards, then by its row (S10, K35). An
+    /// Leaves in three steps: hands off its shards, stops the remaining ones, then marks its row as left (S10, K35). An
     /// incarnation that ends itself stops its shards immediately.
     pub(in super::super) fn drive_leaving(
         &mut self,

@@ -1,0 +1,121 @@
+//! The lanes of sending entities (R19).
+//!
+//! A client's lane may be dropped at any time: the client learns that its message is too old. A sending entity may have
+//! to send again after any time, so its lane is dropped only when the entity itself says that it has nothing more to
+//! send up to the lane's number. The lanes are asked about one by one, the one that was used longest ago first.
+//!
+//! Late copies of tells that ran in a dropped lane are kept out by a watermark of creation times, as with clients. It is
+//! one of its own: so a tell that is refused by it never ran, and its sender may give it a new creation time.
+
+use std::collections::BTreeSet;
+
+use super::{Lanes, Settings};
+use crate::ids::{Entity, ScopedSessionId};
+use crate::records::Lane;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct SenderLanes {
+    /// By the time of their last use.
+    by_use: BTreeSet<(u64, ScopedSessionId)>,
+    watermark: u64,
+    /// The sender that was asked, and the number of the last tell that ran in its lane.
+    asked: Option<(ScopedSessionId, u64)>,
+    /// Whether a lane was dropped since the last commit.
+    unsaved: bool,
+}
+
+/// Whether it is the lane of a sending entity. A lane whose sender cannot be read is kept like one.
+pub(super) fn is_sender(lane: &Lane) -> bool {
+    !matches!(lane.sender(), Ok(None))
+}
+
+impl SenderLanes {
+    pub(super) fn new(watermark: u64) -> Self {
+        Self { watermark, ..Self::default() }
+    }
+
+    pub(super) fn watermark(&self) -> u64 {
+        self.watermark
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_use.len()
+    }
+
+    pub(super) fn insert(&mut self, lane: &Lane) {
+        self.by_use.insert((lane.used_at, lane.session));
+    }
+
+    /// The lane is used at `now`; the caller sets its own time.
+    pub(super) fn used(&mut self, lane: &Lane, now: u64) {
+        self.by_use.remove(&(lane.used_at, lane.session));
+        self.by_use.insert((now, lane.session));
+    }
+
+    /// The lane is dropped: copies of what ran in it are refused from now on.
+    pub(super) fn drop_lane(&mut self, lane: &Lane) {
+        self.by_use.remove(&(lane.used_at, lane.session));
+        self.watermark = self.watermark.max(lane.newest_created);
+        self.unsaved = true;
+    }
+
+    pub(super) fn saved(&mut self) {
+        self.unsaved = false;
+    }
+}
+
+impl Lanes {
+    /// The sending entity to ask whether its lane is still needed: if that was not used for `lane_ttl`, or if there are
+    /// more than half as many as there may be. One is asked at a time.
+    pub(in crate::shard) fn sender_to_ask(
+        &mut self,
+        now: u64,
+        settings: &Settings,
+    ) -> Option<Entity> {
+        if self.senders.asked.is_some() {
+            return None;
+        }
+        let (used_at, session) = *self.senders.by_use.first()?;
+        let is_old = used_at.saturating_add(settings.lane_ttl) < now;
+        if !is_old && self.senders.len() * 2 <= settings.max_lanes {
+            return None;
+        }
+        let lane = &self.lanes.get(&session)?.lane;
+        let sender = lane.sender().ok()??;
+        self.senders.asked = Some((session, lane.last_sequence));
+        Some(sender)
+    }
+
+    /// Whether the entity must stay in memory: an answer is awaited, or a drop must be committed.
+    pub(in crate::shard) fn needs_memory(&self) -> bool {
+        self.senders.asked.is_some() || self.senders.unsaved
+    }
+
+    /// Whether the drop of a sender's lane must be committed.
+    pub(in crate::shard) fn has_unsaved_drop(&self) -> bool {
+        self.senders.unsaved
+    }
+
+    /// The sender answered with the number of its first tell to this entity, if it has one; or did not answer.
+    pub(in crate::shard) fn on_sender_answered(
+        &mut self,
+        sender: &Entity,
+        first: Option<Option<u64>>,
+        now: u64,
+        settings: &Settings,
+    ) {
+        let session = ScopedSessionId::of_entity(sender);
+        let Some((_, asked)) = self.senders.asked.take_if(|(asked, _)| *asked == session) else {
+            return;
+        };
+        let Some(known) = self.lanes.get_mut(&session) else { return };
+        // A tell that ran meanwhile is not covered by the answer.
+        let covered = known.lane.last_sequence == asked;
+        if covered && first.is_some_and(|first| first.is_none_or(|first| first > asked)) {
+            return self.drop_lane(&session, settings);
+        }
+        // Others are asked before it is asked again.
+        self.senders.used(&known.lane, now);
+        known.lane.used_at = now;
+    }
+}

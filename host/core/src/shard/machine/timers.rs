@@ -1,0 +1,295 @@
+//! Timers of the shard's entities: waking entities, firing, and what follows from it (R25).
+//!
+//! A firing is a turn like a message's, committed and fenced like one. It starts only from timers as they are after
+//! all turns before it, so a timer that a turn cancelled or replaced does not fire after that turn. If the commit is
+//! refused, the timers are read again, and the firing happens again.
+
+use std::sync::Arc;
+
+use super::gate::Effects;
+use super::{Action, Entity, GuestReply, Machine, Mutation, Phase, TurnId};
+use crate::records::Timer;
+use crate::shard::entity::{ResidentEntity, Stage};
+use crate::shard::timers::{Firing, Timers};
+use crate::shard::{StopReason, TurnOutput, TurnResult, delayed_tell_name};
+
+/// How long the machine relies on its conversion of UTC to the node's clock, in milliseconds.
+const MAX_WAIT_MS: u64 = 60_000;
+/// How long an entity's timers wait before they are examined again while the node does not know UTC, in milliseconds.
+const UNKNOWN_UTC_MS: u64 = 1_000;
+
+impl Machine {
+    pub(super) fn on_wakes(
+        &mut self,
+        number: u64,
+        page: Result<(Vec<(u64, Entity)>, bool), String>,
+    ) {
+        self.wakes.on_page(&self.context, number, page);
+        if self.context.has_mutation(Mutation::ReadTimersFirst) {
+            self.advance_stalled();
+        }
+    }
+
+    /// Reads wake-ups and wakes entities, as far as there is room.
+    pub(super) fn wake_entities(&mut self) {
+        if !self.claim.is_serving() || self.lease.is_paused(&self.context) {
+            return;
+        }
+        self.wakes.scan(&mut self.context);
+        self.wake_due_entities();
+        // Few may be left now.
+        self.wakes.scan(&mut self.context);
+    }
+
+    fn wake_due_entities(&mut self) {
+        while let Some(entity) = self.wakes.take_due(&self.context) {
+            if self.types.of(&entity).is_none() {
+                self.wakes.postpone(&self.context, &entity);
+                if self.residents.get(&entity).is_none() {
+                    self.wakes.on_left_memory(&self.context, &entity);
+                }
+                continue;
+            }
+            let state = self.residents.get_or_create(&self.context, &entity);
+            state.must_read |= !state.is_read;
+            self.advance(&entity);
+        }
+    }
+
+    /// When wake-ups need the machine, on the node's clock.
+    pub(super) fn next_timer_wake(&self) -> Option<u64> {
+        if !self.claim.is_serving() || self.lease.is_paused(&self.context) {
+            return None;
+        }
+        let latest = self.context.mono().saturating_add(MAX_WAIT_MS);
+        self.wakes.next_wake(&self.context).map(|at| at.min(latest))
+    }
+
+    /// The firing that an entity can make now.
+    pub(super) fn due_firing(&self, entity: &Entity, state: &ResidentEntity) -> Option<Firing> {
+        self.due_timer(entity, state, |_| true)
+    }
+
+    /// The delayed tell that an entity can send now.
+    pub(super) fn due_tell(&self, entity: &Entity, state: &ResidentEntity) -> Option<Firing> {
+        self.due_timer(entity, state, |timer| delayed_tell_name(&timer.name).is_some())
+    }
+
+    fn due_timer(
+        &self,
+        entity: &Entity,
+        state: &ResidentEntity,
+        wanted: impl Fn(&Timer) -> bool,
+    ) -> Option<Firing> {
+        let utc = self.context.now.utc;
+        let first = state.timers.first().filter(|_| state.is_read && utc > 0)?;
+        let early = if self.context.has_mutation(Mutation::FireEarly) { 50 } else { 0 };
+        if first > utc + early || self.wakes.postponed_until(&self.context, entity).is_some() {
+            return None;
+        }
+        state.timers.due(utc + early, wanted).map(|firing| Firing { utc_ms: utc, ..firing })
+    }
+
+    /// Whether the entity's timers need it in memory now.
+    pub(super) fn timers_need(&self, entity: &Entity, state: &ResidentEntity) -> bool {
+        if !matches!(self.claim.phase(), Phase::Claiming | Phase::Serving) {
+            return false;
+        }
+        if state.must_read {
+            return self.wakes.postponed_until(&self.context, entity).is_none();
+        }
+        self.due_firing(entity, state).is_some()
+    }
+
+    /// When the entity must be examined for its timers, on the node's clock.
+    pub(super) fn timers_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
+        if !matches!(state.stage, Stage::Idle | Stage::Loaded | Stage::Unloaded)
+            || !state.is_read
+            || self.lease.is_paused(&self.context)
+        {
+            return None;
+        }
+        let first = state.timers.first()?;
+        let mono = self.context.mono();
+        if self.context.now.utc == 0 {
+            return Some(mono.saturating_add(UNKNOWN_UTC_MS));
+        }
+        let wait = first.saturating_sub(self.context.now.utc).min(MAX_WAIT_MS);
+        let paused = self.wakes.postponed_until(&self.context, entity).unwrap_or(0);
+        // A firing that is due now waits for something else, whose end is an event.
+        let at = (mono + wait).max(paused);
+        (at > mono).then_some(at)
+    }
+
+    /// Releases a held entity when nothing of it is due.
+    pub(super) fn settle_wake(&mut self, entity: &Entity) {
+        if !self.wakes.is_held(entity) {
+            return;
+        }
+        let Some(state) = self.residents.get(entity) else { return };
+        let is_firing = matches!(state.stage, Stage::Firing(..))
+            || state.gate.iter().any(|gated| gated.firing.is_some());
+        if state.is_read
+            && !state.must_read
+            && !is_firing
+            && !self.tells_need(state)
+            && self.wakes.postponed_until(&self.context, entity).is_none()
+            && self.due_firing(entity, state).is_none()
+        {
+            self.wakes.release(entity);
+        }
+    }
+
+    /// An entity has left memory: its wake-up is due when its first timer fires.
+    pub(super) fn on_left_memory(&mut self, entity: &Entity, state: &ResidentEntity) {
+        let was_held = self.wakes.is_held(entity);
+        if self.wakes.on_left_memory(&self.context, entity) {
+            return;
+        }
+        if state.is_read && !state.must_read {
+            let (mono, utc) = (self.context.mono(), self.context.now.utc);
+            // Answers to tells in flight will not find it: they are sent again.
+            let in_flight =
+                state.outbox.has_in_flight().then_some(self.context.settings.tell_backoff);
+            let sends = state.outbox.wait(mono, utc).into_iter().chain(in_flight).min();
+            let sends = sends.map(|wait| utc.saturating_add(wait));
+            let next = state.timers.first().into_iter().chain(sends).min();
+            if next.is_some() || self.wakes.knows(entity) {
+                self.wakes.note(&self.context, entity, next);
+            }
+        } else if was_held || state.must_read {
+            // Its timers are unknown: it is woken to read them.
+            self.wakes.note(&self.context, entity, Some(0));
+        }
+    }
+
+    /// The entity's timers run ahead of commits that will not take effect: they must be read again.
+    pub(super) fn doubt_timers(&mut self, entity: &Entity) {
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        if !state.is_read || state.timers.depend_on_commits() || state.outbox.depends_on_commits() {
+            state.must_read |= state.is_read;
+            state.is_read = false;
+            state.timers = Timers::default();
+        }
+    }
+
+    /// The entity cannot run now. If that keeps timers from firing, they wait for a while.
+    pub(super) fn postpone_timers(&mut self, entity: &Entity) {
+        let Some(state) = self.residents.get(entity) else { return };
+        if state.must_read || self.wakes.is_held(entity) || self.due_firing(entity, state).is_some()
+        {
+            self.wakes.postpone(&self.context, entity);
+        }
+    }
+
+    /// Starts the firing's turn.
+    pub(super) fn fire(&mut self, entity: &Entity, firing: Firing) {
+        self.wakes.hold(entity);
+        let refused =
+            self.residents.get_mut(entity).and_then(|state| state.refused_firing.take()).filter(
+                |(refused, _)| {
+                    (&refused.name, refused.generation, refused.due)
+                        == (&firing.name, firing.generation, firing.due)
+                },
+            );
+        if let Some((_, why)) = refused {
+            return self.fail_firing(entity, &firing, &why);
+        }
+        if firing.sends_tell() {
+            return self.send_delayed_tell(entity, firing);
+        }
+        let turn = self.claim.next_turn();
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        let firing = Arc::new(firing);
+        state.stage = Stage::Firing(turn, firing.clone());
+        let action = Action::Fire {
+            entity: entity.clone(),
+            generation: state.generation,
+            turn,
+            version: state.head.version,
+            timers: state.timers.after(&firing),
+            outbox: state.outbox.size(),
+            firing,
+        };
+        self.context.push(action);
+    }
+
+    pub(super) fn on_fired(
+        &mut self,
+        entity: &Entity,
+        turn: TurnId,
+        firing: &Arc<Firing>,
+        output: TurnOutput,
+    ) {
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        state.last_used = self.context.now.mono;
+        state.stage = Stage::Idle;
+        state.fired_last = true;
+        if output.passivate || state.passivates {
+            state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
+        }
+        match output.result.clone() {
+            TurnResult::Replied(GuestReply::Error { code, message }) => {
+                self.fail_firing(entity, firing, &format!("{code}: {message}"));
+            }
+            TurnResult::Replied(reply) => {
+                self.commit_turn(entity, turn, None, Some(firing.clone()), (reply, output));
+            }
+            TurnResult::Failed { code, message, retry_after: None } => {
+                self.drop_instance(entity);
+                self.fail_firing(entity, firing, &format!("{code}: {message}"));
+            }
+            // Not the guest's fault: the attempt does not count.
+            TurnResult::Failed { .. } => {
+                self.wakes.postpone(&self.context, entity);
+                self.drop_instance(entity);
+            }
+            TurnResult::Refused { .. } => self.wakes.postpone(&self.context, entity),
+        }
+    }
+
+    /// Puts a delayed tell into the outbox, in a turn without the guest. Then it has its number.
+    fn send_delayed_tell(&mut self, entity: &Entity, firing: Firing) {
+        let tell = match firing.new_tell() {
+            Ok(tell) => tell,
+            Err(error) => return self.fail_firing(entity, &firing, &error.to_string()),
+        };
+        let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
+        let now = self.context.now.cluster_time;
+        let turn = self.claim.next_turn();
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        let version = state.head.version + 1;
+        let fired = Some(&firing).filter(|_| !keeps_timer);
+        let mut records = state.timers.apply(fired, Vec::new(), version);
+        records.extend(state.outbox.apply(vec![tell], version, now));
+        let firing = Some(Arc::new(firing));
+        self.commit(entity, turn, Effects { firing, ..Effects::of_records(records) });
+    }
+
+    /// Records a failed attempt, in a turn without the guest.
+    fn fail_firing(&mut self, entity: &Entity, firing: &Firing, why: &str) {
+        let turn = self.claim.next_turn();
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        if !state.timers.matches(firing) {
+            return;
+        }
+        let why = shortened(why);
+        let utc = self.context.now.utc.max(firing.utc_ms);
+        let (writes, gave_up) = state.timers.fail(firing, &why, utc, &self.context.settings);
+        if gave_up {
+            self.context.push(Action::TimerGaveUp {
+                entity: entity.clone(),
+                name: firing.name.clone(),
+                attempts: firing.attempt,
+                why,
+            });
+        }
+        let firing = Some(Arc::new(firing.clone()));
+        self.commit(entity, turn, Effects { firing, ..Effects::of_records(writes) });
+    }
+}
+
+/// At most 1,024 bytes of a text, cut between characters.
+pub(super) fn shortened(text: &str) -> Arc<str> {
+    text[..text.floor_char_boundary(1_024)].into()
+}

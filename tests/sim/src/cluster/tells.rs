@@ -1,0 +1,221 @@
+//! Messages between entities: from a shard's machine through its node's own gateway, and the answers back. And what an
+//! operator does with dead letters.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostraca_codes::codes;
+use ostraca_core::hash::shard_of;
+use ostraca_core::ids::{Entity, Epoch, ScopedSessionId, ShardId};
+use ostraca_core::message::{Outcome, ReplyToken};
+use ostraca_core::records::{GuestReply, Tell};
+use ostraca_core::route::Action;
+use ostraca_core::shard::{DeadLetterAction, Event, encode_dead_letters};
+use ostraca_wire::outcome::outcome_for_reply;
+use ostraca_wire::proto::{self, Envelope, Reply};
+
+use super::admission::PRINCIPAL;
+use super::gateway::PendingMessage;
+use super::process::Pid;
+use super::{SimEvent, World};
+
+/// How long a tell may take, in milliseconds, before it is sent again.
+const TIMEOUT: u64 = 800;
+/// Queries of targets are numbered beyond all tells.
+const QUERIES: u64 = 1 << 63;
+
+/// A message of an entity that waits for its answer.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    shard: ShardId,
+    epoch: Epoch,
+    from: Entity,
+    to: Entity,
+    what: Content,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// A tell with this number.
+    Tell(u64),
+    /// The query for a sender's first tell.
+    FirstTell,
+    /// An operator's command to dead letters. Its answer changes nothing.
+    DeadLetters,
+}
+
+/// An operator's command to a dead letter, or a copy of it.
+#[derive(Clone, Debug)]
+pub(super) struct DeadLetterCommand {
+    sender: Entity,
+    number: u64,
+    action: DeadLetterAction,
+    session: ScopedSessionId,
+    created_ms: u64,
+}
+
+impl World {
+    pub(super) fn send_tell(
+        &mut self,
+        pid: Pid,
+        (shard, epoch): (ShardId, Epoch),
+        sender: Entity,
+        number: u64,
+        tell: &Tell,
+    ) {
+        self.tally.count("tell: sent");
+        let envelope = Envelope::of_tell(&sender, number, tell, TIMEOUT);
+        let to = tell.target.clone();
+        let sent = Sent { shard, epoch, from: sender, to, what: Content::Tell(number) };
+        let session = ScopedSessionId::of_entity(&sent.from);
+        self.send_between(pid, sent, session, envelope);
+    }
+
+    pub(super) fn ask_sender(
+        &mut self,
+        pid: Pid,
+        (shard, epoch): (ShardId, Epoch),
+        entity: Entity,
+        sender: Entity,
+    ) {
+        self.tally.count("tell: a target asked its sender");
+        self.tokens += 1;
+        let number = QUERIES + self.tokens;
+        let envelope = Envelope::of_first_tell_query(&entity, &sender, number, TIMEOUT);
+        let sent = Sent { shard, epoch, from: entity, to: sender, what: Content::FirstTell };
+        let session = ScopedSessionId::of_entity(&sent.from);
+        self.send_between(pid, sent, session, envelope);
+    }
+
+    /// A tell was given up: some time later, an operator sends it again or drops it. Some of the commands have a copy.
+    pub(super) fn tell_given_up(&mut self, sender: Entity, number: u64) {
+        self.tally.count("tell: given up");
+        if !self.tell_rng.chance(60) {
+            return;
+        }
+        let action = match self.tell_rng.chance(70) {
+            true => DeadLetterAction::Resend,
+            false => DeadLetterAction::Drop,
+        };
+        self.tokens += 1;
+        let session = ScopedSessionId::derive("operator", &self.tokens.to_be_bytes());
+        let command =
+            DeadLetterCommand { sender, number, action, session, created_ms: self.now.max(1) };
+        for _ in 0..self.tell_rng.range(1, 3) {
+            let delay = self.tell_rng.range(1, 1_500);
+            self.at(delay, SimEvent::DeadLetters { command: command.clone() });
+        }
+    }
+
+    pub(super) fn handle_dead_letter(&mut self, command: DeadLetterCommand) {
+        let gateways: Vec<Pid> = self
+            .sites
+            .iter()
+            .filter(|site| site.roles.gateway && !site.copy)
+            .filter_map(|site| site.pid)
+            .filter(|pid| {
+                self.processes[*pid].awake(self.now) && self.processes[*pid].gateway.opened
+            })
+            .collect();
+        let count = gateways.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let pid = gateways[self.tell_rng.range(0, count) as usize];
+        let DeadLetterCommand { sender, number, action, session, created_ms } = command;
+        self.tally.count(match action {
+            DeadLetterAction::Resend => "tell: an operator sends a dead letter again",
+            DeadLetterAction::Drop => "tell: an operator drops a dead letter",
+        });
+        let envelope = Envelope {
+            kind: proto::MessageKind::Command.into(),
+            r#type: sender.entity_type.as_ref().into(),
+            id: sender.id.as_ref().into(),
+            method: action.method().into(),
+            body: encode_dead_letters(&[number]).into(),
+            session: Bytes::copy_from_slice(&session.0),
+            sequence: 1,
+            created_ms,
+            remaining_ms: TIMEOUT,
+            principal: PRINCIPAL.into(),
+            ..Envelope::default()
+        };
+        let (shard, epoch) = (ShardId(0), Epoch(0));
+        let (from, to) = (Entity::new("operator", ""), sender);
+        let sent = Sent { shard, epoch, from, to, what: Content::DeadLetters };
+        self.send_between(pid, sent, session, envelope);
+    }
+
+    fn send_between(
+        &mut self,
+        pid: Pid,
+        sent: Sent,
+        session: ScopedSessionId,
+        mut envelope: Envelope,
+    ) {
+        self.bounds.timeout_limits.apply(&mut envelope);
+        self.print(|| {
+            let Sent { shard, epoch, from, to, what } = &sent;
+            let created = envelope.created_ms;
+            format!("{from} -> {to}: {what:?} created {created}, shard {shard} epoch {epoch:?}")
+        });
+        self.tokens += 1;
+        let token = ReplyToken(self.tokens);
+        let shard = shard_of(&envelope.id, self.shards);
+        let it = &mut self.processes[pid];
+        let now = it.mono(self.now);
+        let (deadline, bytes) = (envelope.deadline(now, 0), 100 + envelope.body.len());
+        it.gateway.sent.insert(token, sent);
+        let pending = Arc::new(PendingMessage::new(token, session, envelope, now));
+        let step = it.gateway.router.route(now, shard, pending, bytes, deadline);
+        if matches!(step, Action::Buffered) {
+            self.tally.count("tell: buffered");
+        }
+        self.steps(pid, vec![step]);
+    }
+
+    /// An answer to a message of an entity; false if the token belongs to a client's.
+    pub(super) fn between_answered(&mut self, pid: Pid, token: ReplyToken, reply: &Reply) -> bool {
+        let Some(sent) = self.processes[pid].gateway.sent.remove(&token) else { return false };
+        let Sent { shard, epoch, from, to, what } = sent;
+        if !matches!(what, Content::DeadLetters) && !self.hosts(pid, shard, epoch) {
+            return true;
+        }
+        let outcome = outcome_for_reply(reply.clone());
+        self.print(|| format!("{from} -> {to}: {what:?} answered {outcome:?}"));
+        let event = match what {
+            Content::DeadLetters => {
+                match outcome {
+                    Outcome::Final { .. } => self.tally.count("tell: an operator's command ran"),
+                    Outcome::NotRun { code, .. } if code == codes::UNKNOWN_DEAD_LETTER.as_str() => {
+                        self.tally.count("tell: an operator's command came too late");
+                    }
+                    _ => {}
+                }
+                return true;
+            }
+            Content::Tell(number) => {
+                if matches!(outcome, Outcome::Unknown { .. }) {
+                    self.tally.count("tell: in doubt");
+                }
+                Event::TellAnswered { sender: from, target: to, number, outcome }
+            }
+            Content::FirstTell => {
+                let first = match outcome {
+                    Outcome::Final { reply: GuestReply::Result(body), .. } => {
+                        <[u8; 8]>::try_from(&body[..]).ok().map(u64::from_be_bytes)
+                    }
+                    _ => None,
+                };
+                let first = first.map(|first| (first < u64::MAX).then_some(first));
+                if first.is_some() {
+                    self.tally.count("tell: a sender answered its target");
+                }
+                Event::SenderAnswered { entity: from, sender: to, first }
+            }
+        };
+        self.handle_shard_event(pid, shard, event);
+        true
+    }
+}
