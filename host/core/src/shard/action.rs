@@ -1,4 +1,4 @@
-//! What a shard's machine asks its node to do.
+//! The actions that a shard's machine requests from its node.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::ids::{Entity, TurnId};
 use crate::message::{Message, Outcome, ReplyToken};
 use crate::records::{Claim, Commit, Tell};
 
-/// One thing to do. Actions are executed in order; their results arrive as events.
+/// A request to the node. Actions are executed in order; their results arrive as events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Claim the shard.
     Claim(Arc<Claim>),
-    /// Read the times at which entities of the shard must be woken: from this one on, or from the first.
-    /// [`Event::WakesScanned`](super::Event::WakesScanned) answers.
+    /// Read the shard's wake-ups in order, starting with `from` or with the first one. The result is an
+    /// [`Event::WakesScanned`](super::Event::WakesScanned).
     ScanWakes {
         /// Returned with the result.
         number: u64,
-        /// Milliseconds of UTC, and the entity.
+        /// The time of a wake-up in milliseconds of UTC, and its entity. `None` for the first wake-up.
         from: Option<(u64, Entity)>,
-        /// The most that the answer may have.
+        /// Maximum number of wake-ups in the result.
         max_records: usize,
     },
     /// Read an entity's head, lanes and timers.
@@ -33,18 +33,18 @@ pub enum Action {
         /// Returned with the result.
         generation: u64,
     },
-    /// Get a slot for one more live instance, evicting another one if needed.
+    /// Get a slot for one more live instance, evicting another instance if needed.
     /// [`Event::SlotGranted`](super::Event::SlotGranted) may follow much later.
     RequestSlot {
         /// The entity.
         entity: Entity,
         /// Returned with the result.
         generation: u64,
-        /// Whether only a timer needs it: slots for messages go first (R14). The action may be repeated with the same
-        /// generation when a message has arrived.
+        /// Whether only a timer needs the slot: messages take precedence (R14). The action may be repeated with `false`
+        /// and the same generation when a message has arrived.
         for_timer: bool,
     },
-    /// Return the slot that was requested or held.
+    /// Return a slot, or withdraw the request for it.
     ReleaseSlot {
         /// The entity.
         entity: Entity,
@@ -56,7 +56,7 @@ pub enum Action {
         /// The entity.
         entity: Entity,
     },
-    /// The instance may be evicted again: it is idle from now on.
+    /// Mark the instance as idle: it may be evicted.
     MarkIdle {
         /// The entity.
         entity: Entity,
@@ -67,43 +67,43 @@ pub enum Action {
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// Why it starts.
+        /// Why the instance starts.
         reason: StartReason,
         /// The entity's timers.
         timers: Arc<TimerMap>,
-        /// How much its outbox holds.
+        /// The size of the entity's outbox.
         outbox: OutboxSize,
     },
     /// Run a message as one turn.
     Run {
         /// The instance's generation.
         generation: u64,
-        /// This turn.
+        /// The turn's id.
         turn: TurnId,
-        /// The entity's version before it.
+        /// The entity's version before the turn.
         version: u64,
         /// The message; its target is the entity.
         message: Arc<Message>,
         /// The entity's timers.
         timers: Arc<TimerMap>,
-        /// How much its outbox holds.
+        /// The size of the entity's outbox.
         outbox: OutboxSize,
     },
-    /// Run a timer's firing as one turn. [`Event::TurnDone`](super::Event::TurnDone) answers.
+    /// Run a timer's firing as one turn. The result is an [`Event::TurnDone`](super::Event::TurnDone).
     Fire {
         /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// This turn.
+        /// The turn's id.
         turn: TurnId,
-        /// The entity's version before it.
+        /// The entity's version before the turn.
         version: u64,
         /// The firing.
         firing: Arc<Firing>,
-        /// The entity's timers, without the one that fired or with its next time.
+        /// The entity's timers: the one that fired is removed, or has its next due time.
         timers: Arc<TimerMap>,
-        /// How much its outbox holds.
+        /// The size of the entity's outbox.
         outbox: OutboxSize,
     },
     /// Report that a firing failed too often: it is given up, and its timer keeps the reason.
@@ -114,20 +114,20 @@ pub enum Action {
         name: Arc<str>,
         /// The number of attempts.
         attempts: u32,
-        /// Why the last one failed.
+        /// Why the last attempt failed.
         why: Arc<str>,
     },
-    /// Send a tell to its target. [`Event::TellAnswered`](super::Event::TellAnswered) answers.
+    /// Send a tell to its target. The result is an [`Event::TellAnswered`](super::Event::TellAnswered).
     Tell {
         /// The entity that sends it.
         sender: Entity,
-        /// Its number, which is the sequence of its message.
+        /// The tell's number, which is also the sequence of its message.
         number: u64,
         /// The tell.
         tell: Arc<Tell>,
     },
-    /// Ask a sending entity for the first tell to a target that it may still send.
-    /// [`Event::SenderAnswered`](super::Event::SenderAnswered) answers.
+    /// Ask a sending entity for the number of the first tell that it may still send to a target. The result is an
+    /// [`Event::SenderAnswered`](super::Event::SenderAnswered).
     AskSender {
         /// The target, which is an entity of this shard.
         entity: Entity,
@@ -145,22 +145,22 @@ pub enum Action {
         /// Why it was given up.
         why: Arc<str>,
     },
-    /// Call the stop hook.
+    /// Call an instance's stop hook. The result is an [`Event::TurnDone`](super::Event::TurnDone).
     CallStopHook {
         /// The entity.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// This turn.
+        /// The turn's id.
         turn: TurnId,
-        /// Why it stops.
+        /// Why the instance stops.
         reason: StopReason,
         /// The entity's timers.
         timers: Arc<TimerMap>,
-        /// How much its outbox holds.
+        /// The size of the entity's outbox.
         outbox: OutboxSize,
     },
-    /// Drop the instance, and interrupt it if it is running. A result that still arrives is ignored.
+    /// Drop the instance, and interrupt it if it is running. A result that arrives later is ignored.
     DropInstance {
         /// The entity.
         entity: Entity,
@@ -169,18 +169,18 @@ pub enum Action {
     },
     /// Make a turn durable. Commits of one machine reach the store in the order of these actions.
     Commit(Box<Commit>),
-    /// Answer a request.
+    /// Reply to a request.
     Reply {
-        /// The request.
+        /// The request's token.
         token: ReplyToken,
-        /// The answer.
+        /// The outcome of its message.
         outcome: Outcome,
     },
-    /// The claim was refused, because the shard belongs to another node. The machine has ended.
+    /// The shard is lost: according to the store, it belongs to another node or cluster. The machine has ended.
     Lost {
         /// The current claim, if the store reported it.
         current: Option<Box<Claim>>,
-        /// A message for people.
+        /// A human-readable reason.
         message: String,
     },
     /// The shard has no live instance and no pending commit. The machine has ended.

@@ -1,21 +1,21 @@
 //! Dead letters, and the commands with which operators resend or drop them (R19).
 //!
-//! Such a command is a message to the entity that sent the tells, in a client's session: so it runs once, however often
-//! it is sent. The shard's machine carries it out in a turn without the guest.
+//! Such a command is a message to the entity that sent the tells, in a client's session, so it runs once, however often
+//! it is sent. The shard's machine executes it in a turn that does not call the guest.
 
-/// The most dead letters that one command may name.
+/// Maximum number of dead letters that one command may name.
 pub const MAX_DEAD_LETTERS: usize = 256;
 
-/// Once the bodies reach this many bytes, a command resends no further dead letters: the sender's turn must fit into
+/// A command stops resending dead letters when their bodies add up to this many bytes: the sender's turn must fit into
 /// one commit.
 pub(super) const MAX_RESENT_BYTES: usize = 1 << 20;
 
-/// What is done with dead letters.
+/// The action of a dead-letter command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadLetterAction {
-    /// They are resent, each as a new tell after all others to its target.
+    /// Resends them, each as a new tell after all others to its target.
     Resend,
-    /// They are deleted.
+    /// Deletes them.
     Drop,
 }
 
@@ -29,7 +29,7 @@ impl DeadLetterAction {
         }
     }
 
-    /// The action of the command with this method.
+    /// The action whose command has this method, if there is one.
     #[must_use]
     pub fn of_method(method: &str) -> Option<Self> {
         [Self::Resend, Self::Drop].into_iter().find(|action| action.method() == method)
@@ -42,8 +42,8 @@ pub fn encode_dead_letters(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
-/// Decodes the numbers in a command's body or result. `None` if there are none or more than [`MAX_DEAD_LETTERS`], or if
-/// the length is not a multiple of 8.
+/// Decodes the numbers in a command's body or result. Returns `None` if there are none or more than
+/// [`MAX_DEAD_LETTERS`], or if the length is not a multiple of 8.
 #[must_use]
 pub fn decode_dead_letters(body: &[u8]) -> Option<Vec<u64>> {
     let (numbers, rest) = body.as_chunks::<8>();

@@ -1,8 +1,8 @@
-//! Tells that leave later (R19): each is a timer whose firing puts a tell into the outbox, without the guest.
+//! Delayed tells (R19): each is a timer whose firing puts a tell into the outbox without calling the guest.
 //!
 //! A delayed tell therefore behaves like a timer: it is durable, can be replaced and cancelled by name, survives
-//! hand-offs, and is sent even if its entity has no instance. It gets its number when it enters the outbox. No guest
-//! can give a timer such a name.
+//! hand-offs, and is sent even if its entity has no instance. It gets its number when it enters the outbox. Guests
+//! cannot use the prefix of these timers' names.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub fn timer_of_delayed_tell(name: &str) -> Arc<str> {
     format!("{PREFIX}{name}").into()
 }
 
-/// The name of the delayed tell whose timer this is; none if it is a guest's timer.
+/// The name of the delayed tell whose timer has this name; `None` if the timer is the guest's.
 #[must_use]
 pub fn delayed_tell_name(timer: &str) -> Option<&str> {
     timer.strip_prefix(PREFIX)
@@ -31,12 +31,12 @@ pub fn delayed_tell_name(timer: &str) -> Option<&str> {
 /// The timer change that sends a tell at `due`, in milliseconds of UTC. It replaces a delayed tell of the same name.
 #[must_use]
 pub fn set_delayed_tell(name: &str, due: u64, tell: &DelayedTell) -> TimerChange {
-    // Encoding names and bytes cannot fail. If it did, the empty payload would be set aside as damaged when due.
+    // Encoding names and bytes cannot fail. If it did, the timer would be set aside as damaged when due.
     let payload = Bytes::from(codec::encode(tell).unwrap_or_default());
     TimerChange::Set { name: timer_of_delayed_tell(name), due, interval: 0, payload }
 }
 
-/// The delayed tell of a timer; none if it is a guest's timer.
+/// The delayed tell of a timer; `None` if the timer is the guest's.
 ///
 /// # Errors
 /// [`CodecError`] if its record is damaged.
@@ -48,7 +48,7 @@ pub fn delayed_tell(timer: &Timer) -> Result<Option<DelayedTell>, CodecError> {
 }
 
 impl Firing {
-    /// Whether the firing sends a tell, and calls no guest.
+    /// Whether the firing sends a delayed tell instead of calling the guest.
     pub(super) fn sends_tell(&self) -> bool {
         delayed_tell_name(&self.name).is_some()
     }
@@ -86,7 +86,7 @@ mod tests {
         let TimerChange::Set { name, due: 5, interval: 0, payload } = set else {
             panic!("{set:?}")
         };
-        // The stored form: the fields in order, then no extensions.
+        // The stored form: the fields in order, then an empty extension block.
         assert_eq!(payload[..], *b"\x01t\x01i\x01m\x01b\x01c\x01p\0");
         assert_eq!((delayed_tell_name(&name), delayed_tell_name("n")), (Some("n"), None));
         let timer = Timer {

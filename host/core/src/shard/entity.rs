@@ -1,4 +1,4 @@
-//! What the machine holds of one entity of its shard.
+//! The state of one entity of the shard in the machine's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
 use crate::records::{GuestReply, Head};
 
-/// The stage of an entity's instance.
+/// The stage of an entity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Only the mailbox is in memory.
+    /// Its head and lanes must be loaded before its next turn.
     Unloaded,
     /// Its head and lanes are being read.
     Loading,
@@ -56,12 +56,12 @@ impl Stage {
     }
 }
 
-/// A pending message, and all the requests that wait for it (R18).
+/// A pending message, and all requests that wait for its outcome (R18).
 #[derive(Clone, Debug)]
 pub(super) struct PendingMessage {
     pub(super) message: Arc<Message>,
     pub(super) reply_tokens: Vec<ReplyToken>,
-    /// The latest deadline of its copies; none if any copy has none.
+    /// The latest deadline of its copies; `None` if any copy has no deadline.
     pub(super) deadline: Option<u64>,
 }
 
@@ -75,95 +75,95 @@ impl PendingMessage {
 #[derive(Clone, Debug)]
 pub(super) struct GatedTurn {
     pub(super) turn: TurnId,
-    /// The command that it ran; none for a start, stop or timer turn.
+    /// The command that it ran, if any.
     pub(super) message: Option<MessageId>,
     pub(super) reply: GuestReply,
     pub(super) version: u64,
-    /// Queries that have read its effects, and the version that they read. Outcomes may arrive out of order, so a
-    /// later turn's may be known before this one's.
+    /// Queries that read its effects, with their replies and the version that they read. Commit outcomes may arrive out
+    /// of order, so a later turn's outcome may be known before this one's.
     pub(super) queries: Vec<(MessageId, GuestReply, u64)>,
-    /// The firing that it ran, or whose failure it recorded.
+    /// The firing that it ran, or whose failure it recorded, if any.
     pub(super) firing: Option<Arc<Firing>>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct ResidentEntity {
     pub(super) stage: Stage,
-    /// Distinguishes instances, loads and slots of one entity.
+    /// Distinguishes the instances, loads and slots of one entity.
     pub(super) generation: u64,
-    /// The revision that its instance runs, or that wrote the head when it was loaded.
+    /// The revision that its instance runs; until there is an instance, the revision in the loaded head.
     pub(super) revision: u64,
     /// The head after the last turn that ran; its lanes are in `lanes`.
     pub(super) head: Head,
     pub(super) lanes: Lanes,
-    /// All pending messages: waiting, parked, running or gated.
+    /// All pending messages: queued, parked, running or gated.
     pub(super) entries: BTreeMap<MessageId, PendingMessage>,
-    /// Waiting messages.
+    /// The queued and parked messages.
     pub(super) mailbox: Mailbox,
-    /// When the machine examines the entity next, unless an event concerns it earlier.
+    /// When the machine examines the entity next if no event concerns it before then.
     pub(super) timer: Option<u64>,
     pub(super) gate: VecDeque<GatedTurn>,
     pub(super) last_used: u64,
-    /// Why the instance will be stopped as soon as it is idle.
+    /// Why the instance will be stopped as soon as it is idle, if it will.
     pub(super) pending_stop: Option<StopReason>,
     /// When its stop hook is interrupted.
     pub(super) stop_hook_deadline: Option<u64>,
     /// Whether the instance asked for passivation in its start turn. It is then dropped after one message, or if no
-    /// message can run. So each activation serves a message, whatever the guest asks for.
+    /// message can run. So an activation for a message serves it even if the guest asks for passivation at once.
     pub(super) passivates: bool,
     /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
-    /// Set when starts or turns failed, or the store refused a start turn; until something succeeds.
+    /// Set after a start failed or the store refused a start turn, until a start or a commit succeeds.
     pub(super) start_backoff: Option<StartBackoff>,
     /// The timers after the last turn that ran.
     pub(super) timers: Timers,
-    /// The tells that wait to be sent, after the last turn that ran.
+    /// The outbox after the last turn that ran.
     pub(super) outbox: Outbox,
-    /// The wake-up that the store has, after the last turn that ran.
+    /// The stored wake-up after the last turn that ran.
     pub(super) wake_up: Option<u64>,
-    /// Whether timers and outbox are those of the store and of the turns since.
+    /// Whether `timers` and `outbox` are valid: read from the store, and changed by the turns since.
     pub(super) is_read: bool,
-    /// Whether the entity must be loaded for its timers or its outbox: it was woken, or a turn that changed them was not
-    /// committed.
+    /// Whether the entity must be loaded for its timers or its outbox: it was woken, or a turn that changed them was
+    /// not committed.
     pub(super) must_read: bool,
-    /// Whether the last turn was a firing: a waiting message runs before the next one.
+    /// Whether the last turn was a firing. If so, a queued message runs before the next firing.
     pub(super) fired_last: bool,
     /// Whether its slot was requested only for a timer.
     pub(super) slot_for_timer: bool,
-    /// A firing whose turn no store accepts, and why.
+    /// A firing whose turn is too large for any store, and the store's reason.
     pub(super) refused_firing: Option<(Arc<Firing>, String)>,
 }
 
-/// The pause before an entity is started again: its starts or turns failed through the guest's fault, or the store
-/// refused its start because of a limit.
+/// The pause before an entity is started again, because its start failed through the guest's fault, or because the
+/// store refused its start turn due to a limit.
 #[derive(Clone, Debug)]
 pub(super) struct StartBackoff {
-    /// On the node's clock.
+    /// When the pause ends, on the node's clock.
     pub(super) until: u64,
-    /// Milliseconds; 0 after the first failures.
+    /// Length of the pause in milliseconds; 0 after the first failures.
     pub(super) span: u64,
     /// Whether the entity is being started again.
     pub(super) retrying: bool,
-    /// Failures in a row through the guest's fault.
+    /// Number of consecutive failures through the guest's fault.
     pub(super) failures: u32,
-    /// The last failure.
+    /// The reason for the last failure.
     pub(super) why: Arc<str>,
 }
 
 impl StartBackoff {
-    /// Failures in a row after which the next start is not delayed. A single trap must not slow down a busy entity.
+    /// Number of consecutive failures that are not followed by a pause. A single trap must not slow down a busy entity.
     const IMMEDIATE_RETRIES: u32 = 2;
-    /// How often the pause is doubled.
+    /// Maximum number of times that the pause is doubled.
     const DOUBLINGS: u32 = 5;
 
-    /// The pause after the store refused the start: `first` milliseconds, doubled each time, up to 32 times that.
+    /// The pause after the store refused the start: `first` milliseconds, doubled each time, up to 32 times `first`.
     pub(super) fn after_refusal(last: Option<Self>, now: u64, first: u64, why: &str) -> Self {
         let longest = first << Self::DOUBLINGS;
         let span = last.map_or(first, |last| (last.span * 2).clamp(first, longest));
         Self { until: now + span, span, retrying: false, failures: 0, why: why.into() }
     }
 
-    /// The pause after a failure of the guest. The first ones are followed by none.
+    /// The pause after a failure of the guest. The first failures are not followed by a pause.
     pub(super) fn after_failure(last: Option<Self>, now: u64, first: u64, why: &str) -> Self {
         let failures = last.map_or(0, |last| last.failures).saturating_add(1);
         let span = match failures.checked_sub(Self::IMMEDIATE_RETRIES + 1) {
@@ -173,8 +173,8 @@ impl StartBackoff {
         Self { until: now + span, span, retrying: false, failures, why: why.into() }
     }
 
-    /// When the pause ends. With waiting messages, the entity is then started again; without any, the pause is
-    /// forgotten two spans later (of at least `first`), so that the next pause is a first one.
+    /// When the pause ends. If the entity is needed (`waits`), it is started again at `until`; otherwise the pause is
+    /// forgotten two spans later (of at least `first` each), so that the next pause is as short as the first.
     pub(super) fn ends_at(&self, waits: bool, first: u64) -> u64 {
         if waits { self.until } else { self.until + self.span.max(first) * 2 }
     }
@@ -209,19 +209,19 @@ impl ResidentEntity {
         }
     }
 
-    /// The wake-up that the store must have: when the first timer fires, or at once if its outbox has anything. What is
-    /// done counts until its deletion is written.
+    /// The wake-up that must be stored: when the first timer fires, or 0 if there are tells in the outbox. A tell that
+    /// is done counts until its deletion is written.
     pub(super) fn needed_wake_up(&self) -> Option<u64> {
         let (waiting, _) = self.outbox.counts();
         if waiting == 0 { self.timers.first() } else { Some(0) }
     }
 
-    /// The number of waiting messages.
+    /// The number of queued and parked messages.
     pub(super) fn queued_messages(&self) -> usize {
         self.mailbox.len()
     }
 
-    /// Whether nothing of it needs to stay in memory, unless its timers do.
+    /// Whether the entity may leave memory, unless its timers or tells need it.
     pub(super) fn is_spent(&self) -> bool {
         matches!(self.stage, Stage::Unloaded | Stage::Loaded | Stage::AwaitingCommits)
             && self.entries.is_empty()

@@ -1,4 +1,4 @@
-//! What a shard's machine handles.
+//! The events that a shard's machine handles.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::ids::{Entity, TurnId};
 use crate::message::{ErrorCode, Message, Outcome};
 use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
-/// One event. Events about an instance name its generation, and events about a turn its id. An event about an
-/// instance or a turn that the machine has already given up is ignored.
+/// An input of the machine. Events about an instance carry its generation, and events about a turn its id. An event
+/// about an instance or a turn that the machine has already given up is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The time of [`Machine::next_wake`](super::Machine::next_wake) has come.
+    /// The time in [`Machine::next_wake`](super::Machine::next_wake) has been reached.
     Tick,
     /// The lease was renewed by a request *sent* at this time on the node's clock (R8).
     LeaseRenewed {
         /// [`Now::mono`](crate::message::Now::mono) when the request was sent.
         sent_at: u64,
-        /// How long the lease is valid from then on; the latest event counts (R8).
+        /// How long the lease is valid from then on. The length in the latest event applies (R8).
         lease: u64,
     },
     /// A type was deployed, or deployed again.
@@ -39,13 +39,13 @@ pub enum Event {
         /// The claim's outcome.
         outcome: ClaimOutcome,
     },
-    /// A message arrived. Its token is unique: a caller that resends a clone creates a new token for it.
+    /// A message arrived. Its reply token is unique: a caller that resends a clone creates a new token for it.
     Message(Arc<Message>),
     /// The result of [`Action::ScanWakes`](super::Action::ScanWakes).
     WakesScanned {
         /// The action's number.
         number: u64,
-        /// The wake-ups in order and whether more follow, or why the store failed.
+        /// The wake-ups in order, and whether more follow; or why the store failed.
         page: Result<(Vec<(u64, Entity)>, bool), String>,
     },
     /// The result of [`Action::Load`](super::Action::Load).
@@ -54,7 +54,7 @@ pub enum Event {
         entity: Entity,
         /// The action's generation.
         generation: u64,
-        /// What the store returned, or why it failed.
+        /// The loaded entity, or why the store failed.
         result: Result<LoadedEntity, String>,
     },
     /// The slot that [`Action::RequestSlot`](super::Action::RequestSlot) requested is available.
@@ -75,7 +75,7 @@ pub enum Event {
         entity: Entity,
         /// The action's generation.
         generation: u64,
-        /// The start turn's effects, or why there is no instance.
+        /// The start turn's output, or why there is no instance.
         result: ActivationOutcome,
     },
     /// The result of [`Action::Run`](super::Action::Run), [`Action::Fire`](super::Action::Fire) or
@@ -90,8 +90,8 @@ pub enum Event {
         /// The turn's result.
         result: TurnOutput,
     },
-    /// Nobody waits any longer, under the message's token, for the query of an [`Action::Run`](super::Action::Run).
-    /// It was not run.
+    /// The query of an [`Action::Run`](super::Action::Run) was not run, because the caller with the message's reply
+    /// token no longer waits for it.
     QueryAbandoned {
         /// The entity.
         entity: Entity,
@@ -108,7 +108,7 @@ pub enum Event {
         target: Entity,
         /// The tell's number.
         number: u64,
-        /// How it ended.
+        /// The outcome of its message.
         outcome: Outcome,
     },
     /// The answer to an [`Action::AskSender`](super::Action::AskSender).
@@ -117,17 +117,17 @@ pub enum Event {
         entity: Entity,
         /// The sending entity.
         sender: Entity,
-        /// The number of its first tell to the target, if it has any; nothing if it did not answer.
+        /// The number of its first tell to the target, if it has one; the outer `None` if it did not answer.
         first: Option<Option<u64>>,
     },
-    /// The outcomes of commits, in the order of their requests.
+    /// Outcomes of commits. Those in one event are in the order in which the commits were requested.
     CommitResults(Vec<(Entity, TurnId, CommitOutcome)>),
     /// The lease lapsed: no turn of any kind starts until [`Event::Resume`]. Running turns may finish, and their
     /// commits are sent, since the store fences them. Instances and messages wait (R9).
     Suspend,
     /// The lease was renewed in the same incarnation, and the claims are unchanged: the shard resumes (R9).
     Resume,
-    /// The shard must be given up.
+    /// The machine must give up the shard.
     Stop(StopReason),
     /// The shard belongs to another node: everything is dropped immediately, without
     /// [`Action::Stopped`](super::Action::Stopped) or [`Action::Lost`](super::Action::Lost), and later events are
@@ -140,13 +140,13 @@ pub enum Event {
 pub enum ActivationOutcome {
     /// The instance is live; this is its start turn's output.
     Started(TurnOutput),
-    /// It failed.
+    /// The activation failed.
     Failed {
-        /// Stable.
+        /// A stable error code.
         code: ErrorCode,
-        /// What happened.
+        /// A human-readable message.
         message: String,
-        /// Milliseconds after which a retry may succeed; none if it will not without other changes.
+        /// Milliseconds after which a retry may succeed; `None` if it cannot succeed unless something else changes.
         retry_after: Option<u32>,
     },
 }
@@ -154,22 +154,22 @@ pub enum ActivationOutcome {
 /// The result of one turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnOutput {
-    /// The guest's answer, or its failure.
+    /// The guest's reply, or why there is none.
     pub result: TurnResult,
-    /// Keys of the state that the turn changed; empty unless it succeeded.
+    /// Keys of the state that the turn changed, with their new values or `None`; empty unless the turn succeeded.
     pub writes: Vec<(Bytes, Option<Bytes>)>,
-    /// Changes of the timers, in order; empty unless the turn succeeded.
+    /// Timer changes, in order; empty unless the turn succeeded.
     pub timers: Vec<TimerChange>,
-    /// The tells that the turn sends, in order; empty unless it succeeded.
+    /// The tells that the turn sends, in order; empty unless the turn succeeded.
     pub tells: Vec<NewTell>,
-    /// Bytes of keys and values in the state after it; none if the turn never accessed it.
+    /// Size in bytes of the keys and values in the state after the turn; `None` if the turn did not access the state.
     pub state_bytes: Option<u64>,
     /// Whether the guest asked for passivation.
     pub passivate: bool,
 }
 
 impl TurnOutput {
-    /// A turn that ended like this and changed nothing.
+    /// The output of a turn with this result that changed nothing.
     #[must_use]
     pub fn without_effects(result: TurnResult) -> Self {
         Self {
@@ -192,22 +192,22 @@ impl TurnOutput {
 /// How a turn ended in the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TurnResult {
-    /// The guest answered, with a result or an application error.
+    /// The guest replied, with a result or an application error.
     Replied(GuestReply),
-    /// A trap, a limit, an interruption: the instance is unusable.
+    /// A trap, an exceeded limit or an interruption: the instance is unusable.
     Failed {
-        /// Stable.
+        /// A stable error code.
         code: ErrorCode,
-        /// What happened.
+        /// A human-readable message.
         message: String,
-        /// Milliseconds after which a retry may succeed; none if the guest is the cause.
+        /// Milliseconds after which a retry may succeed; `None` if the guest caused the failure.
         retry_after: Option<u32>,
     },
-    /// The guest was not called, because its node has no room for its reply. The instance is unchanged.
+    /// The guest was not called, because the node has no capacity for its reply. The instance is unchanged.
     Refused {
-        /// Stable.
+        /// A stable error code.
         code: ErrorCode,
-        /// What happened.
+        /// A human-readable message.
         message: String,
         /// Milliseconds after which a retry may succeed.
         retry_after: u32,

@@ -1,38 +1,38 @@
-//! Limits the number of live instances: decides which entity gets a slot, and which one is asked to give it up.
+//! Limits the number of live instances: decides which entity gets a slot, and which one is asked to give one up.
 //!
-//! All shard machines of a thread share one limit. The instance that has been idle longest is chosen; whether it can
-//! be evicted is its machine's decision.
+//! All shard machines of a thread share one limit. The instance that has been idle longest is chosen for
+//! eviction; its machine decides whether it can be evicted.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::ids::{Entity, ShardPath};
 
-/// While messages wait, one of this many slots goes to a timer.
+/// While messages wait for slots, one of this many slots goes to a timer.
 const SLOTS_PER_TIMER: u32 = 8;
 
 /// The holder of a slot: an entity of a shard.
 pub type SlotHolder = (ShardPath, Entity);
 
-/// A bounded number of slots, with the idle holders in order.
+/// A bounded number of slots, with the idle holders in the order in which they became idle.
 #[derive(Debug)]
 pub struct InstanceSlots {
     capacity: usize,
     granted: HashMap<SlotHolder, u64>,
     idle: BTreeMap<u64, SlotHolder>,
     idle_since: HashMap<SlotHolder, u64>,
-    /// Requests for messages. They go before those for timers (R14), but timers get every eighth slot.
+    /// Requests for messages. They take precedence over those for timers (R14), but timers get every eighth slot.
     requests: VecDeque<(SlotHolder, u64)>,
-    /// Requests for timers, by the order in which they came.
+    /// Requests for timers, in the order in which they arrived.
     timer_requests: BTreeMap<u64, SlotHolder>,
     timer_order: HashMap<SlotHolder, (u64, u64)>,
-    /// Slots granted to messages while timers waited.
+    /// Number of slots granted to messages while timers waited, since a timer last got one.
     passed_timers: u32,
     evicting: HashSet<SlotHolder>,
     ticks: u64,
 }
 
 impl InstanceSlots {
-    /// A cap of `most` live instances, at least one.
+    /// Allows `most` live instances, but at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -49,13 +49,14 @@ impl InstanceSlots {
         }
     }
 
-    /// Slots held.
+    /// The number of slots held.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.granted.len()
     }
 
-    /// Requests a slot for a message; a later [`InstanceSlots::grant`] grants it. Replaces the same request for a timer.
+    /// Requests a slot for a message. A later [`InstanceSlots::grant`] grants it. Replaces a request for a timer with
+    /// the same generation.
     pub fn request(&mut self, holder: SlotHolder, generation: u64) {
         let request = (holder, generation);
         if self.granted.get(&request.0) == Some(&generation) {
@@ -65,7 +66,7 @@ impl InstanceSlots {
         self.requests.push_back(request);
     }
 
-    /// Requests a slot for a timer: messages go before it, except for every eighth slot.
+    /// Requests a slot for a timer. Messages take precedence, except for every eighth slot.
     pub fn request_for_timer(&mut self, holder: SlotHolder, generation: u64) {
         self.ticks += 1;
         if let Some((order, _)) = self.timer_order.insert(holder.clone(), (self.ticks, generation))
@@ -98,7 +99,7 @@ impl InstanceSlots {
         }
     }
 
-    /// Releases every slot and request of a shard whose machine can no longer return them.
+    /// Releases all slots and withdraws all requests of a shard whose machine can no longer do so itself.
     pub fn remove_shard(&mut self, shard: &ShardPath) {
         let others = |(of, _): &SlotHolder| of != shard;
         self.granted.retain(|holder, _| others(holder));
@@ -110,8 +111,8 @@ impl InstanceSlots {
         self.idle_since.retain(|holder, _| others(holder));
     }
 
-    /// Records that a holder is idle and may be evicted. One that is idle already keeps its place, since machines
-    /// repeat this call when commits complete.
+    /// Records that a holder is idle and may be evicted. A holder that is already idle keeps its position, since
+    /// machines repeat this call when commits complete.
     pub fn idle(&mut self, holder: SlotHolder) {
         if self.granted.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
             self.ticks += 1;
@@ -120,7 +121,7 @@ impl InstanceSlots {
         }
     }
 
-    /// Records that a holder is not idle.
+    /// Records that a holder is no longer idle.
     pub fn busy(&mut self, holder: &SlotHolder) {
         if let Some(tick) = self.idle_since.remove(holder) {
             self.idle.remove(&tick);
@@ -162,7 +163,7 @@ impl InstanceSlots {
         Some(holder)
     }
 
-    /// Records that a holder refused its eviction.
+    /// Records that a holder's eviction was refused.
     pub fn eviction_refused(&mut self, holder: &SlotHolder) {
         self.evicting.remove(holder);
     }
@@ -186,7 +187,7 @@ mod tests {
         }
         assert_eq!(cap.grant(), Some((holder("a"), 1)));
         assert_eq!(cap.grant(), Some((holder("b"), 1)));
-        assert_eq!(cap.grant(), None, "the cap holds");
+        assert_eq!(cap.grant(), None, "the limit is reached");
         assert_eq!(cap.evict(), None, "no holder is idle");
         cap.idle(holder("a"));
         cap.idle(holder("b"));
@@ -194,7 +195,7 @@ mod tests {
         cap.idle(holder("a"));
         cap.idle(holder("b"));
         assert_eq!(cap.evict(), Some(holder("b")));
-        assert_eq!(cap.evict(), None, "one eviction for one request");
+        assert_eq!(cap.evict(), None, "one eviction per request");
         cap.release(&holder("b"), 1);
         assert_eq!(cap.grant(), Some((holder("c"), 1)));
         assert_eq!(cap.granted(), 2);
@@ -233,7 +234,7 @@ mod tests {
         }
         cap.request(holder("c"), 1);
         assert_eq!(cap.evict(), Some(holder("a")));
-        assert_eq!(cap.evict(), None, "one eviction for one request");
+        assert_eq!(cap.evict(), None, "one eviction per request");
         cap.eviction_refused(&holder("a"));
         assert_eq!(cap.evict(), Some(holder("b")));
     }
@@ -251,7 +252,7 @@ mod tests {
         assert!(cap.grant().is_some());
         cap.request(holder("b"), 1);
         cap.idle(holder("b"));
-        assert_eq!(cap.evict(), None, "it waits for a slot, and holds none");
+        assert_eq!(cap.evict(), None, "the holder waits for a slot and does not hold one");
     }
 
     #[test]
@@ -272,7 +273,7 @@ mod tests {
             cap.request_for_timer(holder(id), 7);
         }
         cap.request(holder("m"), 1);
-        // A message arrived for an entity that waits for its timer.
+        // A message arrives for an entity whose timer waits for a slot.
         cap.request(holder("c"), 7);
         cap.release(&holder("b"), 7);
         let mut order = String::new();
@@ -280,7 +281,7 @@ mod tests {
             order.push_str(&holder.1.id);
             cap.release(&holder, generation);
         }
-        assert_eq!(order, "mcad", "each once, and not the one that was withdrawn");
+        assert_eq!(order, "mcad", "each holder once, except for the withdrawn request");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What an entity remembers about its sessions: dedup, order and bounded memory in one mechanism (R17).
+//! What an entity remembers of its sessions: deduplication, order and bounded memory in one mechanism (R17).
 //!
-//! A lane is stored in the head while there is room, otherwise in a record beside the head, and it never moves back.
-//! Any lane may be dropped at any time: the watermark then refuses every message that could be a copy of one that ran
-//! in it. The module `space` drops lanes, and drops their replies first.
+//! A lane is stored in the head while there is space, otherwise it is *spilled* into its own record and never moves
+//! back. A client's lane may be dropped at any time: the watermark then refuses every message that could be a copy of
+//! one that ran in it. The module `space` drops lanes, and drops their replies first. The module `senders` decides when
+//! the lane of a sending entity may be dropped.
 
 mod eviction;
 mod senders;
@@ -19,32 +20,32 @@ use crate::ids::ScopedSessionId;
 use crate::message::{Message, MessageKind};
 use crate::records::{GuestReply, Lane, LoadedEntity, RecordKey, RecordWrite, RecordedReply};
 
-/// Maximum number of records beside the head that one turn deletes; later turns delete the rest.
+/// Maximum number of spilled records that one turn deletes; later turns delete the rest.
 const MAX_DELETES_PER_TURN: usize = 64;
-/// Maximum number of records beside the head that one turn rewrites because their replies were dropped. A turn adds
-/// at most one reply, so this is enough.
+/// Maximum number of spilled records that one turn rewrites because their replies were dropped. A turn adds at most one
+/// reply, so this is enough.
 const MAX_REWRITES_PER_TURN: usize = 2;
-/// Obsolete bytes that a record may hold before it is worth rewriting.
+/// Number of obsolete bytes that make a spilled record worth rewriting.
 const REWRITE_THRESHOLD_BYTES: usize = 512;
 
-/// What to do with a message that is next in line.
+/// What to do with the message that is next in the mailbox.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LaneDecision {
     /// Run it.
     Run,
-    /// It has run, with this outcome.
+    /// It has run, and this reply is recorded.
     Replay(RecordedReply),
-    /// A later sequence has run, and its own outcome is unknown.
+    /// A later sequence has run, and no reply to this one is recorded.
     Superseded,
     /// Its session has no lane, and it may be a copy of a message that ran in a dropped lane.
     SessionForgotten,
-    /// Its id belongs to another message.
+    /// Its id was used for another message.
     IdReused,
     /// Its predecessor has not run yet.
     Wait,
-    /// Its predecessor was refused here.
+    /// Its predecessor was refused permanently.
     OutOfOrder,
-    /// It is the first of a sending entity, and the entity remembers as many of those as it may.
+    /// It is the first tell from a sending entity, and the target already remembers the maximum number of senders.
     TooManySenders,
 }
 
@@ -52,38 +53,38 @@ pub(super) enum LaneDecision {
 struct LaneState {
     lane: Lane,
     spilled: bool,
-    /// Bytes of its replies, which count against the entity's limit.
+    /// Size of its replies in bytes, which counts towards the entity's limit.
     unsettled: usize,
-    /// Obsolete bytes in its record beside the head.
+    /// Number of obsolete bytes in its spilled record.
     stale: usize,
 }
 
-/// What is known about a session only while the entity is in memory.
+/// Facts about a session that are known only while the entity is in memory.
 #[derive(Clone, Debug, Default)]
 struct TransientSession {
-    /// The last sequence that was answered, queries included.
+    /// The highest sequence of a query that was answered.
     last_answered: u64,
-    /// The last sequence that was refused permanently.
+    /// The highest sequence that was refused permanently.
     refused: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lanes {
     lanes: BTreeMap<ScopedSessionId, LaneState>,
-    /// Lanes that are stored in the head; `head_lane_bytes` limits them.
+    /// Lanes that are stored in the head; `inline_lane_bytes` limits their size.
     inline: Vec<ScopedSessionId>,
     transient: BTreeMap<ScopedSessionId, TransientSession>,
-    /// Dropped lanes whose records beside the head must be deleted.
+    /// Sessions whose spilled records are obsolete and must be deleted.
     dropped: BTreeSet<ScopedSessionId>,
     /// Every message that ran in a dropped lane was created at this time or earlier.
     watermark: u64,
     /// The order in which lanes are dropped.
     eviction_order: EvictionOrder,
-    /// Sessions by the versions of their complete replies: the oldest is dropped first.
+    /// Sessions by the versions of their complete replies. The oldest reply is dropped first.
     full_replies: BTreeMap<u64, ScopedSessionId>,
-    /// The same for replies whose answer was dropped.
+    /// Sessions by the versions of those replies whose content was dropped.
     stubs: BTreeMap<u64, ScopedSessionId>,
-    /// Lanes whose records hold obsolete bytes, by the number of those bytes.
+    /// Lanes whose spilled records are worth rewriting, by their number of obsolete bytes.
     stale: BTreeSet<(usize, ScopedSessionId)>,
     unsettled: usize,
     /// Cluster time of the last scan for expired lanes.
@@ -92,14 +93,14 @@ pub(super) struct Lanes {
     senders: SenderLanes,
 }
 
-/// Size of a reply in bytes, as the limits count it. An empty reply counts too, or their number would be unlimited.
+/// Size of a reply in bytes, as the limits count it. An empty reply also counts, or their number would be unlimited.
 fn reply_bytes(reply: &RecordedReply) -> usize {
     40 + reply.reply.len()
 }
 
 impl Lanes {
-    /// Adopts the loaded lanes, without those that were unused for `lane_ttl` milliseconds of cluster time. Refused
-    /// sequences are still remembered, so that their successors need not wait.
+    /// Adopts the loaded lanes, except for clients' lanes that were unused for `lane_ttl` milliseconds of cluster time.
+    /// Refused sequences are still remembered, so that their successors need not wait.
     pub(super) fn reload(&mut self, loaded: &mut LoadedEntity, now: u64, settings: &Settings) {
         let mut passing = std::mem::take(&mut self.transient);
         passing.values_mut().for_each(|passing| passing.last_answered = 0);
@@ -113,7 +114,7 @@ impl Lanes {
         {
             let session = lane.session;
             if self.lanes.contains_key(&session) {
-                // The lane is in the head: the record beside it is obsolete, and the next commit deletes it.
+                // The lane is in the head, so its spilled record is obsolete, and a later commit deletes it.
                 self.dropped.insert(session);
                 continue;
             }
@@ -147,17 +148,17 @@ impl Lanes {
         }
     }
 
-    /// The same as [`Lanes::watermark`] for tells.
+    /// Like [`Lanes::watermark`], but for tells.
     pub(super) fn tell_watermark(&self) -> u64 {
         self.senders.watermark()
     }
 
-    /// A command of a session without a lane is refused if it was created at this time or earlier.
+    /// A client's command is refused if its session has no lane and it was created at this time or earlier.
     pub(super) fn watermark(&self) -> u64 {
         self.watermark
     }
 
-    /// Decides by its lane what to do with a message.
+    /// Decides what to do with a message, based on its session's lane.
     pub(super) fn check(
         &self,
         message: &Message,
@@ -171,7 +172,7 @@ impl Lanes {
         if let Some(LaneState { lane, .. }) = self.lanes.get(session) {
             if sequence <= lane.last_sequence {
                 return match lane.replies.iter().find(|reply| reply.sequence == sequence) {
-                    // Only the digest is compared, since a deploy may have turned the command into a query.
+                    // Only the digest is compared, since a deployment may have turned the command into a query.
                     Some(reply) if reply.digest == message.digest || !compare_digests => {
                         LaneDecision::Replay(reply.clone())
                     }
@@ -216,15 +217,15 @@ impl Lanes {
     }
 
     fn transient_mut(&mut self, session: ScopedSessionId, bound: usize) -> &mut TransientSession {
-        // Beyond the limit the records are dropped: successors then wait until they time out, and are sent again.
+        // Beyond the limit, all of these are dropped: successors then wait until they time out, and are sent again.
         if self.transient.len() >= bound && !self.transient.contains_key(&session) {
             self.transient.clear();
         }
         self.transient.entry(session).or_default()
     }
 
-    /// Records a command's outcome, and drops what no longer fits. Returns what [`Lanes::take_head_and_writes`]
-    /// returns.
+    /// Records a command's outcome, and drops what no longer fits. Returns the result of
+    /// [`Lanes::take_head_and_writes`].
     pub(super) fn record(
         &mut self,
         message: &Message,
@@ -283,10 +284,10 @@ impl Lanes {
         self.take_head_and_writes(Some(&session))
     }
 
-    /// Returns the lanes of a new head, the number of records beside it, and what to write there: the lane of
-    /// `changed`, if it is stored there; some records that hold obsolete bytes; and deletions of some dropped lanes. If
-    /// a dropped lane came back in the head, its old record must be deleted in the same commit: if it were loaded
-    /// later, it would replace the new lane.
+    /// Returns the lanes of a new head, the number of spilled records, and the writes to these records: the lane of
+    /// `changed`, if it is spilled; some records that hold obsolete bytes; and deletions of some obsolete records. If a
+    /// dropped lane has returned to the head, its old record must be deleted in the same commit: if it were loaded
+    /// after the new lane was dropped, it would be taken for the current lane.
     pub(super) fn take_head_and_writes(
         &mut self,
         changed: Option<&ScopedSessionId>,

@@ -1,8 +1,8 @@
 //! The state machine itself: its parts, and how an event reaches them.
 //!
-//! Parts that own their fields hold what concerns the whole shard: [`ShardClaim`] the right to write, [`Lease`] the
-//! right to answer, [`Gate`] the commits, [`Schedule`] the due times, [`Wakes`] the entities to wake for
-//! their timers, [`DeployedTypes`] the types, and [`Residents`] the entities. Most events concern one entity and need
+//! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
+//! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
+//! timers), [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need
 //! several parts, so the machine itself handles them.
 
 mod backoff;
@@ -70,7 +70,7 @@ pub enum Phase {
     Lost,
 }
 
-/// One shard's machine. Deterministic: the same events give the same actions.
+/// The machine of one shard. It is deterministic: the same events at the same times produce the same actions.
 #[derive(Clone, Debug)]
 pub struct Machine {
     context: Context,
@@ -84,7 +84,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine for an assigned shard. It requests its claim immediately.
+    /// Creates the machine of an assigned shard. It requests its claim immediately.
     #[must_use]
     pub fn new(settings: Settings, ownership: Ownership) -> Self {
         let mut context = Context::new(settings);
@@ -168,7 +168,7 @@ impl Machine {
         }
     }
 
-    /// The next action.
+    /// Returns the next action, if there is one.
     pub fn poll(&mut self) -> Option<Action> {
         self.context.poll()
     }
@@ -185,14 +185,14 @@ impl Machine {
         self.claim.phase()
     }
 
-    /// Whether it is suspended and starts no turn (R9). This can happen in any phase: a suspended machine may claim or
-    /// stop.
+    /// Whether the machine is suspended and starts no turn (R9). It can be suspended in any phase: a suspended machine
+    /// may still claim or stop.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.lease.is_suspended()
     }
 
-    /// The owner that it works for.
+    /// The owner on whose behalf the machine runs the shard.
     #[must_use]
     pub fn ownership(&self) -> &Ownership {
         self.claim.ownership()
@@ -204,7 +204,7 @@ impl Machine {
         &self.context.settings
     }
 
-    /// Its current claim.
+    /// The machine's current claim.
     #[must_use]
     pub fn claim(&self) -> &Claim {
         self.claim.current()
@@ -216,13 +216,13 @@ impl Machine {
         (self.residents.len(), self.residents.queued_messages())
     }
 
-    /// The number of an entity's messages that wait for a turn; none if the entity is not in memory.
+    /// The number of an entity's messages that wait for a turn; `None` if the entity is not in memory.
     #[must_use]
     pub fn queued_messages(&self, entity: &Entity) -> Option<usize> {
         self.residents.get(entity).map(ResidentEntity::queued_messages)
     }
 
-    /// The number of messages of an entity's mailbox that were examined.
+    /// The number of messages in an entity's mailbox that were examined.
     #[cfg(test)]
     pub(super) fn touched(&self, entity: &Entity) -> usize {
         self.residents.get(entity).map_or(0, |state| state.mailbox.touched.get())

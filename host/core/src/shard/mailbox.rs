@@ -1,5 +1,5 @@
 //! The messages of one entity that wait for a turn: queued in the order in which they run, or parked until their
-//! predecessor arrives. No call examines messages that it does not concern, since a mailbox may be long.
+//! predecessor has run. No call examines messages that it does not concern, since a mailbox may be long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ids::{MessageId, ScopedSessionId};
 
-/// The number of messages in all mailboxes that share it.
+/// The number of messages in all mailboxes that share the counter.
 pub(super) type QueuedTotal = Arc<AtomicUsize>;
 
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ impl Mailbox {
         }
     }
 
-    /// Counts messages that a call examines. It may examine only those that it concerns.
+    /// Counts the messages that a call examines. Tests check that it examines only those that it concerns.
     fn touch(&self, _messages: usize) {
         #[cfg(test)]
         self.touched.set(self.touched.get() + _messages);
@@ -140,7 +140,7 @@ impl Mailbox {
         self.parked.last().copied()
     }
 
-    /// Moves the parked messages that may run after `run` to the front of the queue, in their order.
+    /// Moves the parked messages that may run after `run` to the front of the queue, in order.
     pub(super) fn unpark(&mut self, run: &MessageId) {
         let of_session = (run.session, 0, 0)..=(run.session, run.sequence, u64::MAX);
         let mut ready: Vec<_> = self

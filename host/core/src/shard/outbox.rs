@@ -1,8 +1,8 @@
-//! An entity's tells that wait to be sent (R19, R25).
+//! An entity's outbox: the tells that it has yet to send (R19, R25).
 //!
-//! A tell is written to the outbox by the turn that sends it. Once that commit is durable, the shard's machine sends
-//! it, in order and one at a time to each target, until the target has answered. The answer is final, since the target
-//! remembers what it has run, so then the entry is deleted.
+//! The turn that sends a tell writes it to the outbox. After that turn is durable, the shard's machine sends the tells,
+//! in order and one at a time per target, and resends each one until the target has answered. The answer is final,
+//! since the target remembers what it has run, and the entry is then deleted.
 //!
 //! Like timers, the outbox in memory runs ahead of the store, and is read again if a commit is refused. Only entries of
 //! turns that are known to be durable are sent.
@@ -19,7 +19,8 @@ use crate::extensions::Extensions;
 use crate::ids::Entity;
 use crate::records::{RecordKey, RecordWrite, Tell};
 
-/// Bits of a number that count the tells of one turn; the others are the version of the entity after it.
+/// Number of low bits of a tell's number that count the tells of one turn; the other bits are the entity's version
+/// after that turn.
 const INDEX_BITS: u32 = 16;
 
 /// A tell that a turn sends.
@@ -42,9 +43,9 @@ pub struct NewTell {
 /// How much of its limits an outbox uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutboxSize {
-    /// Entries and dead letters.
+    /// Number of entries and dead letters.
     pub entries: u32,
-    /// Bytes of their methods and bodies.
+    /// Size of their methods and bodies in bytes.
     pub bytes: u64,
 }
 
@@ -52,15 +53,16 @@ pub struct OutboxSize {
 #[derive(Clone, Debug, Default)]
 struct Queue {
     tells: BTreeMap<u64, Arc<Tell>>,
-    /// The first one is being sent.
+    /// Whether the first tell is in flight.
     in_flight: bool,
-    /// The version whose commit makes the one before it a dead letter. The target forgets that one when it runs this one.
+    /// The version whose commit makes the previous tell to this target a dead letter. The next tell waits for it, since
+    /// the target forgets the previous tell when it runs the next one.
     after: u64,
-    /// When the first one is sent again, on the node's clock; and the last pause.
+    /// When the first tell is sent again, on the node's clock, and the length of the last pause.
     pause: Option<(u64, u64)>,
 }
 
-/// The tells of an entity after its last turn.
+/// An entity's tells after its last turn.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
     queues: BTreeMap<Entity, Queue>,
@@ -72,15 +74,15 @@ pub(super) struct Outbox {
     dead_letters: BTreeMap<u64, Arc<Tell>>,
     /// Turns up to this version are durable.
     durable: u64,
-    /// Whether a turn changed it since it was read.
+    /// Whether a turn has changed the outbox since it was read.
     changed: bool,
-    /// Entries that the targets have run, and whose deletion is not committed.
+    /// Entries that the targets have run, and whose deletion is not part of a commit yet.
     done: Vec<(Entity, u64)>,
 }
 
 impl Outbox {
-    /// The outbox as it was read at this version. What `old` knows of answers and of tells in flight stays true, since
-    /// it concerns durable entries only.
+    /// The outbox as it was read at `version`. What `old` knows of answers and of tells in flight remains true, since
+    /// it concerns only durable entries.
     pub(super) fn load(
         tells: Vec<(u64, Tell)>,
         dead_letters: Vec<(u64, Tell)>,
@@ -136,7 +138,7 @@ impl Outbox {
         self.queues.is_empty()
     }
 
-    /// The number of tells in the store, and of dead letters.
+    /// The number of stored tells, including those whose deletion is not part of a commit yet, and of dead letters.
     pub(super) fn counts(&self) -> (u32, u32) {
         let stored = self.entries + self.done.len();
         let most = |count| u32::try_from(count).unwrap_or(u32::MAX);
@@ -148,17 +150,17 @@ impl Outbox {
         OutboxSize { entries: waiting.saturating_add(dead), bytes: self.bytes }
     }
 
-    /// Whether the store may have tells that are not here, if the turns since the last read did not commit.
+    /// Whether the store may hold tells, in particular if the turns since the last read do not commit.
     pub(super) fn depends_on_commits(&self) -> bool {
         self.changed || !self.queues.is_empty() || !self.done.is_empty()
     }
 
-    /// Whether something was done whose deletion must be committed.
+    /// Whether tells are done and their deletion must be committed.
     pub(super) fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Adds the tells of a turn, and takes what was done. Returns what to write.
+    /// Adds the tells of a turn, and deletes those that are done. Returns the writes.
     pub(super) fn apply(
         &mut self,
         tells: Vec<NewTell>,
@@ -190,12 +192,12 @@ impl Outbox {
         writes
     }
 
-    /// Turns up to this version are durable.
+    /// Records that turns up to this version are durable.
     pub(super) fn on_durable(&mut self, version: u64) {
         self.durable = self.durable.max(version);
     }
 
-    /// The tells that can be sent now: the first one to each target, to at most `targets` of them at a time.
+    /// The tells that can be sent now: the first one to each target, with at most `targets` tells in flight.
     pub(super) fn ready(&self, mono: u64, utc: u64, targets: usize) -> Vec<(u64, Arc<Tell>)> {
         let room = targets.max(1).saturating_sub(self.in_flight);
         let can = |queue: &Queue| {
@@ -210,7 +212,7 @@ impl Outbox {
         self.queues.values().filter_map(can).take(room).collect()
     }
 
-    /// When the next tell can be sent that waits for time alone: in milliseconds from now.
+    /// In how many milliseconds the next tell that is not in flight can be sent, as far as time is concerned.
     pub(super) fn wait(&self, mono: u64, utc: u64) -> Option<u64> {
         let wait = |queue: &Queue| {
             let (_, tell) = queue.tells.first_key_value().filter(|_| !queue.in_flight)?;
@@ -237,7 +239,7 @@ impl Outbox {
         }
     }
 
-    /// The tell that was sent, if this is the answer to it.
+    /// Records an answer. Returns the tell in flight to the target, if the answer is to that tell.
     pub(super) fn answered(&mut self, target: &Entity, number: u64) -> Option<Arc<Tell>> {
         let queue = self.queues.get_mut(target).filter(|queue| queue.in_flight)?;
         let (first, tell) = queue.tells.first_key_value()?;
@@ -249,21 +251,21 @@ impl Outbox {
         Some(tell.clone())
     }
 
-    /// The target has run the tell.
+    /// Records that the target has run the tell.
     pub(super) fn finish(&mut self, target: &Entity, number: u64) {
         if self.remove(target, number).is_some() {
             self.done.push((target.clone(), number));
         }
     }
 
-    /// The tell is sent again, under the same id, after a pause that doubles.
+    /// Delays the next attempt to send the first tell, which keeps its id, by a pause that doubles each time.
     pub(super) fn pause(&mut self, target: &Entity, mono: u64, least: u64, most: u64) {
         let Some(queue) = self.queues.get_mut(target) else { return };
         let span = queue.pause.map_or(least, |(_, span)| (span * 2).clamp(least, most.max(least)));
         queue.pause = Some((mono.saturating_add(span), span));
     }
 
-    /// The tell must carry a new creation time: none of its copies ran, and those under the old time never will.
+    /// Gives the tell a new creation time: none of its copies ran, and none with the old time ever will.
     pub(super) fn restamp(&mut self, target: &Entity, number: u64, created_ms: u64) {
         let Some(queue) = self.queues.get_mut(target) else { return };
         if let Some(tell) = queue.tells.get_mut(&number) {
@@ -271,7 +273,7 @@ impl Outbox {
         }
     }
 
-    /// Records a failed attempt: the tell waits until then. Returns what to write.
+    /// Records a failed attempt: the tell waits until `retry_at`. Returns the writes.
     pub(super) fn fail(
         &mut self,
         target: &Entity,
@@ -290,8 +292,8 @@ impl Outbox {
         vec![write(number, tell)]
     }
 
-    /// Gives the tell up in the turn that makes this version: it becomes a dead letter, and the next tell to its target
-    /// waits for that commit. Returns what to write.
+    /// Gives the tell up in the turn that leads to `version`: it becomes a dead letter, and the next tell to its target
+    /// waits for that turn's commit. Returns the writes.
     pub(super) fn give_up(
         &mut self,
         target: &Entity,
@@ -317,8 +319,8 @@ impl Outbox {
         ]
     }
 
-    /// Removes the given dead letters that exist: drops them, or turns each into a new tell of this version. Returns
-    /// the numbers removed, and the writes. With `keeps_numbers`, which violates R19, resent tells keep their numbers.
+    /// Removes the given dead letters that exist: drops them, or turns each into a new tell of `version`. Returns the
+    /// numbers removed, and the writes. With `keeps_numbers`, which violates R19, resent tells keep their numbers.
     pub(super) fn take_dead_letters(
         &mut self,
         action: DeadLetterAction,

@@ -1,8 +1,8 @@
-//! Settings of a shard's machine, and of each type.
+//! Settings of a shard's machine and of each entity type.
 
 use serde::{Deserialize, Serialize};
 
-/// Bounds that hold for every entity of a shard. Times are in milliseconds.
+/// Limits for a shard and for each of its entities. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// How long a message waits for its predecessor (R17). Default 2,000.
@@ -14,14 +14,14 @@ pub struct Settings {
     pub lane_ttl: u64,
     /// How far ahead of cluster time a message may be stamped (R17). Default 60,000.
     pub max_clock_skew: u64,
-    /// Maximum size in bytes of unsettled replies that an entity keeps, including 40 for each reply. One session may take half
-    /// of them. Beyond the limit the oldest replies are dropped. Default 4 MiB.
+    /// Maximum size in bytes of the unsettled replies that an entity keeps, including 40 for each reply. One session
+    /// may use half of it. Beyond the limit, the oldest replies are dropped. Default 4 MiB.
     pub unsettled_bytes: usize,
-    /// Maximum size in bytes of lanes in a head; further lanes are stored beside it. Default 1,024.
+    /// Maximum size in bytes of the lanes in a head; further lanes are spilled into separate records. Default 1,024.
     pub inline_lane_bytes: usize,
-    /// Turns of one entity that may wait for their commits. Default 256.
+    /// Maximum number of turns per entity that wait for their commits. Default 256.
     pub max_gated_turns: usize,
-    /// Copies of one message that may wait for its outcome (R18). Default 16.
+    /// Maximum number of copies of one message that wait for its outcome (R18). Default 16.
     pub max_copies: usize,
     /// How long a message waits for a slot for its entity's instance. Default 10,000.
     pub instance_slot_timeout: u64,
@@ -32,31 +32,31 @@ pub struct Settings {
     pub start_backoff: u64,
     /// How long a stopping shard lets running turns finish before they are interrupted. Default 5,000.
     pub stop_timeout: u64,
-    /// Entities of a shard that timers may hold in memory at the same time. Default 64.
+    /// Maximum number of a shard's entities that timers hold in memory at the same time. Default 64.
     pub max_timer_entities: usize,
-    /// Wake-ups that one scan of a shard reads; four times as many may be in memory, at about 200 bytes each.
-    /// Default 256.
+    /// Maximum number of wake-ups that one scan of a shard reads; up to four times as many are kept in memory, at about
+    /// 200 bytes each. Default 256.
     pub timer_page: usize,
-    /// Attempts after which a failing firing is given up. Default 10.
+    /// Number of attempts after which a failing firing is given up. Default 10.
     pub timer_attempts: u32,
     /// The first pause before a failed firing is attempted again. It is doubled each time. Default 1,000.
     pub timer_backoff: u64,
-    /// The longest such pause. Default 300,000.
+    /// The longest pause between attempts of a firing. Default 300,000.
     pub timer_max_backoff: u64,
-    /// Attempts after which a tell whose target fails becomes a dead letter. Default 10.
+    /// Number of attempts after which a tell whose target fails becomes a dead letter. Default 10.
     pub tell_attempts: u32,
     /// The first pause before a failed tell is sent again. It is doubled each time. Default 1,000.
     pub tell_backoff: u64,
-    /// The longest such pause. Default 300,000.
+    /// The longest pause between attempts of a tell. Default 300,000.
     pub tell_max_backoff: u64,
-    /// Targets that one entity sends tells to at the same time. Default 16.
+    /// Maximum number of targets to which one entity sends tells at the same time. Default 16.
     pub tell_targets: usize,
-    /// Rules that tests disable to check that the oracle fails. Has no effect without the feature `testing`.
+    /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
 
 impl Settings {
-    /// Whether a test disabled a rule. Builds without the feature `testing` keep every rule.
+    /// Whether a test disabled a rule. Builds without the feature `testing` enforce every rule.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn has_mutation(&self, mutation: Mutation) -> bool {
         self.mutations.contains(&mutation)
@@ -119,9 +119,9 @@ impl Default for Settings {
 pub enum Mutation {
     /// Replies leave before their commit is durable (promise 2).
     ReplyBeforeCommit,
-    /// An unknown commit is reported as not run, and the shard is not claimed again (R3).
+    /// A turn whose commit is unknown is reported as not run, and the shard is not claimed again (R3).
     UnknownIsNotRun,
-    /// The entity is loaded while commits of it are pending (R3).
+    /// An entity is loaded while its commits are pending (R3).
     LoadDuringCommit,
     /// Queries are answered without regard to the lease (R8).
     QueryWithoutLease,
@@ -141,17 +141,17 @@ pub enum Mutation {
     CopiesDontJoin,
     /// A turn starts although its caller's deadline has passed (R22).
     IgnoreDeadline,
-    /// Turns start while the lease has lapsed (R9).
+    /// Turns start although the lease has lapsed (R9).
     RunWhileSuspended,
     /// A lease counts as valid for twice its length (R8).
     DoubleLease,
-    /// An entity runs although a newer revision of its type wrote it (R24).
+    /// An entity runs although a newer revision of its type wrote its head (R24).
     RunOlderRevision,
     /// A late event about an older deployment replaces a newer one (R24).
     AcceptOlderDeployment,
     /// A timer may fire 50 ms before it is due (R25).
     FireEarly,
-    /// A timer that has fired stays as it is (R25).
+    /// A timer that has fired is neither removed nor moved to its next time (R25).
     KeepFiredTimer,
     /// The times at which entities must be woken are not stored (R25).
     SkipWakeIndex,
@@ -163,20 +163,20 @@ pub enum Mutation {
     DeleteSentTell,
     /// A dead letter is sent again under its old number (R19).
     ResendOldNumber,
-    /// Lanes of sending entities are dropped by time, as those of clients (R19).
+    /// Lanes of sending entities are dropped after their time to live, like those of clients (R19).
     DropSenderLanes,
 }
 
-/// What the machine must know of an entity type's current deployment.
+/// Settings from an entity type's current deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeSettings {
     /// The deployment's revision (R24).
     pub revision: u64,
-    /// Messages that may wait in one entity's mailbox. Default 1,000.
+    /// Maximum number of messages in one entity's mailbox. Default 1,000.
     pub mailbox_capacity: usize,
-    /// Milliseconds without a message after which an instance is dropped. Default 120,000.
+    /// Milliseconds without a message or firing after which an instance is dropped. Default 120,000.
     pub idle_timeout: u64,
-    /// Whether instances are called before they are dropped.
+    /// Whether an instance's stop hook is called before the instance is dropped.
     pub has_stop_hook: bool,
 }
 
@@ -189,16 +189,16 @@ impl Default for TypeSettings {
 /// Why an instance starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartReason {
-    /// The entity never had a turn.
+    /// The entity has never had a turn.
     FirstMessage,
-    /// A message arrived for an entity that has state, but no instance.
+    /// The entity has had turns: a message arrived for it, or one of its timers is due.
     Message,
 }
 
 /// Why an instance stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// No message arrived for the type's idle timeout.
+    /// No message or firing ran within the type's idle timeout.
     Idle,
     /// Another entity needs its slot.
     Evicted,

@@ -46,7 +46,7 @@ struct Harness {
     /// Tells that were sent and have not been answered.
     tells: Vec<(u64, Arc<Tell>)>,
     asked: Vec<Entity>,
-    /// What scans for wake-ups return.
+    /// The wake-ups that scans return.
     wakes: Vec<(u64, Entity)>,
     firing: Option<(u64, TurnId, Arc<Firing>)>,
     firings: usize,
@@ -60,16 +60,16 @@ struct Harness {
     dropped: usize,
     /// How often an eviction was refused because the instance was busy.
     busy: usize,
-    /// Starts and stop hooks of instances.
+    /// Counts of instances' starts and stop hooks.
     starts: usize,
     hooks: usize,
     runs: usize,
-    /// Slots requested and not yet returned.
+    /// Number of slots requested and not returned yet.
     rooms: usize,
     /// Counts of `Stopped` and `Lost`.
     stopped: usize,
     lost: usize,
-    /// Whether the test itself answers for the store, the slots and the sandbox.
+    /// Whether the test itself responds to loads, scans, slot requests and activations.
     silent: bool,
     pending_actions: Vec<Action>,
 }
@@ -147,7 +147,7 @@ impl Harness {
         self.execute_actions();
     }
 
-    /// Executes all actions except turns and commits, which the test executes.
+    /// Executes all actions except turns and commits, which the test completes.
     fn execute_actions(&mut self) {
         while let Some(action) = self.machine.poll() {
             match action {
@@ -267,7 +267,7 @@ impl Harness {
         self.tokens
     }
 
-    /// The node's machine in the next epoch, or after a restart. It knows only what is in the store.
+    /// A new machine for the shard, as after a hand-off or a restart. It knows only what is in the store.
     fn restarted(self) -> Self {
         let mut next = Self::with_store(Settings::clone(self.machine.settings()), |next| {
             (next.head, next.lanes, next.timers) = (self.head, self.lanes, self.timers);
@@ -657,7 +657,7 @@ fn a_full_mailbox_refuses_and_parked_messages_make_room() {
     harness.run();
     let first = harness.send(1, 0, MessageKind::Command);
     assert_eq!(harness.code_of(parked[1]).as_deref(), Some(&*codes::MAILBOX_FULL));
-    assert_eq!(harness.code_of(first), None, "the message that the others wait for was admitted");
+    assert_eq!(harness.code_of(first), None, "the message that the others wait for is admitted");
     harness.send(8, 7, MessageKind::Command);
     let full = harness.send(9, 8, MessageKind::Command);
     assert_eq!(harness.code_of(full).as_deref(), Some(&*codes::MAILBOX_FULL));

@@ -1,9 +1,10 @@
-//! The durable timers of one entity (R25): which is due, and how a turn changes them.
+//! The durable timers of one entity (R25): which one is due, and how a turn changes them.
 //!
-//! Like lanes, timers in memory run ahead of the store: a turn's changes count at once for the next turn, and are
-//! read again from the store if a commit is refused. Confusing at first: an entity has two kinds of records. Each
-//! timer is stored by name, with the entity; and one *wake-up* is stored by time, with the shard, at the time at which
-//! the entity's first timer fires. A new owner of the shard reads only wake-ups.
+//! Like lanes, timers in memory run ahead of the store: a turn's changes apply at once to the next turn, and the timers
+//! are read again from the store if a commit is refused. Confusing at first: an entity has two kinds of records. Each
+//! timer is stored by name, with the entity; and one *wake-up* is stored by time, with the shard, under the time at
+//! which the entity's first timer fires, or under 0 while tells are in its outbox. A new owner of the shard at first
+//! reads only the wake-ups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +20,18 @@ use crate::records::{OWN_TIMERS, RecordKey, RecordWrite, Timer};
 /// An entity's timers by name.
 pub type TimerMap = BTreeMap<Arc<str>, Arc<Timer>>;
 
-/// A change of an entity's timers that a turn makes.
+/// A change that a turn makes to an entity's timers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TimerChange {
-    /// Sets a timer, and replaces the one of that name.
+    /// Sets a timer, and replaces any timer of that name.
     Set {
-        /// Not empty.
+        /// The timer's name; not empty.
         name: Arc<str>,
         /// When it fires first, in milliseconds of UTC.
         due: u64,
         /// Milliseconds between firings; 0 if it fires once.
         interval: u64,
-        /// The guest's own bytes.
+        /// Opaque data for the firings.
         payload: Bytes,
     },
     /// Cancels the timer of that name, if there is one.
@@ -40,12 +41,12 @@ pub enum TimerChange {
     },
 }
 
-/// One firing of a timer: the content of a turn.
+/// One firing of a timer: the input of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firing {
     /// The timer's name.
     pub name: Arc<str>,
-    /// Identifies the timer among all that had this name.
+    /// Distinguishes the timer from earlier ones of the same name.
     pub generation: u64,
     /// When it was due, in milliseconds of UTC.
     pub due: u64,
@@ -53,7 +54,7 @@ pub struct Firing {
     pub missed: u64,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The guest's own bytes.
+    /// The timer's opaque data.
     pub payload: Bytes,
     /// The time of the turn, in milliseconds of UTC.
     pub utc_ms: u64,
@@ -63,7 +64,7 @@ pub struct Firing {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timers {
     map: Arc<TimerMap>,
-    /// Whether a turn changed them since they were read.
+    /// Whether a turn has changed the timers since they were read.
     changed: bool,
 }
 
@@ -80,7 +81,7 @@ impl Timers {
         &self.map
     }
 
-    /// Whether the store may have timers that are not here, if the turns since the last read did not commit.
+    /// Whether the store may hold timers, in particular if the turns since the last read do not commit.
     pub(super) fn depend_on_commits(&self) -> bool {
         self.changed || !self.map.is_empty()
     }
@@ -90,7 +91,7 @@ impl Timers {
         self.map.values().filter_map(|timer| timer.fires_at()).min()
     }
 
-    /// The firing that is due at `utc`: that of the timer that has waited longest, of those that are wanted.
+    /// The firing that is due at `utc`: that of the `wanted` timer that has waited longest.
     pub(super) fn due(&self, utc: u64, wanted: impl Fn(&Timer) -> bool) -> Option<Firing> {
         let fires_at = |timer: &&Arc<Timer>| timer.fires_at().unwrap_or(u64::MAX);
         let timer = self.map.values().filter(|timer| wanted(timer)).min_by_key(fires_at)?;
@@ -107,7 +108,7 @@ impl Timers {
         })
     }
 
-    /// Whether the firing's timer is still the same and still due (R25).
+    /// Whether the firing's timer still exists, with the same generation and due time (R25).
     pub(super) fn matches(&self, firing: &Firing) -> bool {
         self.map
             .get(&firing.name)
@@ -121,7 +122,7 @@ impl Timers {
         Arc::new(map)
     }
 
-    /// Applies a turn: the firing that it ran, if any, then its changes in their order. Returns what to write.
+    /// Applies a turn: the firing that it ran, if any, then its changes in order. Returns the writes.
     pub(super) fn apply(
         &mut self,
         firing: Option<&Firing>,
@@ -160,8 +161,8 @@ impl Timers {
         self.replace(map)
     }
 
-    /// Records a failed attempt: the timer waits, and after the last attempt its firing is given up. Returns what to
-    /// write, and whether it was given up.
+    /// Records a failed attempt: the timer waits, and after the last attempt its firing is given up. Returns the
+    /// writes, and whether the firing was given up.
     pub(super) fn fail(
         &mut self,
         firing: &Firing,
@@ -178,7 +179,7 @@ impl Timers {
         if !gives_up {
             timer.retry_at = utc.saturating_add(settings.timer_pause(timer.attempts));
         } else if timer.interval > 0 {
-            // The next firing is another one.
+            // This firing is given up, and the timer moves on to its next one.
             timer.due = next_due(timer.due, timer.interval, firing.missed);
             (timer.attempts, timer.retry_at) = (0, 0);
         } else {
@@ -187,7 +188,7 @@ impl Timers {
         (self.replace(map), gives_up)
     }
 
-    /// Takes `map` as the new timers, and returns the writes that make it so in the store.
+    /// Replaces the timers with `map`, and returns the writes that do the same in the store.
     fn replace(&mut self, map: TimerMap) -> Vec<RecordWrite> {
         let old = std::mem::replace(&mut self.map, Arc::new(map));
         self.changed = true;
@@ -218,7 +219,7 @@ pub(super) fn move_wake_up(before: Option<u64>, after: Option<u64>) -> Vec<Recor
     old.into_iter().chain(after.map(|due| write(due, Some(Bytes::new())))).collect()
 }
 
-/// Removes the fired timer, or moves it to its next time. A timer of another generation stays as it is.
+/// Removes the fired timer, or moves it to its next time. A timer with another generation or due time is not changed.
 fn advance(map: &mut TimerMap, firing: &Firing) {
     let Some(timer) = map.get_mut(&firing.name) else { return };
     if (timer.generation, timer.due) != (firing.generation, firing.due) {
@@ -233,7 +234,7 @@ fn advance(map: &mut TimerMap, firing: &Firing) {
     (timer.attempts, timer.retry_at, timer.failure) = (0, 0, "".into());
 }
 
-/// The next time at a fixed rate, after the firing at `due` and those that were missed.
+/// The next due time at a fixed rate, after the firing at `due` and those that were missed.
 fn next_due(due: u64, interval: u64, missed: u64) -> u64 {
     let ahead = interval.saturating_mul(missed.saturating_add(1));
     due.saturating_add(ahead).min(OWN_TIMERS - 1)
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(
             (timers.due(149, |_| true), timers.first()),
             (None, Some(150)),
-            "the rate stays fixed"
+            "the rate remains fixed"
         );
     }
 
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(timers.first(), Some(10), "the new timer is not touched");
         let firing = timers.due(10, |_| true).unwrap();
         assert!(timers.matches(&firing));
-        // The handler sets its own timer again: that counts, in its order.
+        // The handler sets its own timer again: this change applies after the firing.
         assert!(timers.after(&firing).is_empty());
         timers.apply(Some(&firing), vec![set("a", 50, 0)], 4);
         assert_eq!(timers.first(), Some(50));
@@ -357,7 +358,7 @@ mod tests {
         assert!(gives_up);
         assert_eq!((text(writes), timers.first()), (vec!["a@own".into()], None));
         let kept = &timers.map()["a"];
-        assert!(kept.set_aside && &*kept.failure == "why", "it is kept, and fires no more");
+        assert!(kept.set_aside && &*kept.failure == "why", "it is kept, but does not fire again");
         timers.apply(None, vec![set("a", 300, 0)], 9);
         assert_eq!(timers.first(), Some(300), "setting it again revives it");
     }

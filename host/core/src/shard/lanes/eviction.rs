@@ -1,18 +1,18 @@
-//! Which lane is dropped when there is no room: the oldest one of the principal that has the most.
+//! Which lane is dropped when space runs out: the oldest one of the principal that has the most lanes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::ScopedSessionId;
 
-/// A short hash of a principal. Two principals with the same tag share only the room for their lanes.
+/// A short hash of a principal. Two principals with the same tag merely share the space for their lanes.
 pub(super) fn principal_tag(principal: &str) -> u32 {
     let mut first = [0; 4];
     first.copy_from_slice(&blake3::hash(principal.as_bytes()).as_bytes()[..4]);
     u32::from_le_bytes(first)
 }
 
-/// Lanes by principal, and principals by their number of lanes and the age of the oldest one.
+/// Lanes by principal, and principals by their number of lanes and the age of their oldest lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EvictionOrder {
     by_principal: BTreeMap<u32, BTreeSet<(u64, ScopedSessionId)>>,

@@ -1,11 +1,13 @@
 //! The lanes of sending entities (R19).
 //!
-//! A client's lane may be dropped at any time: the client learns that its message is too old. A sending entity may have
-//! to send again after any time, so its lane is dropped only when the entity itself says that it has nothing more to
-//! send up to the lane's number. The lanes are asked about one by one, the one that was used longest ago first.
+//! A client's lane may be dropped at any time: the client then learns that its message is too old. A sending entity may
+//! have to resend a tell after any length of time, so its lane is dropped only when the entity confirms that it has
+//! nothing more to send up to the lane's last sequence. Senders are asked one at a time, starting with the one whose
+//! lane has been unused longest.
 //!
-//! Late copies of tells that ran in a dropped lane are kept out by a watermark of creation times, as with clients. It is
-//! one of its own: so a tell that is refused by it never ran, and its sender may give it a new creation time.
+//! Late copies of tells that ran in a dropped lane are refused by a watermark of creation times, as for clients. This
+//! watermark is separate from the one for clients, so a tell that it refuses and that its sender still has never ran,
+//! and may get a new creation time.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +17,7 @@ use crate::records::Lane;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct SenderLanes {
-    /// By the time of their last use.
+    /// The lanes by the time of their last use.
     by_use: BTreeSet<(u64, ScopedSessionId)>,
     watermark: u64,
     /// The sender that was asked, and the number of the last tell that ran in its lane.
@@ -24,7 +26,7 @@ pub(super) struct SenderLanes {
     unsaved: bool,
 }
 
-/// Whether it is the lane of a sending entity. A lane whose sender cannot be read is kept like one.
+/// Whether the lane belongs to a sending entity. A lane whose sender cannot be decoded is kept like one that does.
 pub(super) fn is_sender(lane: &Lane) -> bool {
     !matches!(lane.sender(), Ok(None))
 }
@@ -46,13 +48,13 @@ impl SenderLanes {
         self.by_use.insert((lane.used_at, lane.session));
     }
 
-    /// The lane is used at `now`; the caller sets its own time.
+    /// Records that the lane is used at `now`. The caller then updates `used_at` in the lane.
     pub(super) fn used(&mut self, lane: &Lane, now: u64) {
         self.by_use.remove(&(lane.used_at, lane.session));
         self.by_use.insert((now, lane.session));
     }
 
-    /// The lane is dropped: copies of what ran in it are refused from now on.
+    /// Records that the lane is dropped: from now on, copies of what ran in it are refused.
     pub(super) fn drop_lane(&mut self, lane: &Lane) {
         self.by_use.remove(&(lane.used_at, lane.session));
         self.watermark = self.watermark.max(lane.newest_created);
@@ -65,8 +67,8 @@ impl SenderLanes {
 }
 
 impl Lanes {
-    /// The sending entity to ask whether its lane is still needed: if that was not used for `lane_ttl`, or if there are
-    /// more than half as many as there may be. One is asked at a time.
+    /// The sending entity to ask whether its lane is still needed, if that lane was not used for `lane_ttl`, or if
+    /// there are more than half of the maximum number of such lanes. One sender is asked at a time.
     pub(in crate::shard) fn sender_to_ask(
         &mut self,
         now: u64,
@@ -86,7 +88,7 @@ impl Lanes {
         Some(sender)
     }
 
-    /// Whether the entity must stay in memory: an answer is awaited, or a drop must be committed.
+    /// Whether the entity must stay in memory because an answer is awaited or a drop must be committed.
     pub(in crate::shard) fn needs_memory(&self) -> bool {
         self.senders.asked.is_some() || self.senders.unsaved
     }
@@ -96,7 +98,8 @@ impl Lanes {
         self.senders.unsaved
     }
 
-    /// The sender answered with the number of its first tell to this entity, if it has one; or did not answer.
+    /// Handles the sender's answer: the number of its first tell to this entity, if it has one. The outer `None` means
+    /// that the sender did not answer.
     pub(in crate::shard) fn on_sender_answered(
         &mut self,
         sender: &Entity,
@@ -109,12 +112,12 @@ impl Lanes {
             return;
         };
         let Some(known) = self.lanes.get_mut(&session) else { return };
-        // A tell that ran meanwhile is not covered by the answer.
+        // The answer does not cover a tell that has run since the question.
         let covered = known.lane.last_sequence == asked;
         if covered && first.is_some_and(|first| first.is_none_or(|first| first > asked)) {
             return self.drop_lane(&session, settings);
         }
-        // Others are asked before it is asked again.
+        // Other senders are asked before this one is asked again.
         self.senders.used(&known.lane, now);
         known.lane.used_at = now;
     }

@@ -1,4 +1,4 @@
-//! What an entity drops when its lanes need more room than they may have: replies first, then whole lanes.
+//! What an entity drops when its lanes exceed their limits: replies first, then whole lanes.
 
 use super::senders::is_sender;
 use super::{
@@ -26,7 +26,7 @@ impl Lanes {
         self.add_stale_bytes(session, freed);
     }
 
-    /// Drops lanes that have not been used for `lane_ttl`.
+    /// Drops clients' lanes that have not been used for `lane_ttl`.
     pub(super) fn purge(&mut self, now: u64, settings: &Settings) {
         self.purged_at = now;
         let old: Vec<_> = self
@@ -43,10 +43,10 @@ impl Lanes {
         }
     }
 
-    /// Makes room for one more lane.
+    /// Makes space for one more lane.
     pub(super) fn make_room(&mut self, now: u64, settings: &Settings) {
         let most = settings.max_lanes.max(1);
-        // This examines every lane, so it does not run for every message.
+        // A purge examines every lane, so it does not run for every message.
         let most = most + self.senders.len();
         if self.lanes.len() >= most && now.saturating_sub(self.purged_at) > settings.lane_ttl / 64 {
             self.purge(now, settings);
@@ -86,8 +86,9 @@ impl Lanes {
         }
     }
 
-    /// Drops replies until they fit. While the session that was just used takes more than half of the limit, its own
-    /// replies are dropped, so that a session that never settles does not harm the others; then the oldest of all.
+    /// Drops replies until the rest fit. While the session that was just used takes more than half of the limit, its
+    /// own replies are dropped, so that a session that never settles does not harm the others; then the oldest replies
+    /// of all sessions are dropped.
     pub(super) fn trim(&mut self, used: Option<&ScopedSessionId>, most: usize) {
         if let Some(session) = used {
             let own = |lanes: &Self| lanes.lanes.get(session).map_or(0, |known| known.unsettled);
@@ -103,11 +104,11 @@ impl Lanes {
         }
     }
 
-    /// Drops the oldest answer of a session. If no reply has its answer any more, drops the record of the oldest reply.
+    /// Drops the content of a session's oldest complete reply. If no reply is complete, drops the oldest one entirely.
     fn drop_reply(&mut self, session: &ScopedSessionId) -> bool {
         let Some(known) = self.lanes.get_mut(session) else { return false };
         let replies = &mut known.lane.replies;
-        // Answers are dropped from the oldest on, so replies without one come first.
+        // Contents are dropped oldest first, so replies without content come first.
         let whole = replies.partition_point(|reply| reply.reply == GuestReply::Dropped);
         let freed = match replies.get_mut(whole) {
             Some(reply) => {

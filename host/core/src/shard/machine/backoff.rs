@@ -1,15 +1,15 @@
-//! Entities whose start fails: a pause before the next attempt, so that a guest that never starts costs little.
+//! Pauses before an entity whose start failed is started again, so that a guest that never starts costs little.
 //!
-//! Only starts are delayed. A message whose turn fails is refused alone: a pause after it would let one sender delay all
-//! others.
+//! Only starts are delayed. If a message's turn fails, only that message is refused: a pause after it would let one
+//! sender delay all others.
 
 use super::{Entity, Machine, Outcome, ResidentEntity, codes};
 use crate::message::Message;
 use crate::shard::entity::{Stage, StartBackoff};
 
 impl Machine {
-    /// Handles a start turn that the store refused because of a limit. It would refuse the next one too, so waiting
-    /// messages are refused, and later ones wait for a while.
+    /// Handles a start turn that the store refused because of a limit. The store would refuse the next one too, so
+    /// waiting messages are refused, and later ones wait for a while.
     pub(super) fn pause_after_refused_start(&mut self, entity: &Entity, why: &str) {
         let pause = StartBackoff::after_refusal(
             self.last_backoff(entity),
@@ -24,8 +24,8 @@ impl Machine {
         self.pause(entity, &outcome, pause);
     }
 
-    /// Handles a start that did not succeed: waiting messages are refused. If it was the guest's fault, later ones
-    /// wait for a while.
+    /// Handles a failed start: waiting messages are refused. If the guest caused the failure, later ones wait for a
+    /// while.
     pub(super) fn on_failed_start(&mut self, entity: &Entity, outcome: &Outcome) {
         let Outcome::NotRun { retry_after: None, code, message, .. } = outcome else {
             return self.give_up(entity, outcome);
@@ -50,8 +50,8 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// Refuses a message whose deadline passes before the entity is started again: the deadline alone would blame its
-    /// sender.
+    /// Refuses a message whose deadline passes before the entity is started again: to report only the missed deadline
+    /// would blame the sender.
     pub(super) fn refusal_during_pause(&self, message: &Message) -> Option<Outcome> {
         let state = self.residents.get(&message.target)?;
         let pause = state.start_backoff.as_ref().filter(|pause| !pause.retrying)?;
@@ -60,14 +60,14 @@ impl Machine {
         }
         let left = pause.until.saturating_sub(self.context.mono());
         let text = format!(
-            "{} does not start and is tried again in {left} ms; the last attempt failed with {}",
+            "{} fails to start and is retried in {left} ms; the last attempt failed with {}",
             message.target, pause.why
         );
         let retry_after = u32::try_from(left).unwrap_or(u32::MAX);
         Some(Outcome::not_run_retryable(codes::ENTITY_BACKOFF, text, retry_after))
     }
 
-    /// Ends the pauses after failures of a type's entities, for messages and for timers: its new revision may run.
+    /// Ends the pauses after failures of a type's entities, for messages and for timers: the new revision may run.
     pub(super) fn end_pauses(&mut self, entity_type: &str) {
         let mut paused = self.wakes.end_pauses(&self.context, entity_type);
         let failed = |state: &ResidentEntity| {

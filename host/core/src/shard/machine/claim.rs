@@ -126,14 +126,14 @@ impl ShardClaim {
         Some(retry_at)
     }
 
-    /// The outcome of a commit is unknown: the shard must be claimed again (R3).
+    /// Handles a commit whose outcome is unknown: the shard must be claimed again (R3).
     pub(super) fn on_unknown_commit(&mut self) {
         if self.phase == Phase::Serving {
             self.phase = Phase::Claiming;
         }
     }
 
-    /// Claims the shard again once every commit under the old number is answered (R3).
+    /// Claims the shard again, if that is needed. Every commit under the old number must have been answered (R3).
     pub(super) fn claim_again(&mut self, context: &mut Context) {
         if self.phase == Phase::Claiming && !self.pending && self.retry_at.is_none() {
             let mut claim = Claim::clone(&self.claim);
@@ -161,7 +161,8 @@ impl ShardClaim {
 
     // The end.
 
-    /// Begins to stop, and returns when running turns will be interrupted; none if the shard has stopped or was lost.
+    /// Begins to stop, and returns when running turns will be interrupted. Returns `None` if the shard is already
+    /// stopping, has stopped or was lost.
     pub(super) fn stop(&mut self, context: &Context) -> Option<u64> {
         if !matches!(self.phase, Phase::Serving | Phase::Claiming) {
             return None;
@@ -177,7 +178,7 @@ impl ShardClaim {
         self.stop_at
     }
 
-    /// The stop deadline has passed.
+    /// Records that the stop deadline has passed.
     pub(super) fn on_stop_deadline(&mut self) {
         self.stop_at = None;
     }
@@ -193,7 +194,7 @@ impl ShardClaim {
         !matches!(self.phase, Phase::Lost | Phase::Claiming)
     }
 
-    /// Another node owns the shard. Returns the outcome for waiting messages.
+    /// Handles the loss of the shard as the store reports it. Returns the outcome for waiting messages.
     pub(super) fn on_lost(&mut self, current: Option<&Claim>, message: &str) -> Outcome {
         self.owner_hint = current.map(OwnerHint::from);
         self.not_owner(message)
@@ -212,7 +213,7 @@ impl ShardClaim {
         }
     }
 
-    /// The node knows that another node owns the shard. Returns the outcome for waiting messages.
+    /// Handles the node's report that another node owns the shard. Returns the outcome for waiting messages.
     pub(super) fn drop_shard(&mut self) -> Outcome {
         self.phase = Phase::Lost;
         self.pending = false;

@@ -1,4 +1,4 @@
-//! What each part of the machine gets with a call: the time, the settings, and a queue for its actions.
+//! The context of each call to a part of the machine: the time, the settings, and a queue for its actions.
 
 use std::collections::VecDeque;
 

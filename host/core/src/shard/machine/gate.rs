@@ -17,7 +17,7 @@ use crate::shard::timers::{Firing, move_wake_up};
 /// The shard's unanswered commits. Their turns wait at the gates of their entities.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gate {
-    /// Commits that were sent and have not been answered.
+    /// Number of commits that were sent and have not been answered.
     outstanding: usize,
     /// Commits that wait for the shard to be claimed again.
     unsent: Vec<Commit>,
@@ -57,30 +57,30 @@ impl Gate {
         self.unsent.iter().map(|commit| commit.entity.clone()).collect()
     }
 
-    /// Takes the waiting commits of one entity or of all.
+    /// Takes the waiting commits of one entity, or of all entities.
     fn take_unsent(&mut self, only: Option<&Entity>) -> Vec<Commit> {
         let is_taken = |commit: &mut Commit| only.is_none_or(|entity| *entity == commit.entity);
         self.unsent.extract_if(.., is_taken).collect()
     }
 }
 
-/// What a turn's commit writes.
+/// The effects of a turn, as its commit writes them.
 #[derive(Debug)]
 pub(super) struct Effects {
-    /// The command that ran; none for a start, stop or timer turn, or a commit without the guest.
+    /// The command that the turn ran, if any.
     pub(super) message: Option<MessageId>,
     pub(super) reply: GuestReply,
-    /// Changes of the state.
+    /// Changes to the state.
     pub(super) state: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
-    /// Changes of timers and outbox.
+    /// Changes to timers, outbox and dead letters.
     pub(super) records: Vec<RecordWrite>,
     pub(super) state_bytes: Option<u64>,
-    /// The firing that ran, or whose failure is recorded.
+    /// The firing that the turn ran, or whose failure it records, if any.
     pub(super) firing: Option<Arc<Firing>>,
 }
 
 impl Effects {
-    /// A commit without the guest.
+    /// The effects of a turn that does not call the guest.
     pub(super) fn of_records(records: Vec<RecordWrite>) -> Self {
         let reply = GuestReply::Result(bytes::Bytes::new());
         Self { message: None, reply, state: Vec::new(), records, state_bytes: None, firing: None }
@@ -88,7 +88,7 @@ impl Effects {
 }
 
 impl Machine {
-    /// Commits what a turn changed, after its timers and tells.
+    /// Applies a turn's changes to timers and outbox, and commits the turn.
     pub(super) fn commit_turn(
         &mut self,
         entity: &Entity,
@@ -108,7 +108,7 @@ impl Machine {
         self.commit(entity, turn, effects);
     }
 
-    /// Makes the effects of a turn durable. Timers and outbox have already changed.
+    /// Commits the effects of a turn. Its changes to timers and outbox must already be applied.
     pub(super) fn commit(&mut self, entity: &Entity, turn: TurnId, effects: Effects) {
         let Effects { message: id, reply, state: writes, mut records, state_bytes, firing } =
             effects;
@@ -163,7 +163,7 @@ impl Machine {
         };
         if state.timers.depend_on_commits() {
             let count = u32::try_from(state.timers.map().len()).unwrap_or(u32::MAX);
-            // It fails only if a later release filled the head with its own fields.
+            // This fails only if a later release has filled the head with its own fields.
             let set = state.head.set_timer_count(count);
             debug_assert!(set.is_ok(), "{set:?}");
         }
@@ -212,6 +212,7 @@ impl Machine {
         let Some(gated) = state.gate.remove(at) else { return };
         let firing = gated.firing.clone();
         let started = state.start_turn.take_if(|start| *start == turn).is_some();
+        let is_unknown = matches!(outcome, CommitOutcome::Unknown(_));
         let refusal = match outcome {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
@@ -239,7 +240,7 @@ impl Machine {
                 Outcome::not_run_retryable(
                     codes::COMMIT_REFUSED,
                     format!(
-                        "the turn did not build on the stored version {stored}; it is discarded"
+                        "the turn was not based on the stored version {stored}, so it was discarded"
                     ),
                     10,
                 )
@@ -254,7 +255,7 @@ impl Machine {
                 self.discard_uncommitted(entity);
                 return self.on_failed_start(entity, &Outcome::not_run(codes::TURN_TOO_LARGE, why));
             }
-            // It would fail on any node and at any time.
+            // The turn would be refused on any node and at any time.
             CommitOutcome::Refused(CommitRefusal::TooLarge(why)) => {
                 if let Some(firing) = firing.clone() {
                     state.refused_firing = Some((firing, why.clone()));
@@ -270,11 +271,11 @@ impl Machine {
                 Outcome::not_run_retryable(codes::NOT_OWNER, message, 100).with_owner_hint(hint)
             }
         };
-        // Queries that read its effects may have read something that was never committed: they count as not run.
+        // Queries that read the turn's effects may have read something that was never committed: they count as not run.
         for (id, ..) in gated.queries {
             let outcome = Outcome::not_run_retryable(
                 codes::COMMIT_REFUSED,
-                "a turn that the query had read was not committed",
+                "the query had read the effects of a turn that was not committed",
                 10,
             );
             self.finish(entity, &id, outcome, false);
@@ -283,15 +284,18 @@ impl Machine {
             self.finish(entity, &id, refusal, false);
         }
         self.discard_uncommitted(entity);
-        let state = self.residents.get(entity);
-        if firing.is_some() && state.is_some_and(|state| state.refused_firing.is_none()) {
-            // The store refuses for a while: a firing has no caller that would wait before the next attempt.
+        if let Some(state) = self.residents.get(entity)
+            && state.refused_firing.is_none()
+            && (firing.is_some() || gated.message.is_none() && state.must_read && !is_unknown)
+        {
+            // The store may refuse for a while, and no caller delays the next attempt. After an unknown outcome, the
+            // new claim of the shard delays it.
             self.wakes.postpone(&self.context, entity);
         }
         self.advance(entity);
     }
 
-    /// Discards everything that ran ahead of the store, and the commits that were not sent to it.
+    /// Discards everything of the entity that ran ahead of the store, and its commits that were not sent.
     pub(super) fn discard_uncommitted(&mut self, entity: &Entity) {
         self.drop_instance(entity);
         self.doubt_timers(entity);

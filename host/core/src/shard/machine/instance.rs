@@ -31,7 +31,7 @@ impl Machine {
                     &self.context.settings,
                 );
                 state.head = loaded.head.unwrap_or_default();
-                // A commit without the guest leaves it as it is.
+                // A commit without the guest does not change the revision.
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
                 let old = std::mem::take(&mut state.outbox);
@@ -69,7 +69,7 @@ impl Machine {
             matches!(state.stage, Stage::AwaitingSlot(_)) && state.generation == generation
         });
         let Some(state) = wanted else {
-            // The request was withdrawn meanwhile: `ReleaseSlot` is on its way.
+            // The request has been withdrawn: `ReleaseSlot` is on its way.
             return;
         };
         if state.queued_messages() == 0 && !has_due_timer {
@@ -104,7 +104,7 @@ impl Machine {
                 state.stage = Stage::Idle;
                 state.passivates = output.passivate;
                 if output.changes_nothing() {
-                    // The store has not refused anything: a pause after a refusal goes on until something commits.
+                    // Nothing was committed, so only a pause after failures ends: one after a refusal continues.
                     state.start_backoff.take_if(|pause| pause.failures > 0);
                 } else {
                     state.start_turn = Some(turn);
@@ -181,8 +181,8 @@ impl Machine {
         }
     }
 
-    /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise it ends
-    /// without a turn.
+    /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise the query
+    /// ends without a turn.
     pub(super) fn on_abandoned(&mut self, entity: &Entity, generation: u64, turn: TurnId) {
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Stage::Running(running, id) = state.stage else { return };
@@ -195,7 +195,7 @@ impl Machine {
         state.stage = Stage::Idle;
         let gone = entry.message.reply_token;
         entry.reply_tokens.retain(|token| *token != gone);
-        let outcome = Outcome::not_run_retryable(codes::CALLER_GONE, "its connection is closed", 0);
+        let outcome = Outcome::not_run_retryable(codes::CALLER_GONE, "the caller's connection is closed", 0);
         if let Some(next) = entry.reply_tokens.first().copied() {
             entry.message =
                 Arc::new(Message { reply_token: next, ..Message::clone(&entry.message) });
@@ -280,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// Sends a query's answer, but only if the lease is valid by a clock that was read after the request arrived (R8).
+    /// Sends a query's answer, but only if the lease is valid by a clock reading from after the request arrived (R8).
     pub(super) fn finish_query(
         &mut self,
         entity: &Entity,

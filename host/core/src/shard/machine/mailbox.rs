@@ -62,7 +62,7 @@ impl Machine {
         }
         let mailbox = self.types.of(&entity).map_or(0, |settings| settings.mailbox_capacity);
         if state.queued_messages() >= mailbox {
-            // A parked message gives way to one that can run: that may be the message it is parked for.
+            // A parked message gives way to one that can run, which may be the message that it waits for.
             let waits =
                 matches!(state.lanes.check(&message, compare, ordered, most), LaneDecision::Wait);
             let gives_way = state.mailbox.last_parked().filter(|_| !waits);
@@ -139,7 +139,7 @@ impl Machine {
         state.mailbox.push_front(id, deadline);
     }
 
-    /// Ends a pending message. With `poison`, its successors in the lane no longer wait for it.
+    /// Ends a pending message. If `poison` is set, its successors in the lane no longer wait for it.
     pub(super) fn finish(
         &mut self,
         entity: &Entity,
@@ -164,7 +164,7 @@ impl Machine {
         self.finish(entity, id, deadline_outcome(), true);
     }
 
-    /// Ends all messages of an entity that have not run, and removes the entity from memory.
+    /// Ends all messages of an entity that have not run, and removes the entity from memory if nothing needs it there.
     pub(super) fn give_up(&mut self, entity: &Entity, outcome: &Outcome) {
         self.postpone_timers(entity);
         self.drop_instance(entity);
@@ -182,7 +182,7 @@ impl Machine {
         for id in ended {
             self.finish(entity, &id, outcome.clone(), false);
         }
-        // Tells need no instance: if it has any to send, its wake-up brings it back.
+        // Tells do not keep the entity in memory: if it has any to send, its wake-up brings it back.
         let spent = |state: &ResidentEntity| state.is_spent() && !self.timers_need(entity, state);
         if self.residents.get(entity).is_some_and(spent) {
             self.drop_entity(entity);

@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// Answers all pending messages, and discards what ran ahead of the store.
+    /// Ends all pending messages whose commits are not with the store, and discards what ran ahead of the store.
     pub(super) fn give_all_up(&mut self, outcome: &Outcome) {
         self.drop_unsent_commits(None, outcome);
         for entity in self.residents.names() {
@@ -57,8 +57,8 @@ impl Machine {
         self.claim.end_lost(&mut self.context, current, message);
     }
 
-    /// The same when the node itself reports the loss. Nothing is awaited: the outcome of a pending commit never
-    /// arrives here.
+    /// Handles a loss of the shard that the node itself reports. Nothing is awaited, since the outcome of a pending
+    /// commit never arrives here.
     pub(super) fn on_drop(&mut self) {
         let outcome = self.claim.drop_shard();
         self.drop_unsent_commits(None, &outcome);
@@ -85,7 +85,7 @@ impl Machine {
         let Some(stop_at) = self.claim.stop(&self.context) else { return };
         self.schedule.wake_by(stop_at);
         let outcome = self.claim.handing_off_outcome();
-        // Commits that wait for a claim are not worth waiting for, and neither are the instances that ran ahead.
+        // Neither commits that are queued for a claim nor the instances that ran ahead of them are worth waiting for.
         for entity in self.gate.entities_with_unsent() {
             self.drop_instance(&entity);
         }

@@ -59,7 +59,7 @@ impl Residents {
         self.entities.iter_mut()
     }
 
-    /// A snapshot of all entities, for a loop that changes the collection.
+    /// A snapshot of the entities' names, for a loop that changes the collection.
     pub(super) fn names(&self) -> Vec<Entity> {
         self.entities.keys().cloned().collect()
     }

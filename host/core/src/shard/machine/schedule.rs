@@ -1,4 +1,4 @@
-//! When the machine must examine an entity, or itself, without an event.
+//! The times at which the machine must examine an entity, or itself, without an event.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ impl Schedule {
         self.next_wake = None;
     }
 
-    /// Schedules an examination of the entity at that time. An earlier timer stays: moving it with each message would
-    /// cost more than one unneeded examination.
+    /// Schedules an examination of the entity at that time. An earlier timer is kept: moving it with each message
+    /// would cost more than one unnecessary examination.
     pub(super) fn wake_entity_by(&mut self, entity: &Entity, state: &mut ResidentEntity, at: u64) {
         if state.timer.is_none_or(|timer| at < timer) {
             if let Some(timer) = state.timer.replace(at) {
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!((first.timer, schedule.next_wake()), (Some(20), Some(20)));
         assert_eq!(schedule.take_due(19), None);
         assert_eq!(schedule.take_due(40), Some(a));
-        assert_eq!(schedule.next_wake(), Some(25), "the machine's own time");
+        assert_eq!(schedule.next_wake(), Some(25), "the machine's own due time");
         schedule.on_tick();
         schedule.forget(&b, second.timer);
         assert_eq!((schedule.take_due(99), schedule.next_wake()), (None, None));

@@ -48,7 +48,7 @@ impl Machine {
                 }
                 Stage::Unloaded => {
                     if self.claim.is_stopping() {
-                        // An earlier turn was refused while this one ran: the entity will not be loaded again here.
+                        // An earlier turn was refused while another one ran. The entity will not be loaded here again.
                         let outcome = self.claim.handing_off_outcome();
                         return self.give_up(entity, &outcome);
                     }
@@ -78,7 +78,7 @@ impl Machine {
                         }
                     }
                     if !self.needs_load(entity) {
-                        // It waits for answers to its tells.
+                        // The entity waits for answers to its tells.
                         return;
                     }
                     let generation = self.residents.next_generation();
@@ -94,7 +94,7 @@ impl Machine {
                         self.schedule.stall(entity);
                         return;
                     }
-                    // It needs no instance, so it does not wait for timers that do.
+                    // A delayed tell needs no instance, so it does not wait for timers that do.
                     if let Some(firing) = self.due_tell(entity, state) {
                         if self.is_gate_full(state) {
                             return;
@@ -171,8 +171,8 @@ impl Machine {
         }
     }
 
-    /// Answers or parks messages that need not run now, and returns the first one that can run. It stays in the
-    /// mailbox.
+    /// Answers or parks messages that need not run now, and returns the first one that can run, which remains
+    /// in the mailbox.
     fn next_to_run(&mut self, entity: &Entity) -> Option<MessageId> {
         loop {
             let state = self.residents.get_mut(entity)?;
@@ -228,7 +228,7 @@ impl Machine {
                     self.ask_sender(entity);
                     Outcome::not_run_retryable(
                         codes::TOO_MANY_SENDERS,
-                        "the entity remembers as many sending entities as it may (`max-lanes`)",
+                        "the entity already remembers the maximum number of sending entities (`max-lanes`)",
                         100,
                     )
                 }
@@ -239,7 +239,7 @@ impl Machine {
                     let Some(action) = DeadLetterAction::of_method(&message.method) else {
                         return Some(id);
                     };
-                    // What it finds must be durable, or it would report what a refused commit undoes.
+                    // The command must see only durable state, or it could report what a refused commit undoes.
                     if !self.residents.get(entity)?.gate.is_empty() {
                         return None;
                     }
@@ -251,19 +251,19 @@ impl Machine {
         }
     }
 
-    /// Whether the entity has the maximum number of turns that wait for their commits.
+    /// Whether the maximum number of the entity's turns are waiting for their commits.
     pub(super) fn is_gate_full(&self, state: &ResidentEntity) -> bool {
         state.gate.len() >= self.context.settings.max_gated_turns
     }
 
-    /// Whether the next message is an operator's command to dead letters, which waits until all turns are durable.
+    /// Whether the next message is an operator's dead-letter command, which waits until all turns are durable.
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
         !state.gate.is_empty()
             && next.is_some_and(|it| DeadLetterAction::of_method(&it.message.method).is_some())
     }
 
-    /// Answers the message if it asks for the entity's first tell: that needs no instance.
+    /// Answers the message if it asks for the entity's first tell, which needs no instance. Returns whether it did.
     fn answer_sender(&mut self, entity: &Entity, message: &Message) -> bool {
         let answer = self.residents.get(entity).and_then(|state| self.first_tell(state, message));
         let Some(answer) = answer else { return false };
@@ -296,7 +296,7 @@ impl Machine {
         self.context.push(action);
     }
 
-    /// Whether an entity without an instance must be loaded for something that does not depend on time.
+    /// Whether an entity without an instance must be loaded for a reason that does not depend on time.
     pub(super) fn lacks_load(state: &ResidentEntity) -> bool {
         !state.entries.is_empty()
             || state.must_read
@@ -304,7 +304,7 @@ impl Machine {
             || state.lanes.has_unsaved_drop()
     }
 
-    /// Whether an entity without an instance must be loaded for something.
+    /// Whether an entity without an instance must be loaded for any reason.
     fn needs_load(&self, entity: &Entity) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
         Self::lacks_load(state) || self.due_firing(entity, state).is_some()
@@ -312,6 +312,6 @@ impl Machine {
 
     /// Whether nothing of the entity needs to stay in memory.
     pub(super) fn is_spent(&self, entity: &Entity, state: &ResidentEntity) -> bool {
-        state.is_spent() && !self.timers_need(entity, state) && !self.tells_need(state)
+        state.is_spent() && !self.timers_need(entity, state) && !self.tells_need(entity, state)
     }
 }

@@ -13,7 +13,7 @@ impl Machine {
             matches!(state.stage, Stage::AwaitingSlot(_)).then(|| entity.clone())
         };
         for entity in self.residents.iter().filter_map(waits).collect::<Vec<_>>() {
-            // A slot that is granted meanwhile must not be mistaken for one that is requested after the resumption.
+            // A slot granted during the suspension must not be mistaken for one that is requested after the resumption.
             let next_generation = self.residents.next_generation();
             let Some(state) = self.residents.get_mut(&entity) else { continue };
             let generation = std::mem::replace(&mut state.generation, next_generation);

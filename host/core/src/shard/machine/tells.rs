@@ -1,16 +1,16 @@
-//! Tells: how the shard's entities send what is in their outboxes, and what follows from the answers (R19).
+//! Tells: how the shard's entities send the tells in their outboxes, and how they handle the answers (R19).
 //!
-//! A sending entity is a session of its targets, and a tell's number is its sequence there. One tell at a time is in
-//! flight to each target. It is sent again under the same number until an answer says what became of it:
+//! To its targets, a sending entity is a session, and a tell's number is its sequence. At most one tell is in flight to
+//! each target. It is sent again under the same number until an answer shows what became of it:
 //!
-//! - it ran: its entry is deleted, in the entity's next commit or in one of its own;
+//! - it ran: its entry is deleted, in the entity's next commit or in a separate one;
 //! - the target answered with an application error: the tell becomes a dead letter;
 //! - the target failed, or refused the tell for a reason other than being busy: the tell is resent after a pause that
 //!   doubles, and becomes a dead letter after the last attempt;
-//! - anything else is no answer, and does not count.
+//! - anything else shows nothing: the tell is resent, and no attempt is counted.
 //!
-//! A target keeps the lane of a sending entity until the sender says that it has nothing more to send there up to the
-//! lane's number. The target asks, when a lane is old or there are many.
+//! A target keeps the lane of a sending entity until the sender confirms that it has nothing more to send there up to
+//! the lane's last sequence. The target asks when a lane is old or when there are many.
 
 use bytes::Bytes;
 
@@ -25,37 +25,38 @@ use crate::shard::{DeadLetterAction, decode_dead_letters, encode_dead_letters};
 /// The method of the query with which a target asks a sending entity for its first tell. No guest can declare it.
 pub const FIRST_TELL: &str = "\u{1}first-tell";
 
-/// The first pause before a tell without an answer is sent again, in milliseconds, unless the refusal asks for a longer
-/// one.
+/// The first pause before an unanswered tell is sent again, in milliseconds, unless a refusal asks for a longer one.
 const RESEND_MS: u64 = 20;
 
 impl Machine {
-    /// Whether the entity's outbox needs it in memory now.
-    pub(super) fn tells_need(&self, state: &ResidentEntity) -> bool {
-        if !matches!(self.claim.phase(), Phase::Claiming | Phase::Serving) {
+    /// Whether the entity's outbox or its senders' lanes need it in memory now.
+    pub(super) fn tells_need(&self, entity: &Entity, state: &ResidentEntity) -> bool {
+        if !state.is_read || !matches!(self.claim.phase(), Phase::Claiming | Phase::Serving) {
             return false;
         }
         let (mono, utc) = (self.context.mono(), self.context.now.utc);
-        if state.is_read && state.lanes.needs_memory() {
-            return true;
-        }
-        state.is_read
-            && (state.outbox.has_in_flight()
-                || state.outbox.has_done()
-                || !state.outbox.ready(mono, utc, 1).is_empty())
+        state.lanes.needs_memory()
+            || state.outbox.has_in_flight()
+            || (state.outbox.has_done() || !state.outbox.ready(mono, utc, 1).is_empty())
+                && self.wakes.postponed_until(&self.context, entity).is_none()
     }
 
-    /// When the entity can send its next tell, on the node's clock.
-    pub(super) fn tells_due(&self, state: &ResidentEntity) -> Option<u64> {
+    /// When the entity can send its next tell or commit its outbox, on the node's clock.
+    pub(super) fn tells_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         if !state.is_read || !self.claim.is_serving() || self.lease.is_paused(&self.context) {
             return None;
         }
         let mono = self.context.mono();
-        let wait = state.outbox.wait(mono, self.context.now.utc)?;
-        (wait > 0).then(|| mono.saturating_add(wait))
+        let wait = state.outbox.wait(mono, self.context.now.utc);
+        let send_at = wait.map(|wait| mono.saturating_add(wait));
+        match self.wakes.postponed_until(&self.context, entity) {
+            None => send_at.filter(|at| *at > mono),
+            Some(until) if state.outbox.has_done() => Some(until),
+            Some(until) => send_at.map(|at| at.max(until)),
+        }
     }
 
-    /// Sends what can be sent, and commits the deletion of what was done.
+    /// Sends the tells that can be sent, and commits the deletion of those that are done.
     pub(super) fn send_tells(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
         let must_commit = state.outbox.has_done() || state.lanes.has_unsaved_drop();
@@ -64,6 +65,10 @@ impl Machine {
         }
         if !self.claim.is_serving() || !self.lease.may_reply(&self.context) {
             return self.schedule.stall(entity);
+        }
+        if self.wakes.postponed_until(&self.context, entity).is_some() {
+            // The entity is postponed, for example because the store refused a commit of its outbox.
+            return;
         }
         let can_commit =
             matches!(state.stage, Stage::Loaded | Stage::AwaitingSlot(_) | Stage::Idle);
@@ -90,7 +95,7 @@ impl Machine {
         }
     }
 
-    /// Commits changes of the outbox without the guest.
+    /// Commits changes to the outbox without calling the guest.
     fn commit_outbox(&mut self, entity: &Entity, mut records: Vec<RecordWrite>) {
         let turn = self.claim.next_turn();
         let Some(state) = self.residents.get_mut(entity) else { return };
@@ -114,18 +119,18 @@ impl Machine {
             }
             Outcome::Final { .. } => state.outbox.finish(target, number),
             // A later tell of this entity has run there. It was sent only after this one had been answered, and every
-            // answer but a plain result is stored before the next tell is sent.
+            // answer other than a plain result is stored before the next tell is sent: so this one ran.
             Outcome::NotRun { code, .. } if code == codes::SUPERSEDED.as_str() => {
                 state.outbox.finish(target, number);
             }
-            // None of its copies ran, since the target keeps the lanes of sending entities; nor will one under the old
-            // creation time.
+            // No copy of the tell ran, since the target keeps the lanes of sending entities, and none with the old
+            // creation time ever will.
             Outcome::NotRun { code, suggested_created_ms: Some(created), .. }
                 if code == codes::TOO_OLD.as_str() =>
             {
                 state.outbox.restamp(target, number, created);
             }
-            // Its own deadline passed before the target could run it.
+            // The deadline of its message passed before the target could run it.
             Outcome::NotRun { code, .. } if code == codes::DEADLINE_EXCEEDED.as_str() => {
                 self.resend_later(sender, target, RESEND_MS);
             }
@@ -161,7 +166,8 @@ impl Machine {
         }
     }
 
-    /// An answer must be committed, and the entity is not in memory: it is loaded, and gets the answer again.
+    /// Handles an answer that must be committed while the entity cannot commit: loads the entity, and resends the tell
+    /// so that the answer arrives again.
     fn load_and_resend(&mut self, sender: &Entity, target: &Entity) {
         self.resend_later(sender, target, RESEND_MS);
         if let Some(state) = self.residents.get_mut(sender) {
@@ -182,7 +188,7 @@ impl Machine {
         self.context.push(Action::TellGaveUp { sender, number, target, why });
     }
 
-    /// Asks the sender of a lane that is old, or of one of many, whether the lane is needed.
+    /// Asks a sender whether its lane is still needed, if the lane is old or one of many.
     pub(super) fn ask_sender(&mut self, entity: &Entity) {
         let now = self.context.now.cluster_time;
         let Some(state) = self.residents.get_mut(entity) else { return };
@@ -204,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// The answer to a target that asks for this entity's first tell; none if the message is not such a question.
+    /// The answer to a target that asks for this entity's first tell; `None` if the message is not such a query.
     pub(super) fn first_tell(&self, state: &ResidentEntity, asks: &Message) -> Option<GuestReply> {
         let target = asks.sender.as_ref().filter(|_| &*asks.method == FIRST_TELL)?;
         let first = state.outbox.first_to(target).map_or(u64::MAX, |first| first);
@@ -213,7 +219,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// Resends or drops dead letters, in a turn without the guest.
+    /// Resends or drops dead letters, in a turn that does not call the guest.
     pub(super) fn handle_dead_letters(
         &mut self,
         entity: &Entity,

@@ -1,4 +1,4 @@
-//! What happens when time passes, and when a type is deployed again.
+//! How the machine handles the passing of time, and new deployments of a type.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Machine {
         if let Some(at) = self.claim.retry(&mut self.context) {
             self.schedule.wake_by(at);
         }
-        // Handles each due entity once; one that is due again waits for the next tick.
+        // Handles each due entity once; an entity that is due again waits for the next tick.
         let mut due = Vec::new();
         while let Some(entity) = self.schedule.take_due(self.context.mono()) {
             if let Some(state) = self.residents.get_mut(&entity) {
@@ -86,7 +86,7 @@ impl Machine {
             return;
         }
         if state.stop_hook_deadline.is_some_and(|at| at <= self.context.mono()) {
-            // Its hook took too long: the instance is dropped without waiting for it.
+            // The stop hook took too long: the instance is dropped without waiting for it.
             self.drop_instance(entity);
         }
         let Some(state) = self.residents.get(entity) else { return };
@@ -105,7 +105,8 @@ impl Machine {
     /// Schedules the entity's next examination.
     pub(super) fn wake_for(&mut self, entity: &Entity) {
         let of = |state| {
-            let timers = self.timers_due(entity, state).into_iter().chain(self.tells_due(state));
+            let timers =
+                self.timers_due(entity, state).into_iter().chain(self.tells_due(entity, state));
             self.due(entity, state).into_iter().chain(timers).min()
         };
         let due = self.residents.get(entity).and_then(of);

@@ -1,8 +1,8 @@
-//! Timers of the shard's entities: waking entities, firing, and what follows from it (R25).
+//! Timers of the shard's entities: waking the entities, firing, and handling the results (R25).
 //!
-//! A firing is a turn like a message's, committed and fenced like one. It starts only from timers as they are after
-//! all turns before it, so a timer that a turn cancelled or replaced does not fire after that turn. If the commit is
-//! refused, the timers are read again, and the firing happens again.
+//! A firing is a turn, committed and fenced like that of a message. It is based on the timers as all turns before it
+//! left them, so a timer that a turn cancelled or replaced does not fire after that turn. If the commit is refused, the
+//! timers are read again, and the firing happens again.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ impl Machine {
         }
     }
 
-    /// Reads wake-ups and wakes entities, as far as there is room.
+    /// Reads wake-ups and wakes entities, as far as the limits allow.
     pub(super) fn wake_entities(&mut self) {
         if !self.claim.is_serving() || self.lease.is_paused(&self.context) {
             return;
         }
         self.wakes.scan(&mut self.context);
         self.wake_due_entities();
-        // Few may be left now.
+        // Few wake-ups may be left now.
         self.wakes.scan(&mut self.context);
     }
 
@@ -56,7 +56,7 @@ impl Machine {
         }
     }
 
-    /// When wake-ups need the machine, on the node's clock.
+    /// When the machine must handle wake-ups next, on the node's clock.
     pub(super) fn next_timer_wake(&self) -> Option<u64> {
         if !self.claim.is_serving() || self.lease.is_paused(&self.context) {
             return None;
@@ -116,12 +116,12 @@ impl Machine {
         }
         let wait = first.saturating_sub(self.context.now.utc).min(MAX_WAIT_MS);
         let paused = self.wakes.postponed_until(&self.context, entity).unwrap_or(0);
-        // A firing that is due now waits for something else, whose end is an event.
+        // A firing that is already due waits for something else, and an event reports when that ends.
         let at = (mono + wait).max(paused);
         (at > mono).then_some(at)
     }
 
-    /// Releases a held entity when nothing of it is due.
+    /// Releases a held entity if none of its timers or tells is due.
     pub(super) fn settle_wake(&mut self, entity: &Entity) {
         if !self.wakes.is_held(entity) {
             return;
@@ -132,7 +132,7 @@ impl Machine {
         if state.is_read
             && !state.must_read
             && !is_firing
-            && !self.tells_need(state)
+            && !self.tells_need(entity, state)
             && self.wakes.postponed_until(&self.context, entity).is_none()
             && self.due_firing(entity, state).is_none()
         {
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// An entity has left memory: its wake-up is due when its first timer fires.
+    /// Handles an entity that has left memory: it is woken when its first timer fires or its next tell can be sent.
     pub(super) fn on_left_memory(&mut self, entity: &Entity, state: &ResidentEntity) {
         let was_held = self.wakes.is_held(entity);
         if self.wakes.on_left_memory(&self.context, entity) {
@@ -148,7 +148,7 @@ impl Machine {
         }
         if state.is_read && !state.must_read {
             let (mono, utc) = (self.context.mono(), self.context.now.utc);
-            // Answers to tells in flight will not find it: they are sent again.
+            // Answers to tells in flight will not find the entity, so the tells are sent again.
             let in_flight =
                 state.outbox.has_in_flight().then_some(self.context.settings.tell_backoff);
             let sends = state.outbox.wait(mono, utc).into_iter().chain(in_flight).min();
@@ -158,12 +158,12 @@ impl Machine {
                 self.wakes.note(&self.context, entity, next);
             }
         } else if was_held || state.must_read {
-            // Its timers are unknown: it is woken to read them.
+            // Its timers are unknown, so it is woken to read them.
             self.wakes.note(&self.context, entity, Some(0));
         }
     }
 
-    /// The entity's timers run ahead of commits that will not take effect: they must be read again.
+    /// Discards timers and tells that ran ahead of commits that will not take effect: they must be read again.
     pub(super) fn doubt_timers(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get_mut(entity) else { return };
         if !state.is_read || state.timers.depend_on_commits() || state.outbox.depends_on_commits() {
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// The entity cannot run now. If that keeps timers from firing, they wait for a while.
+    /// Handles an entity that cannot run now. If that keeps its timers from firing, they wait for a while.
     pub(super) fn postpone_timers(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
         if state.must_read || self.wakes.is_held(entity) || self.due_firing(entity, state).is_some()
@@ -248,7 +248,7 @@ impl Machine {
         }
     }
 
-    /// Puts a delayed tell into the outbox, in a turn without the guest. Then it has its number.
+    /// Puts a delayed tell into the outbox, in a turn that does not call the guest. The tell then has its number.
     fn send_delayed_tell(&mut self, entity: &Entity, firing: Firing) {
         let tell = match firing.new_tell() {
             Ok(tell) => tell,
@@ -266,7 +266,7 @@ impl Machine {
         self.commit(entity, turn, Effects { firing, ..Effects::of_records(records) });
     }
 
-    /// Records a failed attempt, in a turn without the guest.
+    /// Records a failed attempt, in a turn that does not call the guest.
     fn fail_firing(&mut self, entity: &Entity, firing: &Firing, why: &str) {
         let turn = self.claim.next_turn();
         let Some(state) = self.residents.get_mut(entity) else { return };
@@ -289,7 +289,7 @@ impl Machine {
     }
 }
 
-/// At most 1,024 bytes of a text, cut between characters.
+/// At most the first 1,024 bytes of a text, cut at a character boundary.
 pub(super) fn shortened(text: &str) -> Arc<str> {
     text[..text.floor_char_boundary(1_024)].into()
 }

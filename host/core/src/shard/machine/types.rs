@@ -1,4 +1,4 @@
-//! The types that are deployed, as far as this machine knows (R24).
+//! The deployed types, as far as this machine knows (R24).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ mod tests {
             let is_newer = types.on_deployed(&context, "counter".into(), settings);
             (is_newer, types.revision_of(&counter))
         };
-        assert_eq!(deploy(2), (false, 2), "the first one replaces none");
+        assert_eq!(deploy(2), (false, 2), "the first deployment replaces none");
         assert_eq!(deploy(3), (true, 3));
         assert_eq!(deploy(3), (false, 3), "deployed again");
         assert_eq!(deploy(2), (false, 3), "late");

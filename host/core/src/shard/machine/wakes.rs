@@ -1,13 +1,14 @@
-//! The shard's wake-ups: which entities that are not in memory have a timer that is due (R14, R25).
+//! The shard's wake-ups: when entities that are not in memory must be woken for their timers or tells (R14, R25).
 //!
-//! The store keeps one wake-up for each entity with timers, ordered by time. This part holds the first ones, up to a
-//! *horizon*: those before it are here, and none of the others, so that what is far away does not crowd out what is
-//! near. Only while a page is being read are later ones here too, since the page may have been read before they were
-//! written. A page is read when few are left, beside serving. What is here may be outdated towards *early*: an entity
-//! that is woken for nothing is loaded, and its own timers correct the entry.
+//! The store keeps one wake-up for each entity with timers or tells, ordered by time. This part holds the first ones:
+//! all wake-ups before a *horizon*, and none after it, so that distant wake-ups do not crowd out near ones. Only while
+//! a page is being read does it also hold later ones, since the page may have been read before they were written. A
+//! page is read when few wake-ups are left, while the shard serves. A wake-up here may be too *early*, but not too
+//! late: an entity that is woken for nothing is loaded, and its own timers correct the entry.
 //!
-//! An entity that is woken is *held* until nothing of it is due: it takes one of `max-timer-entities` places. If it can
-//! not run now (no slot, no type, a store that fails), it is *postponed* for a while that doubles, and leaves its place.
+//! A woken entity is *held* until none of its timers and tells is due, and takes one of `max-timer-entities` places. If
+//! it cannot run now (no slot, no type, a failing store), it is *postponed* for a pause that doubles each time, and
+//! leaves its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +19,15 @@ use crate::shard::{Action, Mutation};
 /// A wake-up: milliseconds of UTC, and the entity. Ordered as in the store.
 type Wake = (u64, Entity);
 
-/// Pages of wake-ups that stay in memory.
+/// Maximum number of pages of wake-ups in memory.
 const PAGES: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wakes {
-    /// By time. No entity is in more than one of `by_time`, `held` and `postponed`.
+    /// The wake-ups by time. No entity is in more than one of `by_time`, `held` and `postponed`.
     by_time: BTreeSet<Wake>,
     times: BTreeMap<Entity, u64>,
-    /// The wake-ups that may be in the store and are not here.
+    /// The wake-ups that may be in the store but are not in memory.
     unread: Unread,
     /// The scan that is in flight.
     scan: Option<Scan>,
@@ -34,25 +35,25 @@ pub(super) struct Wakes {
     /// When a failed scan is retried, on the node's clock.
     retry_at: Option<u64>,
     held: BTreeMap<Entity, Held>,
-    /// How many of those take a place.
+    /// The number of held entities that take a place.
     places: usize,
     postponed: BTreeMap<Entity, Held>,
     postponed_until: BTreeSet<(u64, Entity)>,
-    /// Whether the last entity that was taken had been postponed: they alternate with those that are due.
+    /// Whether the last entity that was taken had been postponed: such entities alternate with those that are due.
     took_postponed: bool,
-    /// When everything is read again, because a postponed entity was forgotten for lack of space.
+    /// When all wake-ups are read again, because a postponed entity was forgotten for lack of space.
     reread_at: Option<u64>,
 }
 
-/// Where the wake-ups begin that are not in memory.
+/// The range of wake-ups that are not in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Unread {
-    /// Every wake-up is here.
+    /// Every wake-up is in memory.
     #[default]
     Nothing,
-    /// Nothing was read yet.
+    /// All wake-ups must be read, from the first one on.
     Everything,
-    /// Those from this one on, the horizon.
+    /// The wake-ups from this one on, which is the horizon.
     From(Wake),
 }
 
@@ -65,7 +66,7 @@ impl Unread {
         }
     }
 
-    /// Adds a wake-up that was dropped.
+    /// Adds a wake-up that was dropped from memory.
     fn add(&mut self, wake: Wake) {
         if !self.contains(&wake) {
             *self = Self::From(wake);
@@ -76,23 +77,23 @@ impl Unread {
 #[derive(Clone, Debug)]
 struct Scan {
     number: u64,
-    /// The first wake-up that was dropped for lack of space since it began.
+    /// The first wake-up that was dropped for lack of space since the scan began.
     dropped: Option<Wake>,
 }
 
 /// An entity that was woken.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// Until when it must not run timers, on the node's clock.
+    /// Until when it must neither run timers nor send tells, on the node's clock.
     until: u64,
-    /// The last pause.
+    /// Length of the last pause in milliseconds.
     span: u64,
     /// Whether it takes a place.
     placed: bool,
 }
 
 impl Wakes {
-    /// Forgets what is known, and reads it from the store: a claim was granted. Pauses go on.
+    /// Forgets all wake-ups after a claim was granted, so that they are read from the store again. Pauses continue.
     pub(super) fn reset(&mut self) {
         self.by_time.clear();
         self.times.clear();
@@ -100,7 +101,7 @@ impl Wakes {
         self.reread_at = None;
     }
 
-    /// Whether the first page since the claim has not been read.
+    /// Whether the first page since the claim has yet to be read.
     pub(super) fn is_unread(&self) -> bool {
         self.unread == Unread::Everything
     }
@@ -147,8 +148,8 @@ impl Wakes {
                     _ => Unread::Nothing,
                 };
                 for (due, entity) in wakes {
-                    // What a commit said meanwhile may be newer, or older than the page: the earlier time is the safe
-                    // one.
+                    // A time that was noted during the scan may be newer or older than the page: the earlier time is
+                    // the safe one.
                     if self.times.get(&entity).is_none_or(|known| due < *known) {
                         self.insert(&entity, due);
                     }
@@ -163,7 +164,7 @@ impl Wakes {
         self.trim(context);
     }
 
-    /// Later scans find what is beyond the horizon.
+    /// Forgets the wake-ups beyond the horizon, which later scans find.
     fn forget_beyond_horizon(&mut self) {
         let beyond = match &self.unread {
             Unread::Nothing => return,
@@ -175,11 +176,11 @@ impl Wakes {
         }
     }
 
-    /// Records when an entity's first timer fires, as far as is durable. For an entity that has left memory.
+    /// Records when an entity that has left memory must be woken, according to its durable state.
     pub(super) fn note(&mut self, context: &Context, entity: &Entity, first: Option<u64>) {
         self.remove(entity);
         let Some(due) = first else { return };
-        // Beyond the horizon a later scan finds it; one that is in flight may have passed it.
+        // A later scan finds a wake-up beyond the horizon, but a scan in flight may have passed it already.
         if self.scan.is_some() || !self.unread.contains(&(due, entity.clone())) {
             self.insert(entity, due);
             self.trim(context);
@@ -190,7 +191,7 @@ impl Wakes {
         self.places < context.settings.max_timer_entities.max(1)
     }
 
-    /// Takes the next entity to wake at `utc`. It is held from then on.
+    /// Takes the next entity to wake now. It is held from then on.
     pub(super) fn take_due(&mut self, context: &Context) -> Option<Entity> {
         if !self.has_room(context) {
             return None;
@@ -214,7 +215,7 @@ impl Wakes {
         }
     }
 
-    /// The entity waits for something: another one may be woken.
+    /// Gives up the place of an entity that waits for something: another one may be woken.
     pub(super) fn leave_place(&mut self, entity: &Entity) {
         if let Some(held) = self.held.get_mut(entity) {
             self.places -= usize::from(std::mem::take(&mut held.placed));
@@ -239,13 +240,13 @@ impl Wakes {
         self.times.contains_key(entity) || self.held.contains_key(entity)
     }
 
-    /// Nothing of the entity is due any more.
+    /// Releases an entity none of whose timers and tells is due any more.
     pub(super) fn release(&mut self, entity: &Entity) {
         self.leave_place(entity);
         self.held.remove(entity);
     }
 
-    /// Holds the entity, and keeps its timers from running for a while.
+    /// Holds the entity, and keeps it from running timers and sending tells for a while.
     pub(super) fn postpone(&mut self, context: &Context, entity: &Entity) {
         self.hold(entity);
         self.leave_place(entity);
@@ -258,7 +259,7 @@ impl Wakes {
         held.until = context.mono().saturating_add(held.span.max(1));
     }
 
-    /// Until when the entity's timers must not run, if it is postponed.
+    /// Until when the entity must neither run timers nor send tells, if it is postponed.
     pub(super) fn postponed_until(&self, context: &Context, entity: &Entity) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -266,7 +267,7 @@ impl Wakes {
         self.held.get(entity).map(|held| held.until).filter(|until| *until > context.mono())
     }
 
-    /// Ends the pauses of a type's entities: its new revision may run. Returns those that are in memory.
+    /// Ends the pauses of a type's entities: the new revision may run. Returns those that are in memory.
     pub(super) fn end_pauses(&mut self, context: &Context, entity_type: &str) -> Vec<Entity> {
         let now = context.mono();
         let mut paused = Vec::new();
@@ -286,7 +287,7 @@ impl Wakes {
         paused
     }
 
-    /// A held entity has left memory. Returns whether it waits here for the end of its pause.
+    /// Handles an entity that has left memory. Returns whether it waits here for the end of its pause.
     pub(super) fn on_left_memory(&mut self, context: &Context, entity: &Entity) -> bool {
         self.leave_place(entity);
         let Some(held) = self.held.remove(entity) else { return false };
@@ -298,7 +299,7 @@ impl Wakes {
         if self.postponed.len() > context.settings.timer_page.max(2) * PAGES
             && let Some((_, last)) = self.postponed_until.pop_last()
         {
-            // It is found again when everything is read again, and only then: others must have their turn.
+            // It is found only when all wake-ups are read again, so that others get their turn.
             self.postponed.remove(&last);
             let later = context.mono().saturating_add(context.settings.timer_max_backoff);
             self.reread_at.get_or_insert(later);
@@ -306,7 +307,7 @@ impl Wakes {
         true
     }
 
-    /// When something is to be done, on the node's clock, as far as can be told now.
+    /// When this part has something to do next, on the node's clock, as far as is known now.
     pub(super) fn next_wake(&self, context: &Context) -> Option<u64> {
         let (mono, room) = (context.mono(), self.has_room(context));
         let due = self.by_time.first().filter(|_| room && context.now.utc > 0);
@@ -343,7 +344,7 @@ impl Wakes {
             let Some(last) = self.by_time.pop_last() else { return };
             self.times.remove(&last.1);
             match &mut self.scan {
-                // Its answer decides what is unread.
+                // The scan's result decides what is unread.
                 Some(scan) if scan.dropped.as_ref().is_none_or(|dropped| last < *dropped) => {
                     scan.dropped = Some(last);
                 }

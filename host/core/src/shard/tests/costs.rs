@@ -19,7 +19,7 @@ fn query(harness: &mut Harness, number: u64, sequence: u64) {
     harness.post(Message { target, id, digest, kind: MessageKind::Query, ..harness.template() });
 }
 
-/// This many live, idle entities, half of them used a millisecond after the others.
+/// [`MANY`] live, idle entities, half of them used one millisecond after the others.
 fn live() -> Harness {
     let mut harness = Harness::serving();
     for number in 1..=MANY {
@@ -59,7 +59,7 @@ fn time_and_lease_events_visit_only_waiting_entities() {
     assert_eq!(harness.replies.len(), 1);
     harness.silent = false;
 
-    // The lease ends: later messages wait for it, and no other entity is examined.
+    // The lease expires: later messages wait for it, and no other entity is examined.
     harness.now += 2_900;
     query(&mut harness, 7, 2);
     assert!(harness.running.is_none());
@@ -102,7 +102,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     harness.post(harness.template());
     let deadline = |number: u64| Some(1_000_000 + number);
-    // Half of them wait behind one that never arrives.
+    // Half of them wait behind a message that never arrives.
     for number in 2..=MANY / 2 {
         let (id, after, deadline) = (id(0, number), number - 1, deadline(number));
         harness.post(Message { id, after, deadline, ..harness.template() });
@@ -117,7 +117,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     harness.run();
     harness.settle(CommitOutcome::Committed);
     let waiting = harness.machine.stats().1;
-    assert_eq!(waiting, MANY as usize - 2, "two have run, or run");
+    assert_eq!(waiting, MANY as usize - 2, "one has run, and one is running");
 
     const TURNS: usize = 100;
     let before = harness.machine.touched(&alice());
@@ -129,7 +129,7 @@ fn a_turn_costs_the_same_however_many_messages_wait() {
     assert_eq!(harness.machine.stats().1, waiting - TURNS);
     assert!((1..=4 * TURNS).contains(&touched), "{touched} messages were touched");
 
-    // The deadline of one of them passes.
+    // The deadline of one message passes.
     let token = harness.post(Message {
         id: id(MANY + 1, 1),
         deadline: Some(harness.now + 10),

@@ -1,4 +1,4 @@
-//! Dead letters: sending them again and dropping them (R19).
+//! Dead letters: resending and dropping them (R19).
 
 use super::super::dead_letters::MAX_RESENT_BYTES;
 use super::*;
@@ -15,7 +15,7 @@ fn tell(method: &str, bytes: usize) -> NewTell {
 }
 
 impl Harness {
-    /// A command whose turn sends tells with these bytes of bodies, all of which bob refuses. Returns their numbers.
+    /// Runs a command whose turn sends tells with bodies of these sizes; bob refuses all. Returns the tells' numbers.
     fn with_dead_letters(settings: Settings, bodies: &[usize]) -> (Self, Vec<u64>) {
         let mut harness = Self::with(settings);
         harness.send(1, 0, MessageKind::Command);
@@ -50,7 +50,7 @@ impl Harness {
         self.post(message)
     }
 
-    /// The numbers that a command has handled.
+    /// The numbers of the dead letters that a command handled.
     fn handled(&self, token: u64) -> Option<Vec<u64>> {
         let (_, outcome) = self.replies.iter().rev().find(|(other, _)| *other == token)?;
         match outcome {
@@ -160,7 +160,7 @@ fn dead_letter_commands_report_only_what_is_durable() {
     harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
     assert_eq!(harness.code_of(first).as_deref(), Some("store-full"));
     harness.settle(CommitOutcome::Committed);
-    assert_eq!(harness.handled(second), Some(numbers), "it was there");
+    assert_eq!(harness.handled(second), Some(numbers), "the dead letter was still there");
 }
 
 #[test]

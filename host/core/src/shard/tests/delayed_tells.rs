@@ -1,4 +1,4 @@
-//! Tells that leave later (R19, R25).
+//! Delayed tells (R19, R25).
 
 use super::tells::ran;
 use super::*;
@@ -108,7 +108,7 @@ fn r25_a_delayed_tell_that_does_not_commit_is_due_again() {
     harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
     assert_eq!((stored(&harness), harness.tells.len()), ((1, 0, 1), 0));
     let again = harness.machine.next_wake().expect("another attempt");
-    assert!(again > 1_500, "a store that refuses is not asked at once");
+    assert!(again > 1_500, "a store that refused is not asked again at once");
     harness.tick(again);
     harness.settle(CommitOutcome::Committed);
     assert_eq!((stored(&harness), harness.sent()), ((0, 1, 1), vec!["a".to_owned()]));

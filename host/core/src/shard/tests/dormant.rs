@@ -1,4 +1,4 @@
-//! An entity that was dropped from memory stays out of it until a message arrives (K32).
+//! An entity that was dropped from memory is not loaded again until a message arrives (K32).
 
 use super::*;
 

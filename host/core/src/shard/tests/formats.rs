@@ -27,7 +27,7 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
             lane.extensions = noted();
             lane.replies.iter_mut().for_each(|reply| reply.extensions = noted());
         }
-        assert_eq!(count, 1, "of one session");
+        assert_eq!(count, 1, "the lane of one session");
         let (head, lanes) = (harness.head.take(), std::mem::take(&mut harness.lanes));
         let mut harness =
             Harness::with(Settings { inline_lane_bytes: head_lane_bytes, ..Settings::default() });

@@ -1,4 +1,4 @@
-//! What an entity forgets about its sessions, and what it never runs again (R17).
+//! What an entity forgets of its sessions, and which messages it never runs again (R17).
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn settings() -> Settings {
     Settings { max_lanes: 2, ..Settings::default() }
 }
 
-/// A principal's message with a creation time.
+/// A message from a principal with the given creation time.
 fn message(
     harness: &Harness,
     principal: &str,
@@ -21,14 +21,14 @@ fn message(
 }
 
 impl Harness {
-    /// A machine whose lease does not end.
+    /// A machine whose lease does not expire.
     fn relying(settings: Settings) -> Self {
         let mut harness = Self::with(settings);
         harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: u64::MAX / 8 });
         harness
     }
 
-    /// Sends a message of `client/x`, and runs and commits it if admitted.
+    /// Sends a message from `client/x`, and runs and commits it if it is admitted.
     fn run_one(&mut self, session: &[u8], sequence: u64, created: u64) -> Option<String> {
         self.run_for("client/x", session, sequence, created, 1)
     }
@@ -56,7 +56,7 @@ impl Harness {
         })
     }
 
-    /// The machine of the next owner, which knows what was committed.
+    /// A new machine, as on the next owner, that knows only what was committed.
     fn again(self, settings: Settings) -> Self {
         let (head, lanes, now) = (self.head, self.lanes, self.now);
         let mut harness = Self::relying(settings);
@@ -229,12 +229,12 @@ fn r17_replies_are_dropped_before_their_sequences() {
             let other = MessageDigest::compute(&alice(), "m", b"other");
             let reused = Message { digest: other, ..message(&harness, "client/x", &[0], 1, 900) };
             let reused = harness.post(reused);
-            assert_eq!(harness.code_of(reused), Some(codes::ID_REUSED.into()), "its digest stays");
+            assert_eq!(harness.code_of(reused), Some(codes::ID_REUSED.into()), "digest is kept");
             harness = harness.again(settings.clone());
         }
         let stored: usize =
             harness.lanes.iter().flat_map(|lane| &lane.replies).map(|r| r.reply.len()).sum();
-        assert!(stored <= 6_000, "{stored} bytes beside the head");
+        assert!(stored <= 6_000, "{stored} bytes in spilled records");
     }
 }
 
@@ -283,7 +283,7 @@ fn r17_a_record_of_an_inline_lane_is_stale() {
     let settings = Settings { max_lanes: 1, ..settings() };
     let mut harness = Harness::relying(settings.clone());
     harness.run_one(b"a", 1, 901);
-    let mut former = harness.head.as_ref().expect("it ran").lanes[0].clone();
+    let mut former = harness.head.as_ref().expect("a head").lanes[0].clone();
     former.newest_created = 800;
     harness.lanes.push(former);
     let mut harness = harness.again(settings);
@@ -301,7 +301,7 @@ fn r17_a_record_of_an_inline_lane_is_stale() {
 fn r17_a_stale_record_of_an_inline_lane_is_deleted_once() {
     let mut harness = Harness::relying(settings());
     harness.run_one(b"a", 1, 901);
-    harness.lanes.push(harness.head.as_ref().expect("it ran").lanes[0].clone());
+    harness.lanes.push(harness.head.as_ref().expect("a head").lanes[0].clone());
     let mut harness = harness.again(settings());
     harness.post(message(&harness, "client/x", b"a", 2, 902));
     harness.answer(GuestReply::Result(Bytes::new()));
@@ -318,7 +318,7 @@ fn r17_a_lane_stays_in_the_head_while_it_fits() {
             Harness::relying(Settings { inline_lane_bytes: head_lane_bytes, ..settings() });
         // 40 bytes for the lane, 40 for the reply, and its body.
         harness.run_for("client/x", b"a", 1, 900, 1);
-        let head = harness.head.as_ref().expect("it ran");
+        let head = harness.head.as_ref().expect("a head");
         assert_eq!((head.spilled_lane_count, harness.lanes.len()), (beside, beside as usize));
         assert_eq!(head.lanes.len(), 1 - beside as usize);
     }
@@ -399,7 +399,7 @@ fn r17_the_memory_of_refused_messages_is_bounded() {
     assert_eq!(judged(&lanes, b"a"), LaneDecision::Wait, "the earlier records are dropped");
 }
 
-/// Whether a message's answer is kept in full: a copy gets the same answer.
+/// Whether the reply to a message is kept in full, so that a copy gets it too.
 fn is_whole(harness: &mut Harness, session: &[u8], sequence: u64) -> bool {
     let token = harness.post(message(harness, "client/x", session, sequence, 900));
     harness.replies.iter().any(|(other, outcome)| {
@@ -435,7 +435,7 @@ fn r17_one_session_may_use_half_of_the_reply_bytes() {
             harness.run_for("client/x", b"b", 1, 900, 800);
             assert!(
                 is_whole(&mut harness, b"a", 1) && is_whole(&mut harness, b"b", 1),
-                "the whole limit"
+                "two sessions may use the whole limit"
             );
         }
     }
@@ -448,7 +448,7 @@ fn r17_a_dropped_lane_frees_its_room_and_no_other_lane() {
     for (session, created) in [(b"a", 901), (b"b", 902), (b"c", 903), (b"d", 904)] {
         harness.run_for("client/x", session, 1, created, 800);
     }
-    let head = harness.head.as_ref().expect("it ran");
+    let head = harness.head.as_ref().expect("a head");
     let sessions: Vec<_> = head.lanes.iter().map(|lane| lane.session).collect();
     assert_eq!(sessions, [b"c", b"d"].map(|session| ScopedSessionId::derive("client/x", session)));
     assert_eq!(head.spilled_lane_count, 0);
@@ -464,7 +464,7 @@ fn r17_old_lanes_are_dropped_together_when_room_is_needed() {
     harness.run_one(b"b", 1, 901);
     harness.now += 6_401;
     harness.run_one(b"c", 1, 950);
-    assert_eq!(lanes(&harness), 3, "there is room for one more");
+    assert_eq!(lanes(&harness), 3, "there is space for one more");
     harness.run_one(b"d", 1, 960);
     assert_eq!(lanes(&harness), 2, "both old ones were dropped");
 }
@@ -479,8 +479,8 @@ fn r17_lane_ages_are_checked_at_intervals() {
     harness.now += 6_350;
     harness.run_one(b"y", 1, 950);
     harness.run_one(b"z", 1, 960);
-    // A 64th of the time to live after that scan: the lane with the oldest messages is dropped, not the one that was
-    // unused for longest.
+    // Exactly 1/64 of the time to live after that scan, no scan is made yet: the lane with the oldest messages is
+    // dropped, not the one that has been unused longest.
     harness.now += 100;
     harness.run_one(b"w", 1, 970);
     assert_eq!(harness.run_one(b"x", 1, 999).as_deref(), Some("final 2"));
@@ -533,6 +533,6 @@ fn r17_a_settled_reply_is_not_the_oldest_to_drop() {
     {
         harness.run_for("client/x", session, sequence, 900, bytes);
     }
-    assert!(!is_whole(&mut harness, b"b", 1), "the oldest unsettled one");
+    assert!(!is_whole(&mut harness, b"b", 1), "the oldest unsettled reply");
     assert!(is_whole(&mut harness, b"a", 3) && is_whole(&mut harness, b"c", 1));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A machine whose entity has answered one command, by a guest that asks for passivation or does not.
+/// A machine whose entity has answered one command, and has asked for passivation if `passivate` is set.
 fn answered(settings: TypeSettings, passivate: bool) -> Harness {
     let mut harness = Harness::serving();
     harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
@@ -38,7 +38,7 @@ fn a_guest_that_asks_to_be_dropped_gets_its_stop_hook() {
     let settings = TypeSettings { has_stop_hook: true, ..TypeSettings::default() };
     let mut harness = answered(settings, true);
     harness.settle(CommitOutcome::Committed);
-    let Action::CallStopHook { reason, .. } = harness.next_action() else { panic!("a stop hook") };
+    let Action::CallStopHook { reason, .. } = harness.next_action() else { panic!("no stop hook") };
     assert_eq!((reason, harness.dropped), (StopReason::Passivated, 0));
 }
 

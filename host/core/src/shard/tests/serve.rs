@@ -39,7 +39,7 @@ fn r14_a_shard_serves_once_claimed_and_loads_on_demand() {
     assert_eq!(harness.code_of(waiting).as_deref(), Some("final 1"));
 }
 
-/// A message's turn that ran after a start turn with writes.
+/// A machine in which a message's turn ran after a start turn with writes, and the message's token.
 fn started() -> (Harness, u64) {
     let mut harness = Harness::serving();
     harness.silent = true;
@@ -128,6 +128,6 @@ fn a_machine_shows_its_waiting_messages_and_settings() {
     harness.send(1, 0, MessageKind::Command);
     harness.send(2, 1, MessageKind::Command);
     harness.send(3, 2, MessageKind::Command);
-    assert_eq!(harness.machine.queued_messages(&alice()), Some(2), "a third one runs");
+    assert_eq!(harness.machine.queued_messages(&alice()), Some(2), "the first one is running");
     assert_eq!(harness.machine.settings().max_copies, 7);
 }

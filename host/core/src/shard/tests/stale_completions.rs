@@ -1,4 +1,4 @@
-//! Late results of operations that have ended: they change nothing. Also, evictions of instances.
+//! Late results of operations that have ended change nothing. Also: evictions of instances.
 
 use super::*;
 
@@ -155,7 +155,7 @@ fn only_idle_instances_are_evicted() {
     assert_eq!(
         (harness.dropped, harness.code_of(token).as_deref()),
         (0, Some("final 1")),
-        "it stays"
+        "it is kept"
     );
     // A message that waits for the lease is about to run.
     harness.now += 2_400;
@@ -201,7 +201,7 @@ fn r24_a_newer_revision_replaces_only_instances_of_its_type() {
     assert_eq!(
         (head.revision, head.state_bytes),
         (4, 2),
-        "the revision that ran it, and its state"
+        "the revision that ran the turn, and the size of the state"
     );
 }
 
@@ -252,5 +252,5 @@ fn gate_lane_and_lease_mutations_have_visible_effects() {
     harness.now += 5_900;
     let query = harness.send(1, 0, MessageKind::Query);
     harness.run();
-    assert_eq!(harness.code_of(query).as_deref(), Some("final 0"), "until twice the lease");
+    assert_eq!(harness.code_of(query).as_deref(), Some("final 0"), "for twice the lease");
 }

@@ -1,8 +1,8 @@
-//! Start turns that the store refuses, and those that ask for immediate passivation.
+//! Start turns that fail, that the store refuses, or that ask for immediate passivation.
 
 use super::*;
 
-/// A machine whose instances' start turns the test answers.
+/// A machine whose start turns are completed by the test.
 fn harness() -> Harness {
     hand_with(Settings::default())
 }
@@ -15,7 +15,7 @@ fn hand_with(settings: Settings) -> Harness {
     harness
 }
 
-/// Answers all pending actions; start turns with `started`.
+/// Completes all pending actions, and start turns with `started`.
 fn go_on(harness: &mut Harness, started: &TurnOutput) {
     while !harness.pending_actions.is_empty() {
         match harness.next_action() {
@@ -40,7 +40,7 @@ fn full() -> CommitOutcome {
     CommitOutcome::Refused(CommitRefusal::LimitReached("the disk is full".into()))
 }
 
-/// The answer to a message, and after how many milliseconds it may be retried.
+/// The error code for a message, and after how many milliseconds it may be retried.
 fn told(harness: &Harness, token: u64) -> Option<(String, u32)> {
     let (_, outcome) = harness.replies.iter().find(|(other, _)| *other == token)?;
     let Outcome::NotRun { code, retry_after, .. } = outcome else { panic!("{outcome:?}") };
@@ -179,7 +179,7 @@ fn the_start_reason_says_whether_the_entity_is_new() {
     }
 }
 
-/// Answers the pending actions up to a start, and lets that fail. Returns whether there was one.
+/// Completes the pending actions up to a start, which fails. Returns whether there was a start.
 fn fail_start(harness: &mut Harness, retry_after: Option<u32>) -> bool {
     while !harness.pending_actions.is_empty() {
         match harness.next_action() {
@@ -199,7 +199,7 @@ fn fail_start(harness: &mut Harness, retry_after: Option<u32>) -> bool {
     false
 }
 
-/// Passes time under a lease.
+/// Advances the time, and renews the lease.
 fn pass(harness: &mut Harness, millis: u64) {
     harness.now += millis;
     harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
@@ -211,7 +211,7 @@ fn an_entity_that_never_starts_is_tried_less_and_less() {
     let mut harness = harness();
     let pauses = [0, 0, 0, 250, 500, 1_000, 2_000, 4_000, 8_000, 8_000];
     for (round, pause) in pauses.into_iter().enumerate() {
-        // Both come during the pause after the last failure, and share the next attempt.
+        // Both messages arrive during the pause after the last failure, and share the next attempt.
         let sequence = 2 * round as u64 + 1;
         let tokens = [0, 1].map(|it| harness.send(sequence + it, 0, MessageKind::Query));
         if pause > 0 {
@@ -225,7 +225,7 @@ fn an_entity_that_never_starts_is_tried_less_and_less() {
             assert_eq!(harness.code_of(token).as_deref(), Some("trap"));
         }
     }
-    // Nobody calls it for two more pauses: its failures are forgotten.
+    // No message arrives for two more pauses: the failures are forgotten.
     pass(&mut harness, 8_000 * 3 - 1);
     assert_eq!(harness.machine.stats(), (1, 0));
     pass(&mut harness, 1);

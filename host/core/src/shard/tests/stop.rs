@@ -1,4 +1,4 @@
-//! The end of a shard on this node: stopped in every state, or lost.
+//! How a shard ends on this node: stopped in any state, or lost.
 
 use super::*;
 use crate::rows::Member;
@@ -69,7 +69,7 @@ impl Harness {
         self.handle(Event::Tick);
         assert_eq!((self.dropped, self.replies.len(), self.stopped), (dropped, told, 0));
         self.now += 1;
-        assert_eq!(self.machine.next_wake(), Some(self.now), "it requests a wake-up then");
+        assert_eq!(self.machine.next_wake(), Some(self.now), "it requests a wake-up for then");
         self.handle(Event::Tick);
         assert_eq!(self.dropped, dropped + 1);
     }
@@ -79,7 +79,8 @@ impl Harness {
         self.handle(Event::ClaimResult { number, outcome });
     }
 
-    /// `Stopped` was emitted once, nothing stays in memory, and no later event changes that (A14).
+    /// Checks that `Stopped` was emitted once, that nothing remains in memory, and that no later event changes that
+    /// (A14).
     fn ended(&mut self) {
         for late in 0..3 {
             assert_eq!((self.stopped, self.lost), (1, 0), "{late}");
@@ -221,7 +222,7 @@ fn a12_a_shard_that_loads_or_awaits_a_slot_stops_at_once() {
     }
 }
 
-/// A machine that was told to stop while its entity's instance is being created.
+/// A machine that was told to stop while its entity's instance was being created.
 fn activating() -> (Harness, u64, Event) {
     let mut harness = Harness::serving();
     harness.silent = true;
@@ -302,7 +303,7 @@ fn a13_stopped_waits_for_a_stop_hook_up_to_the_deadline() {
         harness.stop();
         let Action::CallStopHook { entity, generation, turn: id, .. } = harness.next_action()
         else {
-            panic!("a hook")
+            panic!("no stop hook")
         };
         assert_eq!(harness.stopped, 0);
         if hangs {

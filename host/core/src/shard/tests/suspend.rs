@@ -1,4 +1,4 @@
-//! After a lapse of the lease (R9).
+//! Suspension after the lease has lapsed (R9).
 
 use super::*;
 
@@ -18,13 +18,13 @@ fn r9_a_suspended_shard_keeps_instances_and_starts_no_turn() {
     let mut harness = suspended();
     let command = harness.send(2, 1, MessageKind::Command);
     let query = harness.send_from(b"other", 1, 0, MessageKind::Query, "1");
-    // The lease is valid again, and the claims were not read yet.
+    // The lease is valid again, but the claims have not been checked yet.
     harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
     assert!(harness.running.is_none(), "neither a command nor a query");
     harness.now += TypeSettings::default().idle_timeout + 1;
     harness.handle(Event::Tick);
     harness.handle(Event::Evict { entity: alice() });
-    assert_eq!((harness.dropped, harness.machine.stats()), (0, (1, 2)), "the instance stays");
+    assert_eq!((harness.dropped, harness.machine.stats()), (0, (1, 2)), "the instance is kept");
     harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
     harness.handle(Event::Resume);
     assert!(!harness.machine.is_suspended());

@@ -55,7 +55,7 @@ impl Harness {
         number
     }
 
-    /// A tell of bob's to alice.
+    /// Delivers a tell from bob to alice.
     fn receive(&mut self, number: u64, created_ms: u64) -> u64 {
         let id = MessageId { session: ScopedSessionId::of_entity(&bob()), sequence: number };
         self.post(Message {
@@ -84,7 +84,7 @@ fn r25_a_tell_leaves_after_its_turn_is_durable() {
     let mutations = vec![Mutation::TellBeforeCommit];
     let mut early = Harness::with(Settings { mutations, ..Settings::default() });
     early.tells(1, vec![tell("bob", "a")]);
-    assert_eq!(early.sent(), ["a"], "the broken rule is visible");
+    assert_eq!(early.sent(), ["a"], "the violation of the rule is visible");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn r19_a_new_owner_resends_what_remains_with_its_number() {
     let mut next = harness.restarted();
     assert_eq!(next.sent(), ["a"], "its deletion was not committed");
     assert_eq!(next.tells[0].0, number);
-    // The target has run both: the first one is not known any more.
+    // The target has run both tells, and no longer knows the first one.
     next.answer_tell(Outcome::not_run(codes::SUPERSEDED, ""));
     assert_eq!(next.sent(), ["b"]);
     next.answer_tell(ran());
@@ -139,7 +139,7 @@ fn r19_an_application_error_makes_a_dead_letter_at_once() {
     let error = GuestReply::Error { code: "no".into(), message: "why".into() };
     harness.answer_tell(Outcome::Final { reply: error, version: 3 });
     harness.settle(CommitOutcome::Committed);
-    assert_eq!(harness.sent(), ["b"], "the next one goes on");
+    assert_eq!(harness.sent(), ["b"], "the next one is sent");
     let (_, dead) = &harness.dead_letters[0];
     assert_eq!((&*dead.method, &*dead.failure, dead.attempts), ("a", "no: why", 1));
     assert_eq!(harness.head.as_ref().unwrap().outbox_counts(), Ok((1, 1)));
@@ -155,6 +155,7 @@ fn r19_the_next_tell_waits_until_the_dead_letter_is_durable() {
     assert_eq!(harness.sent(), ["x"], "bob would forget the first one when it runs the second");
     harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
     assert!(harness.dead_letters.is_empty());
+    harness.tick(harness.now + 1_000);
     let again = harness.tells.iter().position(|(other, _)| *other == number).expect("sent again");
     harness.tells.swap(0, again);
     harness.answer_tell(refused);
@@ -169,9 +170,9 @@ fn r19_a_failing_tell_is_repeated_then_given_up() {
     harness.told(1, vec![tell("bob", "a"), tell("bob", "b")]);
     let first = harness.answer_tell(trapped());
     harness.settle(CommitOutcome::Committed);
-    assert!(harness.tells.is_empty(), "neither this one, yet, nor a later one");
+    assert!(harness.tells.is_empty(), "neither this one nor a later one is sent yet");
     assert_eq!(harness.machine.next_wake(), Some(2_000));
-    // The attempts are in the store.
+    // The number of attempts is in the store.
     let mut harness = harness.restarted();
     harness.tick(1_999);
     assert!(harness.tells.is_empty());
@@ -238,7 +239,7 @@ fn r19_an_answer_to_another_tell_is_ignored() {
     }
     harness.handle(answer("bob", number));
     harness.handle(answer("bob", number));
-    assert_eq!(harness.sent(), ["a", "b"], "and counts once");
+    assert_eq!(harness.sent(), ["a", "b"], "an answer counts once");
 }
 
 #[test]
@@ -293,7 +294,7 @@ fn r9_no_tell_is_sent_while_suspended_or_without_a_lease() {
     harness.tells(2, vec![tell("carol", "b")]);
     harness.now = 2_000 + 2_400;
     harness.settle(CommitOutcome::Committed);
-    assert_eq!(harness.sent(), ["a"], "80 % of the lease have passed");
+    assert_eq!(harness.sent(), ["a"], "80 % of the lease has passed");
     harness.tick(5_000);
     assert_eq!(harness.sent(), ["a", "b"]);
 }
@@ -311,6 +312,53 @@ fn the_deletion_of_a_tell_goes_with_the_next_turn() {
         .iter()
         .filter(|write| matches!(write.key, RecordKey::Outbox { .. }) && write.value.is_none());
     assert_eq!((harness.commits.len(), deletes.count()), (1, 1));
+}
+
+#[test]
+fn a_refused_commit_of_the_outbox_is_repeated_after_a_pause() {
+    let error = GuestReply::Error { code: "no".into(), message: "why".into() };
+    let refused = CommitOutcome::Refused(CommitRefusal::LimitReached("full".into()));
+    for answer in [ran(), Outcome::Final { reply: error, version: 3 }, trapped()] {
+        let mut harness = Harness::serving();
+        harness.told(1, vec![tell("bob", "a"), tell("carol", "x")]);
+        harness.answer_tell(answer.clone());
+        for pause in [1_000, 2_000, 4_000] {
+            harness.settle(refused.clone());
+            let again = harness.now + pause;
+            harness.tick(again - 1);
+            assert_eq!(harness.commits.len(), 0, "it waits");
+            assert_eq!(harness.machine.next_wake(), Some(again));
+            harness.tick(again);
+            let bobs = harness.tells.iter().rposition(|(_, tell)| *tell.target.id == *"bob");
+            harness.tells.swap(0, bobs.expect("sent again"));
+            harness.answer_tell(answer.clone());
+            assert_eq!(harness.commits.len(), 1);
+        }
+        harness.settle(CommitOutcome::Committed);
+        harness.told(2, vec![tell("dave", "y")]);
+        assert_eq!(harness.sent().last().map(String::as_str), Some("y"), "the pause has ended");
+    }
+}
+
+#[test]
+fn a_message_retries_a_paused_outbox_at_most_twice() {
+    let refused = CommitOutcome::Refused(CommitRefusal::LimitReached("full".into()));
+    let mut harness = Harness::serving();
+    harness.told(1, vec![tell("bob", "a")]);
+    harness.answer_tell(ran());
+    harness.settle(refused.clone());
+    let token = harness.send(2, 1, MessageKind::Command);
+    assert_eq!(harness.sent(), ["a"], "the message loads the entity");
+    harness.answer_tell(ran());
+    harness.run();
+    assert_eq!(harness.commits.len(), 1, "the deletion goes with the message's turn");
+    harness.settle(refused.clone());
+    assert_eq!(harness.code_of(token).as_deref(), Some("store-full"));
+    harness.answer_tell(ran());
+    harness.settle(refused);
+    assert_eq!((harness.commits.len(), harness.tells.len()), (0, 0), "nobody waits for it");
+    harness.tick(harness.now + 2_000);
+    assert_eq!(harness.sent(), ["a"]);
 }
 
 #[test]
@@ -379,7 +427,7 @@ fn r19_a_lane_is_dropped_when_its_sender_needs_it_no_more() {
     harness.receive(5, 1_000);
     harness.run();
     harness.settle(CommitOutcome::Committed);
-    assert!(harness.asked.is_empty(), "it is young");
+    assert!(harness.asked.is_empty(), "the lane is not old yet");
     let command = |harness: &mut Harness, sequence: u64, at| {
         harness.tick(at);
         harness.send(sequence, sequence - 1, MessageKind::Command);
@@ -390,7 +438,7 @@ fn r19_a_lane_is_dropped_when_its_sender_needs_it_no_more() {
     assert_eq!(harness.asked, [bob()]);
     command(&mut harness, 2, 3_100);
     assert_eq!(harness.asked.len(), 1, "one question at a time");
-    // It did not answer; then it may still send 5; then it has a later one only.
+    // First the sender does not answer; then it may still send 5; then it has only a later tell.
     for (number, first) in [(3, None), (4, Some(Some(5))), (5, Some(Some(6)))] {
         harness.handle(Event::SenderAnswered { entity: alice(), sender: bob(), first });
         command(&mut harness, number, number * 2_000);
@@ -399,7 +447,7 @@ fn r19_a_lane_is_dropped_when_its_sender_needs_it_no_more() {
     }
     let watermark = harness.head.as_ref().unwrap().tell_watermark();
     assert_eq!((watermark, harness.head.as_ref().unwrap().watermark), (Ok(1_000), 0));
-    // A copy that was late is refused for good, and a fresh tell runs.
+    // A late copy is refused permanently, and a new tell runs.
     let late = harness.receive(5, 1_000);
     assert_eq!(harness.code_of(late).as_deref(), Some("too-old"));
     harness.receive(6, 9_000);
@@ -489,7 +537,7 @@ fn r19_a_sender_leaving_with_a_tell_in_flight_returns() {
     let mut harness = Harness::serving();
     harness.told(1, vec![tell("bob", "a")]);
     harness.handle(Event::Evict { entity: alice() });
-    // A message that cannot be loaded takes the entity out of memory.
+    // A load that fails takes the entity out of memory.
     harness.silent = true;
     harness.send(2, 0, MessageKind::Query);
     let Action::Load { entity, generation } = harness.next_action() else { panic!("no load") };
@@ -497,7 +545,7 @@ fn r19_a_sender_leaving_with_a_tell_in_flight_returns() {
     assert_eq!(harness.machine.stats().0, 0);
     harness.silent = false;
     harness.answer_tell(ran());
-    assert_eq!(harness.machine.next_wake(), Some(2_000), "nobody heard the answer");
+    assert_eq!(harness.machine.next_wake(), Some(2_000), "nobody received the answer");
     harness.tick(2_000);
     assert_eq!(harness.sent(), ["a"]);
     harness.answer_tell(ran());

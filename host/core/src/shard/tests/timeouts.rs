@@ -1,12 +1,12 @@
-//! Each kind of wait ends by its own cause. As in a worker, the clock advances only to the machine's next wake-up:
-//! without a timer nothing happens.
+//! Each kind of wait ends for its own reason. As in a worker, the clock advances only to the machine's next wake-up:
+//! without a timer, nothing happens.
 
 use ostraca_codes::Code;
 
 use super::*;
 
 impl Harness {
-    /// Advances the time.
+    /// Advances the time, with a tick at each wake-up.
     fn pass(&mut self, span: u64) {
         let until = self.now + span;
         while let Some(wake) = self.machine.next_wake().filter(|wake| *wake <= until) {
@@ -24,13 +24,13 @@ impl Harness {
         self.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     }
 
-    /// A command of a new session, with a deadline this many milliseconds from now.
+    /// Sends a command in a new session, with a deadline `span` milliseconds from now.
     fn send_by(&mut self, session: &[u8], span: u64) -> u64 {
         let id = MessageId { session: ScopedSessionId::derive("client/x", session), sequence: 1 };
         self.post(Message { id, deadline: Some(self.now + span), ..self.template() })
     }
 
-    /// Expects no output until the deadline.
+    /// Expects that the message ends with `code` after exactly `span` milliseconds.
     fn ends_at(&mut self, token: u64, span: u64, code: Code) {
         self.pass(span - 1);
         assert_eq!(self.code_of(token), None, "too early");
@@ -61,14 +61,14 @@ fn bob() -> Entity {
     Entity::new("counter", "bob")
 }
 
-/// A command for bob, in a session of its own.
+/// Sends a command to bob, in a separate session.
 fn for_bob(harness: &mut Harness, sequence: u64) -> u64 {
     let id = MessageId { session: ScopedSessionId::derive("client/x", b"bob"), sequence };
     let digest = MessageDigest::compute(&bob(), "m", b"1");
     harness.post(Message { id, target: bob(), digest, ..harness.template() })
 }
 
-/// Bob's instance is idle; the outcome of alice's command is unknown, and the shard claims again.
+/// Bob's instance is idle, the outcome of alice's command is unknown, and the shard is being claimed again.
 fn claims_anew() -> Harness {
     let mut harness = Harness::serving();
     for_bob(&mut harness, 1);
@@ -186,14 +186,14 @@ fn a_deadline_ends_the_wait_in_every_state() {
         let token = harness.send_by(b"late", 300);
         harness.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     }
-    // While its shard claims, and claims again.
+    // While its shard is being claimed, and claimed again.
     let mut harness = Harness::new(Settings::default());
     let token = harness.send_by(b"late", 300);
     harness.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
     let mut harness = claims_anew();
     let token = harness.send_by(b"late", 300);
     harness.ends_at(token, 300, codes::DEADLINE_EXCEEDED);
-    // Behind one that has not arrived, and behind commits of an instance that was dropped.
+    // Behind a message that has not arrived, and behind commits of an instance that was dropped.
     let mut harness = Harness::serving();
     let deadline = Some(harness.now + 300);
     let token = harness.post(Message { after: 7, deadline, id: id_after(8), ..harness.template() });
@@ -219,7 +219,7 @@ fn a_message_returned_to_the_mailbox_keeps_its_deadline() {
     harness.send_from(b"other", 2, 1, MessageKind::Command, "1");
     harness.run();
     let token = harness.send_by(b"late", 300);
-    // A timer that fires while it runs does not affect it.
+    // A tick while the message runs does not affect it.
     let parked = harness.send_by(b"soon", 100);
     harness.ends_at(parked, 100, codes::DEADLINE_EXCEEDED);
     assert!(harness.running.is_some());
@@ -278,7 +278,7 @@ fn the_wait_of_a_message_parked_again_is_bounded() {
     harness.fail();
     assert_eq!((harness.loads, harness.code_of(parked)), (2, None));
     harness.ends_at(parked, Settings::default().order_timeout, codes::OUT_OF_ORDER);
-    assert_eq!(harness.machine.stats(), (0, 0), "nothing stays in memory");
+    assert_eq!(harness.machine.stats(), (0, 0), "nothing remains in memory");
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn a_hanging_stop_hook_delays_messages_to_its_deadline() {
     assert!(harness.running.is_some());
 }
 
-/// An entity whose start turn wrote, and whose commit is pending.
+/// An entity whose start turn changed its state, and is not committed yet.
 fn waits_for_its_start() -> Harness {
     let mut harness = Harness::serving();
     harness.silent = true;
@@ -427,7 +427,7 @@ fn a_start_backoff_that_ends_before_the_claim_wakes_nobody() {
         harness.handle(Event::Tick);
         assert!(
             harness.machine.next_wake().is_none_or(|wake| wake > harness.now),
-            "it would be busy"
+            "it would tick in a busy loop"
         );
     }
 }
@@ -460,7 +460,7 @@ fn r3_no_claim_is_made_while_a_delayed_commit_runs() {
 #[test]
 fn a_refused_turn_affects_no_turn_of_another_entity() {
     let mut harness = Harness::serving();
-    // The commit of alice's first turn is at the store; her second one and bob's wait for the claim.
+    // The store has the commit of alice's first turn; those of her second turn and of bob's wait for the claim.
     harness.send(1, 0, MessageKind::Command);
     harness.run();
     let third = Entity::new("counter", "carol");
@@ -478,7 +478,7 @@ fn a_refused_turn_affects_no_turn_of_another_entity() {
         harness.running = turn;
         harness.run();
     }
-    assert_eq!(harness.commits.len(), 1, "only alice's first");
+    assert_eq!(harness.commits.len(), 1, "only that of alice's first turn");
     harness.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
     assert_eq!(harness.code_of(second).as_deref(), Some(&*codes::COMMIT_REFUSED));
     harness.grant();

@@ -1,4 +1,4 @@
-//! Timers: waking, firing, and what refusals and hand-offs do to them (R14, R25).
+//! Timers: waking, firing, and the effects of refusals and hand-offs (R14, R25).
 
 use super::*;
 
@@ -28,7 +28,7 @@ impl Harness {
         self.handle(Event::TurnDone { entity, generation, turn: id, result });
     }
 
-    /// The same, committed.
+    /// Like `command`, but also commits the turn.
     pub(super) fn committed(&mut self, sequence: u64, timers: Vec<TimerChange>) {
         self.command(sequence, timers);
         self.settle(CommitOutcome::Committed);
@@ -40,7 +40,7 @@ impl Harness {
         self.handle(Event::Tick);
     }
 
-    /// Ends the running firing.
+    /// Completes the running firing.
     fn fired(&mut self, result: TurnOutput) -> Arc<Firing> {
         let (generation, turn, firing) = self.firing.take().expect("a firing");
         self.handle(Event::TurnDone { entity: alice(), generation, turn, result });
@@ -49,7 +49,7 @@ impl Harness {
 
     pub(super) fn evicted(&mut self) {
         self.handle(Event::Evict { entity: alice() });
-        assert_eq!(self.machine.stats().0, 0, "nothing of it is in memory");
+        assert_eq!(self.machine.stats().0, 0, "the entity is not in memory");
     }
 }
 
@@ -104,7 +104,7 @@ fn r25_a_new_owner_finds_timers_by_their_wake_ups() {
 fn r25_a_cancelled_or_replaced_timer_does_not_fire() {
     let mut harness = Harness::serving();
     harness.committed(1, vec![set("a", 1_500, 0), set("b", 1_500, 0)]);
-    // Before the commit of the turn that cancels, and after it.
+    // Neither before the commit of the turn that cancels it, nor after it.
     harness.command(2, vec![cancel("a"), set("b", 2_000, 0)]);
     harness.tick(1_999);
     assert_eq!(harness.firings, 0);
@@ -167,10 +167,10 @@ fn r25_a_failing_firing_ends_set_aside() {
             .fired(turn(GuestReply::Error { code: "no".into(), message: "why".into() }, false))
             .attempt,
         2,
-        "an attempt that failed by the node does not count"
+        "an attempt that failed because of the node does not count"
     );
     harness.settle(CommitOutcome::Committed);
-    // The attempts are in the store.
+    // The number of attempts is in the store.
     let mut next = harness.restarted();
     next.tick(5_500);
     assert_eq!(next.fired(failed(None)).attempt, 3);
@@ -210,7 +210,7 @@ fn r14_a_shard_serves_before_its_wake_ups_are_read() {
     let Action::ScanWakes { number, .. } = late.next_action() else { panic!("no scan") };
     late.silent = false;
     late.send(1, 0, MessageKind::Command);
-    assert!(late.running.is_none(), "the broken rule is visible");
+    assert!(late.running.is_none(), "the violation of the rule is visible");
     late.handle(Event::WakesScanned { number, page: Ok((Vec::new(), false)) });
     assert!(late.running.is_some());
 }
@@ -253,7 +253,7 @@ fn r14_a_message_moves_an_entity_before_timers() {
     let Action::RequestSlot { generation, for_timer: false, .. } = slot else { panic!("{slot:?}") };
     assert_eq!(generation, first, "the same slot");
     harness.send(3, 2, MessageKind::Command);
-    assert!(harness.pending_actions.is_empty(), "once is enough");
+    assert!(harness.pending_actions.is_empty(), "one request is enough");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn r25_a_refusal_counts_for_the_timer_that_was_refused() {
     harness.send(2, 1, MessageKind::Command);
     let (generation, turn, message) = harness.running.take().expect("a running turn");
     harness.settle(CommitOutcome::Refused(CommitRefusal::TooLarge("18 MiB".into())));
-    // The message's turn was dropped with its instance and runs again: it sets the timer anew.
+    // The message's turn was dropped with its instance and runs again: it sets the timer again.
     let late =
         Event::TurnDone { entity: message.target.clone(), generation, turn, result: with(vec![]) };
     harness.handle(late);

@@ -5,7 +5,7 @@ fn entity(number: u64) -> Entity {
     Entity::new("t", format!("{number:02}"))
 }
 
-/// A part that has read everything: nothing is stored.
+/// Wake-ups that have all been read: the store has none.
 fn read(settings: Settings) -> (Context, Wakes) {
     let mut context = Context::new(settings);
     let mut wakes = Wakes::default();
@@ -45,7 +45,7 @@ fn of_two_times_of_an_entity_the_earlier_one_counts() {
     wakes.on_page(&context, 2, Ok((page, false)));
     context.now.utc = 150;
     let due: Vec<_> = std::iter::from_fn(|| wakes.take_due(&context)).collect();
-    assert_eq!(due, [entity(1), entity(2)], "nothing is late; what is early is corrected");
+    assert_eq!(due, [entity(1), entity(2)], "no wake-up is late; an early one is corrected");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn postponed_entities_beyond_the_bound_are_found_later() {
     }
     assert_eq!(wakes.postponed.len(), 8);
     wakes.scan(&mut context);
-    assert_eq!(context.poll(), None, "not at once: others must have their turn");
+    assert_eq!(context.poll(), None, "not at once: others must get their turn");
     context.now.mono = 60_000;
     assert_eq!(wakes.next_wake(&context), Some(1_000), "the end of the first pauses");
     wakes.scan(&mut context);
@@ -81,7 +81,7 @@ fn a_failed_scan_is_retried_after_a_pause() {
     wakes.scan(&mut context);
     assert!(matches!(context.poll(), Some(Action::ScanWakes { number: 2, .. })));
     wakes.on_page(&context, 1, Ok((vec![(5, entity(1))], false)));
-    assert!(wakes.is_unread() && !wakes.knows(&entity(1)), "an answer to another scan");
+    assert!(wakes.is_unread() && !wakes.knows(&entity(1)), "the result of another scan");
 }
 
 /// The number of the scan that was requested, and where it begins.
@@ -108,7 +108,7 @@ fn r25_far_wake_ups_do_not_stop_the_reading_of_near_ones() {
         assert_eq!(wakes.next_wake(&context), if fails { None } else { Some(1_000) });
         while wakes.take_due(&context).is_some() {}
         wakes.scan(&mut context);
-        let (_, from) = requested(&mut context).expect("the scan goes on");
+        let (_, from) = requested(&mut context).expect("the scan continues");
         assert_eq!(from, if fails { None } else { Some((11, entity(9))) });
     }
 }
@@ -147,7 +147,7 @@ fn r25_entities_that_are_due_alternate_with_postponed_ones() {
     context.now.mono = 60_000;
     let mut order = Vec::new();
     while let Some(taken) = wakes.take_due(&context) {
-        assert_eq!(wakes.take_due(&context), None, "there is one place");
+        assert_eq!(wakes.take_due(&context), None, "there is only one place");
         wakes.release(&taken);
         order.push(taken);
     }
@@ -170,7 +170,7 @@ fn a_postponed_entity_and_a_resident_take_no_place() {
 /// What a scan read, and whether more follows.
 type Page = (Vec<Wake>, bool);
 
-/// The store's wake-ups, and a page that is on its way.
+/// The store's wake-ups, and the page in flight.
 struct Store {
     wakes: BTreeSet<Wake>,
     times: BTreeMap<Entity, u64>,
@@ -196,8 +196,8 @@ impl Store {
     }
 }
 
-/// Random histories of commits, scans that fail or that were read early, failures of entities and claims. Whenever
-/// nothing is in flight, no due entity is overlooked; at the end all were woken.
+/// Random histories of commits, new claims, failing entities, and scans that fail or return an early snapshot. Whenever
+/// nothing is in flight, no due entity is overlooked; in the end, all have been woken.
 #[test]
 fn r25_no_history_overlooks_a_due_entity() {
     for seed in 1..=2_000_u64 {
