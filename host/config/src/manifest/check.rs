@@ -1,4 +1,4 @@
-//! Checks of a manifest's values that their types do not express.
+//! Checks the values of a manifest beyond what their types express.
 
 use std::time::Duration;
 
@@ -12,21 +12,22 @@ use crate::user_file::{SourceText, units};
 const NAME: usize = 64;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The largest `turn-bytes`, `reply` and `timer-bytes`, and the most `timers`. A turn writes the first two, together
-/// with the unsettled replies of its session (half of `unsettled-bytes`, 4 MiB at most), the head, and its timers
-/// (1 MiB at most, with names and fixed parts). No store of the cluster, local or remote, accepts
-/// more in one commit.
+/// The largest allowed `turn-bytes`, `reply`, `timer-bytes` and `timers`. A turn writes the first two, together with
+/// the unsettled replies of its session (half of `unsettled-bytes`, 4 MiB at most), the head, and its timers (1 MiB at
+/// most, with names and fixed parts). No store of the cluster, local or remote, accepts more in one commit.
 const MOST_TURN_BYTES: u64 = 8 << 20;
 const MOST_REPLY: u64 = 4 << 20;
 const MOST_TIMER_BYTES: u64 = 512 << 10;
 const MOST_TIMERS: u32 = 1_000;
-/// The largest outbox: all of it is loaded with its entity. A turn's tells are within its `turn-bytes`, which has a
-/// store's room twice: for state and for tells.
-/// With the names, bodies and failures of so many tells, an entity still fits into one frame between nodes.
+/// The largest allowed outbox: all of it is loaded with its entity. `turn-bytes` bounds a turn's tells as well, counted
+/// separately from its state, so a type that may tell has [`MOST_COMMIT`] as a further limit. With the names, bodies and failures of so many tells, an entity still fits into one
+/// frame between nodes.
 const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
+/// The largest allowed sum of state, tells and reply of one turn.
+const MOST_COMMIT: u64 = MOST_TURN_BYTES + MOST_REPLY;
 const _: () = assert!(
-    (MOST_TURN_BYTES + MOST_REPLY + (4 << 20) + (1 << 20) + (1 << 20)) as usize
+    (MOST_COMMIT + (4 << 20) + (1 << 20) + (1 << 20)) as usize
         <= ostraca_store::entity::MAX_COMMIT_BYTES
 );
 
@@ -67,6 +68,9 @@ pub(super) fn manifest(
             let why = format!("{granted:?} is not the name of a type");
             return Err(input.at(&["grants", "tell"], why, None));
         }
+    }
+    if !tell.is_empty() {
+        check_commit(input, &limits)?;
     }
     access(input, &file.access.send)?;
     Ok(Manifest {
@@ -175,6 +179,21 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         log_lines_per_second: it.log_lines_per_second,
         log_line_bytes: it.log_line_bytes,
     })
+}
+
+/// Refuses limits under which a turn could write and tell more than any store accepts in one commit.
+fn check_commit(input: &SourceText<'_>, limits: &ManifestLimits) -> Result<(), ManifestError> {
+    let tells = limits.outbox_bytes.min(limits.turn_bytes);
+    let sum = limits.turn_bytes + tells + limits.reply;
+    if sum <= MOST_COMMIT {
+        return Ok(());
+    }
+    let why = format!(
+        "`turn-bytes`, `outbox-bytes` and `reply` allow turns of {}; one commit holds {}",
+        units::format_size(sum),
+        units::format_size(MOST_COMMIT)
+    );
+    Err(input.at(&["limits", "outbox-bytes"], why, Some("lower one of the three".into())))
 }
 
 fn access(input: &SourceText<'_>, send: &[String]) -> Result<(), ManifestError> {

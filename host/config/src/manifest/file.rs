@@ -1,4 +1,4 @@
-//! The manifest as it is written.
+//! The manifest as written in its file.
 
 use std::time::Duration;
 

@@ -71,6 +71,22 @@ fn each_error_names_its_line() {
 }
 
 #[test]
+fn a_turn_that_may_tell_fits_into_one_commit() {
+    let text = |outbox: &str| {
+        format!(
+            "[limits]\nturn-bytes = \"6 MiB\"\nreply = \"4 MiB\"\noutbox-bytes = \"{outbox}\"\n"
+        )
+    };
+    let granted = "[grants]\ntell = [\"counter\"]\n";
+    let error = refused(&format!("{}{granted}", text("3 MiB")));
+    assert_eq!((error.code(), error.line()), (codes::INVALID_MANIFEST, Some(6)), "{error}");
+    assert!(error.to_string().contains("turns of 13 MiB; one commit holds 12 MiB"), "{error}");
+    for more in [format!("{}{granted}", text("2 MiB")), text("3 MiB")] {
+        Manifest::parse(&format!("{SMALL}{more}"), "entity.toml").expect("a manifest");
+    }
+}
+
+#[test]
 fn access_is_granted_by_name_by_role_or_to_all() {
     let with = |send: &str| {
         let text = format!("{SMALL}[access]\nsend = {send}\n");
