@@ -82,7 +82,7 @@ fn to_wit(error: MessageError) -> wit::types::MessageError {
     }
 }
 
-/// Reports each panic to the host before it becomes a trap, which carries no message by itself.
+/// Reports each panic to the host before it becomes a trap, since a trap carries no message.
 fn report_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

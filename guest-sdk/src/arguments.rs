@@ -1,8 +1,8 @@
 //! Decodes a message's body into a method's arguments.
 //!
-//! Code that all methods share splits the body into raw JSON values once. Only the last step is generic: from one raw
-//! value to the type of one parameter. Arguments and state use only serde_json's `str` reader, since each kind of
-//! reader compiles to another copy of the parser. Both keep guests small.
+//! Non-generic code, which all methods share, splits the body into raw JSON values. Only the last step is generic: from
+//! one raw value to the type of one parameter. Arguments and state use only serde_json's `str` reader, since each kind
+//! of reader compiles to another copy of the parser. Both measures keep guests small.
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ use crate::raw::MessageError;
 /// Maximum number of characters of a caller's argument name that an error shows.
 const SHOWN: usize = 64;
 
-/// The text before the position in an error of serde_json.
+/// The text before the position in a serde_json error.
 const PLACE: &[u8] = b" at line ";
 
 /// A parameter of a method.
 #[derive(Debug)]
 pub struct Parameter {
-    /// Its name in the source and in JSON.
+    /// The parameter's name in the source and in JSON.
     pub name: &'static str,
-    /// Whether it may be omitted, because its type is an `Option`.
+    /// Whether the argument may be omitted, because the parameter's type is an `Option`.
     pub optional: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Parameter {
 pub struct Arguments<'b> {
     signature: &'static str,
     parameters: &'static [Parameter],
-    /// One for each parameter; `None` if it is absent.
+    /// One value per parameter; `None` if it is absent.
     values: Vec<Option<&'b str>>,
     /// Whether the whole body is the value of the only parameter.
     bare: bool,

@@ -1,8 +1,10 @@
-//! What wit-bindgen generates from `../wit`. The module `adapter` connects it to [`raw::Handler`](crate::raw::Handler).
+//! The code that wit-bindgen generates from `../wit`. The module `adapter` connects it to
+//! [`raw::Handler`](crate::raw::Handler).
 //!
 //! A component exports `stop` and `timer-handler` only if its entity has them. wit-bindgen exports whole worlds, and
-//! its macros for one interface clash if two worlds contain it. So each is a world of its own here. The component
-//! encoder merges the worlds, which makes them `entity-with-stop` and its like of the WIT.
+//! the macros that it generates for an interface clash if two worlds contain that interface. So each of the two has its
+//! own world here. The component encoder merges the worlds; the result matches one of the WIT, such as
+//! `entity-with-stop`.
 
 #![allow(
     missing_docs,

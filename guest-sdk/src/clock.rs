@@ -1,4 +1,4 @@
-//! The time, which is a value of the turn: a turn that runs again reads the same one.
+//! The time. It belongs to the turn: a message's turn that runs again reads the same time.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,8 +9,9 @@ pub fn now() -> SystemTime {
 
 /// Returns the time of this turn, in milliseconds since 1970-01-01 00:00 UTC.
 ///
-/// In a message's turn it is the time at which the sender created the message, so it may be lower than in the
-/// entity's previous turn if that one's message had another sender. In the start and stop hooks it is the node's time.
+/// In a message's turn it is the time at which the sender created the message, so it may be lower than in the entity's
+/// previous turn if that turn's message had another sender. In a timer's turn it is the time at which the firing runs,
+/// and in the start and stop hooks it is the node's time.
 pub fn unix_ms() -> u64 {
     crate::host::now()
 }

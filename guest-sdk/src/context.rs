@@ -7,7 +7,7 @@ pub fn identity() -> Identity {
     crate::host::identity()
 }
 
-/// Returns the message that this turn handles; `None` in the start and stop hooks.
+/// Returns the message that this turn handles; `None` in a timer's turn and in the start and stop hooks.
 pub fn current_message() -> Option<MessageContext> {
     crate::host::message()
 }

@@ -1,4 +1,4 @@
-//! What `#[entity]` implements, and how an instance runs its turns.
+//! The trait that `#[entity]` implements, and the code that runs an instance's turns.
 //!
 //! The macro generates little more than a table of methods. [`Runner`] dispatches from that table, in a component and
 //! in [`testing`](crate::testing) alike. A [`StateModel`] says how the struct is stored.
@@ -41,7 +41,7 @@ pub type StopHook<E> = fn(&mut E, StopReason);
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct TimerMethod<E> {
-    /// It handles the timers of this name, and those whose name is this, `/` and more.
+    /// The method handles timers with this name, and timers whose name is this one followed by `/` and more.
     pub name: &'static str,
     pub call: fn(&mut E, &[u8]) -> Result<Vec<u8>, MessageError>,
 }
@@ -60,7 +60,7 @@ pub fn timer_payload<T: DeserializeOwned>(payload: &[u8]) -> Result<T, MessageEr
     decoded.map_err(|error| MessageError::InvalidArguments(format!("the payload: {error}")))
 }
 
-/// A row of an entity's table of methods.
+/// A row of an entity's method table.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Method<E> {
@@ -121,7 +121,7 @@ impl<E: Serialize + DeserializeOwned + Default> StateModel<E> for WholeState {
         if kept.as_ref() == Some(&bytes) {
             return;
         }
-        // Once such a value is stored, no message could repair it, because the entity would not even start.
+        // If such a value were stored, no message could repair it, because the entity would not even start.
         if let Err(error) = state::from_json::<E>(&bytes) {
             does_not_encode::<E>(&format!(
                 "it cannot be decoded from its own JSON: {error} (fields that are skipped when it is written need \
@@ -211,7 +211,7 @@ impl<E: Entity> Runner<E> {
         let loaded = self.loaded();
         let outcome = (method.call)(&mut loaded.entity, &arguments);
         match (method.kind, &outcome) {
-            // The method was not called.
+            // The method was not called, or cannot have changed the struct.
             (_, Err(MessageError::InvalidArguments(_))) | (MessageKind::Query, _) => {}
             (MessageKind::Command, outcome) => loaded.end(outcome.is_ok()),
         }
@@ -252,7 +252,7 @@ impl<E: Entity> Runner<E> {
 }
 
 impl<E: Entity> Loaded<E> {
-    /// Saves the struct, or restores the value that it had when the turn began (R21).
+    /// Saves the struct, or restores its value from the beginning of the turn (R21).
     fn end(&mut self, succeeded: bool) {
         if succeeded {
             E::StateModel::save(&self.entity, &mut self.kept);
@@ -262,7 +262,7 @@ impl<E: Entity> Loaded<E> {
     }
 }
 
-/// Creates the one instance of an entity in a component, and exports it.
+/// Creates the component's only instance of the entity, and exports it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_entity {

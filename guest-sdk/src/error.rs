@@ -5,7 +5,7 @@ use std::fmt;
 
 /// An error that a method may return as the `Err` of its `Result`.
 ///
-/// It is usually derived, for an enum that implements [`fmt::Display`]. A variant's code is its name in kebab case
+/// Usually derived for an enum that implements [`fmt::Display`]. A variant's code is its name in kebab case
 /// (`InsufficientFunds` becomes `insufficient-funds`), or the code in its attribute `#[code("…")]`. The message is
 /// the output of `Display`. The derive also lets `?` convert the enum into an [`Error`].
 pub trait ApplicationError {
@@ -17,7 +17,7 @@ pub trait ApplicationError {
     fn message(&self) -> String;
 }
 
-/// An application error without a type of its own.
+/// An application error without a dedicated type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     code: Cow<'static, str>,

@@ -1,4 +1,4 @@
-//! The macros that turn a type into the component's exports. They are at the root of the crate.
+//! The macros that turn a type into the component's exports. They are available at the root of the crate.
 
 /// Exports a type that implements [`raw::Handler`](crate::raw::Handler) as the component. Has no effect on targets
 /// other than wasm.
@@ -26,7 +26,7 @@ macro_rules! export_with_stop {
     };
 }
 
-/// Exports a type that implements [`raw::TimerHandler`](crate::raw::TimerHandler), beside
+/// Exports a type that implements [`raw::TimerHandler`](crate::raw::TimerHandler). Used in addition to
 /// [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop).
 #[macro_export]
 macro_rules! export_timer_handler {

@@ -1,7 +1,7 @@
 //! Finds numbers that JSON cannot express.
 //!
 //! `serde_json` writes NaN and infinities as `null`, which reads back as something else or not at all. The written
-//! JSON does not show whether a `null` was a number or `None`, so this walks the value before it is written.
+//! JSON does not show whether a `null` was a number or `None`, so the value is checked before it is written.
 
 use std::fmt;
 
@@ -226,7 +226,7 @@ impl SerializeMap for FiniteCheck {
     type Ok = ();
     type Error = NonFinite;
 
-    // Keys of JSON are strings: serde_json itself refuses a NaN or an infinity as a key.
+    // JSON keys are strings: serde_json itself refuses NaN and infinities as keys.
     fn serialize_key<T: Serialize + ?Sized>(&mut self, _: &T) -> Walked {
         Ok(())
     }

@@ -2,8 +2,8 @@
 //!
 //! # A first entity
 //!
-//! `ostraca new hello` writes a project with this crate in it, and `ostraca dev hello` runs it. By hand it takes a
-//! library of the crate types `cdylib` and `rlib` with the two dependencies `ostraca-sdk` and `serde`:
+//! `ostraca new hello` writes a project with this crate in it, and `ostraca dev hello` runs it. To write one by hand,
+//! create a library with the crate types `cdylib` and `rlib` and the dependencies `ostraca-sdk` and `serde`:
 //!
 //! ```
 //! use ostraca_sdk::entity;
@@ -36,61 +36,61 @@
 //! # }
 //! ```
 //!
-//! The manifest `entity.toml` beside `Cargo.toml` names the type and the component: `type = "counter"` and
+//! The manifest `entity.toml` next to `Cargo.toml` names the type and the component: `type = "counter"` and
 //! `component = "target/ostraca/counter.wasm"`. `ostraca build` compiles it, `ostraca deploy --build` also deploys
-//! it, and then `ostraca send counter/alice add 2` prints `2`. Each id is an entity with a state of its own, which
-//! begins with [`Default`].
+//! it, and then `ostraca send counter/alice add 2` prints `2`. Each id is a separate entity with its own state,
+//! which starts as [`Default`].
 //!
-//! # What may be relied on
+//! # What you can rely on
 //!
 //! **Messages.** A method with `&mut self` is a command; one with `&self` is a query, which must not change state.
-//! Arguments are a JSON object with the parameters' names. A single parameter may also come as the bare JSON value;
-//! an object whose only member has the parameter's name is always read as the named form. Without parameters the body
-//! is empty, `null` or `{}`. A parameter of type `Option<…>` may be omitted. Arguments that do not fit are refused as
-//! `invalid-arguments`, and the method does not run. The first line of the doc comment is the method's summary.
+//! Arguments are a JSON object with the parameters' names. A single parameter may also be passed as the bare JSON
+//! value; an object whose only member has the parameter's name is always read as the named form. If there are no
+//! parameters, the body is empty, `null` or `{}`. A parameter of type `Option<…>` may be omitted. Arguments that do not
+//! fit the parameters are refused as `invalid-arguments`, and the method does not run. The first line of the doc
+//! comment is the method's summary.
 //!
 //! **Results** are JSON. A method returns `T`, nothing, or `Result<T, E>` with an [`ApplicationError`] as `E`. On an
 //! error the caller gets its code and message, and the turn changes no state (R21).
 //!
 //! **State.** By default, `#[entity]` stores the whole struct as JSON under the one key [`entity::WHOLE_STATE_KEY`].
 //! It loads the struct when it is first needed, saves it after a command that changed it, and restores it after an
-//! application error. With `#[entity(state = "keys")]` nothing is stored by itself: the struct is empty, and its
+//! application error. With `#[entity(state = "keys")]` nothing is stored automatically: the struct is empty, and its
 //! methods use [`state`]. The SDK stores only what can be read back. A number that is NaN or infinite, which JSON
-//! cannot express, and a struct that cannot be decoded from its own JSON end the turn with `state-does-not-encode`,
+//! cannot express, or a struct that cannot be decoded from its own JSON, ends the turn with `state-does-not-encode`,
 //! and nothing is written.
 //!
-//! **Hooks.** `#[start] fn start(&mut self)` runs before the first message of an instance, and
+//! **Hooks.** `#[start] fn start(&mut self)` runs before an instance's first message or timer, and
 //! `#[stop] fn stop(&mut self)` before the instance is dropped gracefully. Each may also take its reason
 //! ([`StartReason`], [`StopReason`]).
 //!
 //! **Timers** are set with [`timers`] and handled by methods marked `#[timer]`.
 //!
-//! **Other entities** get messages with [`messaging`].
+//! **Messages to other entities** are sent with [`messaging`].
 //!
-//! **Panics** are traps: nothing of the turn remains, the instance is dropped, and the message, file and line go to
-//! the node's log and to the caller.
+//! **Panics** are traps: the turn has no effect, the instance is dropped, and the message, file and line go to the
+//! node's log and to the caller.
 //!
-//! **Overflow** of integers panics, in the component as in tests, since `ostraca build` enables the checks. Where
-//! wrapping is intended, write it (`wrapping_add`).
+//! **Integer overflow** panics, in the component as in tests, since `ostraca build` enables the checks. Where wrapping
+//! is intended, write it explicitly (`wrapping_add`).
 //!
 //! **Time and randomness** come from [`clock`] and [`random`], and output goes to [`log`]. On
 //! `wasm32-unknown-unknown`, the target of `ostraca build`, `SystemTime::now()` and `Instant::now()` panic, crates
-//! that draw random numbers by themselves panic or do not build, and `println!` prints nothing. The build cannot warn
+//! that get random numbers from elsewhere panic or do not build, and `println!` prints nothing. The build cannot warn
 //! about this, because the standard library has these functions on that target too.
 //!
 //! # Building
 //!
 //! The crate type is `cdylib` (and `rlib` for tests). `ostraca build` compiles for `wasm32-unknown-unknown` and
-//! converts the result into a component; the target `wasm32-wasip2` produces one directly. Natively everything runs
-//! against an in-memory store, one per thread ([`testing`]).
+//! converts the result into a component; the target `wasm32-wasip2` produces one directly. In native builds, everything
+//! runs against an in-memory store, one per thread ([`testing`]).
 //!
 //! # Layout
 //!
-//! The interfaces are read from `../wit`, next to this crate's folder, which is their only source. A copy of the SDK
-//! therefore needs `guest-sdk/` (with `guest-sdk/macros/`) and `wit/` side by side; `ostraca new` writes them this
-//! way.
+//! The interfaces are read from their only source, `../wit`, next to this crate's directory. A copy of the SDK
+//! therefore needs `guest-sdk/` (with `guest-sdk/macros/`) and `wit/` side by side; `ostraca new` writes them this way.
 
-// Generated code refers to this crate by name, in this crate as in an entity's crate.
+// Generated code refers to this crate by name, both in this crate and in an entity's crate.
 extern crate self as ostraca_sdk;
 
 #[cfg(target_family = "wasm")]

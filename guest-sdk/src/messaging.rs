@@ -1,8 +1,9 @@
 //! Messages to other entities.
 //!
-//! A *tell* is a command to another entity, or to this one. It is stored with the turn that sends it, or not at all, and
-//! leaves after that commit. It runs at its target exactly once, after everything that this entity sent to that target
-//! before, whatever crashes or moves meanwhile. Nothing comes back: if the result matters, the target tells it.
+//! A *tell* is a command to another entity, or to this one. It is committed with the turn that sends it, or not at all,
+//! and leaves after that commit. It runs at its target exactly once, after everything that this entity has sent to that
+//! target before, even if nodes crash or shards move in the meantime. There is no reply: if the result matters, the
+//! target sends it back in a tell.
 //!
 //! ```
 //! use ostraca_sdk::messaging::Entity;
@@ -44,16 +45,17 @@
 //! ```
 //!
 //! The manifest must grant the target's type: `[grants] tell = ["account"]`. The target's manifest must admit the
-//! sender's (`[access] send`, by default everyone), which is the principal `entity/TYPE`. Limits are `limits.outbox` and
-//! `limits.outbox-bytes`.
+//! sender's type, as the principal `entity/TYPE` (`[access] send`, by default everyone). The limits are `limits.outbox`
+//! and `limits.outbox-bytes`.
 //!
-//! If the target refuses a tell with an application error, the tell becomes a *dead letter*: the node logs a warning, and
-//! the tell stays stored with its sender. If the target fails otherwise, the tell is sent again, later each time, and
-//! becomes a dead letter after the last attempt (`entities.tell-attempts`). The next tell goes on.
+//! If the target refuses a tell with an application error, the tell becomes a *dead letter*: the node logs a warning,
+//! and the tell remains stored with its sender. If the target fails in another way, the tell is sent again after
+//! increasing pauses, and becomes a dead letter after the last attempt (`entities.tell-attempts`). Then the next tell
+//! to that target is sent.
 //!
 //! [`Entity::tell_after`] and [`Entity::tell_at`] send a tell later, under a name: another delayed tell of that name
 //! replaces it, and [`cancel`] cancels it. Until it leaves, it counts towards `limits.timers` and `limits.timer-bytes`,
-//! and towards the limits of the outbox, where its room is reserved.
+//! and towards the limits on the outbox, where its space is reserved.
 
 use std::time::{Duration, SystemTime};
 
@@ -75,20 +77,20 @@ impl Entity {
         Self { entity_type: entity_type.into(), id: id.into() }
     }
 
-    /// Its type.
+    /// The entity's type.
     #[must_use]
     pub fn entity_type(&self) -> &str {
         &self.entity_type
     }
 
-    /// Its id.
+    /// The entity's id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
     /// Sends a command with its arguments as JSON: an object with the parameters' names, or the bare value of a single
-    /// parameter. Panics in a query, and traps with a type that is not granted and beyond the type's limits.
+    /// parameter. Traps in a query, if the target's type is not granted, and beyond the limits of the sender's type.
     ///
     /// # Panics
     /// If JSON cannot express the arguments.
@@ -97,9 +99,10 @@ impl Entity {
     }
 
     /// Sends a command, but not before `delay` after the turn's [`clock::now`](crate::clock::now). It can be cancelled
-    /// until it leaves, and only then takes its place in the order of tells to the target. `name` (1 to 128 bytes,
-    /// without control characters or direction marks) is unique among the entity's delayed tells; an existing one of
-    /// that name is replaced. Traps with a type that is not granted and beyond the type's limits on timers.
+    /// until it leaves, and takes its place in the order of tells to the target only when it leaves. `name` (1 to 128
+    /// bytes, without control characters or direction marks) is unique among the entity's delayed tells; an existing
+    /// one of that name is replaced. Traps if the target's type is not granted, and beyond the sender's limits on
+    /// timers and on the outbox.
     ///
     /// # Panics
     /// In a query, or if JSON cannot express the arguments.
@@ -114,7 +117,8 @@ impl Entity {
         self.tell_raw_at(name, due, method, &encode(arguments), JSON);
     }
 
-    /// Like [`Entity::tell_after`], but with a point in time. If it has passed, the command leaves as soon as possible.
+    /// Like [`Entity::tell_after`], but takes a point in time. If it has passed, the command leaves as soon as
+    /// possible.
     ///
     /// # Panics
     /// Like [`Entity::tell_after`].
@@ -129,12 +133,13 @@ impl Entity {
         self.tell_raw_at(name, due, method, &encode(arguments), JSON);
     }
 
-    /// Sends a command with any bytes as its body.
+    /// Sends a command with arbitrary bytes as its body.
     pub fn tell_raw(&self, method: &str, body: &[u8], content_type: &str) {
         crate::host::tell((&self.entity_type, &self.id), method, body, content_type);
     }
 
-    /// Like [`Entity::tell_at`], with any bytes as the body and the time in milliseconds since 1970-01-01 00:00 UTC.
+    /// Like [`Entity::tell_at`], but takes arbitrary bytes as the body, and the time in milliseconds since 1970-01-01
+    /// 00:00 UTC.
     ///
     /// # Panics
     /// In a query.
@@ -163,7 +168,7 @@ fn encode<T: Serialize + ?Sized>(arguments: &T) -> Vec<u8> {
 /// A tell that has not left yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DelayedTell {
-    /// Its name.
+    /// The name under which it was sent.
     pub name: String,
     /// When it leaves.
     pub due: SystemTime,
@@ -177,7 +182,7 @@ pub struct DelayedTell {
     pub content_type: String,
 }
 
-/// Cancels the delayed tell of this name. Returns false if there is none, or it has left.
+/// Cancels the delayed tell of this name. Returns false if there is none, or if it has left.
 ///
 /// # Panics
 /// In a query.

@@ -1,5 +1,5 @@
-//! Random numbers, which are values of the turn: a turn that runs again draws the same ones. Nobody outside the
-//! cluster can predict them.
+//! Random numbers. They belong to the turn: a message's or a timer's turn that runs again draws the same numbers.
+//! Nobody outside the cluster can predict them.
 
 /// Maximum number of bytes that the host returns in one call.
 const LIMIT: usize = 64 << 10;

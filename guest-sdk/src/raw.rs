@@ -1,9 +1,9 @@
 //! The layer below `#[entity]`: bytes in, bytes out.
 //!
-//! For entities that use another format than JSON. Implement [`Handler`] for a type and turn it into the component's
+//! For entities that use a format other than JSON. Implement [`Handler`] for a type and turn it into the component's
 //! exports with [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop). If it has timers, it also
-//! implements [`TimerHandler`] and is passed to [`export_timer_handler!`](crate::export_timer_handler). `#[entity]`
-//! does the same.
+//! implements [`TimerHandler`] and is passed to [`export_timer_handler!`](crate::export_timer_handler). The
+//! code that `#[entity]` generates does the same.
 
 pub use crate::types::Firing;
 use crate::types::MessageKind;
@@ -40,7 +40,7 @@ pub enum MessageError {
 pub enum StartReason {
     /// A message arrived for an entity that has no committed turn yet (version 0).
     FirstMessage,
-    /// A message arrived for an entity that has committed turns, but no instance.
+    /// A message arrived or a timer is due for an entity that has committed turns, but no instance.
     Message,
     /// The entity is remembered, and its shard moved to this node. Reserved: the host does not use it yet.
     Remembered,
@@ -49,7 +49,7 @@ pub enum StartReason {
 /// Why an instance stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
-    /// No message arrived for the type's `idle-timeout`.
+    /// No message arrived and no timer fired for the type's `idle-timeout`.
     Idle,
     /// The node needs room for another instance.
     Evicted,
@@ -67,17 +67,18 @@ pub trait Handler {
     /// empty, and writes trap.
     fn methods() -> Vec<Method>;
 
-    /// Called once for each instance, before its first message. It is a turn of its own, committed before the
-    /// message's.
+    /// Called once per instance, before its first message or timer. It is a separate turn, committed before the one
+    /// that follows.
     ///
     /// # Errors
-    /// A message for people. The instance does not start, and what `start` wrote is discarded.
+    /// Returns a message for people. The instance then does not start, and what `start` wrote is discarded.
     fn start(reason: StartReason) -> Result<(), String>;
 
     /// Runs one message as one turn. The host does not interpret `body` or the result.
     ///
     /// # Errors
-    /// Why the message is refused. State that is kept in memory must again be what it was when the turn began (R21).
+    /// Returns why the message is refused. State that is kept in memory must be restored to what it was when the turn
+    /// began (R21).
     fn message(method: String, body: Vec<u8>) -> Result<Vec<u8>, MessageError>;
 
     /// The last call to an instance, if it was exported with `export_with_stop!`. What it writes is committed.
@@ -89,8 +90,8 @@ pub trait TimerHandler {
     /// Handles one firing, as one turn.
     ///
     /// # Errors
-    /// A stable code (1 to 128 bytes, without control characters or direction marks) and a message for people. What
-    /// the turn wrote is discarded, and the firing is attempted again later. State that is kept in memory must again
-    /// be what it was when the turn began (R21).
+    /// Returns a stable code (1 to 128 bytes, without control characters or direction marks) and a message for people.
+    /// What the turn wrote is discarded, and the firing is attempted again later. State that is kept in memory must be
+    /// restored to what it was when the turn began (R21).
     fn timer(firing: Firing) -> Result<(), (String, String)>;
 }

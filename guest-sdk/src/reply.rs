@@ -1,8 +1,8 @@
 //! Turns a method's return value into a reply.
 //!
 //! `Result` itself implements `Serialize`, so a trait bound alone cannot tell a `Result` from a plain value. The
-//! macro emits `(&value).ostraca_kind().encode(value)`. Method lookup prefers [`ResultKind`], which needs one borrow
-//! less, for every `Result` under whatever alias, and falls back to [`ValueKind`]. The bounds are on the methods of
+//! macro emits `(&value).ostraca_kind().encode(value)`. Method lookup prefers [`ResultKind`], which needs one
+//! borrow fewer, for every `Result` under any alias, and falls back to [`ValueKind`]. The bounds are on the methods of
 //! the tags, so that an unmet bound is a compile error and does not select the other tag.
 
 use serde::Serialize;

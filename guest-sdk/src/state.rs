@@ -1,8 +1,8 @@
 //! The entity's durable keys and values.
 //!
-//! A turn reads its own writes, and they are committed with the turn or not at all. A key has 1 to 512 bytes; any
-//! other length traps. A write traps in a query, and beyond the type's limits on state or on the writes of one turn.
-//! Values are JSON; the functions with `raw` in their names use bytes.
+//! A turn reads its own writes, and they are committed with the turn or not at all. A key is 1 to 512 bytes long;
+//! any other length traps. A write traps in a query, and beyond the type's limits on state or on the writes of one
+//! turn. Values are JSON; the functions with `raw` in their names use bytes.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 pub use crate::types::Page;
 
-/// Entries that [`list`] fetches from the host at a time.
+/// Number of entries that [`list`] fetches from the host in one call.
 const PAGE: u32 = 100;
 
 /// Returns the value of a key; `None` if the key does not exist.

@@ -1,9 +1,9 @@
-//! Plain unit tests of entities, without a sandbox.
+//! Support for plain unit tests of entities, without a sandbox.
 //!
-//! Each thread has one entity, with an in-memory store, an identity and a log. `cargo test` runs every test on a
-//! thread of its own, so tests do not affect each other; [`reset`] starts over within a test. [`call`] uses the same
-//! dispatch as a component, including its rollback: after an application error or a panic, nothing of the turn
-//! remains.
+//! Each thread has one entity, with an in-memory store, an identity and a log. `cargo test` runs every test on
+//! its own thread, so tests do not affect each other; [`reset`] starts over within a test. [`call`] uses the same
+//! dispatch as a component, including its rollback: after an application error or a panic, none of the turn's changes
+//! remain.
 //!
 //! Available in native builds only; a component does not contain this module.
 
@@ -43,22 +43,23 @@ pub fn set_principal(principal: &str) {
 }
 
 /// Sets the time of the turns that follow, in milliseconds since 1970-01-01 00:00 UTC. A test begins at
-/// 1,000,000,000,000 (September 2001), and time passes only by this function.
+/// 1,000,000,000,000 (September 2001), and time passes only through this function and [`advance_time`].
 pub fn set_time(unix_ms: u64) {
     with(|world| world.now = unix_ms);
 }
 
-/// Lets time pass for the turns that follow. Timers that become due fire with [`fire_timers`].
+/// Lets time pass for the turns that follow. Timers that become due are fired by [`fire_timers`].
 pub fn advance_time(by: Duration) {
     let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     with(|world| world.now = world.now.saturating_add(by));
 }
 
-/// Fires the timers that are due now, in the order of their times, each as one turn, and those that become due
-/// through them. Returns the number of firings. Starts an instance if there is none.
+/// Fires the timers that are due now, and those that become due as a result, in the order of their due times and each
+/// as one turn. Returns the number of firings. Starts an instance if there is none.
 ///
 /// # Panics
-/// If the entity panics, a firing is refused, or more than 10,000 fire, since handlers then set timers without end.
+/// If the entity panics, if a firing is refused, or if more than 10,000 timers fire, since handlers then set timers
+/// endlessly.
 pub fn fire_timers<E: EntityType>() -> usize {
     let mut count = 0;
     while let Some(firing) = next_firing() {
@@ -75,11 +76,11 @@ pub fn fire_timers<E: EntityType>() -> usize {
     count
 }
 
-/// Fires the timer that has been due longest, as one turn; `None` if none is due. After a refusal the timer stays, and
-/// its attempts are counted.
+/// Fires the timer that has been due longest, as one turn. Returns `None` if none is due. After a refusal the timer is
+/// kept, and the failed attempt is counted.
 ///
 /// # Errors
-/// The code and message with which the handler refused the firing.
+/// Returns the code and message with which the handler refused the firing.
 pub fn fire_next_timer<E: EntityType>() -> Option<Result<(), (String, String)>> {
     next_firing().map(|firing| fire::<E>(&firing))
 }
@@ -154,8 +155,8 @@ impl SentTell {
     }
 }
 
-/// Removes and returns the tells sent so far, in order. A failed turn sends none. A delayed tell is included once
-/// [`advance_time`] has reached its time, after all others.
+/// Removes and returns the tells sent so far, in order. A failed turn sends none. Delayed tells that are due by now
+/// come after all others.
 pub fn take_tells() -> Vec<SentTell> {
     let sent = |tell: StoredTell| SentTell {
         to: Entity::new(tell.entity_type, tell.id),
@@ -172,7 +173,7 @@ pub fn take_tells() -> Vec<SentTell> {
     })
 }
 
-/// Seeds the random numbers of the turns that follow. Without it every test draws the same ones.
+/// Seeds the random numbers of the turns that follow. Without a seed, every test draws the same numbers.
 pub fn set_random_seed(seed: u64) {
     with(|world| world.random = seed);
 }
@@ -185,7 +186,7 @@ pub fn take_logs() -> Vec<(Level, String)> {
 /// Sends a message as one turn. Starts an instance if there is none, and stops it if the turn asked for passivation.
 ///
 /// # Errors
-/// The refusal that the caller of a deployed entity would get.
+/// Returns the refusal that the caller of a deployed entity would get.
 ///
 /// # Panics
 /// If the entity panics, its start hook fails, JSON cannot express `body`, or the reply is not JSON.
@@ -201,10 +202,10 @@ pub fn call<E: EntityType>(method: &str, body: impl Serialize) -> Result<Value, 
     }
 }
 
-/// Like [`call`], with bytes.
+/// Like [`call`], but takes and returns bytes.
 ///
 /// # Errors
-/// As [`call`].
+/// Like [`call`].
 ///
 /// # Panics
 /// If the entity panics or its start hook fails.

@@ -1,8 +1,9 @@
 //! The entity's durable timers.
 //!
-//! A timer is set in a turn and stored with it, and fires as a turn of its own: never before it is due, and never
-//! twice for one due time, whatever node the entity is on by then. A sleeping entity is started for it. A method marked
-//! `#[timer]` handles the timers that have its name, and those whose name is its name, `/` and more:
+//! A timer is set in a turn and committed with it, and fires as a separate turn: never before it is due, and never
+//! twice for one due time, whichever node the entity is on by then. If the entity has no instance, one is started. A
+//! method marked `#[timer]` handles timers that have the method's name, and timers whose name is that name followed by
+//! `/` and more:
 //!
 //! ```
 //! use std::time::Duration;
@@ -17,7 +18,7 @@
 //!
 //! #[entity]
 //! impl Cart {
-//!     /// Adds an item. Without another one, the cart is emptied in half an hour.
+//!     /// Adds an item. The cart is emptied if no other item is added for half an hour.
 //!     #[message]
 //!     pub fn add(&mut self, item: String) {
 //!         self.items.push(item);
@@ -38,12 +39,12 @@
 //! ```
 //!
 //! The method may take the payload as its one parameter, and return nothing or a `Result` with an
-//! [`ApplicationError`](crate::ApplicationError). After an error or a panic nothing of the turn remains, and the firing
-//! is attempted again, later each time; after the last attempt (`entities.timer-attempts`) a timer that fires once is
-//! set aside, and one with an interval continues with its next due time.
+//! [`ApplicationError`](crate::ApplicationError). After an error or a panic the turn has no effect, and the firing is
+//! attempted again after increasing pauses. After the last attempt (`entities.timer-attempts`) a timer that fires once
+//! is set aside, and one with an interval continues with its next due time.
 //!
-//! A name has 1 to 128 bytes, without control characters or direction marks. Limits are in the manifest:
-//! `limits.timers`, `limits.timer-bytes`, `limits.timer-interval`.
+//! A name is 1 to 128 bytes long, without control characters or direction marks. The manifest sets the limits:
+//! `limits.timers`, `limits.timer-bytes` and `limits.timer-interval`.
 
 use std::time::{Duration, SystemTime};
 
@@ -54,7 +55,7 @@ use crate::state::{from_json, to_json};
 pub use crate::types::Firing;
 use crate::types::{StoredTimer, TimerTime, millis};
 
-/// A timer that is being described. [`NewTimer::set`] sets it.
+/// A description of a timer. [`NewTimer::set`] sets the timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a timer is set by `set`"]
 pub struct NewTimer {
@@ -67,7 +68,7 @@ pub struct NewTimer {
 /// A timer of the entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timer {
-    /// Its name.
+    /// The timer's name.
     pub name: String,
     /// When it fires next.
     pub due: SystemTime,
@@ -75,36 +76,36 @@ pub struct Timer {
     pub interval: Option<Duration>,
     /// How many attempts at the next firing have failed.
     pub attempts: u32,
-    /// Why the last attempt failed.
+    /// Why the last attempt failed; `None` if none did.
     pub failure: Option<String>,
     /// Whether it failed too often, so that it will not fire until it is set again.
     pub set_aside: bool,
     payload: Vec<u8>,
 }
 
-/// Describes a timer that fires this long after the turn's [`clock::now`](crate::clock::now).
+/// Describes a timer that fires `delay` after the turn's [`clock::now`](crate::clock::now).
 pub fn after(name: impl Into<String>, delay: Duration) -> NewTimer {
     NewTimer::new(name.into(), TimerTime::After(millis(delay)))
 }
 
-/// Describes a timer that fires at this time; immediately, if it has passed.
+/// Describes a timer that fires at `time`, or immediately if that time has passed.
 pub fn at(name: impl Into<String>, time: SystemTime) -> NewTimer {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     NewTimer::new(name.into(), TimerTime::At(millis(since)))
 }
 
-/// Cancels a timer, and returns whether there was one. Panics in a query.
+/// Cancels a timer, and returns whether there was one. Traps in a query.
 pub fn cancel(name: &str) -> bool {
     crate::host::cancel_timer(name)
 }
 
-/// Lists all timers, ordered by name. While a timer's own firing runs, it is listed with its next time, or not at all
+/// Lists all timers, ordered by name. While a timer's own firing runs, it is listed with its next due time, or left out
 /// if it has none.
 pub fn list() -> Vec<Timer> {
     crate::host::list_timers().into_iter().map(Timer::from).collect()
 }
 
-/// Returns the timer of that name.
+/// Returns the timer of that name, if there is one.
 pub fn get(name: &str) -> Option<Timer> {
     list().into_iter().find(|timer| timer.name == name)
 }
@@ -118,7 +119,7 @@ thread_local! {
     static CURRENT: std::cell::RefCell<Option<Firing>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Runs a firing's turn, during which it is the [`current`] one.
+/// Runs a firing's turn, during which [`current`] returns that firing.
 pub(crate) fn during<T>(firing: &Firing, run: impl FnOnce() -> T) -> T {
     struct Clear;
 
@@ -138,13 +139,14 @@ impl NewTimer {
         Self { name, time, interval: None, payload: Vec::new() }
     }
 
-    /// Makes it fire again at a fixed rate. Firings that were missed, because no node ran, are made as one.
+    /// Makes the timer fire repeatedly, at a fixed rate. Firings that were missed, for example because no node was
+    /// running, are combined into one.
     pub fn every(mut self, interval: Duration) -> Self {
         self.interval = Some(millis(interval));
         self
     }
 
-    /// Passes a value to the method that handles it, as JSON.
+    /// Sets a value that is passed, as JSON, to the method that handles the timer.
     ///
     /// # Panics
     /// If JSON cannot express the value.
@@ -156,7 +158,7 @@ impl NewTimer {
         self
     }
 
-    /// Sets the timer, and replaces the one of that name. Panics in a query, and traps beyond the type's limits.
+    /// Sets the timer, replacing any existing timer of that name. Traps in a query, and beyond the type's limits.
     pub fn set(self) {
         crate::host::set_timer(&self.name, self.time, self.interval, &self.payload);
     }
@@ -189,7 +191,7 @@ impl From<StoredTimer> for Timer {
     }
 }
 
-/// Decodes a payload. One that was not given is `null`.
+/// Decodes a payload. A timer without a payload has `null`.
 pub(crate) fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
     from_json(if payload.is_empty() { b"null" } else { payload }).map_err(|error| error.to_string())
 }

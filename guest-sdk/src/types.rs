@@ -1,4 +1,4 @@
-//! The types of the host's functions. Public in the modules whose functions use them.
+//! The types that the host's functions use. They are public in the modules with those functions.
 
 /// Whether a message may change state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// When a timer fires first.
+/// When a timer first fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimerTime {
     /// Milliseconds since 1970-01-01 00:00 UTC.
@@ -102,7 +102,7 @@ pub(crate) struct StoredTell {
     pub(crate) content_type: String,
 }
 
-/// Whole milliseconds; beyond the range of the type, its maximum.
+/// Converts to whole milliseconds, saturating at the maximum.
 pub(crate) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -115,7 +115,7 @@ pub struct Firing {
     /// The bytes that were passed when the timer was set.
     pub payload: Vec<u8>,
     /// When it was due, in milliseconds since 1970-01-01 00:00 UTC. [`clock::now`](crate::clock::now) is the time at
-    /// which it runs.
+    /// which the firing runs.
     pub due: u64,
     /// How many more firings of a repeating timer have come due in the meantime. They are skipped.
     pub missed: u64,

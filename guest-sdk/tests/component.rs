@@ -1,7 +1,7 @@
 //! The examples and the test guests, built for both targets, are components with the right exports and imports.
 //!
-//! They are built by cargo with the settings that `ostraca build` uses, into a target directory of this test's own:
-//! another build of the same guests could replace a file between its making and its reading.
+//! They are built by cargo with the settings that `ostraca build` uses, into a target directory that only this test
+//! uses: another build of the same guests could replace a file after it was built and before it is read.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -35,7 +35,7 @@ fn build(target: &str, folder: &Path) {
     let output = cargo
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("CARGO_TARGET_DIR", folder)
-        // Build flags of this test must not apply to the guest.
+        // This test's build flags must not apply to the guest.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s")
@@ -107,7 +107,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
     ] {
         let component = component(&built(name, CORE));
         assert_eq!(names(&component), (imports, exports), "{name}");
-        assert!(component.len() < 256 * 1024, "{name} has {} bytes", component.len());
+        assert!(component.len() < 256 * 1024, "{name} is {} bytes long", component.len());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What callers and entities may rely on, tested through the dispatch that a component uses.
+//! Tests what callers and entities can rely on, through the dispatch that a component uses.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -106,7 +106,7 @@ impl Box_ {
 fn refused(outcome: Result<Value, MessageError>) -> String {
     match outcome {
         Err(MessageError::InvalidArguments(why)) => why,
-        other => panic!("expected invalid arguments, not {other:?}"),
+        other => panic!("expected invalid arguments, got {other:?}"),
     }
 }
 
@@ -128,7 +128,7 @@ fn arguments_nested_too_deeply_are_refused() {
     let call = |method: &str, body: String| call_raw::<Box_>(method, body.as_bytes());
     let refused = |method: &str, body: String| match call(method, body) {
         Err(MessageError::InvalidArguments(why)) => why,
-        other => panic!("expected invalid arguments, not {other:?}"),
+        other => panic!("expected invalid arguments, got {other:?}"),
     };
     assert_eq!(call("depth", nested(100)), Ok(b"99".to_vec()));
     let deep = nested(1_000_000);
@@ -138,7 +138,7 @@ fn arguments_nested_too_deeply_are_refused() {
             "depth(of: Value): argument `of`: recursion limit exceeded"
         );
     }
-    // Where no value may nest, it is not even read.
+    // Where a nested value is not allowed, it is not even read.
     let why = refused("put", format!("{{\"name\":\"a\",\"count\":{deep}}}"));
     assert!(why.ends_with("argument `count`: invalid type: sequence, expected u32"), "{why}");
     let why = refused("all", deep);

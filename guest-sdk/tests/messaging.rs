@@ -17,7 +17,7 @@ struct Account {
 
 #[entity]
 impl Account {
-    /// Pays, even more than there is, and is then refused.
+    /// Sends the payment first, and then refuses if there is not enough money.
     #[message]
     pub(crate) fn pay(&mut self, to: String, cents: u64) -> Result<(), Error> {
         Entity::new("account", to).tell("deposit", &json!({ "cents": cents }));
@@ -70,18 +70,18 @@ fn a_query_cannot_send() {
 }
 
 #[test]
-#[should_panic(expected = "a tell's id must have 1 to 512 bytes, not 0")]
+#[should_panic(expected = "a tell's id must be 1 to 512 bytes long, not 0")]
 fn an_id_must_not_be_empty() {
     let _ = call::<Account>("lost", ());
 }
 
-/// Reminds a customer, unless that is cancelled.
+/// Reminds a customer, unless the reminder is cancelled.
 #[derive(Default, Serialize, Deserialize)]
 struct Order;
 
 #[entity]
 impl Order {
-    /// Reminds later, and fails if it is asked to.
+    /// Sends a reminder later, and fails if asked to.
     #[message]
     pub(crate) fn remind(&mut self, name: String, seconds: u64, fail: bool) -> Result<(), Error> {
         let mail = Entity::new("mail", "alice");
@@ -95,7 +95,7 @@ impl Order {
         messaging::cancel(&name)
     }
 
-    /// Cancels a reminder where nothing may be written.
+    /// Cancels a reminder in a query, which must not write.
     #[message]
     pub(crate) fn sly(&self) -> bool {
         messaging::cancel("a")

@@ -1,4 +1,4 @@
-//! Everything stored can be read back: a value that cannot is refused before it is written.
+//! Everything stored can be read back: a value that could not be is refused before it is written.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -27,7 +27,7 @@ struct Probe {
     readings: BTreeMap<String, Reading>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     note: Option<String>,
-    /// Left out when it is written, and missed when it is read.
+    /// Omitted when it is 7, and then missing when the struct is read.
     #[serde(skip_serializing_if = "is_zero")]
     scale: u32,
     nest: Nest,
@@ -102,7 +102,7 @@ fn values_that_would_not_decode_are_not_stored() {
 
 #[test]
 fn a_stored_number_reads_back_exactly() {
-    // Readers that round twice are off by one bit with these.
+    // Parsers that round twice are off by one bit for these numbers.
     for number in [0.3_f64.powi(25), 5.0e-324, 1.797_693_134_862_315_7e308, 0.1 + 0.7] {
         let mut number = number;
         for _ in 0..200 {

@@ -65,7 +65,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// What rang.
+    /// Returns what rang.
     #[message]
     pub(crate) fn rung(&self) -> Vec<String> {
         assert_eq!(timers::current(), None, "a message's turn handles no firing");
@@ -89,7 +89,7 @@ fn a_timer_fires_once_when_it_is_due() {
     assert_eq!(
         call::<Alarm>("rung", ()),
         Ok(json!(["ring/late hello 1999", "ring hello 999"])),
-        "in the order of their times"
+        "in the order of their due times"
     );
     assert_eq!(testing::fire_timers::<Alarm>(), 0);
 }

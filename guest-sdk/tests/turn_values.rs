@@ -23,7 +23,7 @@ impl Draw {
         self.drawn[self.drawn.len() - 1]
     }
 
-    /// The time.
+    /// Returns the time.
     #[message]
     pub(crate) fn now(&self) -> u64 {
         assert_eq!(clock::now(), SystemTime::UNIX_EPOCH + Duration::from_millis(clock::unix_ms()));

@@ -1,11 +1,11 @@
-//! Embeds the sources of the SDK and of the WIT package in the binary: `ostraca new` writes them into projects that
-//! have neither this repository nor a registry with the SDK.
+//! Embeds the sources of the SDK and of the WIT package in the binary, so that `ostraca new` can write them into
+//! projects that have access to neither this repository nor a registry with the SDK.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// What a project needs to build: directories relative to the repository's root, each with its files' extension.
+/// Directories that a project needs to build, relative to the repository's root, each with its files' extension.
 const PARTS: [(&str, &str); 3] =
     [("guest-sdk/src", "rs"), ("guest-sdk/macros/src", "rs"), ("wit", "wit")];
 const FILES: [&str; 2] = ["guest-sdk/Cargo.toml", "guest-sdk/macros/Cargo.toml"];

@@ -1,4 +1,4 @@
-//! Compiles the published protocol; protox needs no `protoc` on the machine that builds.
+//! Compiles the published protocol; with protox, the build machine needs no `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     prost_build::Config::new()
         .bytes(["."])
         .btree_map(["."])
-        // Every `Result` with a `Problem` would be as large as its rarest field.
+        // Unboxed, this rare field would determine the size of every `Result` with a `Problem`.
         .boxed(".ostraca.v1.Problem.hint.owner")
         .compile_fds(descriptors)?;
     Ok(())

@@ -58,7 +58,7 @@ fn code(variant: &Variant) -> Result<String> {
         }
     }
     if code.is_empty() || code.len() > 128 {
-        return Err(Error::new(variant.span(), "a code must have 1 to 128 bytes"));
+        return Err(Error::new(variant.span(), "a code must be 1 to 128 bytes long"));
     }
     Ok(code)
 }

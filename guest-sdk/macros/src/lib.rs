@@ -10,10 +10,9 @@ use proc_macro::TokenStream;
 
 /// Turns an inherent `impl` block into an entity.
 ///
-/// `#[message]` marks the methods that messages can call, `#[timer]` those that handle timers; `#[start]` and `#[stop]`
-/// mark the hooks. By default the
-/// whole struct is the state. `#[entity(state = "keys")]` is for an empty struct whose methods use
-/// `ostraca_sdk::state`. Other functions of the block stay unchanged.
+/// `#[message]` marks the methods that messages can call, and `#[timer]` those that handle timers; `#[start]` and
+/// `#[stop]` mark the hooks. By default the whole struct is the state. `#[entity(state = "keys")]` is for an empty
+/// struct whose methods use `ostraca_sdk::state`. Other functions in the block remain unchanged.
 #[proc_macro_attribute]
 pub fn entity(arguments: TokenStream, item: TokenStream) -> TokenStream {
     entity::expand(arguments.into(), item.into())

@@ -140,22 +140,22 @@ pub(crate) fn timer(function: &ImplItemFn) -> Result<TokenStream> {
     })
 }
 
-/// The name by which callers know a function. `what` it is the name of is for the error.
+/// The name by which callers know a function. `what` describes the function in the error.
 fn name_of(ident: &Ident, what: &str) -> Result<String> {
     let name = ident.unraw().to_string();
     if name.len() > 128 {
-        let text = format!("a {what}'s name must have at most 128 bytes");
+        let text = format!("a {what}'s name must be at most 128 bytes long");
         return Err(Error::new(ident.span(), text));
     }
     Ok(name)
 }
 
-/// The conditions under which the function exists: its table row exists under the same ones.
+/// The conditions (`cfg`) under which the function exists. Its table row gets the same ones.
 fn conditions(function: &ImplItemFn) -> impl Iterator<Item = &Attribute> {
     function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
-/// Encodes the function's result, `value`. An error points at the result's type.
+/// Generates the encoding of the function's result, `value`. A compile error points at the result's type.
 fn encode(signature: &Signature) -> TokenStream {
     let result = match &signature.output {
         ReturnType::Default => signature.ident.span(),
@@ -206,7 +206,7 @@ fn check(signature: &Signature, what: &str) -> Result<()> {
         return Err(Error::new(
             signature.generics.span(),
             format!(
-                "a #[{what}] cannot be generic: use concrete types, which JSON can be decoded into"
+                "a #[{what}] cannot be generic: use concrete types that JSON can be decoded into"
             ),
         ));
     }
@@ -235,7 +235,7 @@ fn owned(parameter: &PatType) -> Result<(String, &Type)> {
         )),
         Type::ImplTrait(ty) => Err(Error::new(
             ty.span(),
-            "a #[message] cannot be generic: use concrete types, which JSON can be decoded into",
+            "a #[message] cannot be generic: use concrete types that JSON can be decoded into",
         )),
         ty => Ok((name.ident.unraw().to_string(), ty)),
     }
@@ -266,7 +266,7 @@ fn compact(ty: &Type) -> String {
     out
 }
 
-/// The first line of the doc comment that is not empty.
+/// The first non-empty line of the doc comment.
 fn summary(attributes: &[Attribute]) -> String {
     for attribute in attributes {
         if let Meta::NameValue(doc) = &attribute.meta

@@ -9,7 +9,7 @@ fn refused(item: TokenStream) -> String {
 
 fn refused_with(arguments: TokenStream, item: TokenStream) -> String {
     match crate::entity::expand(arguments, item) {
-        Ok(output) => panic!("expected an error, not {output}"),
+        Ok(output) => panic!("expected an error, got {output}"),
         Err(error) => error.to_string(),
     }
 }

@@ -1,7 +1,7 @@
 //! The host in native builds: one entity per thread, with an in-memory store.
 //!
 //! It follows the host's rules as far as a unit test can observe them: a turn's writes are kept or discarded as a
-//! whole, a query that writes panics, and a key has 1 to 512 bytes. Outside of a turn (in a test that calls methods
+//! whole, a query that writes panics, and a key is 1 to 512 bytes long. Outside of a turn (in a test that calls methods
 //! directly) every write is kept.
 
 use std::any::{Any, TypeId};
@@ -25,13 +25,13 @@ pub(crate) struct TestHost {
     pub(crate) identity: Identity,
     /// The sender of the messages that follow.
     pub(crate) principal: String,
-    /// How many commands were answered.
+    /// Number of commands answered and firings handled.
     pub(crate) version: u64,
     pub(crate) sequence: u64,
     pub(crate) message: Option<MessageContext>,
     /// Milliseconds since 1970.
     pub(crate) now: u64,
-    /// The state of the generator of random numbers.
+    /// The state of the random number generator.
     pub(crate) random: u64,
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) passivate: bool,
@@ -220,7 +220,10 @@ fn checked(
 ) -> StoredTell {
     for (what, name, most) in [("id", id, 512), ("method", method, 128)] {
         if name.is_empty() || name.len() > most {
-            panic!("invalid-tell: a tell's {what} must have 1 to {most} bytes, not {}", name.len());
+            panic!(
+                "invalid-tell: a tell's {what} must be 1 to {most} bytes long, not {}",
+                name.len()
+            );
         }
     }
     if in_query() {
@@ -237,7 +240,7 @@ fn checked(
 
 fn check_name(of: &str, name: &str) {
     if name.is_empty() || name.len() > 128 {
-        panic!("invalid-{of}: a {of}'s name must have 1 to 128 bytes, not {}", name.len());
+        panic!("invalid-{of}: a {of}'s name must be 1 to 128 bytes long, not {}", name.len());
     }
 }
 
@@ -251,7 +254,7 @@ pub(crate) fn log(level: Level, message: &str) {
 
 fn check_key(key: &str) {
     if key.is_empty() || key.len() > 512 {
-        panic!("invalid-key: a key must have 1 to 512 bytes, not {}", key.len());
+        panic!("invalid-key: a key must be 1 to 512 bytes long, not {}", key.len());
     }
 }
 

@@ -58,9 +58,9 @@ pub(crate) fn random_u64() -> u64 {
     wit::random::get_u64()
 }
 
-/// At most 65,536 bytes.
+/// Returns at most 65,536 bytes.
 pub(crate) fn random_bytes(len: usize) -> Vec<u8> {
-    // Longer ones would be refused, so `len` fits.
+    // The host refuses `u32::MAX` as it would refuse any greater length.
     wit::random::get_bytes(u32::try_from(len).unwrap_or(u32::MAX))
 }
 

@@ -1,4 +1,4 @@
-//! Lists dead letters by page. They are sent again and dropped by messages to their senders, not here.
+//! Lists dead letters page by page. Messages to their senders resend and drop them; this module only reads.
 
 use bytes::Bytes;
 use ostraca_catalog::types::unknown_type;

@@ -1,9 +1,9 @@
-//! Deployments: checked, compiled, stored, and only then made visible in a row (R24).
+//! Deploys components: each is checked, compiled and stored before a row makes it visible (R24).
 //!
-//! Any node may deploy. A deploy is idempotent by digest: repeating the same manifest and component changes
-//! nothing. Compare-and-set on the type's row decides between concurrent deploys. Revisions only rise; going
-//! back is a new, higher revision with the old component. A deploy ends when this node has the type; the others
-//! follow the row.
+//! Any node accepts a deploy. A deploy is idempotent by digest: repeating the same manifest and component changes
+//! nothing. Compare-and-set on the type's row decides between concurrent deploys. Revisions only rise; a rollback
+//! is a new, higher revision with the old component. [`Deployer::deploy`] returns once this node has the type; the
+//! other nodes follow the row.
 
 mod binding;
 
@@ -29,19 +29,19 @@ use ostraca_workers::guest_types;
 
 use super::catalog_problem::to_problem;
 
-/// How long a deploy that changes nothing waits until this node has loaded the current revision.
+/// How long a deploy that changes nothing waits for this node to load the current revision.
 const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Deploys components. Deploys are checked and compiled concurrently, and written one at a time.
 pub(crate) struct Deployer {
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
     entity_store: Arc<dyn EntityStore>,
-    /// Checks components. A node without the role `host` has one too, without an instance pool.
+    /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
     wasm: ostraca_wasm::WasmRuntime,
     types: TypeRegistry,
     loader: Loader,
     ceilings: Ceilings,
-    /// Held from the final read of the row until it is written; never while a component is compiled.
+    /// Held from the final read of the row until the row is written; never during compilation.
     write_lock: Mutex<()>,
 }
 
@@ -61,8 +61,8 @@ impl Deployer {
     /// Deploys an upload.
     ///
     /// # Errors
-    /// A problem with its code. If it is retryable, the same deploy may succeed later, and does no harm if it
-    /// already did.
+    /// A problem with its code. If it is retryable, the same deploy may succeed later, and repeating it does no
+    /// harm if it has already succeeded.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
@@ -194,7 +194,7 @@ impl Deployer {
         })
     }
 
-    /// The upload is already deployed; makes sure this node has loaded it.
+    /// Makes sure that this node has loaded an upload that is already deployed.
     async fn ensure_loaded(
         &self,
         current: &CurrentDeployment,
@@ -210,7 +210,7 @@ impl Deployer {
             .await;
         let answer = deployed(&manifest.entity_type, row.revision, row.component_digest, true);
         if matches!(reached, Err(TypeUnavailable::Broken(_))) {
-            // It may run here by now; if not, the caller gets the reason.
+            // The component may compile here now; if it does not, the caller gets the reason.
             let program = self.compile(upload, &manifest).await?;
             self.loader.on_deployed(
                 found.revision,
@@ -220,7 +220,7 @@ impl Deployer {
         Ok(answer)
     }
 
-    /// Another deploy wrote the type's row first: either the same deployment, or a different one.
+    /// Handles a write conflict: another deploy wrote the type's row first, with the same deployment or another one.
     fn resolve_conflict(
         &self,
         expected: u64,
@@ -268,7 +268,7 @@ fn next_row(
     TypeRow { revision, manifest, component_digest: component, component_size, methods, extensions }
 }
 
-/// Refuses an upload that expects another revision than the current one.
+/// Refuses an upload that expects a revision other than the current one.
 fn expected(upload: &Upload, manifest: &Manifest, revision: u64) -> Result<(), Problem> {
     match upload.expected_revision {
         Some(expected) if expected != revision => {
@@ -278,7 +278,7 @@ fn expected(upload: &Upload, manifest: &Manifest, revision: u64) -> Result<(), P
     }
 }
 
-/// Help text for a refused component; empty where the error text already says what to do.
+/// Help text for a refused component; empty if the error message already says what to do.
 fn help(code: Code) -> &'static str {
     match code {
         codes::NOT_WASM => "deploy the component that `ostraca build` produces",

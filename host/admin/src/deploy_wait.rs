@@ -1,4 +1,4 @@
-//! A deploy ends when the live hosts can run the type (R24), when one cannot, or at the timeout.
+//! A deploy completes when every live host runs the revision or has reported that it cannot (R24), or at the timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl AdminService {
                 return deployed;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
-            // Do not wait for hosts that have left or died meanwhile.
+            // Do not wait for hosts that have left or died in the meantime.
             let live = self.live_hosts();
             hosts = waiting.into_iter().filter(|host| live.contains(host)).collect();
         }

@@ -26,13 +26,13 @@ use ostraca_wire::server::AdminOutput;
 use super::pages::{PAGE, Taken};
 use super::{AdminService, store_failed};
 
-/// Maximum number of an entity's state keys, timers, tells and dead letters that are shown.
+/// Maximum number of entries shown in each of an entity's lists: state keys, timers, tells, dead letters.
 const KEYS: usize = 50;
-/// Maximum bytes shown of a value, chosen so that the values of all shown keys fit into one frame.
+/// Maximum number of bytes shown of a value, chosen so that the values of all shown keys fit into one frame.
 pub(super) const VALUE: usize = 4 << 10;
 
 impl AdminService {
-    /// Returns one page. Its cursor is the shard and the store's cursor within that shard.
+    /// Returns one page. Its cursor holds a shard and the store's cursor within that shard.
     pub(super) async fn entities(
         &self,
         gateway: &Gateway,

@@ -9,7 +9,7 @@ use ostraca_wire::server::{AdminOutput, AdminUpdate, update_channel};
 
 use super::AdminService;
 
-/// Maximum events in a frame.
+/// Maximum number of events per frame.
 const PAGE: usize = 256;
 
 impl AdminService {
@@ -53,7 +53,7 @@ impl AdminService {
     }
 }
 
-/// `now` is on the node's own monotonic clock, which does not jump.
+/// `now` is read from the node's own monotonic clock, which does not jump.
 fn event(happened: EventRecord, now: u64) -> Event {
     let EventRecord { sequence: number, cluster_time_ms: at, mono, unix_ms: wall_ms, notice } =
         happened;

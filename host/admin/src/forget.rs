@@ -1,8 +1,8 @@
 //! Removes a permanently lost node from the list of problems.
 //!
-//! Its row stays, since the next incarnation of that name must be higher than any before (R7). Its status
+//! The node's row is kept, since the next incarnation of that name must be higher than any before (R7). Its status
 //! becomes that of a node that left. Only an incarnation that was marked dead can be forgotten: its shards may
-//! already have other owners. If its process is still running, it finds that its incarnation has ended and
+//! already have other owners. If the node's process is still running, it finds that its incarnation has ended and
 //! registers a new one.
 
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl AdminService {
                 Err(CompareAndSetError::Store(error)) => return Err(store_failed(&error)),
             }
             tracing::info!(node, "forgotten");
-            // The next request to this node must see the node as forgotten.
+            // The next request that this node handles must see the other node as forgotten.
             let dead = |view: &Arc<ClusterView>| {
                 view.nodes.get(&name).is_some_and(|row| {
                     row.incarnation == incarnation && row.status == NodeStatus::Dead

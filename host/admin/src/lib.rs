@@ -1,9 +1,9 @@
-//! What operators ask and change: deployments, status, entities, drains, settings.
+//! Answers operators' requests: deployments, status, entities, drains, settings.
 //!
-//! Requests arrive on the streams of clients, one call of [`AdminService::handle_request`] each, and are answered
-//! from the node's view of the cluster and from the store. Requests for the in-memory state of a shard go to its
-//! owner through the gateway. Commands for the node's machine go through the control thread's input. The service
-//! runs no tasks of its own and is not on the path of messages.
+//! Requests arrive on client streams, with one call of [`AdminService::handle_request`] each, and are answered from
+//! the node's view of the cluster and from the store. Requests for the in-memory state of a shard go to its owner
+//! through the gateway. Commands for the node's state machine go through the control thread's input. The service
+//! runs no background tasks and is not on the path of messages.
 //!
 //! Confusing at first: a deploy compiles on the node that receives it, even one that runs no entities, and then
 //! waits for the hosts, which compile for themselves when they see the row.
@@ -53,9 +53,9 @@ const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct AdminDeps {
     /// This node.
     pub node: NodeId,
-    /// Addresses at which others reach it.
+    /// Addresses at which other nodes reach this node.
     pub addresses: Vec<String>,
-    /// The pool's number of shards.
+    /// The number of shards in the pool.
     pub shard_count: u32,
     /// The configured lease duration, used until the first renewal.
     pub lease: Duration,
@@ -69,15 +69,15 @@ pub struct AdminDeps {
     pub entity_store: Arc<dyn EntityStore>,
     /// The store, if it is in this process.
     pub local_store: Option<Arc<SledStore>>,
-    /// Checks components. A node without the role `host` has one too, without an instance pool.
+    /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
     pub wasm: WasmRuntime,
     /// Whether this node runs entities.
     pub hosts: bool,
-    /// Publishes what was deployed here.
+    /// Publishes the types that are deployed through this node.
     pub loader: Loader,
-    /// Asks nodes what they have in memory.
+    /// Asks other nodes for their in-memory state.
     pub gateway: Arc<Gateway>,
-    /// Sends commands to the node's machine.
+    /// Sends commands to the node's state machine.
     pub control: mpsc::UnboundedSender<control::Input>,
     /// The cluster as this node sees it.
     pub view: watch::Receiver<Arc<ClusterView>>,
@@ -85,7 +85,7 @@ pub struct AdminDeps {
     pub events: Arc<EventLog>,
     /// The node's counters.
     pub stats: Arc<Stats>,
-    /// The workers' states.
+    /// The workers' gauges.
     pub gauges: Vec<Arc<WorkerGauges>>,
 }
 
@@ -184,7 +184,7 @@ impl AdminService {
     }
 
     fn send_event(&self, event: ostraca_core::node::Event) {
-        // If the control thread has ended, the node is ending too.
+        // If the control thread has ended, the node is shutting down.
         let _ = self.control.send(control::Input::Event(event));
     }
 }

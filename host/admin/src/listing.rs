@@ -86,7 +86,7 @@ fn node_status(row: &NodeRow) -> proto::NodeStatus {
     }
 }
 
-/// The inverse of the number that a node writes for its version: 1,002,003 is 1.2.3.
+/// Decodes the number that a node writes for its version: 1,002,003 is 1.2.3.
 fn version(number: u64) -> String {
     format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
 }

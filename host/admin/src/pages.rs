@@ -1,4 +1,4 @@
-//! Pages of what the store holds, across shards. Any node can read them.
+//! Reads the store's records page by page, across shards. Any node can read them.
 
 use std::ops::RangeInclusive;
 
@@ -12,17 +12,17 @@ use ostraca_wire::proto::Problem;
 
 use super::{AdminService, store_failed};
 
-/// Maximum number and bytes of records read from the store at a time.
+/// Maximum number and total bytes of records per read from the store.
 pub(super) const PAGE: (usize, usize) = (512, 1 << 20);
 
-/// What became of a record that was read.
+/// What was done with a record that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// It belongs to the page.
+    /// The record belongs to the page.
     Added,
-    /// It does not belong to the page.
+    /// The record does not belong to the page.
     Skipped,
-    /// Neither it nor any record after it belongs to a page.
+    /// Neither the record nor any after it belongs to a page.
     Ended,
 }
 
@@ -37,7 +37,7 @@ fn check_of(cursor: &[u8]) -> [u8; CHECK] {
 }
 
 /// Splits a cursor into its shard and the store's cursor within that shard. `None` if the checksum does not
-/// match, so no earlier page returned it.
+/// match: then no earlier page returned the cursor.
 fn parse_cursor(given: &[u8]) -> Option<(u32, &[u8])> {
     let (payload, check) = given.split_last_chunk::<CHECK>()?;
     let (shard, rest) = payload.split_first_chunk::<4>()?;
@@ -54,8 +54,9 @@ fn make_cursor(shard: u32, after: Option<&[u8]>) -> Bytes {
 }
 
 impl AdminService {
-    /// Reads records of these shards in order, from the cursor on, until `limit` of them were added. Returns the cursor
-    /// of the next page: the shard and the store's cursor within it; empty if this is the last page.
+    /// Reads the records of these shards in order, starting at the cursor, until `limit` of them have been added.
+    /// Returns the cursor of the next page, which holds a shard and the store's cursor within it; empty if this is the
+    /// last page.
     pub(super) async fn read_page(
         &self,
         shards: RangeInclusive<u32>,

@@ -72,7 +72,7 @@ impl AdminService {
 
     pub(super) async fn plan(&self) -> Result<AdminOutput, Problem> {
         let (answer, received) = oneshot::channel();
-        // If the control thread has ended, it drops the sender and the caller sees that.
+        // If the control thread has ended, the sender is dropped, which the caller notices.
         let _ = self.control.send(control::Input::Plan(answer));
         let plan = received.await.map_err(|_| ostraca_wire::outcome::node_starting())?;
         let moves = plan.into_iter().map(|(shard, from, to)| ShardMove {
@@ -99,8 +99,8 @@ impl AdminService {
         let (views, events) = (self.view.clone(), self.events.clone());
         let mut last = *events.watch().borrow();
         self.send_event(Event::Rebalance);
-        // This is queued behind the command on the control thread, so moves that the command started already
-        // show as moving.
+        // This request is queued behind the command on the control thread, so the plan reflects the moves that the
+        // command has already started.
         let nothing_to_move = match self.plan().await? {
             AdminOutput::RebalancePlan(plan) => plan.moves.is_empty() && self.is_manager(),
             _ => false,

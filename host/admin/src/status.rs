@@ -124,7 +124,7 @@ impl StatusReporter {
         }
         let refused = stats.store_refused.borrow().clone();
         match &refused {
-            // This is why the lease lapses; the store's node itself is not at fault.
+            // Refusing the store is why the lease lapses; the store's node is not at fault.
             Some(why) => problems.push(problems::store_refused(why)),
             None => problems.extend(diagnosis.lease()),
         }

@@ -1,7 +1,7 @@
-//! The cluster's own authority: creates it, and issues certificates to nodes and clients.
+//! Creates the cluster's own certificate authority, and issues certificates to nodes and clients.
 //!
-//! A crate of its own, since only the command `ostraca` and a node's creation issue certificates. An application
-//! that embeds the client checks them, with `ostraca_wire::identity`, and builds nothing of this.
+//! A separate crate, since only the `ostraca` command and the creation of a node issue certificates. An application
+//! that embeds the client checks certificates with `ostraca_wire::identity` and does not build this crate.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ impl Ca {
         Self::from_pem(&certificate.pem(), &key.serialize_pem())
     }
 
-    /// Reads an authority from its two PEM texts.
+    /// Reads an authority from its certificate and key in PEM format.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Ca {
     ///
     /// # Errors
     ///
-    /// As [`Ca::from_pem`], and if a file cannot be read.
+    /// Those of [`Ca::from_pem`], and [`IdentityError::File`] if a file cannot be read.
     pub fn load(directory: &Path) -> Result<Self, IdentityError> {
         let certificate = files::read(&directory.join("ca.pem"))?;
         let key = files::read(&directory.join("ca.key"))?;
@@ -120,7 +120,7 @@ impl Ca {
         self.issue(PrincipalKind::Client, name, &[], now - Duration::hours(1), now + VALIDITY)
     }
 
-    /// Issues an identity that is valid between two moments.
+    /// Issues an identity with a given validity period.
     ///
     /// # Errors
     ///

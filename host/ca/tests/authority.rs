@@ -1,4 +1,4 @@
-//! What the authority issues, and what it refuses.
+//! Tests what the authority issues and what it refuses.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -31,7 +31,7 @@ pub async fn initialize_cluster(
     Ok(())
 }
 
-/// The key from which the random numbers of turns are derived. The first node that asks for it makes it.
+/// Returns the key from which the random numbers of turns are derived. The first node that asks for it creates it.
 ///
 /// # Errors
 /// [`Error::Store`], [`Error::InvalidRow`].
@@ -51,13 +51,14 @@ pub async fn random_key(store: &dyn ClusterStore) -> Result<[u8; 32], Error> {
 }
 
 /// Advances cluster time to this node's time, unless the row is already past it because another node's clock is
-/// faster. The next owner would expire lanes too early if their times were far behind the cluster's (R17).
+/// faster. A shard's next owner would expire lanes too early if their times were far behind the cluster's (R17).
 ///
-/// UTC advances to `wall`, the wall clock of this machine, unless the row is already past it; `None` if this node's
-/// wall clock does not count. Only that of the store's node does: of many clocks, the fastest would win forever.
+/// UTC advances to `wall`, the wall clock of this machine, unless the row is already past it. `wall` is `None` if this
+/// node's wall clock does not count. Only the wall clock of the store's node counts: among many, the fastest would
+/// always win.
 ///
 /// # Errors
-/// [`Error::Store`], [`Error::InvalidRow`], or [`Error::RowConflict`] if another node wrote it meanwhile.
+/// [`Error::Store`], [`Error::InvalidRow`], or [`Error::RowConflict`] if another node wrote the row concurrently.
 pub async fn advance_cluster_time(
     store: &dyn ClusterStore,
     clock: &ClusterClock,
@@ -76,7 +77,7 @@ pub async fn advance_cluster_time(
     if before != (row.cluster_time_ms, utc) {
         rows::write(store, rows::TIME, Some(revision), &row).await?;
     }
-    // Only what the row has: this node's time must not go back when it starts again.
+    // Only to the row's value: this node's time must not go back when it starts again.
     clock.advance_utc_to(utc.unwrap_or_default());
     Ok(())
 }

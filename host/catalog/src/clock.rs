@@ -1,13 +1,13 @@
 //! The node's clocks: one that keeps counting while the machine is suspended, cluster time (R8, R17), and the
-//! cluster's UTC, for guests (R25). None of them is the machine's wall clock. The cluster's UTC comes from that of the
-//! store's node; all other machines' wall clocks are only shown.
+//! cluster's UTC, for guests (R25). None of them is the machine's wall clock. The cluster's UTC comes from the wall
+//! clock of the store's node; the wall clocks of all other machines are only displayed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca_core::message::Now;
 use ostraca_wire::clock::since_boot;
 
-/// The clock that counts suspension, in milliseconds.
+/// The clock that keeps counting while the machine is suspended, in milliseconds.
 #[must_use]
 pub fn boot_millis() -> u64 {
     u64::try_from(since_boot().as_millis()).unwrap_or(u64::MAX)
@@ -21,7 +21,7 @@ pub fn wall_millis() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Cluster time and the cluster's UTC: the values that the `ClusterStore` had at start, advanced by the node's own
+/// Cluster time and the cluster's UTC: the highest values known from the `ClusterStore`, advanced by the node's own
 /// clock. Neither ever goes back.
 #[derive(Debug)]
 pub struct ClusterClock {
@@ -57,7 +57,7 @@ impl ClusterClock {
         }
     }
 
-    /// Returns all times.
+    /// Returns the current times of all clocks.
     #[must_use]
     pub fn now(&self) -> Now {
         let mono = boot_millis();
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn r25_the_clusters_utc_never_goes_back() {
         let clock = ClusterClock::new(0);
-        assert_eq!(clock.utc_ms(), 0, "unknown until the row was read");
+        assert_eq!(clock.utc_ms(), 0, "unknown until the row is read");
         clock.advance_utc_to(1_700_000_000_000);
         let first = clock.utc_ms();
         assert!((1_700_000_000_000..1_700_000_060_000).contains(&first), "{first}");

@@ -22,7 +22,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The stable code; `docs/errors.md` has them all.
+    /// The stable code; `docs/errors.md` lists all codes.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -33,7 +33,7 @@ impl Error {
         }
     }
 
-    /// What to do if the error keeps a node from starting; `None` if the text already says it.
+    /// What to do if the error keeps a node from starting; `None` if the message already says so.
     #[must_use]
     pub fn help_text(&self) -> Option<&'static str> {
         match self {
@@ -46,7 +46,7 @@ impl Error {
         }
     }
 
-    /// Whether the same may succeed without any other change.
+    /// Whether a retry may succeed without any other change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::RowConflict(_) | Self::Store(StoreError::Unavailable(_)))

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::rows::{self, ClusterRow};
 
 /// Raises the format to `to` if every live node can read it. A node that starts after the first step reads the
-/// format row once its own row is written. So either this function sees the node, or the node sees the target
-/// format. May be repeated at any point.
+/// cluster's row after its own row has been written. So either this function sees the node, or the node sees the
+/// target format. The call may be repeated at any point.
 ///
 /// # Errors
 /// [`Error::FormatNotSupported`] names the nodes that cannot read it, and the format is unchanged;

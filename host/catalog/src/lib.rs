@@ -1,5 +1,4 @@
-//! What the rows of a cluster say, apart from who owns what: its format, its settings, its pool, its time, its deployed
-//! types.
+//! The contents of a cluster's rows, apart from ownership: its format, settings, pool, time and deployed types.
 //!
 //! [`rows`] has the encodings of all rows, including those on which the core bases its decisions. [`bootstrap`] writes
 //! the rows of a new cluster, and [`format`](mod@format) upgrades the format. A [`Loader`] follows the rows of types:

@@ -2,8 +2,7 @@
 //!
 //! Each type has one task while there is work for it, and only a type's newest row counts. Components are
 //! fetched and compiled within a budget, so that a node that starts or joins does not run out of memory
-//! (Golem #3643). An unusable row or component stops nothing: it is logged and shown in the
-//! status.
+//! (Golem #3643). An unusable row or component does not stop the node: it is logged and shown in the status.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,19 +18,19 @@ use crate::error::Error;
 use crate::rows::{self, TypeRow};
 use crate::types::{DeployedType, TypeRegistry};
 
-/// Components fetched and compiled concurrently. Memory: each takes its own size, and the compiler's.
+/// Maximum number of components fetched and compiled concurrently. Memory: the component and its compiler, for each.
 pub const BUDGET: usize = 2;
 /// The first and the longest pause before a call to an unavailable store is retried.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Maximum compilations of a component whose compiler does not end normally. It did compile once, where it was
-/// deployed.
+/// Maximum number of attempts to compile a component whose compiler does not exit normally. The component did
+/// compile once, on the node where it was deployed.
 const COMPILATIONS: u32 = 3;
 
-/// Tells all workers of a type, in the order of the calls.
+/// Informs all workers about a type, in the order of the calls.
 pub type NotifyWorkers = Box<dyn Fn(&Arc<DeployedType>) + Send + Sync>;
 
-/// What a loader needs.
+/// Dependencies of a loader.
 pub struct LoaderDeps {
     /// Where loaded types are published.
     pub types: TypeRegistry,
@@ -41,13 +40,13 @@ pub struct LoaderDeps {
     pub wasm: Option<ostraca_wasm::WasmRuntime>,
     /// Called with each runnable type, before messages for it are released.
     pub notify_workers: NotifyWorkers,
-    /// The runtime of its tasks.
+    /// The runtime on which the loader's tasks run.
     pub runtime: Handle,
-    /// Components loaded concurrently. Default [`BUDGET`].
+    /// Maximum number of components loaded concurrently. Default [`BUDGET`].
     pub budget: usize,
 }
 
-/// Loads types. Clones share everything; its tasks end with the last one.
+/// Loads types. Clones share all state; the tasks end when the last clone is dropped.
 #[derive(Clone)]
 pub struct Loader {
     shared: Arc<Shared>,
@@ -77,12 +76,12 @@ enum Loaded {
     Shown,
     /// A newer row has arrived.
     Outdated,
-    /// The revision (0 if the row does not tell it) and the reason.
+    /// The revision (0 if the row does not contain it) and the reason.
     Broken(u64, String),
 }
 
 impl Loader {
-    /// A loader that waits for rows.
+    /// Creates a loader, which waits for rows.
     #[must_use]
     pub fn new(parts: LoaderDeps) -> Self {
         let stop = CancellationToken::new();
@@ -92,7 +91,7 @@ impl Loader {
     }
 
     /// Handles a row from a watch or a list. Rows that are not types' and rows older than the last observed one
-    /// are ignored. Cheap, and never waits.
+    /// are ignored. Cheap, and does not block.
     pub fn on_row_changed(&self, row: StoredRow) {
         let Some(name) = rows::type_name(&row.key) else { return };
         let name: Arc<str> = name.into();
@@ -108,13 +107,13 @@ impl Loader {
             let shared = self.shared.clone();
             self.shared.deps.runtime.spawn(async move {
                 let stop = shared.stop.clone();
-                // Cancelling the work at any point is fine: the node is going down.
+                // Cancelling the work at any point is fine: the node is shutting down.
                 let _ = stop.run_until_cancelled(shared.work(name)).await;
             });
         }
     }
 
-    /// Handles the deletion of a row at that store revision.
+    /// Handles the deletion of a row at the given store revision.
     pub fn on_row_deleted(&self, key: &str, revision: u64) {
         let Some(name) = rows::type_name(key) else { return };
         let mut rows = self.shared.rows();
@@ -125,7 +124,7 @@ impl Loader {
         }
     }
 
-    /// Handles a full list of types' rows as of that revision: types without a row are gone.
+    /// Handles a full list of types' rows as of the given revision: types without a row are gone.
     pub fn on_rows_listed(&self, rows: Vec<StoredRow>, revision: u64) {
         let mut missing: Vec<Arc<str>> =
             self.shared.deps.types.snapshot().keys().cloned().collect();
@@ -139,7 +138,7 @@ impl Loader {
         }
     }
 
-    /// Publishes types from rows of this node's previous run, for routing only. Any row of this run overrules
+    /// Publishes types from rows of this node's previous run, for routing only. Any row of this run overrides
     /// them.
     pub fn load_cached(&self, rows: &[StoredRow]) {
         for row in rows {

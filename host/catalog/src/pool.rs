@@ -1,4 +1,4 @@
-//! The one namespace, the one pool and the one hash of this release, which keys of rows and paths of shards name.
+//! The only namespace, pool and hash of this release, which row keys and shard paths contain.
 
 use ostraca_core::ids::{ShardId, ShardPath};
 
@@ -11,7 +11,7 @@ pub const POOL: &str = "default";
 /// The only hash of 0.1 (M1).
 pub const HASH: &str = "murmur3_x86_32";
 
-/// Path of a shard of that pool.
+/// Path of a shard in that pool.
 pub fn shard_key(shard: ShardId) -> ShardPath {
     ShardPath { namespace: NAMESPACE.into(), pool: POOL.into(), shard }
 }

@@ -34,8 +34,8 @@ impl<T: Serialize + DeserializeOwned + Extensible> RowValue for T {}
 pub struct ClusterRow {
     /// The format in which records and rows may be written; raised by command once all nodes can read it.
     pub format: u32,
-    /// The format that is being raised to, otherwise equal to `format`: a node that cannot read it does not
-    /// start.
+    /// The format to which the cluster is being raised, otherwise equal to `format`. A node that cannot read it does
+    /// not start.
     pub target_format: u32,
     /// Fields of later releases.
     pub extensions: Extensions<Self>,
@@ -74,14 +74,14 @@ pub struct SettingsRow {
     pub lease: u64,
     /// Added to another node's lease before it counts as expired (R8).
     pub lease_margin: u64,
-    /// How long after its last use a client's session is remembered (R17).
+    /// How long a client's session is remembered after its last use (R17).
     pub lane_ttl: u64,
     /// Fields of later releases.
     pub extensions: Extensions<Self>,
 }
 
 impl SettingsRow {
-    /// The row of these settings, which keeps what a later release wrote into the row `before`.
+    /// Creates the row of these settings. It keeps what a later release wrote into the row `before`.
     pub fn new(settings: &ClusterSettings, revision: u64, before: Option<Self>) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
@@ -146,7 +146,7 @@ impl Extensible for TimeRow {
     const FIELDS: &'static [u32] = &[UTC];
 }
 
-/// `secret`: what every node knows and nobody outside the cluster does. Written once.
+/// `secret`: values that every node knows and nobody outside the cluster does. Written once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRow {
     /// The key from which the random numbers of turns are derived.
@@ -169,7 +169,7 @@ pub struct PoolRow {
     pub extensions: Extensions<Self>,
 }
 
-/// `types/<namespace>/<type>`: the current deployment. Nodes that run no entities route messages by it.
+/// `types/<namespace>/<type>`: the current deployment. Nodes that run no entities use it to route messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeRow {
     /// Rises with each deployment, from 1.
@@ -210,13 +210,13 @@ pub struct MethodEntry {
     pub extensions: Extensions<Self>,
 }
 
-/// Maximum bytes stored of a method's summary, which is one line for display.
+/// Maximum number of bytes stored of a method's summary, which is one line for display.
 const MAX_SUMMARY: usize = 512;
 /// The field of a [`MethodEntry`]'s extension block that holds the summary.
 const SUMMARY: u32 = 4;
 
 impl MethodEntry {
-    /// A method with its summary, which is cut to 512 bytes.
+    /// Creates a method with its summary, which is truncated to 512 bytes.
     ///
     /// # Errors
     /// [`Error::InvalidRow`] if the summary cannot be encoded.
@@ -263,7 +263,7 @@ pub fn pool_key() -> String {
     format!("pools/{POOL}")
 }
 
-/// Whether the key is of a row that applies to every node: the format or the settings.
+/// Whether the key names a row that applies to every node: the format or the settings.
 pub fn is_cluster_wide(key: &str) -> bool {
     key == "cluster" || key == SETTINGS
 }
@@ -278,13 +278,13 @@ pub fn type_key(name: &str) -> String {
     format!("types/{NAMESPACE}/{name}")
 }
 
-/// The type whose row has that key.
+/// The type whose row has this key.
 pub fn type_name(key: &str) -> Option<&str> {
     let name = key.strip_prefix("types/")?.strip_prefix(NAMESPACE)?.strip_prefix('/')?;
     (!name.is_empty() && !name.contains('/')).then_some(name)
 }
 
-/// The store's key of one of the core's rows.
+/// The store's key for one of the core's rows.
 pub fn key_text(key: &RowKey) -> String {
     match key {
         RowKey::Node(node) => format!("nodes/{node}"),
@@ -293,7 +293,7 @@ pub fn key_text(key: &RowKey) -> String {
     }
 }
 
-/// The core's row with that key; `None` for a row of another kind.
+/// The core's key with this text; `None` for a row of another kind.
 pub fn parse_key(text: &str) -> Option<RowKey> {
     let key = match text.split_once('/') {
         None if text == "manager" => RowKey::Manager,
@@ -373,10 +373,10 @@ pub async fn read<T: RowValue>(
     }
 }
 
-/// Writes a row that must have the revision `expected`, where `None` is no row. Returns the new revision.
+/// Writes a row that must have the revision `expected`, or must not exist if that is `None`. Returns the new revision.
 ///
 /// # Errors
-/// [`Error::RowConflict`] if it has another revision; [`Error::Store`].
+/// [`Error::RowConflict`] if the row has another revision; [`Error::Store`].
 pub async fn write<T: RowValue>(
     store: &dyn ClusterStore,
     key: &str,

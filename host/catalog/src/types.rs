@@ -1,10 +1,9 @@
-//! The entity types that this node currently knows: one entry for each type, replaced as a whole at each
-//! deploy.
+//! The entity types that this node currently knows: one entry per type, replaced as a whole by each deploy.
 //!
 //! Confusing at first: knowing a type is enough to route messages to its entities, but running them takes its
 //! compiled component. Nodes without the role `host` never compile, and what a node remembers from its previous
 //! run (its route cache) is not compiled yet. Such entries have no program. A host publishes a newer revision
-//! only once it is compiled; until then the previous one stays.
+//! only once it is compiled; until then the previous revision remains in use.
 
 mod addressing;
 
@@ -21,10 +20,10 @@ use tokio::sync::watch;
 use crate::rows::MethodEntry;
 pub use addressing::{resolve_method, unknown_type};
 
-/// After an unsuccessful wait for an unknown type, further messages for it do not wait during this time. So with a
+/// After a wait for an unknown type has timed out, further messages for it do not wait for this long. So with a
 /// mistyped name, the second message is answered immediately.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Maximum number of such names. Beyond it, all are forgotten.
+/// Maximum number of such names that are remembered; beyond it, all are forgotten.
 const NAMES: usize = 1_024;
 
 /// A deployed type.
@@ -49,7 +48,7 @@ pub struct DeployedType {
 }
 
 impl DeployedType {
-    /// An entry of a type, from its row and, on a host, its compiled component.
+    /// Creates a type's entry from its row and, on a host, its compiled component.
     pub fn new(
         revision: u64,
         manifest: Manifest,
@@ -97,7 +96,7 @@ impl DeployedType {
         self.program.is_some()
     }
 
-    /// What the core needs to know of the type.
+    /// What the core needs to know about the type.
     pub fn settings(&self) -> TypeSettings {
         TypeSettings {
             revision: self.revision,
@@ -115,13 +114,13 @@ pub type TypeTable = HashMap<Arc<str>, Arc<DeployedType>>;
 /// Why a type is not runnable here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TypeUnavailable {
-    /// No row of it is known.
+    /// No row of the type is known.
     #[error("no type is deployed under that name")]
     Unknown,
     /// Its row was read, but its component is not compiled yet.
     #[error("the type is still being loaded on this node")]
     Loading,
-    /// It cannot run here until it is deployed again; the reason.
+    /// It cannot run here until it is deployed again, for this reason.
     #[error("the type cannot be run on this node: {0}")]
     Broken(Arc<str>),
 }
@@ -157,8 +156,8 @@ impl TypeRegistry {
         self.0.table.borrow().get(name).cloned()
     }
 
-    /// As `get`, but waits up to `timeout` for a type that is not known yet. Does not wait if a recent wait for it
-    /// was in vain. Must be called within a tokio runtime.
+    /// Like `get`, but waits up to `timeout` for a type that is not known yet. Does not wait if a recent wait for it
+    /// timed out. Must be called within a tokio runtime.
     pub async fn wait(&self, name: &str, timeout: Duration) -> Option<Arc<DeployedType>> {
         if let Some(entry) = self.get(name) {
             return Some(entry);
@@ -177,7 +176,7 @@ impl TypeRegistry {
         found
     }
 
-    /// A type that this node can run. A message for a type that is still being loaded is kept for a while
+    /// A type that this node can run. A message for a type that is still being loaded is not refused at once
     /// (R24): the sender's gateway buffers it, as in a hand-off.
     ///
     /// # Errors
@@ -196,7 +195,7 @@ impl TypeRegistry {
         }
     }
 
-    /// Waits until this node has that revision of a type, or a higher one.
+    /// Waits until this node has the given revision of a type, or a higher one.
     ///
     /// # Errors
     /// [`TypeUnavailable::Broken`] as soon as the newest revision turns out not to run here;
@@ -219,7 +218,7 @@ impl TypeRegistry {
         self.until(timeout, find).await.unwrap_or(Err(TypeUnavailable::Loading))
     }
 
-    /// Waits until nothing is being loaded. Returns whether that was so within `timeout`.
+    /// Waits until nothing is being loaded. Returns whether that happened within `timeout`.
     pub async fn wait_until_loaded(&self, timeout: Duration) -> bool {
         let settled = |types: &Self| {
             let states = lock(&types.0.states);
@@ -266,7 +265,7 @@ impl TypeRegistry {
         self.state(name, State::Broken(revision, why.into()));
     }
 
-    /// This node's progress with a type: the revision that it runs, 0 for none; and the newest revision that it
+    /// This node's progress with a type: the revision that it runs, 0 if none; and the newest revision that it
     /// cannot run, with the reason.
     pub fn progress(&self, name: &str) -> (u64, Option<(u64, Arc<str>)>) {
         let runs = self.get(name).filter(|entry| entry.is_runnable());
@@ -332,7 +331,7 @@ mod tests {
 
         assert!(types.wait("countr", Duration::from_millis(1)).await.is_none());
         let again = types.wait("countr", Duration::from_secs(3_600)).await;
-        assert!(again.is_none(), "it answers immediately");
+        assert!(again.is_none(), "the second call does not wait");
         types.put(Arc::new(known("countr", 1)));
         assert!(types.wait("countr", Duration::ZERO).await.is_some());
     }
@@ -343,7 +342,7 @@ mod tests {
         let name: Arc<str> = "counter".into();
         types.put(Arc::new(known("counter", 1)));
         let before_restart = types.get_runnable("counter").err();
-        assert_eq!(before_restart, Some(TypeUnavailable::Loading), "known, and not compiled");
+        assert_eq!(before_restart, Some(TypeUnavailable::Loading), "known, but not compiled");
         types.loading(&name);
         assert!(!types.wait_until_loaded(Duration::ZERO).await);
         let waits = tokio::spawn({

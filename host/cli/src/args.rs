@@ -345,7 +345,7 @@ fn ip_and_port(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "write an IP address and a port, as in 127.0.0.1:7411")
 }
 
-/// Checked here: a mistake that is written to a file now would be refused only when a node reads it.
+/// Checks HOST:PORT here, since a mistake that is written to a file would be refused only when a node reads the file.
 fn host_and_port(text: &str) -> Result<String, &'static str> {
     let good = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
@@ -353,7 +353,7 @@ fn host_and_port(text: &str) -> Result<String, &'static str> {
     good.then(|| text.to_owned()).ok_or("write HOST:PORT with a numeric port")
 }
 
-/// KEY=VALUE.
+/// Parses KEY=VALUE.
 pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
     Ok((key.trim().into(), value.trim().into()))

@@ -1,4 +1,4 @@
-//! Connects as the profile says, and shows a spinner for slow operations.
+//! Connects to the profile's cluster, and shows a spinner for slow operations.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) async fn connect(global: &Global) -> Result<Client, Failure> {
     Ok(with_spinner("connecting", Client::connect(profile)).await?)
 }
 
-/// The same, within a deadline for the whole command.
+/// Connects to the cluster of the profile, within a deadline for the whole command.
 pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Client, Failure> {
     let profile = profile(global)?;
     let addresses = profile.addresses.join(", ");
@@ -35,7 +35,7 @@ pub(crate) async fn connect_by(global: &Global, deadline: Deadline) -> Result<Cl
     }
 }
 
-/// When a command must have its result, connecting included.
+/// When a command must have its result, including the time to connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
@@ -45,7 +45,7 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn after(whole: Duration) -> Self {
         let now = Instant::now();
-        // Beyond the clock's range: a year.
+        // A year, if that is beyond the clock's range.
         let at = now.checked_add(whole).unwrap_or(now + Duration::from_secs(31_536_000));
         Self { at, whole }
     }

@@ -55,7 +55,7 @@ impl Failure {
         Self::received(exit, code, text)
     }
 
-    /// An error with a code that a node sent. The code may be an application's, or that of another release.
+    /// An error with a code that a node sent. The code may be from an application or from another release.
     fn received(exit: Exit, code: impl Into<String>, text: impl Into<String>) -> Self {
         // Guests may put control characters into them: escape these before they reach the terminal.
         let code = printable(&code.into()).into_owned();
@@ -108,7 +108,7 @@ impl Failure {
         self
     }
 
-    /// Adds a place in a file, to be shown.
+    /// Adds a place in a file, to be shown with the error.
     pub(crate) fn place(mut self, place: impl Diagnostic + Send + Sync + 'static) -> Self {
         self.place = Some(Box::new(place));
         self
@@ -193,7 +193,7 @@ impl From<ProfileError> for Failure {
             ProfileError::Invalid { .. } => {
                 (codes::INVALID_PROFILE, "`ostraca ca issue client NAME` creates a new profile")
             }
-            // Their texts say how to fix it.
+            // Their messages say how to fix the error.
             _ => (codes::INVALID_PROFILE, ""),
         };
         let exit = match &error {
@@ -287,7 +287,7 @@ impl From<CallError> for Failure {
     }
 }
 
-/// How to fix the error, where the node reports only what happened: the node does not know who reads it.
+/// How to fix an error for which the node reports only what happened, since the node does not know who reads it.
 fn advice(code: &str) -> &'static str {
     let Some(code) = Code::named(code) else { return "" };
     match code {
@@ -343,7 +343,7 @@ fn advice(code: &str) -> &'static str {
             "return less, or raise `reply` in [limits] of entity.toml and deploy it again"
         }
         codes::VALUE_TOO_LARGE => {
-            "pass less in one call, or raise `state`, `turn-bytes` or `reply` in [limits] of entity.toml and deploy it again"
+            "pass less in one call, or raise `state`, `turn-bytes`, `reply` or `outbox-bytes` in [limits] of entity.toml and deploy it again"
         }
         codes::MESSAGE_TOO_LARGE => {
             "send a smaller message, or raise `max-message` in [network] of every node's configuration and `message` in [limits] of entity.toml"

@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{Args, Command};
 use crate::failure::Failure;
 
-/// Starts logging with the filter from `--log` (or RUST_LOG), else with one that suits the command.
+/// Starts logging with the filter from `--log` (or RUST_LOG), otherwise with one that suits the command.
 pub(crate) fn start(args: &Args) -> Result<(), Failure> {
     let default = match (&args.command, args.global.verbose) {
         (_, 2..) => "debug,quinn=info,rustls=info,sled=info",

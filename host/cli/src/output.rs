@@ -20,7 +20,7 @@ pub(crate) fn colour() -> bool {
 
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
-/// Why results could not be written, if so. A reader that closed the pipe is not an error.
+/// The error that kept results from being written, if any. A reader that closed the pipe is not an error.
 pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
@@ -47,7 +47,7 @@ pub(crate) fn text(text: &str) {
     note(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
-/// Prints bytes unchanged, and a line end. On a terminal, escapes what would move or hide other text.
+/// Prints bytes unchanged, followed by a newline. On a terminal, escapes what would move or hide other text.
 pub(crate) fn bytes(bytes: &[u8]) {
     if std::io::stdout().is_terminal() {
         return line(&String::from_utf8_lossy(bytes));
@@ -61,13 +61,13 @@ pub(crate) fn json(value: &Value) {
     line(&json_printable(&format!("{value:#}")));
 }
 
-/// Prints one JSON value in one line, for results that arrive one by one.
+/// Prints one JSON value on one line, for results that arrive one by one.
 pub(crate) fn json_line(value: &Value) {
     line(&json_printable(&value.to_string()));
 }
 
-/// Escapes characters that change how a terminal shows text, most of which JSON leaves alone. They occur only
-/// in its strings.
+/// Escapes characters that change how a terminal shows text, most of which JSON leaves alone. In JSON, they occur only
+/// within strings.
 fn json_printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -125,10 +125,10 @@ pub(crate) fn span(ms: u64) -> String {
     parts.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(" ")
 }
 
-/// A wall-clock time in UTC, in the usual form of logs.
+/// A wall-clock time in UTC, in the format usual in logs.
 pub(crate) fn wall(ms: u64) -> String {
     let at = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms));
-    // Beyond the calendar's range.
+    // Later times are beyond the calendar's range.
     at.filter(|_| ms < 253_402_300_800_000)
         .map_or_else(|| format!("{ms} ms"), |at| humantime::format_rfc3339_seconds(at).to_string())
 }

@@ -1,5 +1,5 @@
-//! Errors of clap in a command line. Clap prints them as text; with `--output json` they are errors like all
-//! others.
+//! Errors that clap finds in a command line. Clap prints them as text; with `--output json` they are printed like all
+//! other errors.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ fn wants_json(args: impl Iterator<Item = OsString>) -> bool {
     json
 }
 
-/// Converts clap's text: its first paragraph says what is wrong, the rest how to fix it.
+/// Converts clap's message: its first paragraph says what is wrong, the rest how to fix it.
 fn failure(text: &str) -> Failure {
     let text = text.strip_prefix("error: ").unwrap_or(text).trim();
     let (message, rest) = text.split_once("\n\n").unwrap_or((text, ""));

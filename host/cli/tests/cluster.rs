@@ -1,6 +1,6 @@
-//! Commands that show states which a real cluster has only for moments. A stub node answers as the test defines.
+//! Tests commands on states that a real cluster has only for moments. A stub node answers as the test defines.
 //! `tests/process/tests/texts.rs` covers what real nodes show and refuse. `BLESS=1 cargo test -p ostraca --test
-//! cluster` rewrites the texts; read them before you commit them.
+//! cluster` rewrites the golden files; review them before you commit them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -351,7 +351,7 @@ impl Theatre {
         Self { dir, address, _runtime: runtime }
     }
 
-    /// Runs a command: exit code, standard output, standard error.
+    /// Runs a command and returns its exit code, standard output and standard error.
     fn ostraca(&self, args: &[&str]) -> (i32, String, String) {
         let mut command = Command::cargo_bin("ostraca").expect("the binary");
         command
@@ -364,7 +364,7 @@ impl Theatre {
         (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
     }
 
-    /// The same as text and as JSON, compared with the golden texts of that name.
+    /// Compares a command's output, as text and as JSON, with the golden files of that name.
     fn shows(&self, name: &str, exit: i32, args: &[&str]) {
         for (name, format) in [(format!("{name}.txt"), "table"), (format!("{name}.json"), "json")] {
             let (code, out, err) = self.ostraca(&[&["--output", format], args].concat());

@@ -1,5 +1,5 @@
-//! What the command line guarantees in every state of the cluster. Nodes run in separate processes where a test
-//! needs one.
+//! Tests what the command line guarantees in every state of the cluster. Where a test needs a node, the node runs in
+//! a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -32,11 +32,11 @@ fn error(dir: &Path, exit: i32, args: &[&str]) -> Value {
     error["error"].clone()
 }
 
-/// A node for development, killed at the end.
+/// A development node, killed at the end of the test.
 struct Dev {
     process: Child,
     address: String,
-    /// Its output up to the last line of the start message.
+    /// The node's output up to the last line of the start message.
     lines: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The errors for invalid input files, compared with texts in `golden/`: each `NAME.toml` has its `NAME.txt`.
-//! `BLESS=1 cargo test -p ostraca --test golden` rewrites them; read them before you commit them.
+//! Compares the errors for invalid input files with the files in `golden/`: each `NAME.toml` has its `NAME.txt`.
+//! `BLESS=1 cargo test -p ostraca --test golden` rewrites them; review them before you commit them.
 
 use std::path::{Path, PathBuf};
 
@@ -25,10 +25,10 @@ fn same(name: &str, text: &[u8]) {
     assert_eq!(text, golden, "{name}");
 }
 
-/// Each file of a kind is refused with exit code 2, nothing on standard output, and its text.
+/// Checks that each file of a kind is refused with exit code 2, its golden error, and nothing on standard output.
 fn all_are_refused(kind: &str, command: &[&str]) {
     let mut seen = 0;
-    for entry in std::fs::read_dir(folder()).expect("the folder") {
+    for entry in std::fs::read_dir(folder()).expect("the directory") {
         let name = entry.expect("a file").file_name().into_string().expect("a name");
         let Some(stem) = name.strip_suffix(".toml").filter(|stem| stem.starts_with(kind)) else {
             continue;

@@ -1,4 +1,4 @@
-//! What a newcomer does: creates a project, builds it, deploys it to a development node and sends messages; then every
+//! A newcomer's steps: create a project, build it, deploy it to a development node and send messages; then every
 //! possible outcome of a message. One test, since the first build takes about a minute.
 
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Timeout of every step, far more than any takes.
+/// Timeout of every step, far longer than any step takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn ostraca(dir: &Path, args: &[&str]) -> Command {
@@ -231,7 +231,7 @@ fn incompatible_schema_is_reported(dir: &Path, source: &Path) {
     let status: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     let problem = &status["problems"][0];
     assert_eq!((code, &problem["code"]), (Some(8), &"entities-failing".into()), "{status}");
-    let text = problem["message"].as_str().expect("a text");
+    let text = problem["message"].as_str().expect("a message");
     assert!(text.contains("1 entity of `hello`") && text.contains("hello/alice"), "{text}");
     assert!(problem["help"].as_str().is_some_and(|it| it.contains("previous one")), "{status}");
     assert_eq!(status["metrics"]["failing_entities"], 1, "{status}");
@@ -315,7 +315,7 @@ fn a_second_node_joins_drains_dies_and_returns() {
     until(dir, &ask(&["shards"]), shares([8, 8]));
     refused(dir, 2, "unknown-node", &ask(&["drain", "n3"]));
 
-    // After a kill, its shards go to the other node, and the cluster is unhealthy until it is back.
+    // After a kill, the node's shards go to the other node, and the cluster is unhealthy until the node is back.
     drop(second);
     until(dir, &ask(&["status"]), |code, status| {
         code == Some(8) && status["problems"][0]["code"] == "node-dead"
@@ -367,7 +367,7 @@ fn a_node_made_by_init_runs_until_it_is_stopped() {
         &["ca", "issue", "client", "bob", "--ca", "n1/ca", "--out", "bob"],
     );
     refused(dir, 2, "directory-not-empty", &["init", "n1"]);
-    // The store is gone: an empty directory never becomes one by itself (R5).
+    // The store is gone: an empty directory never becomes a store implicitly (R5).
     std::fs::remove_dir_all(dir.join("n1/store")).expect("removed");
     refused(dir, 7, "store-missing", &["run", "--config", "n1/ostraca.toml"]);
     std::fs::create_dir(dir.join("n1/store")).expect("made");

@@ -1,4 +1,4 @@
-//! How fast messages go through the client and a node's wire side, with a trivial handler.
+//! Measures how fast messages pass through the client and a node's network side, with a trivial handler.
 //!
 //! `cargo run --release -p ostraca-client --example echo_bench [SESSIONS] [IN_FLIGHT] [SECONDS]`
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]

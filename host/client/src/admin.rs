@@ -1,5 +1,5 @@
-//! Administrative requests. Each is sent once, on a stream of its own. All are idempotent, so a caller may
-//! repeat them. Streamed responses come as [`Updates`]; dropping these does not cancel the operation.
+//! Administrative requests. Each is sent once, on its own stream. All are idempotent, so a caller may repeat them.
+//! Streamed responses come as [`Updates`]; dropping those does not cancel the operation.
 
 mod exchange;
 mod updates;
@@ -27,15 +27,15 @@ use crate::connect::Client;
 use exchange::{receive, unexpected, upload};
 pub use updates::{Update, Updates};
 
-/// For everything but a deploy.
+/// The timeout of every request except a deploy.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a deploy: the upload, and the compilation on the node.
+/// The timeout of a deploy: the upload, and the compilation on the node.
 const DEPLOY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The node refused it.
+    /// The node refused the request.
     #[error("{}: {}", .0.code, .0.message)]
     Refused(Box<Problem>),
     /// The connection broke, or there was none in time. A deploy may have taken effect; repeating it is safe.
@@ -61,7 +61,7 @@ impl From<Error> for AdminError {
 }
 
 impl Client {
-    /// Deploys a component with its manifest. With `expected_revision`, only if that is the current revision
+    /// Deploys a component with its manifest. With `expected_revision`, deploys only if that is the current revision
     /// (0: none yet). Idempotent by the component's digest.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Health of the connected node.
+    /// The health of the connected node.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Identity of the connected node.
+    /// The identity of the connected node.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl Client {
         }
     }
 
-    /// All nodes that the cluster's rows name.
+    /// All nodes in the cluster's rows.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ impl Client {
         Ok(all)
     }
 
-    /// One page of entities; its `next` is the `after` of the next request.
+    /// One page of entities; its `next_cursor` is the `cursor` of the request for the next page.
     ///
     /// # Errors
     ///
@@ -191,9 +191,8 @@ impl Client {
         }
     }
 
-    /// State of one entity. One that was never written is reported as not existing. `values` also returns the
-    /// values under its keys, cut to 4 KiB each; that is refused (`access-denied`) if the client may not send
-    /// to the type.
+    /// The state of one entity. An entity that was never written is reported as not existing. `values` also returns the
+    /// values of its keys, cut to 4 KiB each; this is refused (`access-denied`) if the client may not send to the type.
     ///
     /// # Errors
     ///
@@ -224,8 +223,8 @@ impl Client {
         }
     }
 
-    /// Moves all shards off a node (R12), or with `undo` lets it have shards again. The last update says
-    /// `done`; a drain that cannot finish ends in an error. The drain continues after the updates are dropped.
+    /// Moves all shards off a node (R12), or with `undo` lets it own shards again. The last update has `done` set; a
+    /// drain that cannot finish ends with an error. The drain continues after the updates are dropped.
     ///
     /// # Errors
     ///
@@ -287,7 +286,7 @@ impl Client {
         Ok(plan)
     }
 
-    /// Moves shards until the shard counts of any two nodes differ by at most one. The last update says `done`.
+    /// Moves shards until the shard counts of any two nodes differ by at most one. The last update has `done` set.
     ///
     /// # Errors
     ///
@@ -296,8 +295,8 @@ impl Client {
         self.follow(Request::Rebalance(RebalanceRequest { dry_run: false })).await
     }
 
-    /// Events that the connected node saw: from sequence `since` on (0: all that it keeps), and with `follow`
-    /// also later ones, until the updates are dropped or the connection breaks.
+    /// Events that the connected node saw, beginning with `from_sequence` (0: all that it keeps). With `follow`, later
+    /// events follow, until the updates are dropped or the connection breaks.
     ///
     /// # Errors
     ///

@@ -33,10 +33,10 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// A message's id as its sender knows it, written `<session>-<sequence>@<created>+<utc>`. Entities know the session
-/// by a hash of this and of the sender's principal, so an id means nothing to another principal. All copies of
-/// a message have the same creation time, by which an entity that has dropped the session in the meantime
-/// refuses them (R17), and the same UTC, which is the time that its turn reads.
+/// A message's id as its sender knows it, written `<session>-<sequence>@<created>+<utc>`. Entities know a session under
+/// a hash of its id and the sender's principal, so a message id means nothing to another principal. All copies of a
+/// message have the same creation time, because of which an entity that has dropped the session in the meantime refuses
+/// them (R17), and the same UTC, which is the time that the message's turn reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
     /// The session.
@@ -45,7 +45,7 @@ pub struct MessageId {
     pub sequence: u64,
     /// The creation time, in milliseconds of cluster time, from 1.
     pub created_ms: u64,
-    /// The same moment in milliseconds of UTC since 1970; 0 if it was not known. Written only if it is known.
+    /// The same moment in milliseconds of UTC since 1970; 0 if unknown. Written only if it is known.
     pub utc_ms: u64,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// The text is not a message id.
+/// The string is not a message id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a message id has the form SESSION-SEQUENCE@CREATED+UTC: 32 hexadecimal digits and three numbers from 1, the last of which may be omitted with its `+`"
@@ -114,7 +114,7 @@ pub struct Reply {
 /// The other ways in which a call ends (R16). The variant says what the caller may do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Final: the method refused. It never runs again with this id.
+    /// Final: the method refused. The message never runs again under this id.
     #[error("{code}: {message}")]
     Application {
         /// The message's id.
@@ -138,7 +138,7 @@ pub enum CallError {
         /// The entity's version after the turn.
         version: u64,
     },
-    /// The message had no effect and never will: it may be sent again in any way.
+    /// The message had no effect and never will: it may be sent again, under this id or a new one.
     #[error("not run: {code}: {message}")]
     NotRun {
         /// The message's id.
@@ -154,7 +154,7 @@ pub enum CallError {
         /// Set if a retry may succeed after this time.
         retry_after: Option<Duration>,
     },
-    /// A message sent as a query got no reply. It has no effect, whether it ran or not, so it is safe to send it
+    /// A message sent as a query got no reply. A query has no effect, whether it ran or not, so it is safe to send it
     /// again.
     #[error("the query got no reply: {cause}: {message}")]
     Unanswered {
@@ -165,10 +165,10 @@ pub enum CallError {
         /// Human-readable text.
         message: Box<str>,
     },
-    /// It may have run, or may still run: resend it only with the same id.
+    /// The message may have run, or may still run: resend it only under the same id.
     #[error("it is unknown whether message {id} ran: {code}: {message}")]
     Unknown {
-        /// The id with which it may be resent.
+        /// The id under which the message may be resent.
         id: MessageId,
         /// Stable code of the last known cause: `deadline-exceeded`, `connection-lost`, `superseded`, …
         code: Box<str>,

@@ -7,14 +7,14 @@ use ostraca_wire::proto;
 
 use crate::ledger::ClusterTime;
 
-/// Both times, on this machine's clock that counts suspension.
+/// Both times, advanced by a clock of this machine that counts suspension.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterClock(Mutex<Times>);
 
 #[derive(Debug, Default)]
 struct Times {
     cluster: ClusterTime,
-    /// Advances in the same way.
+    /// The cluster's UTC, which advances in the same way.
     utc: ClusterTime,
 }
 
@@ -36,9 +36,9 @@ impl ClusterClock {
         times.utc.advance_to(hello.utc_ms, local);
     }
 
-    /// Adopts the acceptable creation time in a refusal (R17).
+    /// Adopts the acceptable creation time that a refusal names (R17).
     pub(crate) fn observe_reply(&self, reply: &proto::Reply) {
-        // Most replies have none: avoid taking the lock.
+        // Most replies have no problem: avoid taking the lock.
         if reply.problem.is_some() {
             self.lock().cluster.observe_reply(reply, since_boot());
         }

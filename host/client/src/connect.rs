@@ -1,4 +1,4 @@
-//! The connection: made, kept up, and made again to whichever of the profile's addresses answers.
+//! The connection: established, kept up, and re-established to whichever of the profile's addresses responds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub enum ConnectError {
     /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A node answered, but it or this side refused the connection. A retry does not help.
+    /// A node responded, but it or this side refused the connection. A retry does not help.
     #[error("{address}: {error}")]
     Refused {
         /// The node's address.
@@ -41,12 +41,12 @@ pub enum ConnectError {
         /// Why, and how to fix it.
         error: Error,
     },
-    /// No address answers. A retry may succeed.
+    /// No address responds. A retry may succeed.
     #[error(
         "no node responds at {addresses} ({last}): start one with `ostraca run` or `ostraca dev`, or fix the addresses in the profile"
     )]
     NoNodeReachable {
-        /// The addresses tried.
+        /// The addresses that were tried.
         addresses: String,
         /// The error of the last one.
         last: String,
@@ -68,15 +68,17 @@ impl ConnectError {
 /// Options of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// For each address. Default 3 s.
+    /// Timeout per address. Default 3 s.
     pub connect_timeout: Duration,
-    /// How long the client tolerates no progress before it switches to another of the profile's addresses,
-    /// because its gateway may be cut off from the cluster. No progress: messages only wait, or the gateway
-    /// refuses them. Randomised between three and five quarters of it, so that not all clients switch at once;
-    /// doubled up to a factor of 16 while switching does not help. Default 6 s, longer than a fail-over.
+    /// How long the client makes no progress before it switches to another of the profile's addresses, because its
+    /// gateway may be cut off from the cluster. No progress means that messages only wait, or that the gateway itself
+    /// refuses them. The time is randomised between three and five quarters of this value, so that not all clients
+    /// switch at once, and doubled, up to a factor of 16, while switching does not help. Default 6 s, longer than a
+    /// fail-over.
     pub stall_timeout: Duration,
-    /// The limits of this side; see [`Limits`]. Here `keep_alive_interval` defaults to 1 s and `idle_timeout`
-    /// to 5 s: users would wait for a client that notices a dead node later than the cluster does.
+    /// The limits of this side; see [`Limits`]. Here `max_frame` defaults to 64 MiB, `keep_alive_interval` to 1 s and
+    /// `idle_timeout` to 5 s, so that users do not wait for a client that notices a dead node later than the cluster
+    /// does.
     pub limits: Limits,
 }
 
@@ -109,11 +111,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the first address that answers. Must be called within a tokio runtime.
+    /// Connects to the first address that responds. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`], whose texts say how to fix it.
+    /// [`ConnectError`], whose messages say how to fix the problem.
     pub async fn connect(profile: Profile) -> Result<Self, ConnectError> {
         Self::connect_with(profile, ConnectOptions::default()).await
     }
@@ -153,13 +155,13 @@ impl Client {
         self.session_with_id(SessionId::random(), 1)
     }
 
-    /// Continues a session that an earlier process of the application began; `next` is above every sequence
-    /// that it used. Two processes at the same time, or a reused `next`, would give one id to two messages: the
-    /// second is refused as `id-reused`.
+    /// Continues a session that an earlier process of the application began; `next` must be higher than every sequence
+    /// that was used. If two processes used the session at the same time, or a sequence was reused, two messages would
+    /// get the same id, and the second would be refused with `id-reused`.
     #[must_use]
     pub fn session_with_id(&self, id: SessionId, next: u64) -> Session {
         let namespace = match self.profile.namespace.as_str() {
-            // On the wire an empty name stands for it.
+            // On the wire, an empty name stands for the default namespace.
             "default" => String::new(),
             other => other.to_owned(),
         };
@@ -178,8 +180,8 @@ impl Client {
         state.connection.as_ref().map(|link| (link.hello().node.clone(), link.address()))
     }
 
-    /// Ends all sessions and closes the connection. Calls without an outcome end as `not-run` if they were
-    /// never sent, else as `unknown`.
+    /// Ends all sessions and closes the connection. Calls without an outcome end as `not-run` if no copy can have run,
+    /// else as `unknown`, or as unanswered for a query.
     pub async fn close(self) {
         self.cancel.cancel();
         self.tasks.close();
@@ -196,7 +198,7 @@ impl Drop for Client {
     }
 }
 
-/// Keeps up a client's connection. Publishes each new one, and `None` in between.
+/// Keeps a client's connection up. Publishes each new connection, and `None` in between.
 struct ConnectionKeeper {
     dialers: Dialers,
     addresses: Vec<String>,
@@ -265,7 +267,7 @@ impl ConnectionKeeper {
     }
 }
 
-/// One socket per address family, created when the profile turns out to need it.
+/// One socket per address family, created when it is first needed.
 #[derive(Clone)]
 struct Dialers {
     identity: Identity,
@@ -276,7 +278,7 @@ struct Dialers {
 }
 
 impl Dialers {
-    /// Connects to the first address that answers, except `except`.
+    /// Connects to the first address that responds, except `except`.
     async fn connect_any(
         &mut self,
         addresses: &[String],

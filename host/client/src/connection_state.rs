@@ -1,4 +1,4 @@
-//! What the task that keeps the connection tells the sessions' tasks.
+//! What the connection task publishes to the sessions' tasks.
 
 use std::sync::Arc;
 
@@ -8,6 +8,6 @@ use ostraca_wire::dial::ClientConnection;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionState {
     pub(crate) connection: Option<ClientConnection>,
-    /// Why there is none.
+    /// Why there is no connection.
     pub(crate) last: Option<Arc<str>>,
 }

@@ -1,7 +1,6 @@
-//! A session's task: carries out the decisions of the [`Ledger`] over the current
-//! connection.
+//! A session's task: carries out the decisions of the [`Ledger`] over the current connection.
 //!
-//! Each session has one task, which holds no lock while it waits. It ends when the client closes, or when all
+//! Each session has one task, which holds no lock while it waits. The task ends when the client closes, or when all
 //! handles of the session are dropped and every call has its outcome.
 
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::gateway_switch::SharedSwitchTimer;
 use crate::ledger::{Ledger, SessionLimits};
 use crate::session::{Shared, Waiter};
 
-/// Bytes that are encoded ahead of what QUIC accepts.
+/// Number of bytes that are encoded ahead of what QUIC has accepted.
 const AHEAD: usize = 256 << 10;
 /// The pauses between attempts to open the session's stream, when streams keep breaking.
 const REOPEN: BackoffPolicy =
@@ -169,7 +168,7 @@ async fn exchange(
         if !matches!(reply.outcome(), Outcome::Result | Outcome::ApplicationError) {
             let problem = reply.problem.as_ref();
             let (code, text) = problem.map_or(("", ""), |it| (&it.code, &it.message));
-            info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "no reply: {text}");
+            info!(sequence = reply.sequence, outcome = ?reply.outcome(), code, "reply without a result: {text}");
         }
         ledger.on_reply(reply, now);
     }
@@ -186,7 +185,7 @@ async fn open(
     sleep_until(not_before.into()).await;
     let link = match links.wait_for(|state| state.connection.is_some()).await {
         Ok(state) => state.connection.clone(),
-        // The client is closing, and so is this task.
+        // The client is closing, and will cancel this task.
         Err(_) => None,
     };
     let Some(link) = link else { return std::future::pending().await };

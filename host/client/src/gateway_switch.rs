@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use crate::ledger::{Stall, SwitchTimer};
 
-/// One per client.
+/// The switch timer of a client.
 #[derive(Debug)]
 pub(crate) struct SharedSwitchTimer {
     switch_timer: Mutex<SwitchTimer>,
@@ -26,7 +26,8 @@ impl SharedSwitchTimer {
         self.lock().record_replies(answered, now);
     }
 
-    /// When a session with this stall makes the client switch. If that is now, notifies the connection task.
+    /// Returns when a session with this stall makes the client switch. If that time has come, notifies the connection
+    /// task.
     pub(crate) fn ends(&self, stuck: Stall, now: Instant) -> Instant {
         let mut timer = self.lock();
         let ends = timer.deadline(stuck);

@@ -1,14 +1,14 @@
-//! Sans-IO state machine of a session: tracks unresolved messages, and decides what to send next and how each
-//! call ends.
+//! The sans-IO state machine of a session: tracks unresolved messages, and decides what to send next and how each call
+//! ends.
 //!
-//! Its inputs are messages, replies, lost connections and the time; its outputs are envelopes to send and
-//! outcomes. A message is *unresolved* from its call to its outcome. It is *in doubt* once the fate of a copy
-//! is unknown: the connection broke, or a node answered `unknown`. From then on a `not-run` for another copy
-//! proves nothing, and only a final reply ends the call before its deadline (R16).
+//! Its inputs are messages, replies, lost connections and the time; its outputs are envelopes to send and outcomes. A
+//! message is *unresolved* from its call to its outcome. It is *in doubt* as soon as the fate of a copy is unknown: the
+//! connection broke, or a node replied `unknown`. From then on, `not-run` for another copy proves nothing, and only a
+//! final reply ends the call before its deadline (R16).
 //!
-//! A call that ended as `unknown` is *given up*. It no longer counts for `after`, since a message that never
-//! arrived must not delay its successors. It still holds `settled` down for a while, so that its recorded
-//! outcome can be requested under its id.
+//! A call that ended as `unknown` is *given up*. It no longer counts for `after`, since a message that never arrived
+//! must not delay its successors. It still holds `settled` down for a while, so that its recorded outcome can be
+//! requested under its id.
 
 mod admission;
 mod gateway_switch;
@@ -37,13 +37,13 @@ pub use time::ClusterTime;
 /// The limits on what a session has in flight, as the node announced them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Messages without a reply.
+    /// Maximum number of messages without a reply.
     pub messages: u32,
-    /// Bytes of their envelopes.
+    /// Maximum total size of their envelopes in bytes.
     pub bytes: u64,
-    /// Bytes of a body.
+    /// Maximum size of a body in bytes.
     pub max_message: u32,
-    /// Bytes of an envelope.
+    /// Maximum size of an envelope in bytes.
     pub max_frame: u32,
 }
 
@@ -60,8 +60,8 @@ impl Default for SessionLimits {
 
 /// How long a given-up message holds `settled` down.
 pub const DOUBT_TIME: Duration = Duration::from_secs(60);
-/// How many messages may follow a given-up one before it stops holding `settled` down: lanes keep a reply for
-/// each.
+/// How many messages may follow a given-up one before it stops holding `settled` down: lanes keep a reply for each of
+/// them.
 pub const DOUBT_MESSAGES: u64 = 1_024;
 
 /// A message as its caller submitted it.
@@ -69,7 +69,7 @@ pub const DOUBT_MESSAGES: u64 = 1_024;
 pub struct OutgoingMessage {
     /// The entity that it is for.
     pub entity: Entity,
-    /// All but what the ledger fills in: sequence, after, settled, creation time, remaining time.
+    /// The message without what the ledger fills in: sequence, after, settled, creation time, remaining time.
     pub envelope: Envelope,
     /// Its creation time, in milliseconds of cluster time: not lower than those of earlier messages (R17).
     pub created_ms: u64,
@@ -81,11 +81,11 @@ pub struct OutgoingMessage {
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// Is sent as soon as the window has room.
+    /// To be sent as soon as the window has capacity.
     Ready,
     /// Sent on the current connection, without a reply.
     InFlight,
-    /// Is sent again at this time.
+    /// To be sent again at this time.
     Backoff(Instant),
 }
 
@@ -95,20 +95,20 @@ struct PendingCall<W> {
     waiter: W,
     state: State,
     in_doubt: bool,
-    /// The lowest creation time that it needs before it is sent again.
+    /// The lowest creation time with which it may be sent again, if it needs a new one.
     restamp: Option<u64>,
     attempts: u32,
-    /// Bytes of the window that it takes while in flight.
+    /// Bytes of the window that it occupies while in flight.
     bytes: u64,
     /// The last problem that was reported for it.
     last_problem: Option<Problem>,
 }
 
-/// The ledger. `W` is whatever the caller wants back with the outcome.
+/// The ledger of a session. `W` is whatever the caller wants back with the outcome.
 #[derive(Debug)]
 pub struct Ledger<W> {
     session: SessionId,
-    /// Above every sequence so far.
+    /// Higher than every sequence so far.
     next: u64,
     limits: SessionLimits,
     calls: BTreeMap<u64, PendingCall<W>>,
@@ -117,25 +117,25 @@ pub struct Ledger<W> {
     retry_at: BTreeSet<(Instant, u64)>,
     deadlines: BTreeSet<(Instant, u64)>,
     given_up: BTreeMap<u64, Instant>,
-    /// In flight although given up: their replies still free the window.
+    /// By sequence, the sizes of copies that were in flight when the call ended: their replies still free the window.
     orphaned_copies: HashMap<u64, Vec<u64>>,
     messages_in_flight: u32,
     bytes_in_flight: u64,
     completed: Vec<(W, Result<Reply, CallError>)>,
-    /// Set while messages are in flight and no entity has answered.
+    /// Set from the time a message is sent until an entity answers or the connection is lost.
     stall: Option<Stall>,
-    /// Why nothing can be sent now, if so.
+    /// Why nothing can be sent now; `None` if messages can be sent.
     not_connected: Option<Problem>,
     /// The highest creation time of a restamped message.
     highest_restamp: u64,
     noise: JitterRng,
-    /// Rules that are disabled to see the oracle fail.
+    /// Rules that a test disables to see the oracle fail.
     #[cfg(feature = "testing")]
     mutations: Vec<Mutation>,
 }
 
 impl<W> Ledger<W> {
-    /// The ledger of a session whose next message is `next`. `seed` spreads the pauses before retries.
+    /// The ledger of a session whose next message has the sequence `next`. `seed` randomises the pauses before retries.
     #[must_use]
     pub fn new(session: SessionId, next: u64, seed: u64) -> Self {
         Self {
@@ -161,13 +161,13 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Sets the limits of the connected node.
+    /// Sets the limits to those of the connected node.
     pub fn set_limits(&mut self, window: SessionLimits) {
         self.limits = window;
     }
 
-    /// Sets why nothing can be sent now, or `None` if it can. Messages that were never sent end with this
-    /// reason.
+    /// Sets the reason why nothing can be sent now, or `None` if messages can be sent. Messages that were never sent
+    /// end with this reason.
     pub fn set_not_connected(&mut self, why: Option<Problem>) {
         self.not_connected = why;
     }
@@ -178,13 +178,13 @@ impl<W> Ledger<W> {
         self.highest_restamp
     }
 
-    /// The current stall: messages are in flight and no entity has answered.
+    /// The current stall: messages were sent, and no entity has answered since. `None` if no call is unresolved.
     #[must_use]
     pub fn stall(&self) -> Option<Stall> {
         self.stall.filter(|_| !self.calls.is_empty())
     }
 
-    /// Whether an entity has answered since anything was sent, so that nothing is stuck.
+    /// Whether there is no stall. Unlike in [`Ledger::stall`], one whose calls have all ended counts.
     #[must_use]
     pub fn is_progressing(&self) -> bool {
         self.stall.is_none()
@@ -196,10 +196,10 @@ impl<W> Ledger<W> {
         self.calls.is_empty()
     }
 
-    /// Adds a message under a sequence: one above all earlier ones, or that of a message that is sent again.
+    /// Adds a message under a sequence: a higher one than all earlier ones, or that of a message that is sent again.
     pub fn push(&mut self, sequence: u64, mut message: OutgoingMessage, waiter: W) {
         if !message.is_resend {
-            // It got its creation time earlier; a message before it may have been restamped since (R17).
+            // The creation time was set earlier; a message before this one may have been restamped since (R17).
             message.created_ms = message.created_ms.max(self.highest_restamp);
         }
         if self.calls.contains_key(&sequence) {
@@ -228,7 +228,7 @@ impl<W> Ledger<W> {
         self.calls.insert(sequence, call);
     }
 
-    /// The connection is lost: what was in flight is in doubt, and everything is sent again, in order.
+    /// Handles the loss of the connection: what was in flight is in doubt, and everything is sent again, in order.
     pub fn connection_lost(&mut self) {
         self.stall = None;
         self.messages_in_flight = 0;
@@ -249,7 +249,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Advances the time: backoffs end, and deadlines end calls.
+    /// Advances the time: ends backoffs, and calls whose deadline has passed.
     pub fn tick(&mut self, now: Instant) {
         while let Some(sequence) = pop_due(&mut self.retry_at, now) {
             if let Some(call) = self.calls.get_mut(&sequence) {
@@ -278,7 +278,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// When [`Ledger::tick`] has something to do if nothing else happens.
+    /// When [`Ledger::tick`] will have something to do if nothing else happens.
     #[must_use]
     pub fn next_wake(&self) -> Option<Instant> {
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(due, _)| *due);
@@ -288,12 +288,12 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// The calls that ended since the last call of this function.
+    /// The calls that have ended since this function was last called.
     pub fn take_completed(&mut self) -> std::vec::Drain<'_, (W, Result<Reply, CallError>)> {
         self.completed.drain(..)
     }
 
-    /// Below this, all of the session's sequences are resolved (R17).
+    /// All of the session's sequences below this one are resolved (R17).
     #[must_use]
     pub fn settled(&self) -> u64 {
         let unread = |_: &u64| !self.has_mutation(Mutation::SettleUnreadReplies);

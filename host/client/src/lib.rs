@@ -5,8 +5,8 @@
 //!
 //! # Example
 //!
-//! It needs a running node with the type `counter` of `examples/counter`, and a profile: the addresses of nodes and a
-//! certificate. `ostraca dev` and `ostraca ca issue client` write profiles.
+//! This example needs a running node with the type `counter` from `examples/counter`, and a profile: the addresses of
+//! nodes and a certificate. `ostraca dev` and `ostraca ca issue client` write profiles.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -34,7 +34,7 @@
 //!             println!("no effect ({code}): may be called again, after {retry_after:?}");
 //!         }
 //!         Err(CallError::Unknown { id, .. }) => {
-//!             // Do not call it again: under its own id it runs at most once, however often it is sent.
+//!             // Do not send it as a new message: under its own id, it runs at most once, however often it is sent.
 //!             let again = CallOptions { resend: Some(id), ..CallOptions::default() };
 //!             let reply = session.send(&alice, "add", "3", &again).await?;
 //!             println!("{}", String::from_utf8_lossy(&reply.body));
@@ -48,15 +48,15 @@
 //!
 //! # Sessions
 //!
-//! A [`Session`] is a sender's series of numbered messages (R17). Those to one entity run in the order of the calls,
-//! each at most once however often the client sends it. Messages of different sessions are not ordered, and neither
-//! are those of one session to different entities.
+//! A [`Session`] is a sender's series of numbered messages (R17). Messages to the same entity run in the order of the
+//! calls, each at most once however often the client sends it. Messages of different sessions are not ordered, nor are
+//! messages of one session to different entities.
 //!
-//! One session serves any number of entities, and clones of it are the same session. An entity remembers each session
-//! that sent it commands, so do not make one for each message. A node takes 256 messages of a session at a time and
-//! the client keeps the rest in memory: at most 65,536 calls and 64 MiB of bodies, beyond which calls end at once as
-//! `session-full`. To continue a session in another process, keep [`Session::id`] and [`Session::next_sequence`], and
-//! call [`Client::session_with_id`].
+//! One session can be used for any number of entities, and clones of it are the same session. An entity remembers each
+//! session that sent it commands, so do not create a session for each message. A node accepts 256 unanswered messages
+//! per session by default, and the client keeps the others in memory. A session has at most 65,536 calls and 64 MiB of
+//! bodies without an outcome; beyond that, calls fail immediately with `session-full`. To continue a session in another
+//! process, save [`Session::id`] and [`Session::next_sequence`], and call [`Client::session_with_id`].
 //!
 //! # Retries
 //!
@@ -65,34 +65,34 @@
 //! know whether it ran. The pauses grow from 10 ms to 1 s, or to what a node asks for. A copy of a message that ran
 //! gets the recorded reply and does not run again.
 //!
-//! A broken connection is made again, at any of the profile's addresses. The client also leaves a node that answers
-//! while no message gets through for [`ConnectOptions::stall_timeout`]. So a profile should name several nodes.
-//! Only the first connection is the caller's to retry: [`Client::connect`] tries each address once.
+//! The client re-establishes a broken connection, to any of the profile's addresses. It also leaves a node that is
+//! reachable if no message gets through for [`ConnectOptions::stall_timeout`]. So a profile should name several nodes.
+//! The caller must retry only the first connection: [`Client::connect`] tries each address once.
 //!
 //! # Deadlines
 //!
 //! [`CallOptions::timeout`], 10 s by default, is how long the caller waits (R22). It includes the wait for a
-//! connection. It also keeps the message from starting later, but it does not interrupt a turn that runs. Dropping a
-//! [`Call`] takes nothing back.
+//! connection. After it, the message does not start any more, but a turn that is already running is not interrupted.
+//! Dropping a [`Call`] does not cancel the message.
 //!
 //! # Errors
 //!
-//! A call ends in one of these ways (R16). All of them carry the message's id, the errors also a stable code:
+//! A call ends in one of these ways (R16). All of them carry the message's id. The errors also carry a stable code:
 //! one of [`codes`], or the application's own. `docs/errors.md` in the repository has a row for each.
 //!
 //! | Outcome | What happened | What the caller may do |
 //! |---|---|---|
 //! | [`Reply`] | it ran, and its effects are durable | |
-//! | [`CallError::Application`] | the method refused; the entity's state is as before | not the same again: the refusal is final |
+//! | [`CallError::Application`] | the method refused; the entity's state is as before | nothing: the refusal is final |
 //! | [`CallError::ReplyDropped`] | it ran, and its reply is no longer kept | query the entity |
 //! | [`CallError::NotRun`] | no effect, now or later | call it again; `retry_after` says whether that may help |
 //! | [`CallError::Unknown`] | it may have run, or may still run | send it again under its id ([`CallOptions::resend`]) |
 //! | [`CallError::Unanswered`] | a query got no answer | query again: a query has no effect |
 //!
-//! # Inside
+//! # Internals
 //!
-//! [`ledger`] decides all this, without clock or socket; the rest of the crate carries it out. [`Client`] also has what
-//! operators need: deployments, status, drains, events.
+//! [`ledger`] decides all this, without a clock or sockets; the rest of the crate carries it out. [`Client`] also has
+//! what operators need: deployments, status, drains, events.
 
 mod admin;
 mod call;

@@ -1,5 +1,5 @@
 //! A profile: the cluster, its addresses, and the client's identity. `ostraca dev` and `ostraca ca issue` write
-//! them.
+//! profiles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use ostraca_wire::identity::{Identity, IdentityError, TrustRoot};
 use ostraca_wire::private_file;
 use serde::{Deserialize, Serialize};
 
-/// Environment variable with the path of a profile.
+/// The environment variable that holds the path of a profile.
 const VARIABLE: &str = "OSTRACA_PROFILE";
 /// The path at which a profile is looked for, in the current directory and its parents.
 const PLACE: &str = ".ostraca/profile.toml";
 
-/// The cluster, its addresses, and the client's identity. The file holds certificates and key as PEM, or their
+/// The cluster, its addresses, and the client's identity. The file holds the certificates and the key in PEM, or their
 /// paths relative to the profile's directory.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The cluster's id, 32 hexadecimal digits.
     pub cluster_id: String,
-    /// Nodes' addresses, `host:port`; the first that responds is used.
+    /// Addresses of nodes, as `host:port`; the first one that responds is used.
     pub addresses: Vec<String>,
     /// The namespace of the entities. Default `default`.
     #[serde(default = "default_namespace")]
@@ -30,7 +30,7 @@ pub struct Profile {
     pub ca: String,
     /// The client's certificate.
     pub certificate: String,
-    /// Its key: a secret.
+    /// The client's key: a secret.
     pub key: String,
 }
 
@@ -66,7 +66,7 @@ pub enum ProfileError {
         action: &'static str,
         /// Path of the file.
         path: String,
-        /// What named the file.
+        /// What named the file, as part of the message; may be empty.
         from: &'static str,
         /// The underlying I/O error.
         source: std::io::Error,
@@ -76,15 +76,15 @@ pub enum ProfileError {
     Invalid {
         /// Path of the file.
         path: String,
-        /// What is wrong, with the line.
+        /// What is wrong, and in which line.
         text: String,
     },
-    /// Its certificates or key are invalid.
+    /// The profile's certificates or key are invalid.
     #[error("invalid credentials in the profile: {0}")]
     Identity(#[from] IdentityError),
-    /// Its parts belong to different clusters.
+    /// The profile's parts belong to different clusters.
     #[error(
-        "the profile names cluster {expected}, but its {part} is of cluster {actual}: get a new profile from the cluster"
+        "the profile names cluster {expected}, but its {part} belongs to cluster {actual}: get a new profile from the cluster"
     )]
     ClusterMismatch {
         /// The cluster that the profile names.
@@ -103,8 +103,8 @@ pub struct LocatedProfile {
     pub profile: Profile,
     /// The profile's file.
     pub path: PathBuf,
-    /// The `.ostraca/profile.toml` of this directory or a parent, if `OSTRACA_PROFILE` took precedence over it
-    /// and the two differ in cluster, addresses or certificate.
+    /// The `.ostraca/profile.toml` in this directory or a parent, if `OSTRACA_PROFILE` took precedence over it and the
+    /// two differ in cluster, addresses, namespace or certificate.
     pub shadowed: Option<PathBuf>,
 }
 
@@ -142,12 +142,12 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// [`ProfileError`] says where it was looked for.
+    /// [`ProfileError`], which says where the profile was looked for.
     pub fn find(path: Option<&Path>) -> Result<Self, ProfileError> {
         Self::locate(path).map(|found| found.profile)
     }
 
-    /// The same, with the path of the file.
+    /// Like [`Profile::find`], but also returns the path of the file.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Profile {
         let start = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
         let above = start.ancestors().map(|above| above.join(PLACE)).find(|path| path.is_file());
         if let Some(path) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
-            let mut found = found(Path::new(&path), " (OSTRACA_PROFILE names it)")?;
+            let mut found = found(Path::new(&path), " (named by OSTRACA_PROFILE)")?;
             found.shadowed = above.filter(|above| found.differs(above));
             return Ok(found);
         }

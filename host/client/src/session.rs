@@ -32,9 +32,9 @@ pub struct CallOptions {
     pub traceparent: String,
     /// W3C trace context; default none.
     pub tracestate: String,
-    /// Sends the message with this id of the session again, with the same target, method and body, however long
-    /// ago. It gets the recorded outcome, and runs only if it never did. If the entity has dropped the session
-    /// since, the outcome is unknown, with `too-old`. Default: a new message.
+    /// Resends the session's message with this id, however long ago it was first sent. Target, method and body must be
+    /// the same. The message gets the recorded outcome, and runs only if it never has. If the entity has dropped the
+    /// session since, the outcome is `unknown`, with the code `too-old`. Default: a new message.
     pub resend: Option<MessageId>,
 }
 
@@ -53,7 +53,7 @@ impl Default for CallOptions {
 
 /// A sender's series of messages (R17). Cheap to clone; all clones are the same session. Messages are sent in
 /// the order of the calls, whether or not their futures are polled, and those to one entity run in that order.
-/// After the last clone is dropped, messages already called are still sent.
+/// After the last clone is dropped, messages that are already queued are still sent.
 #[derive(Clone)]
 pub struct Session {
     handle: Arc<Handle>,
@@ -75,7 +75,7 @@ impl Session {
         Self { handle: Arc::new(Handle { shared }) }
     }
 
-    /// Its id. Keep it, with [`Session::next_sequence`], to continue the session in another process.
+    /// The session's id. To continue the session in another process, save it with [`Session::next_sequence`].
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.handle.shared.id
@@ -161,12 +161,12 @@ impl Session {
         let (waiter, outcome) = oneshot::channel();
         let mut inbox = shared.inbox();
         let id = match inbox.admission.admit(options.resend, shared.clock.now(), size) {
-            // A copy keeps the time of the message.
+            // A copy keeps the UTC of the message.
             Ok(id) if options.resend.is_some() => id,
             Ok(id) => MessageId { utc_ms: shared.clock.utc_ms(), ..id },
             Err(AdmissionError { id, problem: why }) => {
                 drop(inbox);
-                // This function still holds the receiver, so it cannot be gone.
+                // This function still holds the receiver, so sending cannot fail.
                 let _ = waiter.send(Err(CallError::not_run(id, *why)));
                 return Call { id, outcome };
             }
@@ -188,8 +188,8 @@ impl Session {
     }
 }
 
-/// A pending message; a future of its outcome. Dropping it does not take the message back, which counts as
-/// unresolved until its reply or its deadline.
+/// A pending message: a future of its outcome. Dropping it does not cancel the message, which counts as unresolved
+/// until its reply or its deadline.
 #[derive(Debug)]
 #[must_use = "the outcome tells whether the message ran"]
 pub struct Call {
@@ -198,7 +198,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The message's id, under which it can be sent again, also by another process.
+    /// The message's id, under which it can be sent again, even by another process.
     #[must_use]
     pub fn id(&self) -> MessageId {
         self.id
@@ -211,7 +211,7 @@ impl Future for Call {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.outcome).poll(context).map(|outcome| match outcome {
             Ok(outcome) => outcome,
-            // The session's task is gone, with the runtime that it was on.
+            // The session's task ended with the runtime that it ran on.
             Err(_) => Err(CallError::unknown(
                 self.id,
                 problem(codes::CLIENT_CLOSED, "the client was dropped"),
@@ -220,20 +220,20 @@ impl Future for Call {
     }
 }
 
-/// What a session's handles and its task share.
+/// The state that a session's handles and its task share.
 pub(crate) struct Shared {
     pub(crate) id: SessionId,
     pub(crate) namespace: String,
     pub(crate) clock: Arc<ClusterClock>,
     inbox: Mutex<CallQueue>,
-    /// Notified when the inbox has something, or was closed.
+    /// Notified when the inbox has a call, or was closed.
     pub(crate) called: Notify,
 }
 
 pub(crate) struct CallQueue {
     pub(crate) admission: CallAdmission,
     pub(crate) calls: VecDeque<QueuedCall>,
-    /// All handles are dropped.
+    /// Whether all handles are dropped.
     pub(crate) closed: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Streamed answers: they arrive as produced, end normally or with a problem, and may be dropped at any time.
+//! Streamed responses: they arrive as they are produced, end normally or with a problem, and may be dropped at any
+//! time.
 
 mod common;
 
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 
 type Sender = mpsc::Sender<Result<AdminUpdate, Problem>>;
 
-/// A node that hands out what it was asked to send, so that the test sends it.
+/// A node that gives the test the sender of a streamed response, so that the test sends the updates.
 struct Stage {
     ca: ostraca_ca::Ca,
     running: Running,
@@ -80,11 +81,11 @@ async fn updates_arrive_as_they_are_made_and_then_end() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
-        let mut updates = client.drain("n2", false).await.expect("asked");
+        let mut updates = client.drain("n2", false).await.expect("a stream");
         let sender = stage.sender().await;
         for left in [2, 1, 0] {
             sender.send(Ok(progress(left))).await.expect("received");
-            assert_eq!(updates.next().await.expect("a part").expect("one").remaining, left);
+            assert_eq!(updates.next().await.expect("update").expect("some").remaining, left);
         }
         drop(sender);
         assert_eq!(updates.next().await.expect("the end"), None);
@@ -100,13 +101,13 @@ async fn a_problem_ends_a_streamed_response() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
-        let mut updates = client.drain("n2", false).await.expect("asked");
+        let mut updates = client.drain("n2", false).await.expect("a stream");
         let sender = stage.sender().await;
         sender.send(Err(problem(codes::NO_OTHER_HOST, "none"))).await.expect("received");
         let error = updates.next().await.expect_err("a problem");
         assert_eq!(error.code(), "no-other-host");
         assert_eq!(updates.next().await.expect("the end"), None);
-        let error = client.drain("", false).await.expect("asked").next().await;
+        let error = client.drain("", false).await.expect("a stream").next().await;
         assert_eq!(error.expect_err("refused").code(), "invalid-request");
         client.close().await;
         stage.running.stop().await;
@@ -119,11 +120,11 @@ async fn the_node_notices_that_a_client_stopped_listening() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
-        let mut updates = client.events(true, 0).await.expect("asked");
+        let mut updates = client.events(true, 0).await.expect("a stream");
         let sender = stage.sender().await;
         let page = Events { events: vec![Event::default()], missed: 1, cluster_time_ms: 2 };
         sender.send(Ok(AdminUpdate::Events(page.clone()))).await.expect("received");
-        assert_eq!(updates.next().await.expect("a part"), Some(page));
+        assert_eq!(updates.next().await.expect("an update"), Some(page));
         drop(updates);
         sender.closed().await;
         client.close().await;
@@ -137,10 +138,10 @@ async fn a_stopping_node_does_not_wait_for_event_followers() {
     in_time(async {
         let stage = Stage::start();
         let client = stage.client().await;
-        let mut updates = client.events(true, 0).await.expect("asked");
+        let mut updates = client.events(true, 0).await.expect("a stream");
         let sender = stage.sender().await;
         let stopping = Arc::clone(&stage.running.server);
-        // Far less than this timeout: nothing waits for the reader.
+        // This takes far less than the timeout: nothing waits for the reader.
         stopping.shut_down(Duration::from_secs(20)).await;
         sender.closed().await;
         assert_eq!(updates.next().await.expect_err("cut off").code(), "connection-lost");

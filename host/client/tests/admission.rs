@@ -1,4 +1,4 @@
-//! What a session takes, and what a client knows of cluster time.
+//! What a session admits, and what a client knows about cluster time.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use ostraca_wire::proto::problem::Hint;
 use ostraca_wire::proto::{Outcome, Problem, Reply};
 
 const SESSION: SessionId = SessionId([1; 16]);
-/// Messages, and bytes, that a session holds.
+/// The limits on a session's messages and on their bytes.
 const MESSAGES: usize = 65_536;
 const BYTES: usize = 64 << 20;
 
@@ -78,7 +78,7 @@ fn cluster_time_follows_known_times_and_the_local_clock() {
     time.advance_to(100, local(0));
     assert_eq!((time.at(local(0)), time.at(local(10_000))), (100, 110));
     time.advance_to(50, local(0));
-    assert_eq!(time.at(local(0)), 100, "it is later than that");
+    assert_eq!(time.at(local(0)), 100, "the reading is already later");
     // A time that is already known does not reset the reading: the half millisecond counts.
     time.advance_to(100, local(500));
     assert_eq!(time.at(local(1_000)), 101);
@@ -91,7 +91,7 @@ fn r17_a_refused_creation_time_corrects_cluster_time() {
     time.observe_reply(&refused("too-old", 900), local);
     assert_eq!(time.at(local), 900);
     time.observe_reply(&refused("too-old", 800), local);
-    assert_eq!(time.at(local), 900, "an earlier one is no news");
+    assert_eq!(time.at(local), 900, "an earlier time changes nothing");
     time.observe_reply(&refused("created-in-future", 50), local);
     assert_eq!(time.at(local), 50, "this clock was ahead");
     time.observe_reply(&refused("overloaded", 5_000), local);

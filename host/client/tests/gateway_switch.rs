@@ -1,4 +1,5 @@
-//! A client whose gateway is up but cut off from its cluster switches to another; real connections, real time.
+//! A client whose gateway is up but cut off from its cluster switches to another gateway, over real connections and in
+//! real time.
 
 mod common;
 
@@ -52,7 +53,7 @@ async fn a_client_switches_from_a_gateway_that_rejects_everything() {
         assert_eq!(client.connected_to().expect("connected").1.to_string(), cut_off.address);
         let entity = Entity::new("counter", "a");
         let answer = client.session().send(&entity, "add", "[1]", &patient()).await;
-        assert_eq!(answer.expect("from the other").body.as_ref(), b"[1]");
+        assert_eq!(answer.expect("a reply from the other gateway").body.as_ref(), b"[1]");
         assert_eq!(client.connected_to().expect("connected").1.to_string(), well.address);
         client.close().await;
         cut_off.stop().await;
@@ -72,7 +73,7 @@ async fn a_client_switches_from_a_silent_gateway() {
         let client = impatient(&ca, &[&silent, &well], SOON).await;
         let entity = Entity::new("counter", "a");
         let answer = client.session().send(&entity, "add", "[1]", &patient()).await;
-        assert_eq!(answer.expect("from the other").body.as_ref(), b"[1]");
+        assert_eq!(answer.expect("a reply from the other gateway").body.as_ref(), b"[1]");
         client.close().await;
         silent.stop().await;
         well.stop().await;
@@ -102,7 +103,7 @@ async fn a_client_with_a_single_gateway_keeps_retrying_it() {
         let calls: Vec<_> =
             (0..8).map(|_| session.send(&entity, "add", "[1]", &patient())).collect();
         for call in calls {
-            call.await.expect("answered in the end");
+            call.await.expect("a reply in the end");
         }
         client.close().await;
         running.stop().await;
@@ -121,7 +122,7 @@ async fn one_slow_turn_among_replies_causes_no_gateway_switch() {
                 "slow" => *slow = Some(request),
                 "end" => {
                     answer(request);
-                    answer(slow.take().expect("it still waits, as its first copy"));
+                    answer(slow.take().expect("the first copy, still unanswered"));
                 }
                 _ => answer(request),
             }
@@ -134,12 +135,12 @@ async fn one_slow_turn_among_replies_causes_no_gateway_switch() {
         let slow = session.send(&entity, "slow", "[1]", &patient());
         let busy = client.session();
         for _ in 0..50 {
-            busy.send(&entity, "add", "[1]", &patient()).await.expect("answered");
+            busy.send(&entity, "add", "[1]", &patient()).await.expect("a reply");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(client.connected_to().expect("connected").1.to_string(), node.address);
-        busy.send(&entity, "end", "[1]", &patient()).await.expect("answered");
-        slow.await.expect("answered");
+        busy.send(&entity, "end", "[1]", &patient()).await.expect("a reply");
+        slow.await.expect("a reply");
         client.close().await;
         node.stop().await;
         other.stop().await;

@@ -1,4 +1,4 @@
-//! The ledger of a session: R16 and R17 by example and by random histories.
+//! The ledger of a session: R16 and R17 in examples and in random histories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn a_broken_connection_resends_all_in_order_with_new_after() {
     assert_eq!(sent(&mut ledger, later), [(3, 1, 1)]);
 }
 
-/// A refusal of a creation time, with one that would pass.
+/// A refusal of a creation time that names an acceptable one.
 fn too_old(sequence: u64, stamp: u64) -> Reply {
     let mut refused = reply(sequence, Outcome::NotRun, "too-old", false);
     let problem = refused.problem.as_mut().expect("a problem");
@@ -73,7 +73,7 @@ fn too_old(sequence: u64, stamp: u64) -> Reply {
     refused
 }
 
-/// Lets all waits pass and sends what is ready: sequences and creation times.
+/// Ends the pauses that are due, sends what is ready, and returns the sequences and creation times.
 fn stamps(ledger: &mut Ledger<u64>, now: Instant) -> Vec<(u64, u64)> {
     ledger.tick(now);
     let mut all = Vec::new();
@@ -158,7 +158,7 @@ fn refusals_by_the_gateway_itself_are_no_progress() {
         ledger.push(sequence, message("a", now), sequence);
     }
     sent(&mut ledger, now);
-    // Its queue is full; a deadline passed in it.
+    // The gateway's queue is full, and a deadline passed in it.
     ledger.on_reply(reply(1, Outcome::NotRun, "overloaded", true), now);
     ledger.on_reply(reply(2, Outcome::Unknown, "deadline-exceeded", true), now);
     assert_eq!((ledger.stall(), ledger.is_progressing()), (stuck(false), false));
@@ -167,7 +167,7 @@ fn refusals_by_the_gateway_itself_are_no_progress() {
     let later = now + DEADLINE;
     ledger.tick(later);
     ledger.on_reply(reply(3, Outcome::NotRun, "deadline-exceeded", false), later);
-    assert_eq!((ledger.stall(), ledger.is_progressing()), (None, false), "no call waits");
+    assert_eq!((ledger.stall(), ledger.is_progressing()), (None, false), "no call is unresolved");
     ledger.push(4, message("a", later), 4);
     sent(&mut ledger, later);
     assert_eq!(ledger.stall(), stuck(true));
@@ -186,7 +186,7 @@ fn r17_a_query_in_doubt_delays_no_restamp() {
     ledger.on_reply(too_old(1, 500), now);
     ledger.connection_lost();
     let later = now + Duration::from_secs(1);
-    assert_eq!(stamps(&mut ledger, later), [(1, 500), (2, 100)], "each copy of 2 bears one stamp");
+    assert_eq!(stamps(&mut ledger, later), [(1, 500), (2, 100)], "all copies of 2 have one stamp");
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn r17_a_restamp_uses_the_time_of_a_later_message_in_doubt() {
     ledger.on_reply(reply(2, Outcome::NotRun, "out-of-order", true), now);
     ledger.connection_lost();
     let later = now + Duration::from_secs(1);
-    // 3 waits for 1 at the entity: without this neither would ever run.
+    // 3 waits for 1 at the entity: without this, neither would ever run.
     assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300), (3, 300)]);
     ledger.on_reply(too_old(1, 500), later);
     ledger.on_reply(reply(2, Outcome::NotRun, "out-of-order", true), later);
     let later = later + Duration::from_secs(1);
-    // It did not do; but 3 keeps it, and so does 1.
+    // 300 was not accepted, but 3 keeps it, and so does 1.
     assert_eq!(stamps(&mut ledger, later), [(1, 300), (2, 300)]);
     ledger.on_reply(too_old(1, 500), later);
     ledger.on_reply(too_old(3, 500), later);
@@ -229,7 +229,7 @@ fn r17_a_given_up_later_message_prevents_a_restamp() {
     stamps(&mut ledger, now);
     let later = now + DEADLINE;
     ledger.tick(later);
-    assert_eq!(ledger.take_completed().count(), 1, "2 is given up, and may run yet");
+    assert_eq!(ledger.take_completed().count(), 1, "2 is given up, but may still run");
     ledger.on_reply(too_old(1, 500), later);
     assert_eq!(stamps(&mut ledger, later + Duration::from_secs(2)), []);
     let (_, outcome) = ledger.take_completed().next().expect("ended");
@@ -276,7 +276,7 @@ fn an_unanswered_query_is_never_in_doubt() {
         matches!(&error, CallError::Unanswered { cause, .. } if &**cause == "deadline-exceeded")
     );
     assert_eq!(error.code(), "query-unanswered");
-    // No outcome is recorded that could be requested.
+    // There is no recorded outcome that could be requested.
     assert_eq!(ledger.settled(), 2);
 }
 
@@ -412,7 +412,7 @@ proptest! {
                 Step::Send => {
                     let mut last = 0;
                     while let Some(envelope) = ledger.next_to_send(now).cloned() {
-                        // One that cannot be restamped ends while others are sent.
+                        // A message that cannot be restamped ends while others are sent.
                         for (sequence, outcome) in ledger.take_completed() {
                             unresolved.remove(&sequence);
                             over.push((sequence, outcome));
@@ -432,13 +432,13 @@ proptest! {
                         prop_assert!(envelope.settled <= sequence);
                         if let Some(before) = created.insert(sequence, envelope.created_ms) {
                             let same = before == envelope.created_ms;
-                            prop_assert!(same || !doubt.contains(&sequence), "one stamp in doubt");
+                            prop_assert!(same || !doubt.contains(&sequence), "same stamp in doubt");
                         }
                         for (other, stamp) in &created {
                             let of_entity = unresolved.get(other) == Some(&envelope.id);
                             let open = flight.contains(other) || doubt.contains(other);
                             if of_entity && open && *other > sequence {
-                                prop_assert!(*stamp >= envelope.created_ms, "a later one covers it");
+                                prop_assert!(*stamp >= envelope.created_ms, "later ones cover it");
                             }
                         }
                         flight.push(sequence);

@@ -1,4 +1,4 @@
-//! The ledger of a session, condition by condition: waits, windows, sizes and what ends a call.
+//! The ledger of a session, condition by condition: pauses, windows, sizes, and what ends a call.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ fn reply(sequence: u64, outcome: Outcome, retryable: bool, retry_after_ms: u32) 
     Reply { sequence, outcome: outcome.into(), problem, ..Reply::default() }
 }
 
-/// A ledger with one message that is out.
+/// A ledger with one message in flight.
 fn out(seed: u64, now: Instant) -> Ledger<u64> {
     let mut ledger = Ledger::new(SessionId([1; 16]), 1, seed);
     ledger.push(1, message(10, now), 1);
@@ -61,7 +61,7 @@ fn retry_delays_double_up_to_a_second_with_jitter() {
         let mut at = now;
         for full in [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000] {
             ledger.on_reply(reply(1, Outcome::NotRun, true, 0), at);
-            let due = ledger.next_wake().expect("it waits");
+            let due = ledger.next_wake().expect("it will be resent");
             let (wait, full) = (due - at, Duration::from_millis(full));
             assert!(wait >= full / 2 && wait <= full, "{wait:?} of {full:?}");
             shares.push((wait - full / 2).as_secs_f64() / (full / 2).as_secs_f64());
@@ -70,7 +70,7 @@ fn retry_delays_double_up_to_a_second_with_jitter() {
             assert!(ledger.next_to_send(at).is_some());
         }
         ledger.on_reply(reply(1, Outcome::NotRun, true, 5_000), at);
-        assert_eq!(ledger.next_wake(), Some(at + Duration::from_secs(5)), "not before it is asked");
+        assert_eq!(ledger.next_wake(), Some(at + Duration::from_secs(5)), "when the node asked");
     }
     for tenth in 0..10 {
         let (from, to) = (f64::from(tenth) / 10.0, f64::from(tenth + 1) / 10.0);
@@ -96,20 +96,20 @@ fn bodies_and_messages_may_be_as_large_as_the_node_allows() {
         [999, 1_000, 1_001, 5_000].map(|body| sent(body, bodies)),
         [true, true, false, false]
     );
-    // The envelope takes some bytes, and 64 are kept for what is filled in.
+    // The envelope takes some bytes, and 64 are reserved for what is filled in.
     let frames = SessionLimits { max_frame: 1_000, ..SessionLimits::default() };
-    let most = (0..1_000).rev().find(|body| sent(*body, frames)).expect("small ones go");
+    let most = (0..1_000).rev().find(|body| sent(*body, frames)).expect("small bodies fit");
     assert!((900..=936).contains(&most), "{most}");
     assert!(!sent(most + 1, frames) && !sent(5_000, frames) && sent(0, frames));
     let tight = SessionLimits { max_frame: 64, ..SessionLimits::default() };
-    assert!(!sent(0, tight), "nothing is left for the message");
+    assert!(!sent(0, tight), "no space is left for the message");
 }
 
 #[test]
 fn a_reply_frees_room_in_the_window() {
     let now = Instant::now();
     let mut ledger = Ledger::new(SessionId([1; 16]), 1, 1);
-    // Full with any one message.
+    // Any single message fills the window.
     ledger.set_limits(SessionLimits { bytes: 1, ..SessionLimits::default() });
     for sequence in 1..=3 {
         ledger.push(sequence, message(10, now), sequence);
@@ -134,7 +134,7 @@ fn a_message_that_exactly_fills_a_frame_is_sent() {
     }
 }
 
-/// A refusal of a creation time, with one that would pass.
+/// A refusal of a creation time that names an acceptable one.
 fn too_old(sequence: u64, stamp: u64) -> Reply {
     let mut refused = reply(sequence, Outcome::NotRun, false, 0);
     let mut problem = problem(codes::TOO_OLD, "");
@@ -176,7 +176,7 @@ fn a_reply_to_an_earlier_copy_counts_only_if_final() {
     let mut ledger = out(1, now);
     ledger.connection_lost();
     ledger.on_reply(reply(1, Outcome::NotRun, false, 0), now);
-    assert_eq!(ended(&mut ledger), [0_u64; 0], "an obsolete copy's reply");
+    assert_eq!(ended(&mut ledger), [0_u64; 0], "the reply is to an obsolete copy");
     assert!(!ledger.is_empty());
     ledger.on_reply(reply(1, Outcome::Result, false, 0), now);
     assert_eq!(ended(&mut ledger), [1]);

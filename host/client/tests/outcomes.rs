@@ -1,4 +1,4 @@
-//! The client against a node whose wire side is real: order, ids, outcomes, retries (R16, R17).
+//! The client against a node with a real network side: order, ids, outcomes, retries (R16, R17).
 
 mod common;
 
@@ -31,7 +31,7 @@ async fn a_reply_carries_body_version_and_id() {
         let session = client.session();
         let call = session.command(&Entity::new("counter", "alice"), "add", "[1]");
         let id = call.id();
-        let answer = call.await.expect("answer");
+        let answer = call.await.expect("reply");
         assert_eq!((answer.body.as_ref(), answer.version, answer.id), (&b"[1]"[..], 5, id));
         let seen = node.seen.lock().expect("seen")[0].clone();
         assert_eq!((seen.sequence, seen.after, seen.settled), (1, 0, 1));
@@ -49,7 +49,7 @@ async fn a_reply_carries_body_version_and_id() {
 async fn a_session_sends_in_call_order_and_matches_replies() {
     in_time(async {
         let ca = authority();
-        // Answers in pairs, the later one first.
+        // Answers messages in pairs, the later one first.
         let held = Mutex::new(None);
         let node = Node::new(move |_, request| {
             let mut held = held.lock().expect("held");
@@ -70,7 +70,7 @@ async fn a_session_sends_in_call_order_and_matches_replies() {
         let calls: Vec<_> =
             (0..2_000).map(|n| session.call(&entity, "add", format!("{n}"))).collect();
         for (n, call) in calls.into_iter().enumerate() {
-            assert_eq!(call.await.expect("answer").body, Bytes::from(format!("{n}")));
+            assert_eq!(call.await.expect("reply").body, Bytes::from(format!("{n}")));
         }
         let seen = node.seen.lock().expect("seen").clone();
         assert!(seen.windows(2).all(|pair| pair[0].sequence + 1 == pair[1].sequence));
@@ -133,7 +133,7 @@ async fn only_a_retryable_refusal_is_resent_under_the_same_id() {
         let client = client(&ca, &running.address).await;
         let session = client.session();
         let entity = Entity::new("counter", "alice");
-        session.call(&entity, "good", "").await.expect("answer at last");
+        session.call(&entity, "good", "").await.expect("a reply in the end");
         let sequences: HashSet<u64> =
             node.seen.lock().expect("seen").iter().map(|e| e.sequence).collect();
         assert_eq!(sequences, HashSet::from([1]));
@@ -170,10 +170,10 @@ async fn a_deadline_is_unknown_and_a_resend_gets_the_record() {
         assert!(began.elapsed() >= Duration::from_millis(100));
         let CallError::Unknown { id, .. } = error else { panic!("{error:?}") };
         let again = CallOptions { resend: Some(id), ..CallOptions::default() };
-        let answer = session.send(&entity, "add", "[1]", &again).await.expect("answer");
+        let answer = session.send(&entity, "add", "[1]", &again).await.expect("reply");
         assert_eq!((answer.id, answer.body.as_ref()), (id, &b"recorded"[..]));
         assert_eq!(session.next_sequence(), 2);
-        // The given-up message holds `settled` down, and nothing else back.
+        // The given-up message holds `settled` down, and delays nothing else.
         let seen = node.seen.lock().expect("seen").clone();
         assert_eq!((seen[1].sequence, seen[1].settled, seen[1].after), (1, 1, 0));
         client.close().await;
@@ -182,7 +182,7 @@ async fn a_deadline_is_unknown_and_a_resend_gets_the_record() {
     .await;
 }
 
-/// A node that keeps what an entity would: runs each id once, in order, and records the outcome.
+/// What a node keeps in order to act as an entity would: to run each id once, in order, and to record the outcome.
 #[derive(Default)]
 struct Records {
     done: HashMap<(Bytes, u64), u64>,
@@ -230,12 +230,12 @@ async fn broken_connections_lose_repeat_and_reorder_nothing() {
                 calls.push(session.command(entity, "add", "[1]"));
             }
             tokio::time::sleep(Duration::from_millis(5 + round)).await;
-            // Messages in flight when it stops may or may not have run, and are not answered.
+            // Messages in flight when the node stops may or may not have run, and are not answered.
             running.stop().await;
             running = Running::restart(&ca, &node, &address).await;
         }
         for (n, call) in calls.into_iter().enumerate() {
-            let answer = call.await.expect("answer");
+            let answer = call.await.expect("reply");
             assert_eq!(answer.version, n as u64 / 2 + 1);
         }
         let order = records.lock().expect("records").order.clone();
@@ -264,7 +264,7 @@ async fn a_dropped_call_is_still_sent_and_closing_ends_the_rest() {
         let entity = Entity::new("counter", "alice");
         drop(session.call(&entity, "add", "1"));
         let held = session.call(&entity, "hold", "2");
-        session.call(&entity, "add", "3").await.expect("answer");
+        session.call(&entity, "add", "3").await.expect("reply");
         assert_eq!(node.seen.lock().expect("seen").len(), 3);
         client.close().await;
         let error = held.await.expect_err("closed");
@@ -291,12 +291,12 @@ async fn an_oversized_message_is_refused_alone() {
         let error = large.await.expect_err("too large");
         assert!(matches!(&error, CallError::NotRun { .. }), "{error:?}");
         assert_eq!(error.code(), "message-too-large");
-        fits.await.expect("answer");
+        fits.await.expect("reply");
         let no_id = session.call(&Entity::new("counter", ""), "add", "").await;
         assert_eq!(no_id.expect_err("refused").code(), "invalid-entity-id");
         let long = session.call(&Entity::new("counter", "x".repeat(513)), "add", "").await;
         assert_eq!(long.expect_err("refused").code(), "invalid-entity-id");
-        session.call(&entity, "add", "").await.expect("answer");
+        session.call(&entity, "add", "").await.expect("reply");
         client.close().await;
         running.stop().await;
     })
@@ -324,10 +324,10 @@ async fn without_a_node_new_calls_fail_and_sent_ones_are_unknown() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let late = session.send(&entity, "add", "2", &options(Duration::from_millis(200)));
-        let error = late.await.expect_err("nobody");
+        let error = late.await.expect_err("no node");
         assert!(matches!(&error, CallError::NotRun { .. }), "{error:?}");
         assert_eq!(error.code(), "not-connected");
-        let error = flown.await.expect_err("nobody");
+        let error = flown.await.expect_err("no node");
         assert!(matches!(&error, CallError::Unknown { .. }), "{error:?}");
         client.close().await;
     })

@@ -1,4 +1,4 @@
-//! Profiles: found, read, refused; and the client's error when no node can be reached.
+//! How profiles are found, read and refused, and the client's error when no node can be reached.
 
 mod common;
 
@@ -70,7 +70,7 @@ async fn a_client_says_why_it_cannot_connect() {
             ..ConnectOptions::default()
         };
         let profile = Profile::new(vec![nobody.clone()], ca.certificate_pem(), &identity);
-        let error = Client::connect_with(profile, options).await.err().expect("nobody");
+        let error = Client::connect_with(profile, options).await.err().expect("no node");
         assert!(matches!(error, ConnectError::NoNodeReachable { .. }));
         let text = error.to_string();
         assert!(text.contains(&nobody) && text.contains("ostraca dev"), "{text}");
@@ -85,12 +85,12 @@ async fn a_client_says_why_it_cannot_connect() {
         let error = Client::connect(wrong).await.err().expect("another cluster");
         assert_eq!(error.code(), "unknown-ca", "{error}");
 
-        // The second address answers.
+        // The second address responds.
         let identity = other.issue_client("test").expect("identity");
         let addresses = vec!["not an address".into(), running.address.clone()];
         let right = Profile::new(addresses, other.certificate_pem(), &identity);
         let client = Client::connect(right).await.expect("connect");
-        client.session().call(&Entity::new("a", "b"), "c", "").await.expect("answer");
+        client.session().call(&Entity::new("a", "b"), "c", "").await.expect("reply");
         client.close().await;
         running.stop().await;
     })

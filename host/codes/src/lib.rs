@@ -1,13 +1,14 @@
 //! Every error code of Ostraca, in one table: what happened, what to do, whether a retry may succeed.
 //!
-//! A [`Code`] exists only as a row of the table, in a file of `sections/`. Functions that make an error take a
+//! A [`Code`] exists only as a row of the table, in a file of `sections/`. Functions that create an error take a
 //! `Code`, so no program reports a code without a row. `docs/errors.md` has the same rows: `tests/page.rs` compares
 //! them, and writes the page's tables with `BLESS=1`.
 //!
-//! What is confusing: a code that arrives from another process is text, since that process may run another release,
-//! and since an application chooses codes of its own. It is compared with a `Code`, or found with [`Code::named`].
+//! Confusing at first: a code that arrives from another process is a string, since that process may run another
+//! release, and since applications choose their own codes. Compare it with a `Code`, or look it up with
+//! [`Code::named`].
 //!
-//! Codes are stable, because programs depend on them. Texts may change.
+//! Codes are stable, because programs depend on them. Messages may change.
 
 mod sections;
 
@@ -21,17 +22,17 @@ pub use sections::{SECTIONS, codes};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Code(&'static Row);
 
-/// What the table has about a code.
+/// A row of the table: everything about one code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Row {
     name: &'static str,
     /// The section of `docs/errors.md`.
     pub class: Class,
-    /// What it says about a message.
+    /// What the code says about a message.
     pub outcome: Outcome,
-    /// Whether a retry may succeed; of a problem in `ostraca status`, whether it passes by itself.
+    /// Whether a retry may succeed; for a problem in `ostraca status`, whether it resolves on its own.
     pub retry: Retry,
-    /// The exit code of a command that sends no message. `None`: the same as for other errors of its kind.
+    /// The exit code of a command that sends no message. `None` if it is the same as for other errors of its kind.
     pub exit: Option<u8>,
     /// What happened, as Markdown.
     pub happened: &'static str,
@@ -50,7 +51,7 @@ pub enum Class {
     Guest,
     /// The application refused a message.
     Entity,
-    /// The client library, or a node as a client of another one.
+    /// The client library failed, or a node as a client of another one.
     Client,
     /// A component, its manifest or an admin request was refused.
     Deploying,
@@ -58,35 +59,35 @@ pub enum Class {
     Connecting,
     /// A connection was closed, or a stream reset.
     Closing,
-    /// A node could not start, or a store not be opened.
+    /// A node could not start, or a store could not be opened.
     Starting,
     /// A problem that a running node reports.
     Status,
-    /// The command `ostraca` failed.
+    /// An `ostraca` command failed.
     CommandLine,
 }
 
-/// What a code says about the copy of a message that ended with it.
+/// What a code says about the copy of a message that was answered with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran, or was refused permanently: no copy of it runs later.
+    /// The message ran, or was refused permanently: no copy of it will run later.
     Final,
-    /// It had no effect, and never will.
+    /// The copy had no effect, and never will.
     NotRun,
-    /// It may have run, or may still run.
+    /// The copy may have run, or may still run.
     Unknown,
-    /// One of these two. The error says which.
+    /// One of these two; the error says which.
     NotRunOrUnknown,
     /// The code does not concern messages.
     NoMessage,
 }
 
-/// Whether the same may succeed later, without any other change.
+/// Whether a retry may succeed later, without any other change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// It may.
+    /// It may succeed.
     Yes,
-    /// It may, under this condition.
+    /// It may succeed, under this condition.
     YesIf(&'static str),
     /// It fails in the same way until the cause is fixed.
     No,
@@ -95,14 +96,14 @@ pub enum Retry {
 /// The codes of one class, in the order of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// The class of all of them.
+    /// The class of all these codes.
     pub class: Class,
     /// The codes.
     pub codes: &'static [Code],
 }
 
 impl Code {
-    /// The code of this name, if there is one. Compares with every name: not for hot paths.
+    /// The code with this name, if there is one. Compares with every name: not for hot paths.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         SECTIONS.iter().flat_map(|section| section.codes).copied().find(|code| code == name)
@@ -114,14 +115,14 @@ impl Code {
         self.0.name
     }
 
-    /// What the table has about it.
+    /// The code's row in the table.
     #[must_use]
     pub const fn row(self) -> &'static Row {
         self.0
     }
 
-    /// Whether a copy of a message that ends with it may not have run, and whether sending it again may help. For
-    /// the functions that make such refusals, to check themselves against the table.
+    /// Whether the table allows the code in a refusal of a message that did not run, where `retry` says whether the
+    /// message may be sent again. Functions that create such refusals use this to check themselves against the table.
     #[must_use]
     pub fn refuses(self, retry: bool) -> bool {
         matches!(self.0.outcome, Outcome::NotRun | Outcome::NotRunOrUnknown)
@@ -130,7 +131,7 @@ impl Code {
 }
 
 impl Class {
-    /// The title of its section.
+    /// The title of the class's section.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {

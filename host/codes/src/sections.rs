@@ -1,8 +1,9 @@
-//! The rows: one file a section of the page.
+//! The rows: one file per section of the page.
 
 use crate::Section;
 
-/// Makes a constant and a row of each code. A code without `outcome:` has the section's; one without `exit:` has none.
+/// Creates a constant and a row for each code. A code without `outcome:` has the section's outcome; a code without
+/// `exit:` has no exit code.
 macro_rules! section {
     (
         class: $class:ident,

@@ -1,5 +1,5 @@
-//! The tables of `docs/errors.md` are those of this crate. `BLESS=1 cargo test -p ostraca-codes --test page` writes
-//! them anew; everything else on the page is prose, and stays.
+//! Checks that the tables of `docs/errors.md` are those of this crate. `BLESS=1 cargo test -p ostraca-codes --test
+//! page` rewrites them; everything else on the page is prose, and is kept.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ fn path() -> PathBuf {
 
 fn header(class: Class) -> String {
     let last = match class {
-        Class::Status => "Passes by itself?",
+        Class::Status => "Clears automatically?",
         Class::CommandLine => "Exit",
         _ => "Again?",
     };

@@ -1,6 +1,6 @@
 //! A node's configuration, `ostraca.toml`.
 //!
-//! The embedded `default.toml` documents every setting with its default, its unit and what it costs in memory;
+//! The embedded `default.toml` documents every setting with its default, its unit and its cost in memory;
 //! a test compares it with the code. Three structures are easy to confuse: the file as written (parts in
 //! `file`), this [`Config`] with paths resolved, and each library's settings, which the methods here derive
 //! from it.
@@ -47,18 +47,18 @@ pub struct Config {
     pub data: PathBuf,
     /// The UDP address that clients connect to. Default `127.0.0.1:7411`.
     pub listen: SocketAddr,
-    /// `host:port` addresses that are announced to clients. Default none: the listening address.
+    /// `host:port` addresses that are announced to clients. Default: none, which announces the listening address.
     pub advertise: Vec<String>,
     /// `host:port` addresses of nodes of the cluster to join. Empty if and only if the node has the role
     /// `store`.
     pub join: Vec<String>,
-    /// The shard count that the pool must have when this node joins. Default none: any.
+    /// The shard count that the pool must have when this node joins. Default: `None`, which accepts any.
     pub expected_shards: Option<u32>,
-    /// The hash that the pool must have when this node joins. Default none: any.
+    /// The hash that the pool must have when this node joins. Default: `None`, which accepts any.
     pub expected_hash: Option<String>,
     /// The namespace of the node's entities. Default `default`, the only one of this release.
     pub namespace: String,
-    /// Threads that run guests. Default 0: one for each processor.
+    /// Number of threads that run guests. Default 0: one per processor.
     pub workers: usize,
     /// How long a lease lasts without a renewal (R7, R8). Default 3 s.
     pub lease: Duration,
@@ -84,7 +84,7 @@ impl Config {
     /// file's `join`. If `join` is empty, this is [`Config::load`].
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Those of [`Config::load`].
     pub fn load_with_join(path: &Path, join: &[String]) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let unreadable = |error| ConfigError::unreadable(codes::INVALID_CONFIG, &name, &error);
@@ -101,7 +101,7 @@ impl Config {
     /// resolved against its directory.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Those of [`Config::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
         Self::read(text, name, &[])
     }
@@ -192,7 +192,7 @@ impl Config {
         self.file.network.limits(self.file.guests.component_limit, &self.file.peers)
     }
 
-    /// How long a deploy waits for the live hosts to compile it.
+    /// How long a deploy waits for the live hosts to compile the component.
     #[must_use]
     pub fn deploy_wait_timeout(&self) -> Duration {
         self.file.guests.deploy_wait_timeout
@@ -211,8 +211,8 @@ impl Config {
         self.file.guests.ceilings()
     }
 
-    /// Settings of the store. The configuration does not say which cluster the store must belong to, the
-    /// authority's certificate does: set `cluster` from [`Config::load_identity`].
+    /// Settings of the store. The authority's certificate says which cluster the store must belong to, and not the
+    /// configuration: set `cluster` from [`Config::load_identity`].
     #[must_use]
     pub fn store_options(&self) -> ostraca_store_sled::Options {
         self.file.store.options(&self.data)
@@ -239,7 +239,8 @@ impl Config {
         self.file.gateway.timeout_limits()
     }
 
-    /// The range of the times that clients stamp messages with: a copy may be sent until the longest timeout ends.
+    /// The accepted range of the times with which clients stamp messages: a copy may be sent until the longest timeout
+    /// has passed.
     pub fn utc_limits(&self) -> ostraca_wire::envelope::UtcLimits {
         let future_ms = self.shard_settings().max_clock_skew;
         let past_ms = self.timeout_limits().max_ms.saturating_add(future_ms);
@@ -258,7 +259,7 @@ impl Config {
         self.file.peers.control_inbox_limits()
     }
 
-    /// The strategy by which this node spreads shards over the hosts while it is the manager.
+    /// The strategy with which this node spreads shards over the hosts while it is the manager.
     #[must_use]
     pub fn strategy(&self) -> Box<dyn AllocationStrategy> {
         self.file.rebalance.strategy()

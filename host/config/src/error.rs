@@ -1,4 +1,4 @@
-//! What may be wrong with a configuration although its text is valid.
+//! Errors in a configuration whose text is valid.
 
 use ostraca_codes::{Code, codes};
 use ostraca_wire::identity::IdentityError;

@@ -1,4 +1,4 @@
-//! The manifest, `entity.toml`: what a type's entities are and what they may do (design section 9).
+//! The manifest, `entity.toml`: what a type's entities are and what they may do.
 //!
 //! Everything but the first two keys has a default. The grammar contains some keys that this release does not
 //! support yet. They are refused as `not-supported-yet` rather than ignored, since silently ignoring a grant or
@@ -29,9 +29,9 @@ pub struct Manifest {
     pub entity_type: String,
     /// Path of the component, relative to the manifest's directory. Only the deployer reads it.
     pub component: String,
-    /// The pool of its entities. Default `default`. Fixed while state exists (R23).
+    /// The pool of the type's entities. Default `default`. Fixed while state exists (R23).
     pub pool: String,
-    /// Which part of an id determines the shard. Default the whole id. Fixed while state exists (R23).
+    /// Which part of an id determines the shard. Default: the whole id. Fixed while state exists (R23).
     pub shard_key: ShardKeyRule,
     /// Limits of an instance, an entity or a message.
     pub limits: ManifestLimits,
@@ -39,52 +39,53 @@ pub struct Manifest {
     pub lifecycle: Lifecycle,
     /// What the type may use besides its own state.
     pub grants: Grants,
-    /// Who may message it.
+    /// Who may send messages to the type.
     pub access: Access,
 }
 
 /// `[limits]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestLimits {
-    /// Bytes of an instance's memory. Default 16 MiB. Error `memory-limit`.
+    /// Maximum bytes of an instance's memory. Default 16 MiB. Error `memory-limit`.
     pub memory: u64,
-    /// Elements of an instance's tables. Default 10,000. Error `table-limit`.
+    /// Maximum number of elements in an instance's tables. Default 10,000. Error `table-limit`.
     pub table_elements: u32,
-    /// Time in the guest for a message, a timer or the stop hook (R22). Default 100 ms. Error `turn-time-limit`.
+    /// Maximum time in the guest per message, timer or stop hook (R22). Default 100 ms. Error `turn-time-limit`.
     pub turn_time: Duration,
-    /// Time in the guest for instantiation and start. Default 1 s. Error `activation-time-limit`.
+    /// Maximum time in the guest for instantiation and start. Default 1 s. Error `activation-time-limit`.
     pub activation_time: Duration,
-    /// Bytes of an entity's keys and values, 100 for each key included. Default 1 MiB. Error `state-too-large`.
+    /// Maximum bytes of an entity's keys and values, plus 100 per key. Default 1 MiB. Error `state-too-large`.
     pub state: u64,
-    /// Keys of an entity. Default 10,000. Error `too-many-keys`.
+    /// Maximum number of keys per entity. Default 10,000. Error `too-many-keys`.
     pub keys: u32,
-    /// Keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
+    /// Maximum number of keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
     pub turn_keys: u32,
-    /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB; limited to what
-    /// every store accepts in one turn. Error `turn-too-large`.
+    /// Maximum bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB; limited to
+    /// what every store accepts in one turn. Error `turn-too-large`.
     pub turn_bytes: u64,
-    /// Timers of an entity. Default 100, at most 1,000. Error `too-many-timers`.
+    /// Maximum number of timers per entity. Default 100, at most 1,000. Error `too-many-timers`.
     pub timers: u32,
-    /// Bytes of names and payloads of an entity's timers, 100 for each timer included. Default 64 KiB. Error
+    /// Maximum bytes of the names and payloads of an entity's timers, plus 100 per timer. Default 64 KiB. Error
     /// `timers-too-large`.
     pub timer_bytes: u64,
     /// The shortest interval of a timer. Default 1 s. Error `timer-interval-too-short`.
     pub timer_interval: Duration,
-    /// Tells in an entity's outbox, dead letters included. Default 1,000, at most 5,000. Error `outbox-full`.
+    /// Maximum number of tells in an entity's outbox, including dead letters. Default 1,000, at most 5,000. Error
+    /// `outbox-full`.
     pub outbox: u32,
-    /// Bytes of methods and bodies of the tells in an entity's outbox. Default 1 MiB, at most 4 MiB. Error
+    /// Maximum bytes of the methods and bodies of the tells in an entity's outbox. Default 1 MiB, at most 4 MiB. Error
     /// `outbox-too-large`.
     pub outbox_bytes: u64,
-    /// Bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
+    /// Maximum bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
     /// `message-too-large`.
     pub message: u64,
-    /// Bytes of a reply. Default 1 MiB. Error `reply-too-large`.
+    /// Maximum bytes of a reply. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
-    /// Messages that wait for one entity. Default 1,000. Error `mailbox-full`.
+    /// Maximum number of messages queued for one entity. Default 1,000. Error `mailbox-full`.
     pub mailbox: u32,
-    /// Log lines of one instance per second. Default 100. Excess lines are counted and dropped.
+    /// Maximum number of log lines per second from one instance. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,
-    /// Bytes of a log line. Default 4 KiB. Longer lines are truncated.
+    /// Maximum bytes of a log line. Default 4 KiB. Longer lines are truncated.
     pub log_line_bytes: u64,
 }
 
@@ -107,7 +108,7 @@ impl Default for Ceilings {
 /// `[lifecycle]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lifecycle {
-    /// An instance without messages for this long is dropped; its state stays. Default 2 min.
+    /// An instance without messages for this long is dropped; its state is kept. Default 2 min.
     pub idle_timeout: Duration,
     /// Whether entities are activated again wherever their shard moves. Always false in this release.
     pub remember_entities: bool,
@@ -116,16 +117,16 @@ pub struct Lifecycle {
 /// `[grants]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Types that it may send asks to. Always empty in this release.
+    /// Types to which its entities may send asks. Always empty in this release.
     pub ask: Vec<String>,
-    /// Types that it may send tells to. Default none. Error `tell-not-granted`.
+    /// Types to which its entities may send tells. Default: none. Error `tell-not-granted`.
     pub tell: Vec<String>,
 }
 
 /// `[access]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Principals that may message it: `*`, `client/*`, `client/NAME`, `entity/*` or `entity/TYPE`. Default `*`.
+    /// Principals that may message the type: `*`, `client/*`, `client/NAME`, `entity/*` or `entity/TYPE`. Default `*`.
     pub send: Vec<String>,
 }
 
@@ -149,7 +150,7 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 impl Manifest {
-    /// Parses a manifest. Errors call it `name`.
+    /// Parses a manifest. Errors refer to it as `name`.
     ///
     /// # Errors
     /// [`ManifestError`] with `invalid-manifest` or `not-supported-yet`, and the line marked.

@@ -1,4 +1,4 @@
-//! Files that people write (configuration, manifests): parsed as TOML, with errors that mark the line.
+//! Parses files that people write (configurations, manifests) as TOML, with errors that mark the line.
 //!
 //! serde reports the span of what it rejects. Later checks have no span, so `SourceText::at` looks the key up
 //! again. Confusing at first: an error's `Display` names the line too, because the error also travels to
@@ -128,7 +128,7 @@ impl SourceText<'_> {
         self.at_with(self.code, path, text, help)
     }
 
-    /// The same, with a code of its own.
+    /// Like [`SourceText::at`], with another code.
     pub(crate) fn at_with(
         &self,
         code: Code,
@@ -189,9 +189,9 @@ fn explain(message: &str) -> (String, Option<String>) {
         let help = "write an IP address and a port, as in \"127.0.0.1:7411\"";
         return ("this is not an address to listen on".into(), Some(help.into()));
     }
-    // serde uses one of these texts for values and the other for keys.
+    // serde uses one of these messages for values and the other for keys.
     if message.starts_with("cannot recurse further") || message.starts_with("recursion limit") {
-        return ("nested too deep".into(), None);
+        return ("nested too deeply".into(), None);
     }
     let mut text = message.trim_end().replace('\n', "; ");
     if let Some(before) = text.strip_suffix("expected a sequence") {

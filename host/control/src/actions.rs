@@ -1,4 +1,4 @@
-//! Executes the machine's actions: informs workers, gateway and other nodes, and calls the stores.
+//! Executes the machine's actions: informs the workers, the gateway and other nodes, and calls the stores.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use ostraca_workers as worker;
 
 use super::event_loop::ControlLoop;
 
-/// Renewals between two writes of cluster time and of the store's witness. If a crash loses some cluster time,
-/// lanes only expire later.
+/// Number of renewals between two writes of cluster time and of the store's witness. If a crash loses some cluster
+/// time, the only effect is that lanes expire later.
 const RENEWALS_PER_PERSIST: u64 = 8;
 
 impl ControlLoop {

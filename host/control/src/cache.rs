@@ -1,8 +1,8 @@
-//! What a node without the store remembers of the cluster for its next start: where shards were, which nodes
+//! What a node without the store remembers about the cluster for its next start: where shards were, which nodes
 //! existed and which types were deployed (S3, S4, S8). The cache is used only to route messages: no node ever owns
 //! a shard because the cache says so (R13).
 //!
-//! The cache is a sled database of its own, under `cache` in the data directory. The store node does not need a
+//! The cache is a separate sled database, under `cache` in the data directory. The store node does not need a
 //! cache, so every node has one database open, not two. The contents are expendable: they are not synced, and if
 //! the cache is unreadable or belongs to another cluster, it is removed with a warning and recreated. No failure of
 //! the cache stops the node.
@@ -84,7 +84,7 @@ impl RouteCache {
         Some(Self { database, newest, wake: Some(wake), thread })
     }
 
-    /// Reads what the previous run of this node left. Blocks.
+    /// Reads what the previous run of this node stored. Blocks.
     #[must_use]
     pub fn load(&self) -> CachedCluster {
         self.database.load().unwrap_or_else(|why| {
@@ -93,7 +93,7 @@ impl RouteCache {
         })
     }
 
-    /// Records the cluster's current state. Written in the background, at most once a second; never waits.
+    /// Records the cluster's current state. It is written in the background, at most once per second. Does not block.
     pub(crate) fn store(&self, view: &Arc<ClusterView>) {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(view.clone());
         if let Some(wake) = &self.wake {

@@ -1,4 +1,4 @@
-//! What ends a node from its control thread.
+//! Errors of the control thread, which end the node.
 
 use ostraca_codes::{Code, codes};
 
@@ -28,7 +28,7 @@ impl Error {
         }
     }
 
-    /// What to do; `None` where the text already says it.
+    /// What to do; `None` if the message already says so.
     #[must_use]
     pub fn help_text(&self) -> Option<&'static str> {
         match self {

@@ -119,7 +119,7 @@ impl ControlLoop {
         }
     }
 
-    /// The store's node has published its time.
+    /// Handles the time that the store's node has published.
     fn advance_utc(&self, row: &StoredRow) {
         match rows::decode::<TimeRow>(row).and_then(|row| row.utc_ms()) {
             Ok(utc) => self.deps.clock.advance_utc_to(utc.unwrap_or_default()),
@@ -180,8 +180,8 @@ impl ControlLoop {
     }
 
     fn execute_actions(&mut self) {
-        // A new owner's machine must exist before messages are released to it. Otherwise they would bounce and wait
-        // for a retry.
+        // A new owner's machine must exist before messages are released to it. Otherwise they would be returned and
+        // wait for a retry.
         let mut routes = Vec::new();
         while let Some(action) = self.deps.machine.poll() {
             match action {

@@ -2,7 +2,7 @@
 //!
 //! The queue is bounded in messages and in bytes. Rows alone decide who owns a shard, so a message that does not
 //! fit is dropped and counted: that only costs time, while unbounded memory could bring down the node. Inputs from
-//! this node itself have a queue of their own and are never dropped.
+//! this node itself have a separate queue and are never dropped.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ pub(crate) fn control_inbox(
 
 impl ControlInboxSender {
     /// Receives the bytes that the node `by` sent as a control message. A message that is not understood is counted
-    /// and ignored. Never waits.
+    /// and ignored. Does not block.
     pub fn receive(&self, by: &NodeId, body: &[u8]) {
         match message::decode(by, body) {
             Ok((from, message)) => self.put(from, message, body.len()),
@@ -65,7 +65,7 @@ impl ControlInboxSender {
         }
     }
 
-    /// Enqueues a message that arrived as `bytes` bytes, or drops it. Never waits.
+    /// Enqueues a message that arrived as `bytes` bytes, or drops it. Does not block.
     fn put(&self, from: Member, message: ControlMessage, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = before == 0 || before.saturating_add(bytes) <= self.bounds.bytes;

@@ -1,13 +1,13 @@
-//! The control thread: it drives the node's state machine, separate from messages and guests (R8).
+//! The control thread: it drives the node's state machine, separately from messages and guests (R8).
 //!
-//! Leases, rows and control messages have this thread and connections of their own, so that no load on the message
-//! path can delay a renewal. The core's machine decides. This crate turns its actions into store calls, control
-//! messages to other nodes, and inputs of workers and gateway. In turn, reports of workers, changed rows and
-//! messages of other nodes become events of the machine. A [`ControlThread`] is spawned first, since connections
-//! need its runtime, and started with [`ControlDeps`] when all its dependencies exist.
+//! Leases, rows and control messages have this dedicated thread and dedicated connections, so that no load on the
+//! message path can delay a renewal. The core's machine decides. This crate turns its actions into store calls,
+//! control messages to other nodes, and inputs for the workers and the gateway. In turn, reports from workers, changed
+//! rows and messages from other nodes become events of the machine. A [`ControlThread`] is spawned first, since
+//! connections need its runtime, and started with [`ControlDeps`] when all its dependencies exist.
 //!
-//! This crate also publishes what others see of the cluster: the [`view`] of it and its events, and the route
-//! [`cache`], which remembers it for the next start.
+//! This crate also publishes the cluster's state to the rest of the node: the [`view`] of the cluster and its events,
+//! and the route [`cache`], which remembers the cluster for the next start.
 //!
 //! Confusing at first: there are two queues. [`Input`] comes from this node and is never dropped; a
 //! [`ControlInboxSender`] receives what other nodes send, is bounded, and drops messages that do not fit.
@@ -47,11 +47,11 @@ use view::{ClusterView, EventLog};
 /// How long blocking work may delay the end of the thread.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Input of the thread from its own node. It is never dropped.
+/// Input for the thread from its own node. It is never dropped.
 pub enum Input {
     /// An event for the machine.
     Event(Event),
-    /// A report of a worker.
+    /// A report from a worker.
     Report(worker::WorkerReport),
     /// From the thread's own watch: a row changed, or the watch with that number ended.
     Watched(u64, RowEvent),
@@ -75,7 +75,7 @@ pub struct ControlDeps {
     pub workers: Vec<mpsc::UnboundedSender<worker::Input>>,
     /// Notified of routes and nodes.
     pub gateway: Arc<Gateway>,
-    /// Notified of rows of types.
+    /// Notified of changes to the rows of types.
     pub loader: Loader,
     /// Notified of each new view; `None` on the node with the store.
     pub cache: Option<RouteCache>,
@@ -101,11 +101,11 @@ pub struct ControlDeps {
 
 /// The control thread, with the runtime that it drives.
 pub struct ControlThread {
-    /// The runtime of its connections.
+    /// The runtime on which the thread's connections run.
     pub runtime: Handle,
-    /// Sends inputs of this node.
+    /// Sends inputs from this node.
     pub input: mpsc::UnboundedSender<Input>,
-    /// Receives control messages of other nodes.
+    /// Receives control messages from other nodes.
     pub inbox: ControlInboxSender,
     start: Option<oneshot::Sender<ControlDeps>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -113,7 +113,7 @@ pub struct ControlThread {
 }
 
 impl ControlThread {
-    /// Starts the thread. Until [`ControlThread::start`] it only drives its connections.
+    /// Starts the thread. Until [`ControlThread::start`] is called, it only drives its connections.
     ///
     /// # Errors
     /// [`Error::Thread`].
@@ -145,7 +145,7 @@ impl ControlThread {
             .name("ostraca-control".into())
             .spawn(move || {
                 runtime.block_on(work);
-                // A name lookup may block a thread for long; do not wait for it.
+                // A name lookup may block a thread for a long time; do not wait for it.
                 runtime.shutdown_timeout(LINGER);
             })
             .map_err(Error::Thread)?;

@@ -1,5 +1,5 @@
-//! Sends control messages: one link for each node, on the control thread. A message that cannot be sent now is
-//! dropped, because rows decide.
+//! Sends control messages: one link per node, on the control thread. A message that cannot be sent now is dropped,
+//! because rows decide.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::message;
 
-/// Maximum number of messages that wait for a link.
+/// Maximum number of messages queued for a link.
 const QUEUE: usize = 1_024;
 
 struct ControlLink {
@@ -46,7 +46,7 @@ impl ControlLinks {
         }
     }
 
-    /// A node's row gives its addresses and whether it is live.
+    /// Updates a node's link from the node's row, which gives its addresses and whether it is live.
     pub(super) fn update_node(&mut self, member: &Member, alive: bool, addresses: Vec<String>) {
         if !alive {
             let ends = |known: &ControlLink| {
@@ -59,7 +59,7 @@ impl ControlLinks {
         }
         let same = |known: &ControlLink| known.member == *member && known.addresses == addresses;
         if self.links.get(&member.node).is_some_and(same) {
-            // An outdated row must not discard the messages that wait for the current link.
+            // An outdated row must not discard the messages queued for the current link.
             return;
         }
         let (outbox, outgoing) = mpsc::channel(QUEUE);

@@ -1,4 +1,5 @@
-//! A control message in bytes: a version byte, the sender, the message, and a block of fields of later releases.
+//! The encoding of a control message: a version byte, the sender, the message, and a block for fields of later
+//! releases.
 //!
 //! The version is the lowest one whose nodes understand the whole message. Rows decide and messages only save
 //! time, so a message that is not understood is ignored: it is counted, and each kind is logged once.
@@ -29,19 +30,19 @@ pub(crate) enum IgnoreReason {
     /// A later release has more kinds.
     #[error("unknown kind {0}")]
     UnknownKind(u32),
-    /// This release does not support its version.
+    /// This release does not support the message's version.
     #[error("version {0} is not supported; this release supports {start} to {end}", start = PEER_PROTOCOL_VERSIONS.start(), end = PEER_PROTOCOL_VERSIONS.end())]
     UnsupportedVersion(u8),
-    /// It is damaged, or has a required field that is unknown.
+    /// The message is damaged, or has a required field that is unknown.
     #[error("{0}")]
     Malformed(String),
-    /// The message names another sender than the connection's certificate.
+    /// The message names a sender other than the node in the connection's certificate.
     #[error("sender claims to be node {0}")]
     SenderMismatch(NodeId),
 }
 
 impl IgnoreReason {
-    /// Key for logging each reason once: the unknown kind, else a fixed number for each reason.
+    /// Key for logging each reason once: the unknown kind, otherwise a fixed number per reason.
     pub(super) fn key(&self) -> u64 {
         match self {
             Self::UnknownKind(kind) => u64::from(*kind),

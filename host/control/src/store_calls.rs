@@ -74,8 +74,8 @@ impl ControlLoop {
         }));
     }
 
-    /// Reads the cluster's format again after this node's own row was written. An upgrade first writes the
-    /// target format and then reads the nodes' rows, so that one of the two sees the other.
+    /// Reads the cluster's format again after this node's own row has been written. An upgrade first writes the
+    /// target format and then reads the nodes' rows, so either the upgrade sees the node or the node sees the upgrade.
     pub(super) fn read_format(&mut self) {
         let (request, own, watch) =
             (self.deps.cluster_store.get("cluster"), self.own.clone(), self.watch);

@@ -1,4 +1,4 @@
-//! The cluster as this node sees it: commands show it, and a starting node waits on it.
+//! The cluster as this node sees it: commands show this view, and a starting node waits for it to be ready.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,8 +37,8 @@ pub struct ClusterView {
     pub has_left: bool,
 }
 
-/// Every shard's assignment, in order. Views share the chunks that did not change between them: there may be a
-/// thousand chunks, and a new view every 20 ms.
+/// Every shard's assignment, in order. Successive views share the chunks that did not change: there may be a thousand
+/// chunks, and a new view every 20 ms.
 #[derive(Clone, Debug, Default)]
 pub struct AssignmentTable(Vec<Chunk>);
 
@@ -231,7 +231,7 @@ impl EventLog {
         self.last.send_replace(number);
     }
 
-    /// Returns events after a number, at most `limit`.
+    /// Returns at most `limit` events after the event with this number.
     #[must_use]
     pub fn after(&self, number: u64, limit: usize) -> Vec<EventRecord> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);

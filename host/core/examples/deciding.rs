@@ -1,4 +1,4 @@
-//! The manager's cost for each event: `cargo run --release -p ostraca-core --example deciding [-- SHARDS]`.
+//! The manager's cost per event: `cargo run --release -p ostraca-core --example deciding [-- SHARDS]`.
 //!
 //! One machine manages 4,096 shards (or the given number) on 100 idle hosts. It handles 1,000 events of each kind:
 //! those that hosts repeat (a renewal, a report), and one that changes something (a host reports that it no longer
@@ -26,7 +26,7 @@ struct World {
     machine: Machine,
     rows: BTreeMap<RowKey, (Row, u64)>,
     revision: u64,
-    /// Writes of assignments.
+    /// The number of assignment rows written.
     assigned: u64,
     now: u64,
 }
@@ -97,7 +97,7 @@ impl World {
         rows.flatten().map(|row| row.owner.clone()).collect()
     }
 
-    /// Runs the manager until no shard moves any more, and prints the time for each shard that moved.
+    /// Runs the manager until no more shards move, and prints the time per moved shard.
     fn settle(&mut self, name: &str, event: Event) {
         let before = self.owners();
         let mut took = self.tell(event);

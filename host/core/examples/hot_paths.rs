@@ -1,7 +1,7 @@
-//! The core's cost for each message: `cargo run --release -p ostraca-core --example hot_paths`.
+//! The core's cost per message: `cargo run --release -p ostraca-core --example hot_paths`.
 //!
-//! It prints a line of JSON for each path. With two arguments, a path and a number of rounds, it runs only that
-//! path and prints the elapsed nanoseconds. `make bench` runs it in this way under valgrind.
+//! Prints one line of JSON per path. With two arguments, a path and a number of rounds, it runs only that path and
+//! prints the elapsed nanoseconds. `make bench` runs it this way under valgrind.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::hint::black_box;
@@ -27,7 +27,7 @@ use ostraca_core::shard::{
     TypeSettings,
 };
 
-/// A path's name, what a round of it is, its default number of rounds, and the function that runs it.
+/// A path's name, a description of one round, the default number of rounds, and the function that runs it.
 type Path = (&'static str, &'static str, u64, fn(u64) -> Duration);
 
 const PATHS: [Path; 6] = [
@@ -78,7 +78,7 @@ fn route(rounds: u64) -> Duration {
         };
         let reply =
             router.on_attempt_result(number, attempt_id, AttemptResult::Answered, &mut steps);
-        assert!(black_box(reply).is_some() && steps.is_empty(), "it is answered once");
+        assert!(black_box(reply).is_some() && steps.is_empty(), "the message is answered once");
     }
     begun.elapsed()
 }
@@ -155,7 +155,7 @@ impl Shard {
         }
     }
 
-    /// Sends the session's message with this sequence; every earlier one is settled.
+    /// Sends the session's message with this sequence; all earlier ones are settled.
     fn send(&mut self, sequence: u64, digest: MessageDigest) {
         let message = Message {
             reply_token: ReplyToken(self.replies),

@@ -1,7 +1,7 @@
-//! P9: the time that a plan takes: `cargo run --release -p ostraca-core --example planning -- [STRATEGY]`.
+//! P9: how long planning takes: `cargo run --release -p ostraca-core --example planning -- [STRATEGY]`.
 //!
-//! 4,096 shards on 1,000 nodes: first the placement of all shards, then the moves when one node is added. Prints a
-//! line of JSON and a readable one. Targets: each below 50 ms; at most `ceil(shards / (nodes + 1))` moves.
+//! 4,096 shards on 1,000 nodes: first the placement of all shards, then the moves when one node is added. Prints one
+//! line of JSON and one readable line. Targets: each below 50 ms; at most `ceil(shards / (nodes + 1))` moves.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::error::Error;

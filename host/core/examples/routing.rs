@@ -1,8 +1,8 @@
-//! The router's cost for each message, and thus how long a node's gateway holds the router's lock for it: `cargo
-//! run --release -p ostraca-core --example routing`.
+//! The router's cost per message, and thus how long a node's gateway holds the router's lock for it: `cargo run
+//! --release -p ostraca-core --example routing`.
 //!
-//! A message takes the lock twice, for its route and for its answer. Both are timed here on one thread, including
-//! the lock, with a given number of messages in flight, to shards of this node and of another one.
+//! A message takes the lock twice, for its route and for its answer. Both are timed here on one thread, including the
+//! lock, with a given number of messages in flight, to shards of this node and of another node.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ fn member(node: &str) -> Member {
     Member { node: NodeId::from(node), incarnation }
 }
 
-/// Nanoseconds for each message, with `in_flight` messages in flight.
+/// Nanoseconds per message, with `in_flight` messages in flight.
 fn measure(owner: &str, in_flight: usize) -> f64 {
     let mut router: Router<Arc<u64>> = Router::new(Settings::default(), SHARDS);
     let mut steps = Vec::new();
@@ -46,12 +46,12 @@ fn measure(owner: &str, in_flight: usize) -> f64 {
             }
         }
         if flying.len() >= in_flight {
-            let tag = flying.pop_front().expect("one is in flight");
+            let tag = flying.pop_front().expect("a message is in flight");
             let given = {
                 let mut locked = router.lock().expect("not poisoned");
                 locked.on_attempt_result(number, tag, AttemptResult::Answered, &mut steps)
             };
-            assert!(given.is_some(), "it was in flight");
+            assert!(given.is_some(), "the message was in flight");
         }
     }
     begun.elapsed().as_secs_f64() * 1e9 / MESSAGES as f64

@@ -1,13 +1,13 @@
-//! Which host gets which shard: the strategies (section "who decides": K22, K23, S16, E5, A4).
+//! Allocation strategies, which decide which host gets which shard (section "who decides": K22, K23, S16, E5, A4).
 //!
 //! A strategy is a pure function of an [`AllocationView`]: it keeps no state between calls, so a new manager
 //! decides as the old one would have. It only proposes. The manager and the store ensure that a shard never has two
 //! owners (S14), and no strategy can break that: the worst that a bad strategy can do is leave shards where they
 //! are or move them needlessly.
 //!
-//! Confusing at first: a shard with [`ShardPlacement::hand_off_in_progress`] already counts at the host that it
-//! moves to, and no strategy proposes a move of it (A5). So rounds may overlap: a manager that has started ten
-//! moves calls the strategy again and gets the next ten.
+//! Confusing at first: a shard with [`ShardPlacement::hand_off_in_progress`] already counts toward the host that it is
+//! moving to, and no strategy proposes to move it (A5). So rounds may overlap: a manager that has started ten moves
+//! calls the strategy again and gets the next ten.
 //!
 //! All strategies here respect versions as S16.2 and S16.5 require: while hosts differ in version (a rolling update
 //! is in progress), no shard leaves its host, and shards that need an owner get only hosts of the latest version.
@@ -30,7 +30,7 @@ pub use preferred_host::{Ranges, Rendezvous};
 
 use crate::ids::{NodeId, ShardId};
 
-/// A node that may own shards: live, with the host role, not draining, its store answering.
+/// A node that may own shards: it is live, has the host role, is not draining, and its store responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// The node's id.
@@ -39,25 +39,25 @@ pub struct Host {
     pub version: u64,
 }
 
-/// Where one shard is.
+/// The placement of one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardPlacement {
     /// Its owner, as an index into [`AllocationView::hosts`]; `None` if it needs one. An index that is out of range
     /// counts as `None`.
     pub owner: Option<usize>,
-    /// Whether a hand-off of it is in progress, to `owner` (`None`: target not yet known). Such a shard is not
-    /// moved (A5).
+    /// Whether a hand-off of the shard to `owner` is in progress (`None`: the target is not yet known). Such a shard is
+    /// not moved (A5).
     pub hand_off_in_progress: bool,
 }
 
 /// The input of a strategy's decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationView {
-    /// The hosts, oldest first: of two otherwise equal hosts, the older one gives first (S16.3).
+    /// The hosts, oldest first: of two otherwise equal hosts, the older one gives up shards first (S16.3).
     pub hosts: Vec<Host>,
     /// Every shard of the pool; shard `n` is at index `n - 1`.
     pub shards: Vec<ShardPlacement>,
-    /// Seed of random choices (S16.2). The same view gives the same moves.
+    /// Seed for random choices (S16.2). The same view gives the same moves.
     pub seed: u64,
 }
 
@@ -72,23 +72,23 @@ pub struct Move {
 
 /// Decides which host owns which shard (A4, K22, K23). An application may supply its own strategy.
 ///
-/// For every view, an implementation must name only hosts and shards of the view, no shard twice in one result, and
-/// no shard whose hand-off is in progress. It must return the same result for the same view, and must not block.
-/// The manager does not make a move that breaks this or that exceeds the limit, and reports that it was proposed.
+/// For every view, an implementation must name only hosts and shards of the view, no shard twice in one result, and no
+/// shard whose hand-off is in progress. It must return the same result for the same view, and must not block. The
+/// manager does not make a move that violates this or exceeds the limit, and reports that the strategy proposed it.
 pub trait AllocationStrategy: fmt::Debug + Send + Sync {
     /// The strategy's name, as operators see it.
     fn name(&self) -> &'static str {
         std::any::type_name::<Self>()
     }
 
-    /// Returns owners for the shards that need one: initially, or after a fail-over or a drain. All such shards get
-    /// one if there is any host.
+    /// Returns owners for the shards that need one: initially, or after a fail-over or a drain. If there is a host, all
+    /// such shards get an owner.
     fn allocate(&self, view: &AllocationView) -> Vec<Move>;
 
     /// Returns moves of shards that have an owner, at most `limit` of them, never to the current owner.
     ///
-    /// Must converge: if its moves are carried out and it is called again repeatedly, and nothing else changes, it
-    /// eventually returns no moves.
+    /// Must converge: if it is called repeatedly, its moves are carried out, and nothing else changes, it eventually
+    /// returns no moves.
     fn rebalance(&self, view: &AllocationView, limit: usize) -> Vec<Move>;
 }
 
@@ -103,12 +103,12 @@ impl AllocationView {
             .map(|(index, _)| index)
     }
 
-    /// Whether all hosts run one version, that is, no rolling update is in progress (S16.2).
+    /// Whether all hosts run the same version, that is, no rolling update is in progress (S16.2).
     fn one_version(&self) -> bool {
         self.hosts.windows(2).all(|pair| pair[0].version == pair[1].version)
     }
 
-    /// Every shard, its owner if that is a host of this view, and whether a hand-off of it is in progress.
+    /// Every shard, its owner if the owner is a host of this view, and whether the shard is being handed off.
     fn each(&self) -> impl Iterator<Item = (ShardId, Option<usize>, bool)> {
         (1..).map(ShardId).zip(&self.shards).map(|(shard, place)| {
             (
@@ -159,7 +159,7 @@ impl BuiltinStrategy {
     /// All built-in strategies.
     pub const ALL: [Self; 4] = [Self::Average, Self::LeastShard, Self::Ranges, Self::Rendezvous];
 
-    /// The name in a configuration.
+    /// The strategy's name in a configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
-//! How structs are encoded wherever they are stored or sent: as postcard, without trailing bytes.
+//! The encoding of every struct that is stored or sent: postcard, without trailing bytes.
 //!
-//! Every record, row, control message and store call is decoded by [`decode`]: what a release does not understand
-//! is refused by name, and trailing bytes are an error, never ignored.
+//! [`decode`] decodes every record, row, control message and store call: an unknown required field is refused with an
+//! error that names it, and trailing bytes are an error, never ignored.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ pub enum CodecError {
     /// An extension block was refused.
     #[error(transparent)]
     Extension(#[from] ExtensionError),
-    /// More bytes follow.
+    /// Bytes are left over after the value.
     #[error("{0} trailing bytes")]
     Trailing(usize),
     /// The bytes are truncated or otherwise malformed.
@@ -74,7 +74,7 @@ pub fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Co
 /// Checks that this release reads the format byte of a record or row.
 ///
 /// # Errors
-/// A text with the format, the supported formats, and what to do.
+/// A message with the format, the supported formats, and what to do.
 pub fn check_format(found: u8) -> Result<(), String> {
     if (OLDEST_FORMAT..=FORMAT).contains(&found) {
         return Ok(());

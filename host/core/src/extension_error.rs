@@ -1,7 +1,7 @@
 //! Why an extension block is refused, and how that reason bypasses postcard.
 //!
-//! The codec and the extension blocks both need it, and blocks decode their fields with the codec. So this module
-//! lies below both.
+//! The codec and the extension blocks both need it, and blocks decode their fields with the codec. So this module sits
+//! below both.
 
 use std::cell::Cell;
 

@@ -1,12 +1,12 @@
 //! Fields that a struct gained after its layout was frozen: numbered, and preserved even if they are unknown.
 //!
-//! Everything stored or sent is encoded as postcard, whose structs cannot grow. So each struct that may grow ends
-//! with an [`Extensions`] block: a list of (number, bytes), or one zero byte if it is empty. A new field is a new
-//! number of the struct, listed in `docs/formats.md`, and numbers are never reused. A release that does not know a
+//! Everything stored or sent is encoded as postcard, whose structs cannot grow. So each struct that may grow ends with
+//! an [`Extensions`] block: a list of (number, bytes) pairs, or one zero byte if it is empty. A new field gets a new
+//! number in its struct, listed in `docs/formats.md`, and numbers are never reused. A release that does not know a
 //! number keeps the field when it writes the struct back.
 //!
 //! Readers may ignore even numbers that they do not know. Odd numbers are *required*: a struct with an unknown odd
-//! number is refused by name, because its meaning would be misread without that field.
+//! number is refused with an error that names the field, because the struct would be misread without that field.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

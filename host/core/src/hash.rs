@@ -1,13 +1,13 @@
-//! Which shard an entity belongs to: the same on every node, forever (K8).
+//! Maps an entity to its shard, which is the same on every node, forever (K8).
 
 use std::io::Cursor;
 
 use crate::ids::ShardId;
 
-/// The shard of an entity id: `murmur3_x86_32(key, seed 0) % shards + 1` (S6, M1).
+/// The shard of a shard key: `murmur3_x86_32(key, seed 0) % shard_count + 1` (S6, M1).
 ///
-/// Only the id is hashed, not the type: entities of different types with the same id share a shard. A `shard_count`
-/// of zero counts as one.
+/// The entity type is not hashed: entities of different types with the same key share a shard. A `shard_count` of zero
+/// counts as one.
 #[must_use]
 pub fn shard_of(key: &str, shard_count: u32) -> ShardId {
     // Reading from memory cannot fail; zero would only select another fixed shard.
@@ -15,13 +15,13 @@ pub fn shard_of(key: &str, shard_count: u32) -> ShardId {
     ShardId(hash % shard_count.max(1) + 1)
 }
 
-/// Which part of an id is hashed, according to `shard-key` of the manifest (K6, E2).
+/// Which part of an id is hashed, according to the manifest's `shard-key` (K6, E2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ShardKeyRule {
     /// The whole id.
     #[default]
     Id,
-    /// The id up to the first such separator, or the whole id if it does not contain one.
+    /// The id up to the first occurrence of this separator, or the whole id if it does not contain the separator.
     Until(String),
 }
 
@@ -38,7 +38,7 @@ impl ShardKeyRule {
     /// Parses `id` or `until:SEPARATOR`.
     ///
     /// # Errors
-    /// For any other text: lists what is accepted.
+    /// For any other text, a message that lists what is accepted.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text.strip_prefix("until:") {
             Some("") => Err("`until:` needs a separator, as in `until:/`".into()),

@@ -18,7 +18,7 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// How often a shard has changed its owner. Changed only by compare-and-set on the shard's row (R5).
+/// How often a shard's owner has changed. Changed only by compare-and-set on the shard's row (R5).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -130,7 +130,7 @@ impl ScopedSessionId {
 }
 
 impl ScopedSessionId {
-    /// The session of a sending entity. No client's session equals it, since its hash has another key (R19).
+    /// The session of a sending entity. No client's session equals it, since this hash uses a different key (R19).
     #[must_use]
     pub fn of_entity(sender: &Entity) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ostraca session of a sending entity v1");
@@ -156,7 +156,7 @@ pub struct MessageId {
     pub sequence: u64,
 }
 
-/// A hash of the request that a message makes: the same id with another digest is an error, not a duplicate (R17).
+/// A hash of the request that a message makes: the same id with a different digest is an error, not a duplicate (R17).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MessageDigest(pub [u8; 16]);
 
@@ -193,9 +193,9 @@ fn first_16(hash: &blake3::Hash) -> [u8; 16] {
 pub struct TurnId {
     /// The nonce of the incarnation that ran it.
     pub nonce: u64,
-    /// The shard's number: machines of one incarnation count separately,
+    /// The shard's number: each shard machine of an incarnation counts separately.
     pub shard: u32,
-    /// and so do successive machines of one shard.
+    /// The shard's epoch: successive machines of the same shard also count separately.
     pub epoch: Epoch,
     /// Counts up within the shard's machine.
     pub number: u64,

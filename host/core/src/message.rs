@@ -19,8 +19,8 @@ pub struct Now {
     /// Milliseconds of cluster time: kept in the `ClusterStore` and advanced only by running clocks, so it may stop
     /// while no node runs but never jumps. Messages are stamped with it (R17).
     pub cluster_time: u64,
-    /// Milliseconds of UTC since 1970, as the cluster's row has it: never goes back. Timers fire by it (R25). 0 until
-    /// the node has read the row.
+    /// UTC in milliseconds since 1970, as recorded in the cluster's row `time`; never goes back. Timers fire according
+    /// to it (R25). 0 until the node has read the row.
     pub utc: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct Message {
     pub reply_token: ReplyToken,
     /// The target entity.
     pub target: Entity,
-    /// The entity that sent it; none if a client did (R19).
+    /// The entity that sent it; `None` if a client did (R19).
     pub sender: Option<Entity>,
     /// Its id (R17).
     pub id: MessageId,
@@ -73,7 +73,7 @@ pub struct Message {
 /// The parts of an envelope that only the guest and tracing use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageMetadata {
-    /// The sender.
+    /// The sender's principal.
     pub principal: Arc<str>,
     /// The body's content type.
     pub content_type: Arc<str>,
@@ -88,25 +88,25 @@ pub struct MessageMetadata {
     pub utc_ms: u64,
 }
 
-/// How a message ended for one of its senders (R16).
+/// The outcome of one copy of a message (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It ran, durably; every copy gets the same answer.
+    /// It ran, durably; every copy gets the same reply.
     Final {
-        /// The guest's answer.
+        /// The guest's reply.
         reply: GuestReply,
         /// The entity's version after the command, or the version that the query read.
         version: u64,
     },
     /// This copy did not run and never will.
     NotRun {
-        /// Stable: one of [`ostraca_codes::codes`], or the code of a guest failure.
+        /// The stable code: one of [`ostraca_codes::codes`], or the code of a guest failure.
         code: ErrorCode,
         /// What happened and what to do.
         message: String,
         /// Milliseconds after which a retry may succeed; `None` if it cannot succeed without other changes.
         retry_after: Option<u32>,
-        /// With `not-owner` and `rebalancing`: what the sender's gateway may learn for its routes.
+        /// With `not-owner` and `rebalancing`: what the sender's gateway may use to update its routes.
         owner_hint: Option<Box<OwnerHint>>,
         /// With `too-old` and `created-in-future`: a creation time that would be accepted.
         suggested_created_ms: Option<u64>,
@@ -166,7 +166,7 @@ impl Outcome {
 /// hint does no harm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerHint {
-    /// With an owner: the epoch under which it has the shard. Without one: the epoch that is ending or has ended.
+    /// With an owner: the epoch under which it owns the shard. Without one: the epoch that is ending or has ended.
     pub epoch: Epoch,
     /// The owner, if known: the holder of the current claim.
     pub owner: Option<Member>,

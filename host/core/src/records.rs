@@ -1,4 +1,4 @@
-//! What a store keeps for each entity, and what it is asked to write: claims, heads, lanes, commits.
+//! The records that a store keeps for each entity, and the writes that it is asked for: claims, heads, lanes, commits.
 //!
 //! Easily confused: a *claim* is a node's right to write a shard; an entity's *head* is the record whose version
 //! each commit must name. A store accepts a commit only if both match (R1).
@@ -68,7 +68,7 @@ pub struct Head {
     pub expires_at: Option<u64>,
     /// Whether the entity was deleted and only its lanes remain.
     pub deleted: bool,
-    /// Bytes of keys and values in the entity's state.
+    /// Total size of the keys and values in the entity's state, in bytes.
     pub state_bytes: u64,
     /// Every command that ran in a lane that has since been dropped was created at or before this time, in
     /// milliseconds of cluster time (R17). Never falls.
@@ -104,7 +104,7 @@ impl Head {
     /// Sets the number of timers.
     ///
     /// # Errors
-    /// [`CodecError`] if fields of later releases leave no room for it.
+    /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_timer_count(&mut self, count: u32) -> Result<(), CodecError> {
         self.set_or_take(Self::TIMERS, &count)
     }
@@ -123,14 +123,14 @@ impl Head {
     /// Sets the numbers of outbox entries and of dead letters.
     ///
     /// # Errors
-    /// [`CodecError`] if fields of later releases leave no room for it.
+    /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_outbox_counts(&mut self, counts: (u32, u32)) -> Result<(), CodecError> {
         self.set_or_take(Self::OUTBOX, &counts)
     }
 
     /// Every tell that ran in a lane that has since been dropped was created at or before this time, in milliseconds of
-    /// cluster time (R19). Never falls. Tells have a watermark of their own, since lanes of clients are dropped without
-    /// asking their sessions.
+    /// cluster time (R19). Never falls. Tells have their own watermark, since clients' lanes are dropped without asking
+    /// their sessions.
     ///
     /// # Errors
     /// [`CodecError`] if the field is damaged.
@@ -144,7 +144,7 @@ impl Head {
     /// Sets the tell watermark.
     ///
     /// # Errors
-    /// [`CodecError`] if fields of later releases leave no room for it.
+    /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_tell_watermark(&mut self, watermark: u64) -> Result<(), CodecError> {
         self.set_or_take(Self::TELL_WATERMARK, &watermark)
     }
@@ -162,14 +162,14 @@ impl Head {
     }
 }
 
-/// What an entity remembers of one session (R17).
+/// What an entity remembers about one session (R17).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
     /// The lane's session.
     pub session: ScopedSessionId,
     /// The highest sequence that ran; it and lower ones never run again.
     pub last_sequence: u64,
-    /// Cluster time of the last use, in milliseconds: clients' lanes expire by it.
+    /// Cluster time of the last use, in milliseconds: the expiry of clients' lanes depends on it.
     pub used_at: u64,
     /// The highest creation time of any command that ran in the lane. The watermark rises to it when the lane is
     /// dropped.
@@ -192,7 +192,7 @@ impl Lane {
     /// dropped the lane by time would forget a sender that may still send again (R19).
     const SENDER: u32 = 1;
 
-    /// The entity that sends in this lane; none if the lane belongs to a client's session.
+    /// The entity that sends in this lane; `None` if the lane belongs to a client's session.
     ///
     /// # Errors
     /// [`CodecError`] if the field is damaged.
@@ -203,7 +203,7 @@ impl Lane {
         self.extensions.get(Self::SENDER)
     }
 
-    /// Makes it the lane of a sending entity.
+    /// Makes this the lane of a sending entity.
     ///
     /// # Errors
     /// [`CodecError`] if the entity's name is too long for the block.
@@ -212,7 +212,7 @@ impl Lane {
     }
 }
 
-/// A command's recorded outcome, with which every copy of it is answered (R16).
+/// A command's recorded outcome, which every copy of the command gets as its reply (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedReply {
     /// The command's sequence in its session.
@@ -231,7 +231,7 @@ impl Extensible for RecordedReply {
     const NAME: &'static str = "RecordedReply";
 }
 
-/// How a guest answered. Both kinds are final.
+/// A guest's reply. Every variant is final.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GuestReply {
     /// The method's result.
@@ -243,7 +243,7 @@ pub enum GuestReply {
         /// A message for people.
         message: String,
     },
-    /// The turn was recorded, and its answer is no longer kept. Only in lanes and in answers to copies.
+    /// The turn was recorded, and its reply is no longer kept. Only in lanes and in replies to copies.
     Dropped,
 }
 
@@ -270,8 +270,7 @@ impl GuestReply {
 pub struct Timer {
     /// Unique in the entity; not empty.
     pub name: Arc<str>,
-    /// The entity's version after the turn that set it. Setting a timer of the same name again makes another
-    /// generation.
+    /// The entity's version after the turn that set it. Setting a timer of the same name again starts a new generation.
     pub generation: u64,
     /// When it fires next, in milliseconds of UTC.
     pub due: u64,
@@ -296,7 +295,7 @@ impl Extensible for Timer {
 }
 
 impl Timer {
-    /// When it is fired, or attempted again, in milliseconds of UTC; none if it was set aside.
+    /// When it fires or is attempted again, in milliseconds of UTC; `None` if it was set aside.
     #[must_use]
     pub fn fires_at(&self) -> Option<u64> {
         (!self.set_aside).then_some(self.due.max(self.retry_at).min(OWN_TIMERS - 1))
@@ -324,11 +323,11 @@ impl Extensible for DelayedTell {
     const NAME: &'static str = "DelayedTell";
 }
 
-/// The due time under which an entity's timers are stored, so that they are found by entity. No scan for wake-ups
+/// The due time under which an entity's timers are stored, so that they can be found by entity. No scan for wake-ups
 /// reaches it.
 pub const OWN_TIMERS: u64 = u64::MAX;
 
-/// A tell that waits in its sender's outbox, or a dead letter (R19). Its number is part of the key.
+/// A tell waiting in its sender's outbox, or a dead letter (R19). Its number is part of the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tell {
     /// The entity that it is sent to.
@@ -385,7 +384,7 @@ pub enum RecordKey {
         /// The timer's name.
         name: Arc<str>,
     },
-    /// A tell that waits to be sent; its value is a postcard-encoded [`Tell`].
+    /// A tell waiting to be sent; its value is a postcard-encoded [`Tell`].
     Outbox {
         /// The entity that it is sent to.
         target: Entity,
@@ -408,7 +407,7 @@ pub struct Commit {
     pub entity: Entity,
     /// The version that the stored head must have; 0 if there must be no head.
     pub expected_version: u64,
-    /// The new head: its version is `from + 1`, and its turn names this attempt.
+    /// The new head: its version is `expected_version + 1`, and its turn names this attempt.
     pub head: Head,
     /// Changes of the records outside the head.
     pub writes: Vec<RecordWrite>,
@@ -423,9 +422,9 @@ impl Extensible for Commit {
 /// The outcome of one commit (R3).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommitOutcome {
-    /// Durable.
+    /// It is durable.
     Committed,
-    /// Durable since an earlier attempt with the same turn id.
+    /// It has been durable since an earlier attempt with the same turn id.
     AlreadyCommitted,
     /// It had no effect and never will.
     Refused(CommitRefusal),
@@ -446,7 +445,7 @@ pub enum CommitRefusal {
         /// The stored version.
         stored: u64,
     },
-    /// A limit of the store that may pass: low disk space, a full queue, or the store stopped before writing.
+    /// A temporary limit of the store: low disk space, a full queue, or the store stopped before writing.
     LimitReached(String),
     /// No store of the cluster will ever accept it: a record or the whole turn is too large.
     TooLarge(String),
@@ -471,7 +470,7 @@ pub enum ClaimOutcome {
     Failed(String),
 }
 
-/// The result of a load: durable, complete, and after all commits of the entity that were queued before it (R2).
+/// The result of a load: durable, complete, and including all commits of the entity that were queued before it (R2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadedEntity {
     /// The head, if the entity ever had a turn.
@@ -480,7 +479,7 @@ pub struct LoadedEntity {
     pub lanes: Vec<Lane>,
     /// The timers, ordered by name.
     pub timers: Vec<Timer>,
-    /// The tells that wait to be sent and their numbers, ordered by target and number.
+    /// The tells waiting to be sent and their numbers, ordered by target and number.
     pub outbox: Vec<(u64, Tell)>,
     /// The dead letters and their numbers, ordered by number.
     pub dead_letters: Vec<(u64, Tell)>,

@@ -1,9 +1,9 @@
-//! A gateway's router: who owns a shard, as far as this node knows, and every message between its arrival and its
-//! answer.
+//! A gateway's router: it tracks who owns each shard, as far as this node knows, and holds every message from its
+//! arrival to its answer.
 //!
-//! The routing table is a cache. It is built from rows, corrected by the answers of nodes that do not own the
-//! shard, and moves only to higher epochs (R13). A table from disk may fill it at start (S8), since the owner
-//! checks again before it runs anything (S11.6). Without a manager it stays in use unchanged (S8, K17).
+//! The routing table is a cache. It is built from rows, corrected by answers from nodes that do not own the shard, and
+//! moves only to higher epochs (R13). A table from disk may fill it at start (S8), since the owner checks again before
+//! it runs anything (S11.6). Without a manager it remains in use unchanged (S8, K17).
 //!
 //! A message is in one of three states. *Buffered*: it waits here, because its shard is moving, has no live owner,
 //! or has just bounced the message, or because the link's window is full. *In flight*: it was sent under a tag, to
@@ -12,9 +12,9 @@
 //! (A11).
 //!
 //! Confusing at first: a message is sent again while its first copy may still run. The target's lane makes that
-//! harmless (R17), but the message is then *in doubt*: a later answer that it did not run concerns only the later
-//! copy, and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain, and leaves no doubt. Each
-//! attempt has a tag of its own, so the answers of abandoned attempts are recognized.
+//! harmless (R17), but the message is then *in doubt*: a later answer that it did not run concerns only the later copy,
+//! and ends as `unknown` (R16). A bounce (`not-owner`, `rebalancing`) is certain, and leaves no doubt. Each attempt has
+//! its own tag, so the answers of abandoned attempts are recognized.
 //!
 //! Messages of one shard are sent in their order of arrival, including those that are sent again; while one waits,
 //! all later ones wait behind it (K18). Messages in flight have no timeout: each ends with its answer or with
@@ -55,7 +55,7 @@ pub struct Router<T> {
     expiries: BTreeSet<(u64, usize, u64)>,
     /// Time from which a shard may send its buffered messages, and the shard.
     timers: BTreeSet<(u64, usize)>,
-    /// Links whose window has room again while shards wait for it.
+    /// Links whose window has space again while shards wait for it.
     unblocked: Vec<Member>,
     last_arrival: u64,
     last_attempt_id: u64,
@@ -156,7 +156,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// A shard's row, as this node sees it now: [`node::Action::UpdateRoute`](crate::node::Action::UpdateRoute).
+    /// Updates a shard's route from its row, as this node sees it now
+    /// ([`node::Action::UpdateRoute`](crate::node::Action::UpdateRoute)).
     ///
     /// Lower epochs are ignored (R13). Messages that were sent under a lower epoch are in doubt, and are sent again
     /// ahead of the buffered ones.
@@ -178,9 +179,10 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// A hand-off begins: [`node::Action::BufferShard`](crate::node::Action::BufferShard) (A8, K24). Messages for
-    /// the shard wait for a higher epoch, for this epoch without a hand-off, or until `buffer_timeout` has passed:
-    /// then the known route is tried, and the answer corrects it (R12).
+    /// Buffers messages for a shard whose hand-off begins
+    /// ([`node::Action::BufferShard`](crate::node::Action::BufferShard); A8, K24). They wait for a higher epoch, for
+    /// this epoch without a hand-off, or until `buffer_timeout` has passed: then the known route is tried, and the
+    /// answer corrects it (R12).
     pub fn buffer_shard(&mut self, now: u64, shard: ShardId, epoch: Epoch) {
         let Some(index) = index_of(shard, self.routes.len()) else { return };
         let until = now.saturating_add(self.settings.buffer_timeout);
@@ -196,9 +198,9 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// The link to this member broke, or its incarnation ended (S12): messages in flight to it are in doubt, and
-    /// are sent to the owner that the route names. If that is the same member, they wait for a pause first: the
-    /// link may be re-established.
+    /// Handles the loss of the link to this member, or the end of its incarnation (S12): messages in flight to it are
+    /// in doubt, and are sent to the owner that the route names. If that is the same member, they first wait for a
+    /// pause: the link may be re-established.
     pub fn on_link_lost(&mut self, now: u64, member: &Member, out: &mut Vec<Action<T>>) {
         let Some(link) = self.windows.remove(member) else { return };
         let mut touched: BTreeSet<usize> = link.waiting_shards.iter().copied().collect();
@@ -218,9 +220,9 @@ impl<T: Clone> Router<T> {
         self.pump(now, out);
     }
 
-    /// Handles the result of an attempt (S11.8). For [`AttemptResult::Answered`], returns the message and whether
-    /// an earlier copy of it is in doubt, in which case an answer that it did not run ends as `unknown` (R16).
-    /// `None`: the router keeps the message, or the attempt was abandoned long ago.
+    /// Handles the result of an attempt (S11.8). For [`AttemptResult::Answered`], returns the message and whether an
+    /// earlier copy of it is in doubt, in which case an answer that it did not run ends as `unknown` (R16). `None` if
+    /// the router keeps the message, or if the attempt was abandoned earlier.
     pub fn on_attempt_result(
         &mut self,
         now: u64,
@@ -272,8 +274,8 @@ impl<T: Clone> Router<T> {
         Some((self.routes[index].epoch, self.target(index)))
     }
 
-    /// The shard's owner, if it is another node than `node` and this router's route is newer than `than`, the
-    /// sender's.
+    /// The shard's owner, if it is a node other than `node` and this router's route is newer than the sender's, whose
+    /// epoch is `than`.
     #[must_use]
     pub fn redirect_hint(&self, shard: ShardId, than: Epoch, node: &str) -> Option<OwnerHint> {
         let (known, owner) = self.route_for(shard)?;

@@ -11,7 +11,7 @@ use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 
-/// The number of shards in a row of assignments.
+/// The number of shards in an assignment row.
 pub const SHARDS_PER_CHUNK: u32 = 64;
 
 /// One incarnation of a node: the owner of shards, never an address (R5, R7).
@@ -46,7 +46,7 @@ impl Roles {
     /// Every role.
     pub const ALL: Self = Self { store: true, manager: true, host: true, gateway: true };
 
-    /// Their names on the wire and for people, in a fixed order.
+    /// The names of these roles, in the protocol and for people, in a fixed order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let Self { store, manager, host, gateway } = self;
         let all = [(store, "store"), (manager, "manager"), (host, "host"), (gateway, "gateway")];
@@ -74,7 +74,7 @@ pub enum NodeStatus {
     Live,
     /// It was marked dead, and can never renew again (R7).
     Dead,
-    /// It left voluntarily and serves nothing any longer.
+    /// It left voluntarily and no longer serves anything.
     Left,
 }
 
@@ -87,7 +87,7 @@ pub struct NodeRow {
     pub renewals: u64,
     /// Whether the incarnation is alive, dead or has left.
     pub status: NodeStatus,
-    /// Whether an operator drains the node (R12). The mark outlives the node's restarts.
+    /// Whether an operator is draining the node (R12). The mark outlives the node's restarts.
     pub draining: bool,
     /// Whether the `EntityStore` answered this node within the last lease (R9).
     pub store_available: bool,
@@ -120,38 +120,38 @@ impl NodeRow {
     const LEAVING: u32 = 6;
     const REGISTERED: u32 = 8;
 
-    /// Whether this incarnation is leaving voluntarily, and is handing its shards off.
+    /// Whether this incarnation is leaving voluntarily, and is handing off its shards.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        // Bytes that do not decode as a flag count as none.
+        // Bytes that do not decode as a flag count as no flag.
         self.extensions.get(Self::LEAVING).ok().flatten().unwrap_or(false)
     }
 
     /// Marks this incarnation as leaving.
     ///
     /// # Errors
-    /// If the extension block has no room for the mark.
+    /// [`CodecError`] if the extension block has no space for the mark.
     pub fn set_leaving(&mut self) -> Result<(), CodecError> {
         self.extensions.set(Self::LEAVING, &true)
     }
 
-    /// Whether its shards must move to other nodes, because an operator drains it or it is leaving.
+    /// Whether the node's shards must move to other nodes, because an operator is draining it or it is leaving.
     #[must_use]
     pub fn is_draining_or_leaving(&self) -> bool {
         self.draining || self.is_leaving()
     }
 
-    /// When this incarnation registered, by its own wall clock in milliseconds since 1970. For display only: no
-    /// decision uses it.
+    /// When this incarnation registered, according to its own wall clock, in milliseconds since 1970. For display only:
+    /// no decision uses it.
     #[must_use]
     pub fn registered_unix_ms(&self) -> Option<u64> {
         self.extensions.get(Self::REGISTERED).ok().flatten()
     }
 
-    /// The same row with that time. A row that has no room for it is returned unchanged.
+    /// Returns the row with this registration time. A row without space for it is returned unchanged.
     #[must_use]
     pub fn with_registered_unix_ms(mut self, unix_ms: u64) -> Self {
-        // It is only displayed.
+        // The time is only displayed.
         let _ = self.extensions.set(Self::REGISTERED, &unix_ms);
         self
     }
@@ -179,11 +179,11 @@ impl ManagerRow {
     /// How many managers in a row, including the last one, stepped down because no other host reported to them.
     #[must_use]
     pub fn consecutive_step_downs(&self) -> u32 {
-        // Bytes that do not decode as a number count as none.
+        // Bytes that do not decode as a number count as 0.
         self.extensions.get(Self::CONSECUTIVE_STEP_DOWNS).ok().flatten().unwrap_or(0)
     }
 
-    /// The same row with that number. A row that has no room for it is returned unchanged.
+    /// Returns the row with this number. A row without space for it is returned unchanged.
     #[must_use]
     pub fn with_consecutive_step_downs(mut self, terms: u32) -> Self {
         // Without the number, the leadership rotates sooner.
@@ -200,7 +200,7 @@ impl ManagerRow {
 pub struct AssignmentsRow {
     /// The term of the manager that wrote it.
     pub term: u64,
-    /// The shards in order; the first one is shard `chunk * CHUNK + 1`.
+    /// The shards in order; the first one is shard `chunk * SHARDS_PER_CHUNK + 1`.
     pub assignments: Vec<Assignment>,
     /// Fields of later releases.
     pub extensions: Extensions<AssignmentsRow>,
@@ -215,7 +215,7 @@ impl Extensible for AssignmentsRow {
 pub struct Assignment {
     /// Raised at each change of owner.
     pub epoch: Epoch,
-    /// The owner; none before the first assignment.
+    /// The owner; `None` before the first assignment.
     pub owner: Option<Member>,
     /// The hand-off in progress, which is written before it begins (S15).
     pub hand_off: Option<HandOffIntent>,
@@ -230,13 +230,13 @@ impl Extensible for Assignment {
 /// A hand-off in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HandOffIntent {
-    /// Its unique name: the term and count of the manager that began it (R11).
+    /// Its unique id: the term of the manager that began it, and a count (R11).
     pub id: HandOffId,
     /// The next owner, if that node may still own shards by then.
     pub target: Option<NodeId>,
 }
 
-/// Names a hand-off.
+/// The id of a hand-off.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -283,19 +283,19 @@ pub fn chunk_of(shard: ShardId) -> u32 {
     shard.0.saturating_sub(1) / SHARDS_PER_CHUNK
 }
 
-/// A shard's place in its chunk.
+/// A shard's index in its chunk.
 #[must_use]
 pub fn index_in_chunk(shard: ShardId) -> usize {
     (shard.0.saturating_sub(1) % SHARDS_PER_CHUNK) as usize
 }
 
-/// The shard at a place of a chunk.
+/// The shard at an index in a chunk.
 #[must_use]
 pub fn shard_at(chunk: u32, place: usize) -> ShardId {
     ShardId(chunk * SHARDS_PER_CHUNK + u32::try_from(place).unwrap_or(0) + 1)
 }
 
-/// How many chunks a pool of this many shards has, and how many shards chunk `chunk` holds.
+/// How many chunks a pool with this number of shards has.
 #[must_use]
 pub fn chunk_count(shards: u32) -> u32 {
     shards.div_ceil(SHARDS_PER_CHUNK)

@@ -1,12 +1,12 @@
-//! The machine of one shard: mailboxes, lanes, the output gate, activation and passivation.
+//! The state machine of one shard: mailboxes, lanes, the output gate, activation and passivation.
 //!
-//! There is one machine for each shard and epoch that is assigned to this node. It decides what runs and what may be
-//! answered; its node executes the [`Action`]s and reports [`Event`]s. No promise depends on timing: the store checks
-//! the claim and the version of every commit (R1).
+//! There is one machine for each shard and epoch that is assigned to this node. It decides what runs and which
+//! replies may be sent; its node executes the [`Action`]s and reports [`Event`]s. No promise depends on timing: the
+//! store checks the claim and the version of every commit (R1).
 //!
-//! Confusing at first: an entity's head and lanes in memory run *ahead* of the store. A turn's result
-//! changes them immediately, so that the next turn can start; its reply waits at the gate for the commit. If a commit
-//! is refused or unknown, everything that ran ahead is discarded and loaded again.
+//! Confusing at first: an entity's head and lanes in memory run *ahead* of the store. A turn's result changes them
+//! immediately, so that the next turn can start; the reply waits at the gate for the commit. If a commit is refused or
+//! its outcome is unknown, everything that ran ahead is discarded, and the entity is loaded again.
 
 mod action;
 mod dead_letters;

@@ -1,5 +1,5 @@
-//! Messages that entities of this node send (R19): they take the way of clients' messages, and their answers go back to
-//! the senders' shards.
+//! Messages that entities of this node send (R19): they take the same path as clients' messages, and their answers go
+//! back to the senders' shards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,11 +12,12 @@ use super::Gateway;
 use super::entity_ticket::EntityTicket;
 use super::pending_message::PendingMessage;
 
-/// Questions of targets are numbered beyond all tells, so that no lane takes them for copies of tells.
+/// The number of the next query to a target. It is higher than that of any tell, so that no lane mistakes a query for a
+/// copy of a tell.
 static QUESTIONS: AtomicU64 = AtomicU64::new(1 << 63);
 
 impl Gateway {
-    /// Routes the messages of entities of this node, and drains the list.
+    /// Routes the messages that entities of this node send, and drains the list.
     pub(super) fn send_entity_messages(&self, messages: &mut Vec<EntityMessage>) {
         let types = self.types.snapshot();
         let now = self.now();
@@ -29,7 +30,8 @@ impl Gateway {
             let mut envelope = self.envelope_of(&message);
             self.resolver.apply_limits(&mut envelope, 0);
             let session = ScopedSessionId::of_entity(&message.from);
-            // A type that is not known here has no shard key of its own; the owner refuses the message by name.
+            // If the type is unknown here, so is its shard-key rule: the whole id is hashed, and the owner checks the
+            // type.
             let key = types
                 .get(&*message.to.entity_type)
                 .map(|entry| entry.manifest.shard_key.shard_key(&envelope.id));

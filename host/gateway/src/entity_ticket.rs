@@ -1,11 +1,11 @@
-//! The right to answer a message of an entity of this node.
+//! The right to answer a message from an entity of this node.
 
 use ostraca_core::message::Outcome;
 use ostraca_workers::{EntityMessage, Input};
 use tokio::sync::mpsc;
 
-/// The right and the duty to answer an entity's message. If it is dropped without an answer, it answers that the outcome
-/// is unknown.
+/// The right and the duty to answer an entity's message. If it is dropped unused, it answers that the outcome is
+/// unknown.
 pub(crate) struct EntityTicket {
     message: Option<EntityMessage>,
     worker: mpsc::UnboundedSender<Input>,

@@ -14,7 +14,7 @@ use ostraca_workers::{Delivery, ReplyTo};
 use super::Gateway;
 use super::pending_message::StepBatches;
 
-/// A message whose shard is known, with its sender.
+/// A message whose shard is known, with its session.
 struct Placed {
     session: ScopedSessionId,
     shard: ShardId,
@@ -58,7 +58,7 @@ impl Gateway {
 
     /// Finds a message's shard. `None` if the message was refused.
     fn place(&self, types: &TypeTable, mut request: IncomingMessage) -> Option<Placed> {
-        // The other node may have started without the store, and does not know the time then.
+        // The other node may have started without the store, in which case it does not know the time.
         self.resolver.apply_limits(&mut request.envelope, self.clock.utc_ms());
         let session = <[u8; 16]>::try_from(&request.envelope.session[..]).map(ScopedSessionId);
         let Ok(session) = session else {

@@ -1,16 +1,15 @@
 //! The path of a message on this node: from a client or another node, along its route to the owner, and the reply
 //! back.
 //!
-//! The core's [`Router`] decides; the [`Gateway`] executes its steps and reports the results. It has no thread of
-//! its own: it runs on the threads of its callers. Streams of clients call [`Gateway::accept`], streams of other
-//! nodes [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and
-//! the methods below it; the task [`Gateway::run`] only checks buffered messages. The gateway keeps a link to each
-//! live node, and requests in-memory state from other nodes ([`Gateway::inspect`]). It does not handle operators'
-//! requests.
+//! The core's [`Router`] decides; the [`Gateway`] executes its steps and reports the results. It has no thread of its
+//! own: it runs on the threads of its callers. Client streams call [`Gateway::accept`], streams from other nodes
+//! [`Gateway::accept_forwarded`], workers the [`ReplySink`], the control thread [`Gateway::update_route`] and the
+//! methods below it; the task [`Gateway::run`] only checks buffered messages. The gateway keeps a link to each live
+//! node, and requests in-memory state from other nodes ([`Gateway::inspect`]). It does not handle operators' requests.
 //!
 //! Confusing at first: a message has two forms here. As received, it is a `PendingMessage`: an envelope with the right
-//! to answer it, which can be sent to any node any number of times. Each time it is handed to a worker of this
-//! node, it becomes a [`Message`](ostraca_core::message::Message) of the core, under a token of its own.
+//! to answer it, which can be sent to any node any number of times. Each time it is handed to a worker of this node, it
+//! becomes a [`Message`](ostraca_core::message::Message) of the core, with its own token.
 
 mod entity_messages;
 mod entity_ticket;
@@ -50,7 +49,7 @@ use ostraca_workers::{EntityMessage, Input, ReplySink, WorkerReply};
 /// Interval at which buffered messages are checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Called for a node that has been unreachable for long, each time that is detected; must not block.
+/// Called with a node that has been unreachable for a long time, each time this is detected; must not block.
 pub type UnreachableSink = Arc<dyn Fn(NodeId) + Send + Sync>;
 
 /// The parts and settings of a gateway.
@@ -61,9 +60,9 @@ pub struct GatewayDeps {
     pub shard_count: u32,
     /// Settings of the router.
     pub route_settings: Settings,
-    /// The default and the longest timeout of messages.
+    /// The default and the maximum timeout of messages.
     pub timeout_limits: TimeoutLimits,
-    /// The range of the times that clients stamp messages with.
+    /// The range of times with which clients may stamp messages.
     pub utc_limits: UtcLimits,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
@@ -76,7 +75,7 @@ pub struct GatewayDeps {
     pub dialer: PeerDialer,
     /// The runtime of the links' tasks.
     pub runtime: Handle,
-    /// Receives reports of nodes that the links cannot reach (S12).
+    /// Is notified of nodes that the links cannot reach (S12).
     pub unreachable: UnreachableSink,
 }
 
@@ -97,7 +96,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Creates a gateway without routes and links; those come from rows.
+    /// Creates a gateway without routes or links; those come from rows.
     #[must_use]
     pub fn new(parts: GatewayDeps) -> Arc<Self> {
         let node = parts.node.to_string();
@@ -138,7 +137,7 @@ impl Gateway {
         self.router().map_or_else(RouterStats::default, |router| router.stats())
     }
 
-    /// Accepts messages of one session, in order. Those of types that are not known yet stay in the batch.
+    /// Accepts messages of one session, in order. Messages of types that are not known yet remain in the batch.
     pub fn accept(&self, session: ScopedSessionId, batch: &mut Vec<IncomingMessage>) {
         let types = self.types.snapshot();
         let (now, utc) = (self.now(), self.clock.utc_ms());
@@ -190,7 +189,8 @@ impl Gateway {
         self.with_router(|router, now, steps| router.set_local(now, me, steps));
     }
 
-    /// A shard's row: its epoch, its owner, and whether a hand-off is in progress. Older rows are ignored.
+    /// Updates a shard's route from its row: its epoch, its owner, and whether a hand-off is in progress. Older rows
+    /// are ignored.
     pub fn update_route(&self, shard: ShardId, epoch: Epoch, owner: Option<Member>, moving: bool) {
         self.with_router(|router, now, steps| {
             router.update_route(now, shard, epoch, owner, moving, steps)
@@ -202,7 +202,8 @@ impl Gateway {
         self.with_router(|router, now, _| router.buffer_shard(now, shard, epoch));
     }
 
-    /// A node's row gives its addresses and whether it is live. Repeating it does not disturb an established link.
+    /// Updates a node's addresses and whether it is live, from its row. A repeated update does not disturb an
+    /// established link.
     pub fn update_node(&self, member: &Member, alive: bool, addresses: &[String]) {
         self.links.update_node(member, alive, addresses);
     }
@@ -213,13 +214,13 @@ impl Gateway {
         self.links.connected_nodes()
     }
 
-    /// Nodes that are live by their rows but have had no link for longer than the limit.
+    /// Nodes that are live according to their rows but have had no link for longer than the limit.
     #[must_use]
     pub fn unreachable_nodes(&self) -> Vec<NodeId> {
         self.links.unreachable_nodes()
     }
 
-    /// An incarnation of a node ended, or the link to it was lost: messages in flight to it are in doubt.
+    /// Handles the end of a node's incarnation, or the loss of the link to it: messages in flight to it are in doubt.
     pub fn on_member_lost(&self, member: &Member) {
         self.with_router(|router, now, steps| router.on_link_lost(now, member, steps));
     }
@@ -247,7 +248,7 @@ impl Gateway {
         }
     }
 
-    /// Handles replies of other nodes.
+    /// Handles replies from other nodes.
     fn handle_peer_replies(&self, batch: &mut Vec<(u64, Reply)>) {
         let mut replies = Vec::with_capacity(batch.len());
         let mut steps = Vec::new();
@@ -273,7 +274,7 @@ impl Gateway {
         self.with_router(|_, _, _| panic!("panic requested by the test"));
     }
 
-    /// Drives buffered messages, until the router panics.
+    /// Sends or refuses buffered messages when they are due, until the router panics.
     pub async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

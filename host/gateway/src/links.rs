@@ -1,4 +1,4 @@
-//! Links to other nodes for messages: one for each node, created as soon as its row shows that it is live.
+//! Message links to other nodes: one per node, created as soon as the node's row shows that it is live.
 
 mod inspect;
 
@@ -36,7 +36,7 @@ struct PeerRoute {
 struct PeerState {
     addresses: Mutex<Vec<String>>,
     link: Mutex<Option<ActiveLink>>,
-    /// Since when there is no link, if there is none.
+    /// When the link was last lost; if no link has been lost yet, when the route was created.
     down: Mutex<Instant>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct MessageLinks {
 }
 
 impl MessageLinks {
-    /// Creates links from the node `own`, maintained by tasks of `runtime`. Nodes that stay unreachable are
+    /// Creates the set of links of the node `own`, which tasks on `runtime` maintain. Nodes that remain unreachable are
     /// reported to `unreachable`.
     pub(crate) fn new(
         own: NodeId,
@@ -72,12 +72,12 @@ impl MessageLinks {
 
     /// Sets where replies are delivered. No link is created before that.
     pub(crate) fn set_gateway(&self, gateway: &Arc<Gateway>) {
-        // A second call would be a bug in this program: the first gateway stays.
+        // A second call would be a bug in this program: the first gateway is kept.
         let _ = self.gateway.set(Arc::downgrade(gateway));
     }
 
-    /// Sends messages without waiting. Those that are not sent stay in the batch; those that are too large for
-    /// any link to that node are removed and returned.
+    /// Sends messages without waiting. Those that are not sent remain in the batch; those that are too large for any
+    /// link to that node are removed and returned.
     pub(crate) fn send(&self, to: &Member, batch: &mut Vec<Forward>) -> Vec<(u64, Problem)> {
         let link = {
             let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
@@ -101,8 +101,8 @@ impl MessageLinks {
         refused
     }
 
-    /// A node's row gives its addresses and whether it is live. Repeating it does not disturb an established
-    /// link.
+    /// Updates a node's addresses and whether it is live, from its row. A repeated update does not disturb an
+    /// established link.
     pub(crate) fn update_node(&self, member: &Member, alive: bool, addresses: &[String]) {
         if member.node == self.local_node {
             return;
@@ -150,7 +150,7 @@ impl MessageLinks {
         routes.iter().filter(|(_, route)| up(route)).map(|(node, _)| node.clone()).collect()
     }
 
-    /// Nodes that are live by their rows but have had no link for longer than the limit.
+    /// Nodes that are live according to their rows but have had no link for longer than the limit.
     pub(crate) fn unreachable_nodes(&self) -> Vec<NodeId> {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let away = |route: &PeerRoute| {

@@ -46,7 +46,7 @@ impl PendingMessage {
         Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
     }
 
-    /// A message of an entity of this node.
+    /// A message from an entity of this node.
     pub(super) fn of_entity(
         shard: ShardId,
         session: ScopedSessionId,
@@ -67,7 +67,7 @@ impl PendingMessage {
         }
     }
 
-    /// Milliseconds since this node accepted it.
+    /// Milliseconds since this node accepted the message.
     pub(super) fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.0.received.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

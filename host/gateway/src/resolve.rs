@@ -24,7 +24,7 @@ pub(crate) struct EnvelopeResolver {
     clock: Arc<ClusterClock>,
     timeout_limits: TimeoutLimits,
     utc_limits: UtcLimits,
-    /// Interned strings, never removed. There are few distinct ones; without this, each message would have its own copy.
+    /// Interned strings, never removed. There are few distinct ones; otherwise, each message would have its own copy.
     shared: Mutex<HashMap<String, Arc<str>>>,
 }
 
@@ -91,7 +91,7 @@ impl EnvelopeResolver {
     }
 }
 
-/// A separate copy of a text that other messages are unlikely to share. Empty strings take no memory.
+/// A separate copy of a string that other messages are unlikely to share. Empty strings take no memory.
 fn own(text: &str) -> Arc<str> {
     if text.is_empty() { Arc::default() } else { text.into() }
 }

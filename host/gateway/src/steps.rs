@@ -95,7 +95,7 @@ impl Gateway {
     /// here.
     ///
     /// # Errors
-    /// Why it must not run.
+    /// The reason why the message must not run.
     pub(super) fn to_message(
         &self,
         types: &TypeTable,

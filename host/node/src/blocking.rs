@@ -1,4 +1,4 @@
-//! Runs blocking work outside the threads of the runtime.
+//! Runs blocking work outside the runtime's worker threads.
 
 use crate::error::NodeError;
 

@@ -1,4 +1,4 @@
-//! The stores of a node that starts while its store is unavailable. The node routes messages by its cached
+//! The stores of a node that starts while its store is unavailable. The node routes messages with its cached
 //! routes (S8, R13), and gets the real stores as soon as they respond.
 //!
 //! Until then every call fails immediately, as over a broken link: nothing was sent.
@@ -21,16 +21,16 @@ use ostraca_catalog::clock::ClusterClock;
 
 /// Both stores, once they are connected.
 pub(crate) struct DeferredStores {
-    /// The store's identity, known from earlier.
+    /// Placeholder until the stores are connected: only the cluster is known.
     pub(crate) identity: StoreIdentity,
     clock: Arc<ClusterClock>,
     connected: OnceLock<(Arc<dyn ClusterStore>, Arc<dyn EntityStore>)>,
 }
 
-/// The cluster's rows of [`DeferredStores`].
+/// The `ClusterStore` of [`DeferredStores`].
 pub(crate) struct DeferredClusterStore(pub(crate) Arc<DeferredStores>);
 
-/// The entities of [`DeferredStores`].
+/// The `EntityStore` of [`DeferredStores`].
 pub(crate) struct DeferredEntityStore(pub(crate) Arc<DeferredStores>);
 
 impl DeferredStores {
@@ -48,7 +48,7 @@ impl DeferredStores {
         // This must precede any registration or claim: lanes are stamped with this time, and a lane stamped with a
         // time behind the cluster's would be dropped too early by the shard's next owner (R17).
         self.clock.advance_to(time);
-        // A second call would be a bug in this program: the first value stays.
+        // A second call would be a bug in this program: the first value is kept.
         let _ = self.connected.set((rows, entities));
     }
 
@@ -107,7 +107,7 @@ impl ClusterStore for DeferredClusterStore {
     }
 }
 
-/// A watch that always requests a new list.
+/// A watch that always requires a resync.
 struct Nothing;
 
 impl Watch for Nothing {

@@ -35,16 +35,16 @@ pub enum NodeError {
         /// The I/O error.
         source: std::io::Error,
     },
-    /// The node cannot run with its configuration, although the text is valid.
+    /// The node cannot run with its configuration, although the configuration itself is valid.
     #[error(transparent)]
     Settings(#[from] ostraca_config::Error),
     /// The store could not be created or opened.
     #[error(transparent)]
     OpenStore(#[from] OpenError),
-    /// A row of the cluster was not read or written.
+    /// A row of the cluster could not be read or written.
     #[error(transparent)]
     Catalog(#[from] ostraca_catalog::Error),
-    /// No node responded in the cluster that this node was to join.
+    /// No node of the cluster that this node was to join responded.
     #[error("cannot reach the cluster's store: {0}")]
     StoreUnreachable(String),
     /// Nodes responded, but none of them has the store or knows where it is.
@@ -76,13 +76,13 @@ pub enum NodeError {
     /// The WebAssembly runtime could not be created.
     #[error("{0}")]
     Wasm(#[from] ostraca_wasm::Error),
-    /// A worker was not started.
+    /// A worker could not be started.
     #[error(transparent)]
     Workers(#[from] ostraca_workers::Error),
     /// The network endpoint could not be created.
     #[error(transparent)]
     Wire(#[from] ostraca_wire::Error),
-    /// The control thread was not started, or reports that the node cannot continue.
+    /// The control thread could not be started, or reports that the node cannot continue.
     #[error(transparent)]
     Control(#[from] ostraca_control::Error),
     /// Another process renews the lease under this node's name (R7).
@@ -131,13 +131,13 @@ impl NodeError {
         }
     }
 
-    /// What to do; `None` where the error text already says it.
+    /// What to do; `None` if the error message already says it, or if there is no specific advice.
     #[must_use]
     pub fn help_text(&self) -> Option<String> {
         let help = match self {
             Self::Config(error) => return error.help_text().map(Into::into),
             Self::DirectoryNotEmpty(_) => {
-                "choose another one; existing files are never overwritten"
+                "choose another directory; existing files are never overwritten"
             }
             Self::Workers(error) => error.help_text(),
             Self::File { .. } => "check the path and its permissions",
@@ -173,7 +173,7 @@ impl NodeError {
                 "fix `shards` and `hash` in [cluster] of the configuration, or join another cluster"
             }
             Self::NameInUse { .. } => {
-                "stop the other process; a copied data directory needs a name and an identity of its own (`ostraca init`)"
+                "stop the other process; a copied data directory needs its own name and identity (`ostraca init`)"
             }
             Self::Wasm(ostraca_wasm::Error::Setting { setting, .. }) => {
                 let setting = setting.replace('_', "-");

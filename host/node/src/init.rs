@@ -1,7 +1,7 @@
 //! Creates a cluster's first node: an authority, certificates, a configuration and an empty store. Also creates
-//! a node that joins: its certificate and a configuration, without a store.
+//! joining nodes: a certificate and a configuration, without a store.
 //!
-//! An empty directory never becomes a node by itself (R5): nodes are created only here, and nothing is overwritten.
+//! An empty directory never becomes a node automatically (R5): nodes are created only here, and nothing is overwritten.
 //! The configuration is written last, so that an interrupted attempt cannot be mistaken for a node.
 
 use std::fs;
@@ -23,9 +23,10 @@ pub use ostraca_config::config::{DEFAULT_SHARDS, MAX_SHARDS};
 /// Options of a new cluster's first node.
 #[derive(Clone, Debug)]
 pub struct InitOptions {
-    /// The cluster's name, for display; 1 to 64 letters, digits, dots, dashes, underscores.
+    /// The cluster's name, for display: 1 to 64 letters, digits, dots, dashes and underscores, starting with a letter
+    /// or digit.
     pub cluster_name: String,
-    /// The node's name; the same characters.
+    /// The node's name, with the same restrictions.
     pub node: String,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
@@ -53,7 +54,7 @@ pub struct InitializedCluster {
 /// Options of a node that joins.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// The node's name; 1 to 64 letters, digits, dots, dashes, underscores.
+    /// The node's name: 1 to 64 letters, digits, dots, dashes and underscores, starting with a letter or digit.
     pub node: String,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
@@ -74,12 +75,12 @@ pub struct JoinedNode {
     pub config: PathBuf,
 }
 
-/// Creates a node that joins a cluster, in a directory that is missing or empty: an identity of the cluster's
-/// authority and a configuration. The authority's key stays where it is. Blocks.
+/// Creates a node that joins a cluster, in a directory that is missing or empty: an identity issued by the cluster's
+/// authority, and a configuration. The authority's key stays where it is. Blocks.
 ///
 /// # Errors
 /// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], [`NodeError::Settings`], or an I/O error. A
-/// failure half-way leaves the files created so far, so the directory is then not empty.
+/// failure partway leaves the files created so far, so the directory is then not empty.
 pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> {
     check_name("node", &options.node)?;
     let invalid = |text: &str| Err(NodeError::InvalidValue(text.into()));
@@ -107,7 +108,7 @@ pub fn join(dir: &Path, options: &JoinOptions) -> Result<JoinedNode, NodeError> 
 /// Creates a cluster of one node, in a directory that is missing or empty. Blocks.
 ///
 /// # Errors
-/// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], or an I/O error. A failure half-way leaves
+/// [`NodeError::DirectoryNotEmpty`], [`NodeError::InvalidValue`], or an I/O error. A failure partway leaves
 /// the files created so far, so the directory is then not empty.
 pub fn init(dir: &Path, options: &InitOptions) -> Result<InitializedCluster, NodeError> {
     check(options)?;
@@ -167,7 +168,8 @@ fn check_name(what: &str, name: &str) -> Result<(), NodeError> {
     Ok(())
 }
 
-/// Host names in a node's certificate, in addition to the node's name, for tools that check them; Ostraca does not.
+/// Host names in a node's certificate, in addition to the node's name, for tools that check host names; Ostraca does
+/// not.
 fn names(listen: SocketAddr) -> Vec<String> {
     let mut names = vec!["localhost".to_owned()];
     if !listen.ip().is_unspecified() {

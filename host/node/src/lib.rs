@@ -14,7 +14,7 @@
 //! use ostraca_node::{Config, InitOptions, Node, compiler_main, init};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     // First of all: the node starts this program again to compile components.
+//!     // This call must come first: the node starts this program again to compile components.
 //!     compiler_main();
 //!
 //!     let dir = Path::new("data/n1");
@@ -51,28 +51,29 @@
 //! }
 //! ```
 //!
-//! - **Compiling.** Components are compiled in a process of its own, with limits ([`compiler_main`]). A program whose
-//!   `main` cannot call it first names another one in the configuration: `[compiler] program = "/usr/bin/ostraca"`.
-//! - **Files.** An empty directory never becomes a node by itself. [`init()`] and [`join`] create one and overwrite
-//!   nothing; the store is locked while a node uses it.
-//! - **Threads.** The network runs on the caller's runtime. Guests, leases and the store have threads of their own.
+//! - **Compiling.** Components are compiled in a separate process, with limits ([`compiler_main`]). A program whose
+//!   `main` cannot call it first must name another program in the configuration:
+//!   `[compiler] program = "/usr/bin/ostraca"`.
+//! - **Files.** An empty directory never becomes a node automatically. [`init()`] and [`join`] create a node and
+//!   overwrite nothing; the store is locked while a node uses it.
+//! - **Threads.** The network runs on the caller's runtime. Guests, leases and the store have dedicated threads.
 //! - **Failure.** [`Node::wait_for_failure`] resolves when the node cannot continue: stop it, and start a new one. A
-//!   panic of the node's own state machine ends the whole process, so that a supervisor restarts it.
-//! - **Stop.** [`Node::stop`] hands the shards over first. A process that ends without it loses no acknowledged
-//!   turn, but its shards stay unavailable until its lease has expired.
+//!   panic in the node's own state machine ends the whole process, so that a supervisor can restart it.
+//! - **Stop.** [`Node::stop`] hands the shards over first. A process that ends without this call loses no
+//!   acknowledged turn, but its shards remain unavailable until its lease has expired.
 //! - **Settings.** [`Config::default_toml`] is the reference: every setting with its default, unit and memory cost.
 //! - **Logs.** The crate writes `tracing` events and installs no subscriber.
 //!
 //! # Internals
 //!
-//! The parts are crates of their own, and each documents what drives it: workers (`ostraca-workers`) drive the
-//! shards' machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`)
+//! The parts are separate crates, each with its own documentation: workers (`ostraca-workers`) drive the shards'
+//! machines, the gateway (`ostraca-gateway`) drives the router, the control thread (`ostraca-control`)
 //! drives the node's machine, and `ostraca-admin` answers operators. This crate opens or finds the stores, binds
 //! the socket, passes streams on to the parts, and starts and stops the parts in order. Nothing here decides on
 //! ownership, order or duplicates: the core does.
 //!
 //! Confusing at first: parts that depend on one another are built one after the other, so an early connection may
-//! find a part missing. It gets the answer that the node is starting.
+//! find a part missing. Clients are then told that the node is starting.
 
 mod blocking;
 mod deferred;

@@ -38,10 +38,9 @@ use crate::service::ClientService;
 
 /// A stopping store node waits for other leaving nodes for at most the grace period divided by this.
 const OTHERS: u32 = 4;
-/// How long a stopping store node waits for other live nodes to announce that they are leaving too.
+/// How long a stopping store node waits for other live nodes to announce that they are also leaving.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// Maximum duration of a stop while the store is refused, because neither a hand-off nor the node's leave can then
-/// be written.
+/// Maximum grace period while the store is refused, since neither a hand-off nor the node's leave can then be written.
 const REFUSED: Duration = Duration::from_secs(2);
 
 /// A running node.
@@ -56,7 +55,7 @@ pub struct Node {
     events: Arc<EventLog>,
     types: TypeRegistry,
     shards: u32,
-    /// The store did not respond when the node started.
+    /// Whether the node was started although the store did not respond.
     started_without_store: bool,
     /// Tasks that must not end before the node does.
     vital: JoinSet<()>,
@@ -79,16 +78,16 @@ pub struct Summary {
     pub cluster_name: String,
     /// The number of shards of the pool.
     pub shards: u32,
-    /// The number of deployed types.
+    /// The number of deployed types that the node knows.
     pub types: usize,
 }
 
 impl Node {
     /// Starts a node, and waits until it is ready. Must be called within a multi-threaded tokio runtime: the
-    /// network runs there, the guests and the lease on threads of their own.
+    /// network runs there, guests and the lease on dedicated threads.
     ///
     /// # Errors
-    /// Any error that keeps the node from serving, with a help text.
+    /// Any error that keeps the node from serving, with help text.
     pub async fn start(config: Config) -> Result<Self, NodeError> {
         let mut node = Self::launch(config).await?;
         match node.wait_until_ready().await {
@@ -105,7 +104,7 @@ impl Node {
     /// continues.
     ///
     /// # Errors
-    /// [`NodeError::NameInUse`], or the failure of a part of the node in the meantime.
+    /// [`NodeError::NameInUse`], or the error of a part of the node that failed in the meantime.
     pub async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
         if self.started_without_store {
             return Ok(());
@@ -135,8 +134,8 @@ impl Node {
         &self.summary
     }
 
-    /// Resolves when the node can no longer serve. A stopped store is not such a case: the node then reports it to
-    /// clients.
+    /// Resolves when the node can no longer serve. It does not resolve if the store has stopped: the node then reports
+    /// this to clients.
     pub async fn wait_for_failure(&mut self) -> NodeError {
         readiness::wait_for_failure(&mut self.failed, &mut self.vital).await
     }
@@ -201,7 +200,7 @@ impl Node {
     }
 
     /// Waits for other leaving nodes: they need the store to leave, so if all nodes stop together, the store's node
-    /// is the last.
+    /// must be the last.
     async fn outlast(&mut self, limit: Duration) {
         let node = NodeId::from(self.summary.node.as_str());
         if self.view.borrow().has_live_peers(&node) {
@@ -226,7 +225,7 @@ impl Node {
         let all = futures::future::join_all(stopped);
         let in_time = tokio::time::timeout(limit, all).await.is_ok();
         if !in_time {
-            tracing::warn!("some shards did not stop in time; what they ran is not lost");
+            tracing::warn!("some shards did not stop in time; committed turns are not lost");
         }
         in_time
     }

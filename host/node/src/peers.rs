@@ -105,7 +105,7 @@ impl PeerStreamHandler {
     }
 }
 
-/// Other nodes know from a node's row whether it has the store. A node without the store ends the stream.
+/// Ends a stream for a store that this node does not have. Other nodes know from its row whether it has the store.
 fn no_store(mut reader: FrameReader, mut writer: FrameWriter) -> Result<(), ostraca_wire::Error> {
     reader.stop(ostraca_wire::close_code::CloseCode::UnexpectedFrame);
     writer.reset(ostraca_wire::close_code::CloseCode::UnexpectedFrame);

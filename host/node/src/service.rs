@@ -1,4 +1,4 @@
-//! Handles requests of clients: messages go to the gateway, other requests to the [`AdminService`].
+//! Handles client requests: messages go to the gateway, other requests to the [`AdminService`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use ostraca_gateway::Gateway;
 /// node.
 const TYPE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves clients. Until the backend is set, the answer is that the node is starting.
+/// Serves clients. Until the backend is set, every request is answered with the error that the node is starting.
 #[derive(Default)]
 pub(crate) struct ClientService(OnceLock<ClientBackend>);
 
@@ -32,7 +32,7 @@ pub(crate) struct ClientBackend {
 
 impl ClientService {
     pub(crate) fn set_backend(&self, open: ClientBackend) {
-        // A second call would be a bug in this program: the first backend stays.
+        // A second call would be a bug in this program: the first backend is kept.
         let _ = self.0.set(open);
     }
 }
@@ -72,7 +72,7 @@ impl Service for ClientService {
         if batch.is_empty() {
             return;
         }
-        // Unknown types were either just deployed on another node, or mistyped. All of them share one wait.
+        // Unknown types were either just deployed through another node, or mistyped. All of them share one wait.
         let until = tokio::time::Instant::now() + TYPE_TIMEOUT;
         for request in batch.iter() {
             let name = request.envelope.r#type.as_str();

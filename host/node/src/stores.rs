@@ -1,8 +1,8 @@
 //! The cluster's two stores: opened here if the node has the role `store`, otherwise reached over the network.
 //!
-//! The addresses under `join` may belong to any nodes. A node without the role `store` is asked for the rows of
-//! nodes, which show where the store is. Each of the two stores has a connection of its own, separate from
-//! messages: closing a dead one affects nothing else.
+//! The addresses under `join` may belong to any nodes of the cluster. A node without the role `store` is asked for the
+//! rows of nodes, which show where the store is. Each of the two stores has its own connection, separate from
+//! messages: closing a dead connection affects nothing else.
 //!
 //! Confusing at first: a connection belongs to the runtime in which it was dialled. All connections for rows are
 //! dialled and driven on the control thread's runtime.
@@ -33,14 +33,14 @@ use crate::blocking::blocking;
 use crate::error::NodeError;
 use locator::StoreLocator;
 
-/// Interval at which the store's newest sequence is written to the witness (R5).
+/// Pause between writes of the store's newest sequence to the witness (R5).
 const WITNESS: Duration = Duration::from_secs(1);
-/// Lower bound of the timeouts of links and calls, however short the lease is.
+/// Lower bound for the timeouts of links and calls, however short the lease is.
 const SHORTEST: Duration = Duration::from_millis(500);
 /// The first and the longest pause between attempts to reach the store during a start.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// What a store says about its cluster.
+/// Information about the cluster, from its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterInfo {
     /// The store's identity.
@@ -51,9 +51,9 @@ pub(crate) struct ClusterInfo {
     pub(crate) hash: String,
     /// Cluster time in milliseconds, as last written.
     pub(crate) cluster_time: u64,
-    /// UTC in milliseconds, as last written; 0 if none was.
+    /// UTC in milliseconds, as last written; 0 if it was never written.
     pub(crate) utc_ms: u64,
-    /// The secret from which turns get their random numbers; `None` while no store has responded.
+    /// The secret from which the random numbers of turns are derived; `None` while no store has responded.
     pub(crate) random_key: Option<RandomKey>,
     pub(crate) settings: ClusterSettings,
 }
@@ -76,7 +76,8 @@ pub(crate) struct RemoteStore {
 /// Opens the node's own store.
 ///
 /// # Errors
-/// [`NodeError::OpenStore`], rows that are missing, or a pool or settings that differ from the configuration.
+/// [`NodeError::OpenStore`], or an error about missing or unreadable rows, or about a pool or settings that differ from
+/// the configuration.
 pub(crate) async fn open_local(
     config: &Config,
     cluster: ClusterId,
@@ -93,12 +94,12 @@ pub(crate) fn witness_path(config: &Config) -> PathBuf {
     config.data.join("joined-store.witness")
 }
 
-/// Connects to the store of the cluster that the node joins. Retries for `limit` while no node responds. Must
+/// Connects to the store of the cluster that the node joins. Retries for `limit` after errors that are retryable. Must
 /// be called within the runtime of the bulk connections.
 ///
 /// # Errors
-/// [`NodeError::StoreUnreachable`] after `limit`. Immediately: [`NodeError::Join`] (a connection was refused),
-/// [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
+/// After `limit`: [`NodeError::StoreUnreachable`], or another retryable error. Immediately: [`NodeError::Join`] (a
+/// connection was refused), [`NodeError::StoreConnect`] (the store must not be used, R5), [`NodeError::PoolMismatch`],
 /// [`ostraca_catalog::Error::InvalidRow`].
 pub(crate) async fn connect(
     config: &Config,
@@ -109,7 +110,7 @@ pub(crate) async fn connect(
 ) -> Result<RemoteStore, NodeError> {
     let path = witness_path(config);
     let known = blocking(move || StoreVerifier::open(cluster, Some(path))).await??;
-    // An attempt longer than a lease would delay the next one, at which the store may be available again.
+    // An attempt longer than a lease would delay the next one, when the store may be available again.
     let connect_timeout = ClientOptions::default().connect_timeout.min(config.lease.max(SHORTEST));
     let call_timeout = config.store_call_timeout();
     let options = ClientOptions { call_timeout, connect_timeout, ..ClientOptions::default() };
@@ -173,8 +174,7 @@ async fn connect_once(
     Ok((entity, cluster, found))
 }
 
-/// Reads what never changes during the cluster's lifetime, and checks it against this program and the
-/// configuration.
+/// Reads the rows that describe the cluster, and checks them against this program and the configuration.
 async fn read_cluster_info(
     store: &dyn ClusterStore,
     config: &Config,
@@ -227,7 +227,7 @@ async fn read_cluster_info(
     })
 }
 
-/// Refuses rows that this program needs but cannot read: the manager's, every assignment, and this node's own row,
+/// Fails if this program cannot read a row that it needs: the manager's, every assignment, and this node's own row,
 /// which it would otherwise try to overwrite forever. Another node's row concerns only that node.
 async fn readable(store: &dyn ClusterStore, node: &str) -> Result<(), NodeError> {
     let own = rows::key_text(&RowKey::Node(node.into()));

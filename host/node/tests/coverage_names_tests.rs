@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 fn read(folder: &Path, all: &mut String) {
-    for entry in fs::read_dir(folder).expect("a folder") {
+    for entry in fs::read_dir(folder).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() && !path.ends_with("target") {
             read(&path, all);
@@ -22,7 +22,7 @@ fn every_test_named_in_the_coverage_exists() {
         read(&root.join(folder), &mut sources);
     }
     let page = fs::read_to_string(root.join("docs/coverage.md")).expect("docs/coverage.md");
-    // A test's name says a rule, so it has several words; names of fields and files have at most two.
+    // A test's name states a rule, so it has at least four words; names of fields and files have fewer.
     let is_a_test = |text: &&str| {
         text.matches('_').count() >= 3
             && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')

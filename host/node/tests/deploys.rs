@@ -13,7 +13,7 @@ use ostraca_node::config::Role;
 use ostraca_node::{InitializedCluster, JoinOptions, Node, join};
 
 const GRACE: Duration = Duration::from_secs(20);
-/// Timeout of each step.
+/// Timeout for each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const ROUNDS: u32 = 6;
 
@@ -26,7 +26,7 @@ async fn second(dir: &Path, first: &Node, cluster: &InitializedCluster) -> Node 
     start(&joined(dir, first, cluster)).await
 }
 
-/// The directory of a second node, which joins.
+/// Creates the directory of a second node, which joins.
 fn joined(dir: &Path, first: &Node, cluster: &InitializedCluster) -> PathBuf {
     let home = dir.join("n2");
     let options = JoinOptions {
@@ -47,7 +47,7 @@ fn configure(home: &Path, more: &str) {
     std::fs::write(&file, text + more).expect("written");
 }
 
-/// The result of a deploy; `None` if it lost to another one, which must be reported as `revision-mismatch`.
+/// The result of a deploy; `None` if it lost to another deploy, which must be reported as `revision-mismatch`.
 fn accepted(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     match done {
         Ok(done) => Some(done),
@@ -58,7 +58,7 @@ fn accepted(done: Result<DeployResult, AdminError>) -> Option<DeployResult> {
     }
 }
 
-/// Waits until a node wait_for_revision that revision.
+/// Waits until the client's node reports that revision.
 async fn wait_for_revision(client: &Client, revision: u64) {
     let shown = async {
         let found = async || {
@@ -69,12 +69,12 @@ async fn wait_for_revision(client: &Client, revision: u64) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(TIMEOUT, shown).await.expect("it is known on every node");
+    tokio::time::timeout(TIMEOUT, shown).await.expect("the revision reaches the node");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_revision_has_one_winner_among_concurrent_deploys() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let cluster = make(&dir.path().join("n1"));
     let first = start(&dir.path().join("n1")).await;
     let second = second(dir.path(), &first, &cluster).await;
@@ -89,7 +89,7 @@ async fn each_revision_has_one_winner_among_concurrent_deploys() {
             .into_iter()
             .filter_map(|(done, text)| Some((accepted(done)?, text)))
             .collect();
-        assert!(!winners.is_empty(), "one of two wins");
+        assert!(!winners.is_empty(), "at least one deploy wins");
         for (done, text) in winners {
             assert!(!done.unchanged, "{text}");
             let before = revisions.insert(done.revision, text);
@@ -135,7 +135,7 @@ fn bound(number: u32, key: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let cluster = make(&dir.path().join("n1"));
     let first = start(&dir.path().join("n1")).await;
     let second = second(dir.path(), &first, &cluster).await;
@@ -161,13 +161,13 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
         let accepted = done.iter().filter(|done| done.is_ok()).count();
         assert_eq!(accepted, 1, "{done:?}");
         for (text, done) in [(a, &done[0]), (b, &done[1])] {
-            // The deploy that lost stays refused, through either node.
+            // The deploy that lost is still refused, through either node.
             for node in [&one, &two] {
                 let again = node.deploy(&text, counter(), None).await;
                 match done {
                     Ok(_) => assert!(again.expect("deployed").unchanged),
                     Err(_) => {
-                        assert_eq!(again.expect_err("it is bound").code(), "binding-immutable");
+                        assert_eq!(again.expect_err("bound").code(), "binding-immutable");
                     }
                 }
             }
@@ -183,7 +183,7 @@ async fn r23_of_two_concurrent_shard_keys_exactly_one_wins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unchanged_deploy_checks_the_expected_revision() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let home = dir.path().join("n1");
     let cluster = make(&home);
     let node = start(&home).await;
@@ -191,7 +191,7 @@ async fn an_unchanged_deploy_checks_the_expected_revision() {
     for number in 0..3 {
         admin.deploy(&manifest(number), counter(), None).await.expect("deployed");
     }
-    // The third deploy again, expecting its own revision and the one that it replaced.
+    // Repeat the third deploy, expecting its own revision, and then the revision that it replaced.
     for expected in [3, 2] {
         let again = admin.deploy(&manifest(2), counter(), Some(expected)).await.expect("again");
         assert!(again.unchanged && again.revision == 3);
@@ -219,7 +219,7 @@ async fn an_unchanged_deploy_checks_the_expected_revision() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deploy_that_waits_for_hosts_keeps_no_upload_permit() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let home = dir.path().join("n1");
     let cluster = make(&home);
     configure(

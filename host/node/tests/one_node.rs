@@ -22,7 +22,7 @@ async fn start(dir: &Path, cluster: &InitializedCluster) -> Running {
     Running { node, client }
 }
 
-/// The same with some settings of the section `[entities]`.
+/// Starts the node with these settings in the section `[entities]`.
 async fn start_with(dir: &Path, cluster: &InitializedCluster, entities: &str) -> Running {
     let path = dir.join("ostraca.toml");
     let text = std::fs::read_to_string(&path).expect("the configuration");
@@ -37,7 +37,7 @@ async fn stop(running: Running) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_keeps_its_value_across_a_restart() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start(&dir, &cluster).await;
@@ -65,7 +65,7 @@ async fn a_counter_keeps_its_value_across_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sessions_count_every_command_once() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start(&dir, &cluster).await;
@@ -95,7 +95,7 @@ async fn many_sessions_count_every_command_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r17_a_message_resent_at_any_time_never_runs_twice() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start_with(&dir, &cluster, "max-lanes = 2").await;
@@ -108,7 +108,7 @@ async fn r17_a_message_resent_at_any_time_never_runs_twice() {
         let session = client.session_with_id(id.session, id.sequence);
         async move { session.send(&alice_again(), "add", "1", &options).await }
     };
-    assert_eq!(again(first.id).await.expect("the recorded answer"), first);
+    assert_eq!(again(first.id).await.expect("the recorded reply"), first);
     for _ in 0..3 {
         client.session().command(&alice, "add", "1").await.expect("added by another session");
     }
@@ -138,7 +138,7 @@ fn alice_again() -> Entity {
     Entity::new("counter", "alice")
 }
 
-/// `ONE_SHOTS=1000000` measures it with the default bounds.
+/// `ONE_SHOTS=1000000` runs this with that many calls and the default bounds.
 #[tokio::test(flavor = "multi_thread")]
 async fn r17_an_entity_serves_one_shot_sessions_without_end() {
     let many: Option<u64> = std::env::var("ONE_SHOTS").ok().and_then(|many| many.parse().ok());
@@ -147,7 +147,7 @@ async fn r17_an_entity_serves_one_shot_sessions_without_end() {
         Some(_) => (10_000, String::new()),
         None => (20, "max-lanes = 20\nunsettled-bytes = \"1 KiB\"".to_owned()),
     };
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start_with(&dir, &cluster, &bounds).await;
@@ -169,9 +169,9 @@ async fn r17_an_entity_serves_one_shot_sessions_without_end() {
     let detail = client.inspect(&hot, false).await.expect("inspected");
     assert_eq!(detail.version, calls);
     assert!(detail.lane_count <= lanes, "{} lanes", detail.lane_count);
-    // From the second tenth on, where bounds are reached with the default ones as well.
+    // From the second tenth on: by then the bounds are reached, including the default ones.
     let grown = resident[resident.len() - 1].saturating_sub(resident[1]);
-    assert!(grown < 128 << 10, "grown by {grown} KiB: {resident:?}");
+    assert!(grown < 128 << 10, "grew by {grown} KiB: {resident:?}");
     stop(running).await;
 }
 
@@ -183,7 +183,7 @@ fn resident_kib() -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_names_are_refused_with_suggestions() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start(&dir, &cluster).await;
@@ -191,7 +191,7 @@ async fn unknown_names_are_refused_with_suggestions() {
     let session = running.client.session();
     let not_run = |result: Result<_, CallError>| match result.map(|_: ostraca_client::Reply| ()) {
         Err(CallError::NotRun { code, help, .. }) => (code, help),
-        other => panic!("not run, but {other:?}"),
+        other => panic!("expected `not-run`, got {other:?}"),
     };
     let (code, help) = not_run(session.command(&Entity::new("couter", "a"), "add", "1").await);
     assert_eq!(&*code, "unknown-type");
@@ -202,13 +202,13 @@ async fn unknown_names_are_refused_with_suggestions() {
     let (code, _) = not_run(session.query(&Entity::new("counter", "a"), "add", "1").await);
     assert_eq!(&*code, "wrong-kind");
     let fits = session.command(&Entity::new("counter", "a"), "add", "1").await;
-    assert_eq!(fits.expect("the neighbour of all these answers").version, 1);
+    assert_eq!(fits.expect("a correct call is accepted").version, 1);
     stop(running).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start(&dir, &cluster).await;
@@ -218,19 +218,19 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
         async move { client.deploy(&text, counter(), expected).await }
     };
     deploy(by_prefix.clone(), None).await.expect("deployed");
-    let refused = deploy(COUNTER.to_owned(), None).await.expect_err("nobody lives there yet");
+    let refused = deploy(COUNTER.to_owned(), None).await.expect_err("bound without entities");
     assert_eq!(refused.code(), "binding-immutable");
     let text = refused.to_string();
     assert!(text.contains("until:/") && text.contains("\"id\""), "{text}");
     let session = running.client.session();
     session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
-    let refused = deploy(COUNTER.to_owned(), None).await.expect_err("somebody lives there");
+    let refused = deploy(COUNTER.to_owned(), None).await.expect_err("bound with entities");
     assert_eq!(refused.code(), "binding-immutable");
     let raced =
         deploy(format!("{by_prefix}[lifecycle]\nidle-timeout = \"1 min\"\n"), Some(9)).await;
     assert_eq!(raced.expect_err("another revision is current").code(), "revision-mismatch");
     let next = deploy(format!("{by_prefix}[lifecycle]\nidle-timeout = \"1 min\"\n"), Some(1)).await;
-    assert_eq!(next.expect("the current revision was named").revision, 2);
+    assert_eq!(next.expect("the expected revision is current").revision, 2);
     let same = session.command(&Entity::new("counter", "a/1"), "add", "1").await.expect("added");
     assert_eq!((&same.body[..], same.version), (&b"2"[..], 2));
     stop(running).await;
@@ -238,7 +238,7 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r23_ids_with_one_prefix_share_a_shard() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start(&dir, &cluster).await;
@@ -268,7 +268,7 @@ async fn r23_ids_with_one_prefix_share_a_shard() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");
     let cluster = make(&dir);
     let running = start(&dir, &cluster).await;
@@ -276,12 +276,12 @@ async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
     stop(running).await;
     let file = dir.join("ostraca.toml");
     let text = std::fs::read_to_string(&file).expect("the configuration");
-    assert!(!text.contains("[store]"), "it is added here");
+    assert!(!text.contains("[store]"), "the section is added below");
     std::fs::write(&file, text + "\n[store]\nlow-water-bytes = \"1048576 GiB\"\n")
         .expect("written");
     let running = start(&dir, &cluster).await;
     let other = [counter().as_ref(), &[0, 2, 1, b'x']].concat();
-    let kept = running.client.deploy(COUNTER, other.into(), None).await.expect_err("no room");
+    let kept = running.client.deploy(COUNTER, other.into(), None).await.expect_err("no space");
     assert!(kept.to_string().contains("store.low-water-bytes"), "{kept}");
     let refused = running.client.session().command(&Entity::new("counter", "a"), "add", "1").await;
     match refused {
@@ -289,7 +289,7 @@ async fn too_little_free_disk_refuses_writes_and_shows_in_status() {
             assert_eq!(&*code, "store-full");
             assert!(message.contains("store.low-water-bytes"), "{message}");
         }
-        other => panic!("not run, but {other:?}"),
+        other => panic!("expected `not-run`, got {other:?}"),
     }
     let status = running.client.status().await.expect("a status");
     let low = status.problems.iter().find(|problem| problem.code == "store-disk-low");

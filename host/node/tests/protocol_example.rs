@@ -1,4 +1,4 @@
-//! The example of `docs/protocol.md`, exchanged with a real node: `docs/protocol-example.txt` has its bytes.
+//! The example of `docs/protocol.md`, exchanged with a real node; `docs/protocol-example.txt` contains its bytes.
 //!
 //! `BLESS=1` rewrites that file.
 
@@ -63,7 +63,7 @@ async fn exchange(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_node_responds_as_the_example_shows() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let home = dir.path().join("n1");
     let cluster = make(&home);
     let node = common::start(&home).await;
@@ -102,7 +102,7 @@ async fn a_real_node_responds_as_the_example_shows() {
     }
     let shown = std::fs::read_to_string(&path).expect("docs/protocol-example.txt");
     assert_eq!(text, shown, "BLESS=1 rewrites it");
-    // The page shows the first of them with spaces.
+    // The page shows the first three frames, with spaces.
     let page = include_str!("../../../docs/protocol.md").replace([' ', '\n'], "");
     for frame in text
         .lines()

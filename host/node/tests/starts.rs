@@ -1,4 +1,4 @@
-//! How a node starts while the store does not answer: what it answers to others, and what it knows afterwards.
+//! How a node starts while the store does not respond: what it answers to others, and what it knows afterwards.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use ostraca_wire::identity;
 use time::OffsetDateTime;
 
 const GRACE: Duration = Duration::from_secs(20);
-/// Timeout of each step.
+/// Timeout for each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The directories of a node with the store, and of one that joins it.
@@ -32,7 +32,7 @@ struct Two {
 
 impl Two {
     fn prepare() -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         let addresses = [free(), free()];
         let [first, second] = addresses.each_ref().map(|text| text.parse().expect("an address"));
         let options = InitOptions {
@@ -81,7 +81,7 @@ fn config(home: &Path) -> Config {
     Config::load(&home.join("ostraca.toml")).expect("the configuration that was written")
 }
 
-/// Tries until it is there.
+/// Retries until `found` returns a value. Panics with `what` after the timeout.
 async fn comes_about<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
     let tried = async {
         loop {
@@ -94,7 +94,7 @@ async fn comes_about<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -
     tokio::time::timeout(TIMEOUT, tried).await.unwrap_or_else(|_| panic!("{what}"))
 }
 
-/// Waits until another node sees this one as live.
+/// Waits until the client's node sees the node `name` as live.
 async fn wait_until_live(client: &Client, name: &str) {
     let live = async || {
         let nodes = client.nodes().await.ok()?;
@@ -104,10 +104,10 @@ async fn wait_until_live(client: &Client, name: &str) {
             .any(|node| node.name == name && node.status() == NodeStatus::Live)
             .then_some(())
     };
-    comes_about(&format!("{name} lives"), live).await;
+    comes_about(&format!("{name} must be live"), live).await;
 }
 
-/// Cluster time, as the node reports it with its events.
+/// Cluster time as the node reports it with its events.
 async fn time_of(client: &Client) -> u64 {
     let mut events = client.events(false, 0).await.expect("events");
     let mut time = 0;
@@ -120,17 +120,17 @@ async fn time_of(client: &Client) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn s9_2_a_starting_node_is_reachable_before_any_row_access() {
     let two = Two::prepare();
-    // A socket at the store's address never answers, so the node can neither read rows nor register.
+    // A socket at the store's address never responds, so the node can neither read rows nor register.
     let silent = UdpSocket::bind(&two.addresses[0]).expect("a socket");
     let started = AtomicBool::new(false);
     let starting = async {
         let node = Node::start(config(&two.home("n2"))).await;
         started.store(true, Ordering::Relaxed);
-        node.expect("it starts once the store is there")
+        node.expect("it starts once the store responds")
     };
     let meanwhile = async {
         let connected = async || Client::connect(two.profile(1)).await.ok();
-        let client = comes_about("the node can be reached", connected).await;
+        let client = comes_about("the node must be reachable", connected).await;
         let options = CallOptions {
             timeout: Duration::from_secs(1),
             kind: MessageKind::Command,
@@ -139,13 +139,13 @@ async fn s9_2_a_starting_node_is_reachable_before_any_row_access() {
         let entity = Entity::new("counter", "c");
         match client.session().send(&entity, "add", Bytes::from_static(b"1"), &options).await {
             Err(CallError::NotRun { code, .. }) => assert_eq!(&*code, "rebalancing"),
-            other => panic!("a node that starts says so, but {other:?}"),
+            other => panic!("expected `rebalancing`, got {other:?}"),
         }
         match client.nodes().await {
             Err(AdminError::Refused(problem)) => assert_eq!(problem.code, "rebalancing"),
-            other => panic!("a node that starts says so, but {other:?}"),
+            other => panic!("expected `rebalancing`, got {other:?}"),
         }
-        assert!(!started.load(Ordering::Relaxed), "it waits for the store");
+        assert!(!started.load(Ordering::Relaxed), "the start waits for the store");
         drop(silent);
         let first = two.start("n1").await;
         wait_until_live(&client, "n2").await;
@@ -173,11 +173,11 @@ async fn r17_a_node_started_without_store_adopts_cluster_time() {
     store.compare_and_set(cas).await.expect("written");
     drop(store);
 
-    // It remembers where shards were, and starts without waiting for the store.
+    // The node remembers where shards were, so it starts without the store.
     let second = two.start("n2").await;
     let client = two.client(1).await;
-    assert!(time_of(&client).await < OLD, "it has not learnt it yet");
-    let lapsed = comes_about("status says that it has no lease", async || {
+    assert!(time_of(&client).await < OLD, "the node has not read it yet");
+    let lapsed = comes_about("status must report the lapsed lease", async || {
         let status = client.status().await.ok()?;
         status.problems.into_iter().find(|problem| problem.code == "lease-lapsed")
     });
@@ -185,17 +185,18 @@ async fn r17_a_node_started_without_store_adopts_cluster_time() {
     assert!(text.contains("has not been able to register since it started"), "{text}");
     let first = two.start("n1").await;
     wait_until_live(&client, "n2").await;
-    // Lanes are stamped with this time. With an earlier one, the shard's next owner would drop them and run copies.
-    assert!(time_of(&client).await >= OLD, "it has rows, and must have the time");
+    // Lanes are stamped with this time. If it were too early, the shard's next owner would drop the lanes and run
+    // copies of their messages again.
+    assert!(time_of(&client).await >= OLD, "a node with rows must have the time");
     client.close().await;
     second.stop(GRACE).await;
     first.stop(GRACE).await;
 }
 
-/// Copies a node's directory, which no process uses.
+/// Copies a node's directory, which must not be in use.
 fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("the folder") {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("the directory") {
         let entry = entry.expect("an entry");
         let target = to.join(entry.file_name());
         match entry.file_type().expect("its type").is_dir() {
@@ -214,11 +215,11 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     wait_until_live(&client, "n2").await;
     first.stop(GRACE).await;
     copy(&home, &copied);
-    // What is written from here on is lost when the copy is brought back.
+    // What is written from here on is lost when the copy is restored.
     let first = two.start("n1").await;
-    comes_about("n2 has its lease again", async || {
+    comes_about("n2 must renew its lease again", async || {
         let problems = client.status().await.ok()?.problems;
-        // The tests of this file run concurrently in one process, whose address space has no room for every node's
+        // The tests of this file run concurrently in one process, whose address space is too small for every node's
         // pool.
         problems.iter().all(|it| it.code == "allocator-fallback").then_some(())
     })
@@ -228,20 +229,20 @@ async fn r5_a_rolled_back_store_is_reported_and_blocks_no_stop() {
     copy(&copied, &home);
     let first = two.start("n1").await;
 
-    let refused = comes_about("status says that the store is refused", async || {
+    let refused = comes_about("status must report the refused store", async || {
         let status = client.status().await.ok()?;
         let lease = |problem: &StatusProblem| problem.code == "lease-lapsed";
         let refused = status.problems.iter().find(|problem| problem.code == "store-refused")?;
-        assert!(!status.problems.iter().any(lease), "that is bad advice here: {status:?}");
+        assert!(!status.problems.iter().any(lease), "its advice would be wrong: {status:?}");
         Some(refused.clone())
     })
     .await;
     let witness = two.home("n2").join("joined-store.witness").display().to_string();
     assert!(refused.help.contains(&witness), "{refused:?}");
     client.close().await;
-    // Nothing can be handed over: a stop that waited for it would take its whole grace, and a quarter more.
+    // Nothing can be handed over: a stop that waited for it would take the whole grace period and a quarter more.
     let stop = tokio::time::timeout(GRACE * 3 / 4, second.stop(GRACE)).await;
-    stop.expect("it stops immediately");
+    stop.expect("it stops without a hand-off");
     first.stop(GRACE).await;
 }
 

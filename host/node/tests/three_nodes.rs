@@ -1,6 +1,6 @@
 //! A cluster of real nodes in one process, with real stores, endpoints, links, guests and clients.
 //!
-//! It is the cheapest test of the wiring: the simulator tests the core, and this the threads, queues and
+//! This is the cheapest test of the wiring: the simulator tests the core, and these tests cover the threads, queues and
 //! connections around it. Liveness bounds are generous; nothing else is timed.
 
 mod common;
@@ -17,7 +17,7 @@ use ostraca_node::config::Role;
 use ostraca_node::{InitializedCluster, JoinOptions, Node, NodeError, join};
 
 const GRACE: Duration = Duration::from_secs(20);
-/// Timeout of each step.
+/// Timeout for each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Cluster {
@@ -28,7 +28,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a directory");
         let home = dir.path().join("n1");
         let created = make(&home);
         let first = common::start(&home).await;
@@ -60,7 +60,7 @@ impl Cluster {
 
 const MEMBER: [Role; 3] = [Role::Manager, Role::Host, Role::Gateway];
 
-/// Shards by the node that owns them.
+/// The number of shards per owner.
 async fn owners(client: &Client) -> BTreeMap<String, usize> {
     let mut owners = BTreeMap::new();
     for shard in client.shards().await.expect("shards") {
@@ -69,7 +69,7 @@ async fn owners(client: &Client) -> BTreeMap<String, usize> {
     owners
 }
 
-/// Waits until every shard has an owner and these are all the owners.
+/// Waits until every shard has an owner, and the owners are exactly `nodes`.
 async fn spread_over(client: &Client, nodes: &[&str]) {
     let spread = async {
         loop {
@@ -81,7 +81,7 @@ async fn spread_over(client: &Client, nodes: &[&str]) {
         }
     };
     let waited = tokio::time::timeout(TIMEOUT, spread).await;
-    assert!(waited.is_ok(), "{nodes:?} must own everything, but {:?}", owners(client).await);
+    assert!(waited.is_ok(), "expected the owners {nodes:?}, got {:?}", owners(client).await);
 }
 
 const ENTITIES: usize = 40;
@@ -114,7 +114,7 @@ async fn messages_run_once_while_nodes_join_drain_and_leave() {
     one.deploy(COUNTER, counter(), None).await.expect("deployed");
     add_to_all(&one).await;
 
-    // From here on, messages are sent all the time.
+    // From here on, messages are sent continuously.
     let stop = AtomicBool::new(false);
     let flow = async {
         let mut rounds = 0;
@@ -140,7 +140,7 @@ async fn messages_run_once_while_nodes_join_drain_and_leave() {
             }
         }
         spread_over(&one, &["n1", "n3"]).await;
-        // S11: a gateway needs no shards of its own.
+        // S11: a gateway need not own any shards.
         add_to_all(&two).await;
 
         three.close().await;
@@ -179,9 +179,9 @@ async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
     let refusing = cluster.client(&host).await;
     match refusing.session().command(&entity(0), "add", "1").await {
         Err(CallError::NotRun { code, .. }) => assert_eq!(&*code, "no-gateway"),
-        other => panic!("refused by name, but {other:?}"),
+        other => panic!("expected `no-gateway`, got {other:?}"),
     }
-    let nodes = refusing.nodes().await.expect("operators are answered");
+    let nodes = refusing.nodes().await.expect("operators are served");
     assert_eq!(nodes.nodes.len(), 3);
     expect_all(&through, 2).await;
 
@@ -191,10 +191,10 @@ async fn a_node_acts_by_its_roles_and_refuses_the_rest_by_name() {
     }
     let began = std::time::Instant::now();
     futures::join!(cluster.first.stop(GRACE), gateway.stop(GRACE), host.stop(GRACE));
-    assert!(began.elapsed() < GRACE, "in good order, not by time-outs: {:?}", began.elapsed());
+    assert!(began.elapsed() < GRACE, "no stop may run into a timeout: {:?}", began.elapsed());
 }
 
-/// Also of a message that was forwarded.
+/// Also checks this for a message that is forwarded.
 async fn the_guest_sees_what_the_client_said_of_its_message(client: &Client) {
     let manifest = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
     client.deploy(manifest, common::guest("misbehaving"), None).await.expect("deployed");
@@ -212,8 +212,8 @@ async fn the_guest_sees_what_the_client_said_of_its_message(client: &Client) {
 }
 
 fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).expect("a folder");
-    for entry in std::fs::read_dir(from).expect("a folder") {
+    std::fs::create_dir(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("a directory") {
         let entry = entry.expect("an entry");
         let (path, to) = (entry.path(), to.join(entry.file_name()));
         if path.is_dir() {
@@ -237,8 +237,8 @@ async fn r7_a_node_in_a_copied_folder_does_not_start_and_says_why() {
         Err(NodeError::NameInUse { node, addresses }) => {
             assert_eq!((node, addresses), ("n2".to_owned(), second.address().to_string()));
         }
-        Err(other) => panic!("the name is in use, but: {other}"),
-        Ok(_) => panic!("two processes are one node"),
+        Err(other) => panic!("expected `NameInUse`, got {other}"),
+        Ok(_) => panic!("two processes run as the same node"),
     }
     spread_over(&one, &["n1", "n2"]).await;
     one.close().await;

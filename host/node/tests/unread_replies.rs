@@ -1,7 +1,7 @@
 //! A client that sends many requests and reads no replies costs a node a bounded amount of memory, on the entity's
 //! owner and on a gateway in front of it, and does not affect other clients.
 //!
-//! The memory is that of the process, so this file has one test.
+//! The memory of the whole process is measured, so this file has only one test.
 
 mod common;
 
@@ -24,14 +24,14 @@ use prost::Message;
 const GRACE: Duration = Duration::from_secs(20);
 const SESSIONS: u8 = 24;
 const MESSAGES: u64 = 256;
-/// Bytes of a reply: 6 GB are requested in total.
+/// Size of a reply in bytes; 6 GB are requested in total.
 const REPLY: &str = "1000000";
-/// What a node may hold for one connection that reads nothing: twice `connection-bytes`, `send-window`, and what is
-/// under way between the two nodes; the rest is room for allocators.
+/// Maximum memory in bytes that one connection that reads nothing may cost: twice `connection-bytes`, `send-window`,
+/// and what is in flight between the two nodes; the rest is headroom for allocators.
 const BOUND: u64 = 400 << 20;
-/// How long a command of another client may take meanwhile, on a busy machine.
+/// Maximum duration of another client's command during the attack, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(6);
-/// How long the attack is observed.
+/// Duration of the attack.
 const ATTACK: Duration = Duration::from_secs(10);
 
 const MISBEHAVING: &str = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
@@ -44,7 +44,7 @@ fn resident() -> u64 {
     kib << 10
 }
 
-/// A connection of a principal other than the operator. With its small windows, nothing is sent that is not read.
+/// A connection of a principal other than the operator. Its small windows prevent replies from being sent unread.
 async fn attacker(node: &Node, cluster: &InitializedCluster) -> ClientConnection {
     let ca = Ca::load(&cluster.ca).expect("the authority");
     let (identity, trust) = (ca.issue_client("mallory").expect("identity"), ca.trust());
@@ -58,7 +58,7 @@ async fn attacker(node: &Node, cluster: &InitializedCluster) -> ClientConnection
     dialer.connect(node.address()).await.expect("a connection")
 }
 
-/// Each session has an entity of its own: one mailbox has no room for all the requests.
+/// Each session has its own entity, since one mailbox cannot hold all the requests.
 fn query(session: u8, sequence: u64) -> Envelope {
     Envelope {
         r#type: "misbehaving".into(),
@@ -101,7 +101,7 @@ impl<'a> Other<'a> {
     }
 }
 
-/// Requests far more than is read, while other clients continue. Returns the most memory that it took.
+/// Requests far more than it reads, while other clients continue. Returns the peak increase in memory, in bytes.
 async fn attack(node: &Node, cluster: &InitializedCluster, others: &[(&str, &Client)]) -> u64 {
     let before = resident();
     let link = attacker(node, cluster).await;
@@ -123,14 +123,14 @@ async fn attack(node: &Node, cluster: &InitializedCluster, others: &[(&str, &Cli
         most = most.max(resident());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Its own entity answers others, too.
+    // The attacked entity still answers others.
     let shared = Entity::new("misbehaving", "a0");
     for (name, client) in others {
         let answer = client.session().query(&shared, "list", "1").await;
         answer.unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     // Every request without a result was refused with a code.
-    // The others are given up first: as long as they are not read, they fill the connection's window.
+    // The other streams are dropped first: as long as they are not read, they fill the connection's window.
     let (_writer, mut reader) = streams.swap_remove(0);
     drop(streams);
     let mut refused = 0;
@@ -162,12 +162,12 @@ async fn first(home: &Path) -> (InitializedCluster, Node, Client) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_replies_cost_a_bounded_amount() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let (cluster, node, admin) = first(&dir.path().join("n1")).await;
     let on_owner = attack(&node, &cluster, &[("on-owner", &admin)]).await;
     assert!(on_owner < BOUND, "{} MiB on the owner", on_owner >> 20);
 
-    // The same through a node that owns nothing.
+    // Repeat the attack through a node that owns nothing.
     let home = dir.path().join("n2");
     let options = JoinOptions {
         node: "n2".into(),
@@ -179,7 +179,7 @@ async fn unread_replies_cost_a_bounded_amount() {
     join(&home, &options).expect("a node that joins");
     let gateway = Node::start(config(&home)).await.expect("a gateway");
     let through = client(&gateway, &cluster).await;
-    through.session().query(&Entity::new("counter", "bob"), "get", "").await.expect("a way");
+    through.session().query(&Entity::new("counter", "bob"), "get", "").await.expect("a route");
     // Other clients of that gateway are served, and so are those of another node.
     let others = [("on-gateway", &through), ("on-owner", &admin)];
     let on_both = attack(&gateway, &cluster, &others).await;

@@ -11,7 +11,7 @@ use crate::failing::FailingEntities;
 /// Shown by `status`. Counters only rise; gauges hold the state at each worker's last update.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Turns of guests that were started for a message.
+    /// Guest turns started for a message.
     pub turns: AtomicU64,
     /// Commits sent to the store.
     pub commits: AtomicU64,
@@ -21,7 +21,7 @@ pub struct Stats {
     pub activations: AtomicU64,
     /// Messages answered as not run, by this node's workers.
     pub not_run: AtomicU64,
-    /// Messages answered as of unknown outcome, by this node's workers.
+    /// Messages answered with an unknown outcome, by this node's workers.
     pub unknown: AtomicU64,
     /// Contained panics of the host's own code.
     pub panics: AtomicU64,
@@ -29,11 +29,11 @@ pub struct Stats {
     pub control_messages_dropped: AtomicU64,
     /// Control messages ignored because this release does not understand them.
     pub control_messages_ignored: AtomicU64,
-    /// Milliseconds of the node's clock at the last successful renewal.
+    /// Time of the last successful renewal on the node's clock, in milliseconds.
     pub last_renewal_ms: AtomicU64,
     /// Entities whose last turn failed.
     pub failing_entities: FailingEntities,
-    /// While another node's store must not be used (R5), the reason.
+    /// Why another node's store must not be used (R5); `None` while it may be used.
     pub store_refused: watch::Sender<Option<Arc<str>>>,
     /// Duration of the lease in milliseconds; 0 before the first renewal.
     pub lease_ms: AtomicU64,
@@ -80,6 +80,6 @@ pub struct WorkerGauges {
     pub live: AtomicU64,
     /// Entities in memory.
     pub entities: AtomicU64,
-    /// Messages that wait for a turn.
+    /// Messages waiting for a turn.
     pub queued: AtomicU64,
 }

@@ -1,5 +1,5 @@
-//! Entities whose last turn failed through a fault of their own, as their owner remembers them: `status` counts
-//! them, `inspect` shows the failure.
+//! Entities whose last turn failed through a fault of their own, as their owner remembers them: `status` counts them,
+//! and `inspect` shows the failure.
 //!
 //! They are kept in memory only: a new owner learns of a failure at the entity's next message. An entity is removed
 //! by its next successful turn, together with its shard, or when its type is deployed again.
@@ -13,7 +13,7 @@ use ostraca_core::ids::{Entity, ShardId};
 
 /// Maximum number of remembered entities: enough to show what is wrong.
 const KEPT: usize = 4_096;
-/// Maximum bytes kept of a failure's text.
+/// Maximum number of bytes kept of a failure's message.
 const TEXT: usize = 1_024;
 /// Consecutive failures before an entity counts as a problem of the cluster: one bad message is its sender's
 /// fault.
@@ -22,11 +22,11 @@ const IN_A_ROW: u64 = 3;
 /// An entity's last failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastFailure {
-    /// The stable code; text, since another node may have reported it.
+    /// The stable code, as a string because another node may have reported it.
     pub code: String,
-    /// Its text, cut to 1,024 bytes.
+    /// The failure's message, cut to 1,024 bytes.
     pub message: String,
-    /// Milliseconds since 1970 by this machine's wall clock.
+    /// Milliseconds since 1970, according to the wall clock of the node where the turn failed.
     pub wall_ms: u64,
     /// Failed turns since the last successful one.
     pub consecutive_failures: u64,
@@ -41,7 +41,7 @@ pub struct FailingType {
     pub entities: u64,
     /// How many of those are not expected to recover by themselves.
     pub stuck: u64,
-    /// Number of entities for each code.
+    /// Number of entities per code.
     pub codes: BTreeMap<String, u64>,
     /// A stuck entity if there is one, otherwise any failing entity.
     pub example: String,
@@ -51,7 +51,7 @@ pub struct FailingType {
 #[derive(Debug, Default)]
 pub struct FailingEntities {
     known: Mutex<BTreeMap<ShardId, BTreeMap<Entity, LastFailure>>>,
-    /// Number of remembered entities: while it is 0, nothing is locked.
+    /// Number of remembered entities: while it is 0, a successful turn takes no lock.
     count: AtomicUsize,
 }
 

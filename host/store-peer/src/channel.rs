@@ -1,30 +1,30 @@
-//! A link from this crate's point of view. [`wire`](crate::wire) implements it over QUIC; tests have one that
-//! breaks on demand.
+//! A link as this crate sees it. [`wire`](crate::wire) implements it over QUIC; tests use an implementation that breaks
+//! on demand.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-/// How a call ended without a response.
+/// Why a call ended without a response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
-    /// The peer never receives it.
+    /// The peer has not received the call and never will.
     #[error("{0}")]
     NotSent(String),
-    /// The peer may have received it.
+    /// The peer may have received the call.
     #[error("{0}")]
     Disconnected(String),
     /// The peer did not respond within the call timeout. The link is still up.
     #[error("{0}")]
     TimedOut(String),
-    /// It was executed, but its response is too large.
+    /// The call was executed, but its response is too large.
     #[error("{0}")]
     ResponseTooLarge(String),
 }
 
-/// One link. Once broken, it stays broken.
+/// A link. Once broken, it remains broken.
 pub trait Channel: Send + Sync + 'static {
-    /// Sends a call. When this returns, the call is queued behind earlier ones; the future only waits, and works
-    /// with any executor.
+    /// Sends a call. When this returns, the call is queued behind earlier ones; the future only waits for the response,
+    /// and works with any executor.
     fn call(&self, body: Bytes) -> BoxFuture<'static, Result<Bytes, ChannelError>>;
 
     /// The highest protocol version that both sides support.
@@ -32,7 +32,7 @@ pub trait Channel: Send + Sync + 'static {
         u32::from(crate::protocol::VERSION)
     }
 
-    /// Size of the largest call in bytes.
+    /// Maximum size of a call in bytes.
     fn max_call(&self) -> usize;
 
     /// Waits until the link is broken or closed and all its calls have ended.

@@ -1,4 +1,4 @@
-//! The client side: [`PeerEntityStore`] and [`PeerClusterStore`], each over a reconnecting link of its own.
+//! The client side: [`PeerEntityStore`] and [`PeerClusterStore`], each over its own reconnecting link.
 
 mod cluster;
 mod entity;

@@ -1,4 +1,4 @@
-//! Why the store cannot be reached when a client connects to it.
+//! Why a client cannot connect to the store, and why a call has no response.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ pub enum ConnectError {
     /// The store did not respond, or not in time. A retry may succeed.
     #[error("cannot reach the store: {0}")]
     Unreachable(String),
-    /// The store must not be used (R5); the text says how to fix it.
+    /// The store must not be used (R5); the message says how to fix it.
     #[error("{0}")]
     Refused(String),
     /// The witness file cannot be read.
     #[error("invalid witness file {0}: restore it, or remove it to continue without its check")]
     InvalidWitness(PathBuf),
     /// A file operation failed.
-    #[error("a file operation failed at {path}: {source}")]
+    #[error("file operation on {path} failed: {source}")]
     Io {
         /// Path of the file.
         path: PathBuf,
@@ -38,11 +38,11 @@ impl ConnectError {
 /// Why a call has no response.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestError {
-    /// It had no effect and never will.
+    /// The call had no effect and never will.
     NotExecuted(StoreError),
-    /// It may have been executed, or may still be.
+    /// The call may have been executed, or may be executed later.
     OutcomeUnknown(String),
-    /// It was executed; the response is too large.
+    /// The call was executed, but its response is too large.
     ResponseTooLarge(String),
 }
 

@@ -1,10 +1,10 @@
-//! The messages on a link: a version byte, then a postcard-encoded [`Request`] or [`Response`], then a
-//! block of fields that later releases add.
+//! The messages on a link: a version byte, then a postcard-encoded [`Request`] or [`Response`], then a block for fields
+//! that later releases add.
 //!
 //! The version is the lowest whose implementations understand the whole message; it never exceeds the version that
-//! the two nodes of the link negotiated. Variants are only added at the end, because their numbers are on the wire.
-//! A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent only in reply to
-//! the call that was added with it.
+//! the two nodes of the link negotiated. Variants are only added at the end, because their numbers are part of the
+//! encoding. A call with an unknown number gets [`ResponseBody::Unsupported`]. A new kind of response is sent only in
+//! response to the call that was added with it.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -43,7 +43,7 @@ pub enum Request {
     CurrentClaims(Vec<ShardPath>),
     /// [`EntityStore::commit`](ostraca_store::EntityStore::commit).
     Commit(Vec<Commit>),
-    /// [`EntityStore::load`](ostraca_store::EntityStore::load), of at most [`MAX_LOADS`].
+    /// [`EntityStore::load`](ostraca_store::EntityStore::load) of at most [`MAX_LOADS`] entities.
     Load(Vec<(ShardPath, Entity)>),
     /// [`EntityStore::scan`](ostraca_store::EntityStore::scan). The page may be smaller than requested.
     Scan(Scan),
@@ -53,7 +53,7 @@ pub enum Request {
         upload: u64,
         /// Size of the blob in bytes.
         total: u64,
-        /// Offset of the fragment.
+        /// Offset of the fragment in bytes.
         offset: u64,
         /// The fragment.
         bytes: Bytes,
@@ -62,9 +62,9 @@ pub enum Request {
     GetBlob {
         /// The blob's digest.
         digest: [u8; 32],
-        /// Offset at which the fragment starts.
+        /// Offset of the fragment in bytes.
         offset: u64,
-        /// Its maximum size.
+        /// Maximum size of the fragment in bytes.
         max_bytes: u64,
     },
     /// [`ClusterStore::get`](ostraca_store::ClusterStore::get).
@@ -73,14 +73,14 @@ pub enum Request {
     List(String),
     /// [`ClusterStore::compare_and_set`](ostraca_store::ClusterStore::compare_and_set).
     CompareAndSet(CompareAndSet),
-    /// Polls for the next changes of a watch. The response is sent when there are some, or without any after a
+    /// Polls for the next changes of a watch. The response is sent when there are changes, or without changes after a
     /// timeout.
     Watch {
-        /// Identifies the watch on its link. A new number begins a watch.
+        /// Identifies the watch on its link. A new number starts a watch.
         watch: u64,
-        /// The watched prefix; used only when the watch begins.
+        /// The watched prefix; used only when the watch starts.
         prefix: String,
-        /// The revision after which to start; used only when the watch begins.
+        /// The revision after which to start; used only when the watch starts.
         revision: u64,
         /// Milliseconds after which to respond even if nothing has changed.
         poll_timeout_ms: u64,
@@ -98,7 +98,8 @@ pub struct Hello {
     pub cluster: ClusterId,
     /// Random, chosen when the client is created.
     pub client: u64,
-    /// The number of this link, counted by the client: nothing from the client's older links is accepted after it.
+    /// The number of this link, counted by the client: after this hello, nothing from the client's older links is
+    /// accepted.
     pub link: u64,
 }
 
@@ -157,7 +158,7 @@ pub enum ResponseBody {
 }
 
 impl ResponseBody {
-    /// The kind of request that it responds to, for error texts.
+    /// The kind of request that this responds to, for error messages.
     #[must_use]
     pub fn subject(&self) -> &'static str {
         match self {
@@ -194,7 +195,7 @@ pub enum DecodeError {
         max = PEER_PROTOCOL_VERSIONS.end()
     )]
     UnsupportedVersion(u8),
-    /// A later release has calls that this one does not know.
+    /// The call was added by a later release.
     #[error("unknown store call {0}")]
     UnknownRequest(u32),
     /// The bytes are malformed.
@@ -203,7 +204,7 @@ pub enum DecodeError {
     /// A request that carries no data is too large.
     #[error("store call of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
-        /// Its size in bytes.
+        /// The call's size in bytes.
         bytes: usize,
         /// The limit in bytes.
         limit: usize,
@@ -270,7 +271,7 @@ pub fn decode_request(bytes: &[u8], max_request: usize) -> Result<Request, Decod
     })
 }
 
-/// The number of the call, with which the bytes begin.
+/// The number of the call, which comes first in `body`.
 fn kind(body: &[u8]) -> Option<u32> {
     codec::decode_prefix(body).ok().map(|(kind, _)| kind)
 }

@@ -1,7 +1,7 @@
-//! The server side: executes a store's calls as they arrive over a link.
+//! The server side: executes the calls to a store as they arrive over a link.
 //!
-//! Every call to the store is *made* while its frame is handled, in the order of frames; only its result is
-//! awaited. So the calls of one link take effect in the order in which they were sent.
+//! Every call to the store is *made* while its frame is handled, in the order of frames; only its result is awaited
+//! later. So the calls of one link take effect in the order in which they were sent.
 
 mod blobs;
 mod cluster;

@@ -1,4 +1,4 @@
-//! Links over QUIC: the client half as a [`Channel`], the server half for both stores.
+//! Links over QUIC: the client side as a [`Channel`], and the server side of both stores.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ const HEAD: usize = 64;
 /// Serves a stream of the bulk connection to its end.
 ///
 /// # Errors
-/// How the stream ended, if not gracefully.
+/// Why the stream ended, unless it ended gracefully.
 pub async fn serve_entity(
     server: &Arc<EntityServer>,
     reader: FrameReader,
@@ -34,7 +34,7 @@ pub async fn serve_entity(
 /// Serves a stream of the control connection to its end.
 ///
 /// # Errors
-/// How the stream ended, if not gracefully.
+/// Why the stream ended, unless it ended gracefully.
 pub async fn serve_cluster(
     server: &Arc<ClusterServer>,
     reader: FrameReader,
@@ -59,11 +59,11 @@ impl std::fmt::Debug for QuicChannel {
 }
 
 impl QuicChannel {
-    /// Opens a stream of calls to the store's node: of [`StreamKind::EntityStore`] or
-    /// [`StreamKind::ClusterStore`]. The connection is kept as long as the stream.
+    /// Opens a stream of calls to the store's node; `kind` is [`StreamKind::EntityStore`] or
+    /// [`StreamKind::ClusterStore`]. The connection is kept open as long as the stream.
     ///
     /// # Errors
-    /// How the connection ended.
+    /// Why the stream could not be opened.
     pub async fn open(link: &PeerLink, kind: StreamKind) -> Result<Self, Error> {
         let calls = Mutex::new(Some(Arc::new(link.open_rpc(kind).await?)));
         let frame = usize::try_from(link.info.limits.max_frame).unwrap_or(usize::MAX);

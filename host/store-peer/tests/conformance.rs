@@ -1,4 +1,4 @@
-//! Both stores fulfil their contracts over stable and unstable links, with each backend.
+//! Both stores satisfy their contracts over stable and breaking links, with each backend.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -16,7 +16,7 @@ use ostraca_store::MemoryStore;
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
 
-/// One in this many calls breaks the link over which it is sent.
+/// One in this many calls breaks the link on which it is sent.
 const BREAKS: u64 = 8;
 
 fn memory() -> Arc<MemoryStore> {
@@ -76,7 +76,7 @@ fn sled<S: 'static>(
     over: impl Fn(&Arc<SledStore>) -> S + Clone + 'static,
     close: impl Fn(S) -> SledStore + 'static,
 ) -> Factory<S> {
-    let root = tempfile::tempdir().expect("a folder for tests");
+    let root = tempfile::tempdir().expect("a temporary directory");
     let count = std::cell::Cell::new(0);
     let again = over.clone();
     let make = move || {

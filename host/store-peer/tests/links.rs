@@ -71,7 +71,7 @@ fn a_commit_of_an_old_link_has_no_effect_after_a_new_hello() {
         remote.weather.held.store(false, Ordering::Relaxed);
         wait("the link comes back", || responds(&remote));
         if claim_again {
-            // The claim alone also fences (R4); in the other round only the links do.
+            // The same claim again fences nothing: only the links do, in both rounds.
             claimed(&remote, 1);
         }
         assert_eq!(remote.weather.deliver_late(), 3);
@@ -248,7 +248,7 @@ fn a_link_that_answers_no_ping_is_closed() {
     let [CommitOutcome::Unknown(_)] = &outcome[..] else { panic!("{outcome:?}") };
     wait("a new link", || links(&remote) > before);
     remote.weather.held.store(false, Ordering::Relaxed);
-    wait("it answers", || responds(&remote));
+    wait("the store responds", || responds(&remote));
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn an_oversized_call_is_split_without_losing_order() {
     }
     let entities = ["y", "z"].map(|id| (shard(), Entity::new("counter", id)));
     let loaded = block_on(remote.a.load(entities.to_vec()));
-    assert!(loaded.iter().all(Result::is_ok), "one by one they fit: {loaded:?}");
+    assert!(loaded.iter().all(Result::is_ok), "each one fits into a response: {loaded:?}");
     remote.weather.max_call.store(1 << 20, Ordering::Relaxed);
     remote.weather.max_answer.store(20 << 20, Ordering::Relaxed);
     let many = (0..3_000).map(|n| (shard(), Entity::new("counter", n.to_string()))).collect();

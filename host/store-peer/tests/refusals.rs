@@ -118,7 +118,7 @@ fn watches_beyond_their_limit_are_lost_until_others_end() {
     }
 }
 
-/// A node that reaches whichever store is served.
+/// A node that reaches whichever store is currently served.
 struct SwappableStore {
     store: Arc<Mutex<Arc<dyn EntityStore>>>,
     weather: Arc<LinkFaults>,
@@ -211,7 +211,7 @@ fn a_rolled_back_or_forked_store_is_refused_after_restarts() {
     drop(SledStore::create(&dir, &options, CLUSTER, CLUSTER_NAME).unwrap());
     copy(&dir, &old);
 
-    // The node sees an acknowledged turn, and that the store was opened twice since then.
+    // After the copy was made, the node sees two openings of the store, and acknowledged turns.
     for opening in 0..2 {
         let place = SwappableStore::new(Arc::new(SledStore::open(&dir, &options).unwrap()));
         let known = known(Some(witness.clone()));

@@ -1,4 +1,5 @@
-//! How fast the sled store commits and loads, with syncing: `cargo run --release --example throughput -- [DIR]`.
+//! Measures how fast the sled store commits and loads, including syncs:
+//! `cargo run --release --example throughput -- [DIR]`.
 //!
 //! Commits: 16 callers with 64 turns per call, first with heads only, then with one small state value per turn.
 //! Loads: 64 callers with one entity per call, after reopening the store. The measurement covers only this process:
@@ -83,7 +84,7 @@ fn main() {
         cpu.as_secs_f64() / time.as_secs_f64()
     );
     drop(store);
-    std::fs::remove_dir_all(&dir).expect("the folder removed");
+    std::fs::remove_dir_all(&dir).expect("a removable directory");
 }
 
 /// One caller: commits to the entities of its shard in rotation, call after call.
@@ -98,7 +99,7 @@ fn commits(store: &SledStore, number: u32, state: bool, ended: &dyn Fn() -> bool
     });
     block_on(store.claim(vec![(*claim).clone()]));
     let mut count = 0;
-    // Every entity at least once, so that loads find it.
+    // Commits to every entity at least once, so that loads find all of them.
     while !ended() || count < ENTITIES {
         let turns = (count..count + CALL)
             .map(|n| turn(&claim, n % ENTITIES, n / ENTITIES, state))

@@ -1,8 +1,8 @@
 //! Evaluates write calls in order and collects their writes in one batch (R1, R4, R5).
 //!
 //! The maps here hold everything that was evaluated but is not applied yet, and are always consulted first. So each
-//! call sees the effects of those before it, in the same batch or the previous one. The maps never become stale: a
-//! batch is either applied, or the store stops.
+//! call sees the effects of those before it, in the same batch or an earlier one. The maps never become stale: either
+//! the batch is applied, or the store stops.
 
 use std::collections::HashMap;
 
@@ -19,8 +19,8 @@ use crate::head_cache::{CachedHead, HeadCache};
 use crate::meta::{RowBody, SEQUENCE, StoreSequence};
 use crate::records::{Records, Table, fragment_count, fragment_prefix, put, remove};
 
-/// Number of commit sequences that are reserved for a shard together: its claim record is rewritten when they run
-/// out.
+/// Number of commit sequences that are reserved for a shard in one block. The shard's claim record is rewritten when
+/// they run out.
 const SEQUENCES: u64 = 4096;
 
 pub(crate) struct BatchBuilder {
@@ -29,8 +29,8 @@ pub(crate) struct BatchBuilder {
     sequence: u64,
     shards: HashMap<ShardPath, ShardClaim>,
     heads: HeadCache,
-    /// Fragment counts of the state records and spilled lanes that this batch writes, for entities with fragmented
-    /// ones.
+    /// Fragment counts of the records other than heads that this batch writes for entities, if they are or may have
+    /// been fragmented.
     record_fragments: HashMap<Vec<u8>, u32>,
     rows: HashMap<String, Option<StoredRow>>,
     batch: Batch,
@@ -146,7 +146,7 @@ impl BatchBuilder {
         }
         if commit.expected_version.checked_add(1) != Some(commit.head.version) {
             return Ok(CommitOutcome::Refused(CommitRefusal::LimitReached(
-                "a commit must raise the version by one".into(),
+                "a commit must increment the version by one".into(),
             )));
         }
         if let Err(limit) = check_commit(&commit) {
@@ -288,7 +288,7 @@ impl BatchBuilder {
             let Some(current) = self.records.get::<ClaimRecord>(&claim_key)? else {
                 return Ok(None);
             };
-            // It is unknown which of the reserved sequences were used: continue after them.
+            // It is unknown which of the reserved sequences were used: continue after all of them.
             let last = current.reserved_sequence;
             self.shards.insert(key.clone(), ShardClaim { record: current, last });
         }
@@ -355,7 +355,7 @@ impl BatchBuilder {
     }
 }
 
-/// More fragments than the largest row has.
+/// More fragments than the largest row can have.
 const MAX_ROW_FRAGMENTS: u32 = 20;
 
 /// The row that was read under `key`, which includes the table's letter.

@@ -51,7 +51,7 @@ impl BlobWorker {
         let digest = *blake3::hash(bytes).as_bytes();
         let path = self.path(&digest);
         if fs::read(&path).is_ok_and(|there| there == bytes) {
-            // The process that renamed it may have died before it synced the directory.
+            // The process that renamed the file may have died before it synced the directory.
             let synced = File::open(&path).and_then(|file| file.sync_all());
             synced.and_then(|()| sync_dir(&self.folder)).map_err(unavailable)?;
         } else {

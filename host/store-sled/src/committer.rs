@@ -1,8 +1,8 @@
-//! The one thread that writes: it evaluates a batch of calls, applies it, syncs once, and answers all of them.
+//! The one thread that writes: it evaluates a batch of calls, applies it, syncs once, and answers all of the calls.
 //!
 //! Calls are queued while it syncs, and become the next batch. An error while applying, flushing or syncing leaves
 //! the batch's outcome unknown and stops the store until it is opened again (R3): what sled shows after that may
-//! not be on the disk.
+//! not be on disk.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -119,25 +119,25 @@ impl Committer {
     }
 }
 
-/// Frees the memory that sled has replaced. sled leaves that to `crossbeam-epoch`, which frees a few objects per
-/// hundred uses of the tree. A batch of many records is one use, so the replaced memory, some kilobytes per record,
-/// would accumulate.
+/// Frees memory that sled has replaced. sled leaves this to `crossbeam-epoch`, which frees a few objects per hundred
+/// uses of the tree. A batch of many records is one use, so the replaced memory, a few kilobytes per record, would
+/// accumulate.
 fn free(records: usize) {
     for _ in 0..flushes(records) {
         crossbeam_epoch::pin().flush();
     }
 }
 
-/// One flush frees about 500 objects, and a record replaces a few.
+/// One flush frees about 500 objects, and writing a record replaces a few.
 const RECORDS_A_FLUSH: usize = 64;
 
-/// The number of flushes that free what this many records replaced.
+/// The number of flushes that free what writing this many records has replaced.
 fn flushes(records: usize) -> usize {
     1 + records / RECORDS_A_FLUSH
 }
 
 impl Completion {
-    /// Delivers the outcome; that the caller no longer waits is not an error.
+    /// Delivers the outcome. It is not an error if the caller no longer waits for it.
     fn give(self) {
         match self {
             Self::Commit(outcome, to) => to.give(outcome),
@@ -146,7 +146,7 @@ impl Completion {
         }
     }
 
-    /// Reports that the write failed; it is unknown whether it took effect.
+    /// Reports that the write failed and may or may not have taken effect.
     fn fail(self, why: &str) {
         match self {
             Self::Commit(_, to) => to.give(CommitOutcome::Unknown(why.into())),
@@ -158,7 +158,7 @@ impl Completion {
     }
 }
 
-/// Releases everyone who waits for the committer, however it ends.
+/// Releases everything that waits for the committer, however the committer ends.
 struct End {
     queue: Arc<WriteQueue>,
     progress: Arc<Progress>,

@@ -5,20 +5,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-/// sled keeps its lock for a moment after a database is closed, until its last thread has ended.
+/// sled holds its lock for a moment after a database is closed, until sled's last thread has ended.
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// Why a sled database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseOpenError {
-    /// The database is open elsewhere, and was still open after five seconds.
+    /// The database is open elsewhere, and still was after five seconds.
     #[error("{0}")]
     InUse(io::Error),
     /// A file operation failed.
     #[error("{0}")]
     Io(io::Error),
-    /// Its data cannot be read.
+    /// The database's data cannot be read.
     #[error("{0}")]
     Corrupt(String),
 }

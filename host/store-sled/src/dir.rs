@@ -1,8 +1,8 @@
 //! A store's directory: its lock, its format, and what R6 requires before sled may open its files.
 //!
 //! ```text
-//! format       one line: "ostraca store, format 2"; written last, so a store that has it is complete
-//! lock         locked by the process that has the store open; holds its process id
+//! format       one line: "ostraca store, format 2"; written last, so a store with this file is complete
+//! lock         locked by the process that has the store open; contains the id of that process
 //! sled/        sled's own files
 //! components/  blobs, each in a file named by its BLAKE3 digest
 //! ```
@@ -16,9 +16,9 @@ use ostraca_store::witness::write_file_atomically;
 
 use crate::OpenError;
 
-/// The newest format that this release reads, and the one that it writes.
+/// The newest format that this release reads, and the format that it writes.
 pub(crate) const FORMAT: u32 = 2;
-/// The oldest format that this release reads. 1 was never released.
+/// The oldest format that this release reads. Format 1 was never released.
 const OLDEST_FORMAT: u32 = 2;
 
 const FORMAT_LINE: &str = "ostraca store, format ";
@@ -31,8 +31,8 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
-    /// Locks a directory in which a store may be created, and creates its folders. The directory must be missing,
-    /// or empty except for a lock file.
+    /// Locks a directory in which a store may be created, and creates its subdirectories. The directory must be
+    /// missing, or empty except for a lock file.
     pub(crate) fn lock_empty(path: &Path) -> Result<Self, OpenError> {
         fs::create_dir_all(path).map_err(|error| OpenError::io(path, error))?;
         if entries(path)?.iter().any(|entry| entry.file_name().is_none_or(|name| name != "lock")) {
@@ -105,8 +105,8 @@ impl Dir {
         self.path.join("components")
     }
 
-    /// Makes sure that recovery reads what is on the disk (R6): after a failed sync the page cache holds pages that
-    /// are marked clean but were never written. Also removes unfinished snapshots.
+    /// Makes sure that recovery reads what is on disk (R6): after a failed sync, the page cache holds pages that are
+    /// marked clean but were never written. Also removes unfinished snapshots.
     pub(crate) fn forget_cached_pages(&self) -> Result<(), OpenError> {
         let sled = self.sled();
         for path in entries(&sled)? {

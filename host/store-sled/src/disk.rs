@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
-    /// Makes what was written to `file` durable.
+    /// Makes everything written to `file` durable.
     fn sync(&self, file: &File) -> io::Result<()>;
 
     /// Free bytes that this process may use on the disk that holds `path`.

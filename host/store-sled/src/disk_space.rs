@@ -17,7 +17,7 @@ pub(crate) struct DiskSpaceMonitor {
 }
 
 impl DiskSpaceMonitor {
-    /// Checks the free disk space, if the interval has passed, and records the result in the progress.
+    /// Checks the free disk space, if the interval has passed, and records the result in `progress`.
     pub(crate) fn check(&self) {
         let mut checked = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
         if checked.is_some_and(|checked| checked.elapsed() < self.every) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ostraca_core::ids::ClusterId;
 
-/// Why a store could not be created or opened. Each text says what to do next.
+/// Why a store could not be created or opened. Most messages say what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory does not exist.
@@ -13,7 +13,7 @@ pub enum OpenError {
         "there is no store at {0}: create one with `ostraca init`, or check that its disk is mounted"
     )]
     Missing(PathBuf),
-    /// The directory is empty. An empty directory never becomes a store by itself (R5).
+    /// The directory is empty. An empty directory never becomes a store automatically (R5).
     #[error(
         "the directory {0} is empty, but a store is expected there: create one with `ostraca init`, or check that its disk is mounted"
     )]
@@ -26,14 +26,14 @@ pub enum OpenError {
     /// A store cannot be created in a directory that is not empty.
     #[error("the directory {0} is not empty: choose another one, or open the store in it")]
     NotEmpty(PathBuf),
-    /// Another process has it open.
+    /// Another process has the store open.
     #[error(
         "the store at {dir} is in use by {holder}: stop that process first, or use another directory"
     )]
     InUse {
         /// The store's directory.
         dir: PathBuf,
-        /// The process that has it open, as far as known.
+        /// The process that has the store open, as far as known.
         holder: String,
     },
     /// The directory or a file in it cannot be written.
@@ -44,38 +44,38 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// A newer release wrote it.
+    /// A newer release wrote the store.
     #[error(
         "the store at {dir} has format {format}, but this release reads formats up to {ours}: use the newer release that wrote it"
     )]
     NewerFormat {
         /// The store's directory.
         dir: PathBuf,
-        /// Its format.
+        /// The store's format.
         format: u32,
         /// The newest format that this release reads.
         ours: u32,
     },
-    /// A program from before the first release wrote it.
+    /// A program from before the first release wrote the store.
     #[error(
         "the store at {dir} has format {format}, but this release reads formats from {ours}: an unreleased program wrote it; recreate the cluster with `ostraca init`"
     )]
     OlderFormat {
         /// The store's directory.
         dir: PathBuf,
-        /// Its format.
+        /// The store's format.
         format: u32,
         /// The oldest format that this release reads.
         ours: u32,
     },
-    /// It belongs to another cluster (R5).
+    /// The store belongs to another cluster (R5).
     #[error(
         "the store at {dir} belongs to the cluster {name} ({cluster}): check the data directory in the configuration"
     )]
     OtherCluster {
         /// The store's directory.
         dir: PathBuf,
-        /// The cluster that it belongs to.
+        /// The cluster that the store belongs to.
         cluster: ClusterId,
         /// That cluster's name.
         name: String,
@@ -124,11 +124,11 @@ pub enum OpenError {
     Corrupt {
         /// The store's directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the data.
         reason: String,
     },
     /// Another file operation failed.
-    #[error("a file operation failed at {path}: {source}")]
+    #[error("file operation on {path} failed: {source}")]
     Io {
         /// The file or directory.
         path: PathBuf,

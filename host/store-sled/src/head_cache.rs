@@ -11,19 +11,19 @@ pub(crate) struct CachedHead {
     pub(crate) turn: TurnId,
     /// Number of fragments of the head's own record.
     pub(crate) fragment_count: u32,
-    /// Whether any of its state records may be fragmented; `None`: not looked up yet.
+    /// Whether any of the entity's state records may be fragmented; `None`: not looked up yet.
     pub(crate) state_fragmented: Option<bool>,
-    /// The same for its spilled lanes.
+    /// As `state_fragmented`, for spilled lanes.
     pub(crate) lanes_fragmented: Option<bool>,
-    /// The same for its timers.
+    /// As `state_fragmented`, for timers.
     pub(crate) timers_fragmented: Option<bool>,
-    /// The same for its outbox.
+    /// As `state_fragmented`, for the outbox.
     pub(crate) outbox_fragmented: Option<bool>,
 }
 
 /// Cached heads by their keys, in two generations. A head that is used moves to the young generation. When that
 /// holds more than half of the capacity, it becomes the old generation, and the previous old one is dropped. So
-/// heads in use stay cached, at no cost per use.
+/// heads in use remain cached, and most uses cost only a lookup.
 #[derive(Debug, Default)]
 pub(crate) struct HeadCache {
     young: HashMap<Vec<u8>, CachedHead>,
@@ -49,8 +49,8 @@ impl HeadCache {
         self.young.insert(key, mark);
     }
 
-    /// Drops heads that have not been used for long. Must be called between batches: what a batch has not written
-    /// yet exists only here.
+    /// Drops heads that have not been used for a long time. Must be called between batches: until a batch is
+    /// applied, its heads exist only here.
     pub(crate) fn age(&mut self) {
         if self.young.len() > self.capacity / 2 {
             self.old = std::mem::take(&mut self.young);

@@ -2,11 +2,11 @@
 //! (`ostraca-store-peer`).
 //!
 //! On its own, sled 0.34 syncs nothing reliably, shows writes that are not durable, and panics on some corrupt
-//! files. So one thread writes (`committer`): it evaluates all queued calls, applies them as one batch, flushes,
-//! and syncs the data file through a separate descriptor before it answers. Reads wait until what they have seen is
+//! files. So one thread writes (`committer`): it evaluates queued calls, applies them as one batch, flushes, and
+//! syncs the data file through a separate descriptor before it answers. Reads wait until what they have seen is
 //! durable (`reader`). Values are small enough never to reach sled's `blobs/` (`records`). `dir` does what must
-//! happen before and after sled opens its files (R6). `meta` and `witness` hold the store's identity and recognise
-//! the store again (R5).
+//! happen before and after sled opens its files (R6). `meta` and `witness` hold the store's identity and
+//! detect when the store was replaced, forked or rolled back (R5).
 //!
 //! Confusing at first: there are three counters. A *batch* number counts the batches of this opening, for R2. The
 //! store's *sequence* counts writes over all openings; it is also the revision of rows. A shard's *commit sequence*
@@ -114,7 +114,7 @@ impl SledStore {
         StoreIdentity { durable_sequence: self.progress.sequence(), ..self.identity.clone() }
     }
 
-    /// Why the store has stopped, if it has. Then nothing works until it is opened again.
+    /// Why the store has stopped, if it has. After that, nothing works until it is opened again.
     #[must_use]
     pub fn stop_reason(&self) -> Option<String> {
         self.progress.stop_reason().map(Into::into)
@@ -128,7 +128,7 @@ impl SledStore {
     }
 
     /// Number of reads that panicked since the store was opened. Each panic failed only the reads that were served
-    /// together with it.
+    /// together with the one that panicked.
     #[must_use]
     pub fn read_panics(&self) -> u64 {
         self.progress.read_panics()
@@ -140,12 +140,12 @@ impl SledStore {
     }
 
     /// Writes the newest durable sequence to the witness, if the options name one. Call it regularly: a rollback is
-    /// detected only down to the sequence in the witness.
+    /// detected only if the store falls behind the sequence in the witness.
     pub fn refresh_witness(&self) -> StoreFuture<Result<(), StoreError>> {
         self.job(BlobJob::Witness)
     }
 
-    /// Queues the parts of a write call, or refuses them with the reason.
+    /// Queues the parts of a write call, or refuses all of them with the reason.
     fn write(&self, works: Vec<WriteOp>) {
         if let Err(error) = self.progress.check() {
             works.into_iter().for_each(|work| work.refuse(&error));

@@ -1,4 +1,4 @@
-//! The store's records about itself (its identity, how many times it was opened, its sequence), and the body of a row.
+//! The store's records about itself (its identity, its openings, its sequence), and the body of a row.
 
 use ostraca_core::ids::ClusterId;
 use ostraca_store::record::{Body, RecordKind};
@@ -42,7 +42,7 @@ impl IdentityRecord {
     }
 }
 
-/// The highest sequence that any write has; written with every batch.
+/// The highest sequence of any write; part of every batch that writes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoreSequence(pub(crate) u64);
 

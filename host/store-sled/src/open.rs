@@ -33,7 +33,7 @@ use crate::{OpenError, Options, SledStore, witness};
 /// keys must fit in one page, or sled would put the page into its unsynced `blobs/`.
 const SEGMENT_BYTES: usize = 1 << 20;
 
-/// Maximum number of jobs that wait for the blob worker; each may hold a whole component in memory.
+/// Maximum number of jobs waiting for the blob worker; each may hold a whole component in memory.
 const WAITING_FILES: usize = 64;
 
 pub(crate) fn create(

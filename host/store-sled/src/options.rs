@@ -8,44 +8,44 @@ use ostraca_core::ids::ClusterId;
 /// Settings, each with a default.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The only cluster whose store may be opened. Default: any.
+    /// The cluster that the store must belong to. Default: any.
     pub cluster: Option<ClusterId>,
-    /// The path of the witness, ideally on another disk than the store (R5). Default: none, so nothing is checked.
+    /// The path of the witness, ideally on a different disk from the store (R5). Default: none, so nothing is checked.
     pub witness: Option<PathBuf>,
-    /// Bytes of sled's page cache. Default 128 MiB; actual use is up to twice that.
+    /// Size of sled's page cache in bytes. Default 128 MiB; actual use is up to twice that.
     pub cache_bytes: u64,
-    /// Interval of sled's own flush, which also collects its garbage; zero counts as 1 ms. Commits sync on their own.
+    /// Interval of sled's own flush, which also collects its garbage; zero counts as 1 ms. Commits sync independently.
     /// Default 500 ms.
     pub flush_interval: Duration,
-    /// Commits that may wait for the committer; more are refused. Default 65,536.
+    /// Maximum number of commits waiting for the committer; further ones are refused. Default 65,536.
     pub queue_commits: usize,
-    /// Bytes of commits that may wait for the committer; more are refused. Default 64 MiB.
+    /// Maximum size in bytes of all commits waiting for the committer; further ones are refused. Default 64 MiB.
     pub queue_bytes: usize,
-    /// Claims and compare-and-sets that may wait for the committer, apart from commits; more are refused. Default
-    /// 16,384.
+    /// Maximum number of claims and compare-and-sets waiting for the committer, counted separately from commits;
+    /// further ones are refused. Default 16,384.
     pub queue_metadata_ops: usize,
-    /// Reads that may wait, for earlier writes or for a reader thread; more are refused. Default 65,536.
+    /// Maximum number of reads waiting for earlier writes or a reader thread; further ones are refused. Default 65,536.
     pub queue_reads: usize,
-    /// Commits and claims in one batch, beyond which no further call joins it. Rows have a separate limit of the
-    /// same size. Default 1,024.
+    /// Number of commits and claims in one batch at which no further call joins it. Row changes have a separate limit
+    /// of the same size. Default 1,024.
     pub batch_commits: usize,
-    /// Bytes in one batch, beyond which no further call joins it. Default 8 MiB.
+    /// Bytes in one batch at which no further call joins it. Default 8 MiB.
     pub batch_bytes: usize,
-    /// Records in one batch, beyond which no further call joins it: everything else waits while a batch is written. A
-    /// turn writes one record, plus one for each key and each 4 KiB. Default 2,048.
+    /// Number of records in one batch beyond which no further call joins it: everything else waits while a batch is
+    /// written. A turn writes one record, plus one for each key and each 4 KiB. Default 2,048.
     pub batch_records: usize,
-    /// Heads whose versions the committer caches, about 200 bytes each. Default 16,384.
+    /// Number of heads whose versions the committer caches, about 200 bytes each. Default 16,384.
     pub head_cache: usize,
-    /// Reader threads. Default 2.
+    /// Number of reader threads. Default 2.
     pub readers: usize,
-    /// Free bytes of disk below which commits and new blobs are refused; leases and claims still work. Default 256
-    /// MiB.
+    /// Free disk space in bytes below which commits and new blobs are refused; leases and claims still work. Default
+    /// 256 MiB.
     pub low_water_bytes: u64,
-    /// Interval between checks of the free disk space, while there are writes. Default 1 s.
+    /// Minimum interval between checks of the free disk space, which writes trigger. Default 1 s.
     pub low_water_check_interval: Duration,
-    /// Changes of rows that are kept for watches. Default 8,192.
+    /// Maximum number of row changes that are kept for watches. Default 8,192.
     pub watch_history_changes: usize,
-    /// Bytes of changes that are kept for watches. Default 16 MiB.
+    /// Maximum size in bytes of the row changes that are kept for watches. Default 16 MiB.
     pub watch_history_bytes: usize,
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, 
 use futures::channel::oneshot::{Receiver, Sender, channel};
 use ostraca_store::StoreError;
 
-/// The number of the last applied batch, which sled shows, and of the last durable batch, which survives a crash.
+/// The numbers of the last applied batch, whose writes sled shows, and of the last durable batch, whose writes survive
+/// a crash.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     applied: AtomicU64,
@@ -19,7 +20,7 @@ pub(crate) struct Progress {
     waiters: Mutex<Vec<Sender<String>>>,
     lock: Mutex<()>,
     moved: Condvar,
-    /// Number of reads that wait for a sync, for tests.
+    /// Number of reads waiting for a sync, for tests.
     #[cfg(test)]
     waiting: AtomicU64,
     /// Write-locked while a batch is applied, so that reads never see part of a turn.
@@ -52,7 +53,7 @@ impl Progress {
         self.applied.store(batch, Ordering::Release);
     }
 
-    /// The number of applied changes of rows; stable under [`reading`](Self::reading).
+    /// The number of applied row changes; stable under [`reading`](Self::reading).
     pub(crate) fn row_changes(&self) -> u64 {
         self.row_changes.load(Ordering::Acquire)
     }
@@ -87,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// Whether a read has read its data and waits for a sync.
+    /// Whether any read has read its data and is waiting for a sync.
     #[cfg(test)]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -134,7 +135,7 @@ impl Progress {
         self.wake();
     }
 
-    /// Receives the reason when the store stops; is cancelled if the store is closed first.
+    /// The receiver gets the reason when the store stops, and is cancelled if the store is closed first.
     pub(crate) fn when_stopped(&self) -> Receiver<String> {
         let (send, receive) = channel();
         let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Prevents batches from being applied during a read, and limits how much is read before one may be.
+//! Prevents batches from being applied during a read, and limits how much is read before a waiting batch is applied.
 
 use std::sync::RwLockReadGuard;
 
@@ -7,7 +7,7 @@ use crate::progress::Progress;
 /// Bytes read, plus [`RECORD`] for each record, after which a waiting batch is applied.
 const LONG: usize = 1 << 20;
 
-/// What each record counts in addition to its bytes, for finding and decoding it.
+/// The bytes that each record counts in addition to its size, for finding and decoding it.
 const RECORD: usize = 4 << 10;
 
 /// A read lock on the applied state. It never shows part of a batch.
@@ -30,7 +30,7 @@ impl<'a> ReadGuard<'a> {
         self.read += RECORD + bytes;
     }
 
-    /// Lets a waiting batch be applied if much was read since the last pause; returns whether one was.
+    /// Lets waiting batches be applied if much was read since the last pause; returns whether any batch was applied.
     pub(crate) fn pause(&mut self) -> bool {
         if self.read < LONG {
             return false;

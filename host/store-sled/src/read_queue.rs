@@ -1,6 +1,6 @@
-//! Waiting reads: first for writes queued before them (parked in the
+//! Reads that wait: first for the writes queued before them (parked in the
 //! [`WriteQueue`](crate::write_queue::WriteQueue)), then for a reader thread. Reads of rows have priority, as do
-//! writes of rows.
+//! row changes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub(crate) enum ReadOp {
     Scan(Scan, Sender<Result<Page, StoreError>>),
     Get(String, Sender<Result<Option<StoredRow>, StoreError>>),
     List(String, Sender<Result<RowList, StoreError>>),
-    /// Panics when it is served; for a test.
+    /// Panics when it is served, for a test.
     #[cfg(test)]
     Panic(Sender<()>),
 }
@@ -82,7 +82,7 @@ impl ParkedRead {
     }
 }
 
-/// Reads that wait for a reader thread, and the number of all waiting reads.
+/// Reads waiting for a reader thread, and the number of all waiting reads.
 pub(crate) struct ReadQueue {
     state: Mutex<ReadQueueState>,
     arrived: Condvar,
@@ -103,7 +103,7 @@ impl ReadQueue {
         Self { state: Mutex::default(), arrived: Condvar::new(), max: max.max(1) }
     }
 
-    /// Counts another read; false if the queue is full.
+    /// Counts another read; `false` if the queue is full or closed.
     pub(crate) fn enter(&self) -> bool {
         let mut waiting = self.lock();
         let capacity = waiting.count < self.max && !waiting.closed;
@@ -111,7 +111,7 @@ impl ReadQueue {
         capacity
     }
 
-    /// Passes already counted reads to the reader threads.
+    /// Passes reads that were already counted to the reader threads.
     pub(crate) fn push(&self, reads: impl IntoIterator<Item = ReadOp>) {
         let mut waiting = self.lock();
         let before = waiting.rows.len() + waiting.entities.len();
@@ -130,7 +130,7 @@ impl ReadQueue {
         }
     }
 
-    /// Waits for reads and takes up to `most`; false once the queue is closed and empty.
+    /// Waits for reads and takes up to `most`; `false` once the queue is closed and empty.
     pub(crate) fn take(&self, most: usize, into: &mut Vec<ReadOp>) -> bool {
         let idle = |waiting: &mut ReadQueueState| {
             waiting.rows.is_empty() && waiting.entities.is_empty() && !waiting.closed

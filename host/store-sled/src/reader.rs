@@ -1,10 +1,10 @@
-//! Reads, on threads of their own: sled waits while it holds a process-wide lock, and such a
-//! wait must not block an async worker.
+//! Serves reads on dedicated threads: sled may block while it holds a process-wide lock, which must not happen on an
+//! async worker.
 //!
 //! A read arrives here once the calls that it must follow have been applied. It runs while no batch is being applied,
-//! and its result is returned only when everything that was applied by then is durable (R2). Reads that wait at the
-//! same time are served together, so under load one wait serves many. A long read lets waiting batches be applied
-//! in between ([`ReadGuard`]), and ensures that what it returns still belongs to one turn.
+//! and its result is returned only when everything that was applied by then is durable (R2). Reads that are queued
+//! at the same time are served together, so that under load many of them share one wait. A long read lets waiting
+//! batches be applied in between ([`ReadGuard`]), and ensures that what it returns still belongs to one turn.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl Reader {
         Ok(LoadedEntity::default())
     }
 
-    /// The records beside a head, under `prefix`; none if the entity has changed meanwhile.
+    /// The records of an entity under `prefix`; `None` if the entity has changed in the meantime.
     fn beside<T>(
         &self,
         guard: &mut ReadGuard<'_>,
@@ -173,8 +173,9 @@ impl Reader {
     /// A dead letter, and the bytes of its record.
     fn dead_letter(&self, key: &[u8], raw: &[u8]) -> Result<(Tell, usize), StoreError> {
         let body = self.records.decode_bytes(RecordKind::DeadLetter, key, raw)?;
-        let tell = codec::decode::<Tell>(&body)
-            .map_err(|error| StoreError::Corrupt(format!("a dead letter: {error}")))?;
+        let tell = codec::decode::<Tell>(&body).map_err(|error| {
+            StoreError::Corrupt(format!("cannot decode a dead letter: {error}"))
+        })?;
         Ok((tell, body.len()))
     }
 
@@ -188,7 +189,7 @@ impl Reader {
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
         let first = first.unwrap_or_default();
-        // Each head or wake-up is consistent by itself; the entries of a state are consistent only as a whole.
+        // Each head, wake-up or dead letter is consistent on its own; the entries of a state only as a whole.
         let head = match &scan.kind {
             ScanKind::State(entity) => Some(Table::Entities.key(&keys::head(&scan.shard, entity))),
             ScanKind::Heads | ScanKind::Wakes { .. } | ScanKind::DeadLetters { .. } => None,
@@ -207,7 +208,7 @@ impl Reader {
         Ok(Page::default())
     }
 
-    /// Reads a page; `None` if `unchanged` returns false after one of its records: then the page must be read again.
+    /// Reads a page; `None` if `unchanged` returns `false` after any record: then the page must be read again.
     fn page(
         &self,
         guard: &mut ReadGuard<'_>,

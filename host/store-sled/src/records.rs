@@ -1,5 +1,5 @@
-//! Records in sled's single tree. A full key is a letter for the table, then the key. Large records are split into
-//! fragments.
+//! Records in sled's single tree. A full key is the letter of the table, followed by the key. Large records are split
+//! into fragments.
 //!
 //! Tables: `E` entities' records and claims, `C` rows, `M` the store's own records, `K` fragments. A record larger
 //! than [`INLINE_BYTES`] is split after it is sealed. Its own key then holds only the number of fragments. Each
@@ -110,8 +110,8 @@ impl Records {
     }
 }
 
-/// Adds the write of a record to `batch`. It replaces a record that had `old_fragments` fragments. Returns the number
-/// of new fragments.
+/// Adds the write of a record to `batch`. The record replaces one that had `old_fragments` fragments. Returns the
+/// number of new fragments.
 pub(crate) fn put(batch: &mut Batch, key: Vec<u8>, record: Vec<u8>, old_fragments: u32) -> u32 {
     if record.len() <= INLINE_BYTES {
         remove_fragments(batch, &key, 0, old_fragments);

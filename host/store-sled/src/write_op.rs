@@ -1,4 +1,4 @@
-//! Write calls, split into the parts that the committer evaluates, and how their callers get the answers.
+//! Write calls, split into the parts that the committer evaluates, and how their callers get the outcomes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ pub(crate) enum WriteOp {
 pub(crate) struct Size {
     pub(crate) commits: usize,
     pub(crate) bytes: usize,
-    /// Approximate number of sled records that it writes.
+    /// Approximate number of sled records that the part writes.
     pub(crate) records: usize,
 }
 
@@ -49,7 +49,7 @@ impl WriteOp {
         }
     }
 
-    /// Tells the caller that no part of the call was or will be written.
+    /// Tells the caller that this part has not been and will not be written.
     pub(crate) fn refuse(self, error: &StoreError) {
         match self {
             Self::Commit(_, to) => {
@@ -63,20 +63,20 @@ impl WriteOp {
     }
 }
 
-/// A call of several parts: it is answered when all of them are.
+/// A call with several parts, which is answered when all of them have an outcome.
 struct PendingCall<T> {
     results: Vec<Option<T>>,
     left: usize,
     to: Option<Sender<Vec<T>>>,
 }
 
-/// Receives a part's answer. If a call's slots are dropped before all are filled, its caller gets an error.
+/// Receives a part's outcome. If a call's slots are dropped before all of them are filled, its caller gets an error.
 pub(crate) struct ReplySlot<T> {
     call: Arc<Mutex<PendingCall<T>>>,
     place: usize,
 }
 
-/// The slots of a call of `count` parts, and the receiver of their answers.
+/// The slots for a call with `count` parts, and the receiver of their outcomes.
 pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Receiver<Vec<T>>) {
     let (to, answer) = channel();
     let results = std::iter::repeat_with(|| None).take(count).collect();
@@ -89,7 +89,7 @@ pub(crate) fn slots<T>(count: usize) -> (impl Iterator<Item = ReplySlot<T>>, Rec
 }
 
 impl<T> ReplySlot<T> {
-    /// Delivers the part's answer; that the caller no longer waits is not an error.
+    /// Delivers the part's outcome. It is not an error if the caller no longer waits for it.
     pub(crate) fn give(self, answer: T) {
         let mut call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = call.results.get_mut(self.place) {

@@ -1,9 +1,9 @@
-//! The bounded queue of calls that wait for the committer, and the order in which they are served.
+//! The bounded queue of calls waiting for the committer, and the order in which they are served.
 //!
-//! Changes of rows have priority: leases are among them, and no bulk write may delay a renewal. Commits and claims
-//! wait in one flow per shard, in the order of the calls, and the flows take turns (deficit round robin): a shard
-//! that writes much delays only itself. A read waits for the queued calls of its own shards (a read of rows: for
-//! the queued rows), and for nothing else (decision 0035).
+//! Row changes have priority: renewals of leases are among them, and no bulk write may delay a renewal. Commits and
+//! claims wait in one flow per shard, in the order of the calls, and the flows take turns (deficit round robin): a
+//! shard that writes a lot delays only itself. A read waits for the queued calls of its own shards (a read of rows
+//! waits for the queued row changes), and for nothing else (decision 0035).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ struct QueueState {
     active_flows: VecDeque<usize>,
     /// Flows with calls in the batch that is being written.
     taken: Vec<usize>,
-    /// Reads that wait until that batch is applied.
+    /// Reads waiting until that batch is applied.
     reads: Vec<Arc<ParkedRead>>,
     commits: usize,
     bytes: usize,
@@ -66,11 +66,11 @@ struct Item {
 
 /// Why a flow's turn ended.
 enum FlowStop {
-    /// Its credit or its calls are used up.
+    /// The flow's credit or its calls are used up.
     Exhausted,
-    /// The batch has no room for its next call.
+    /// The batch has no space for the flow's next call.
     DoesNotFit,
-    /// The batch has no room for any call.
+    /// The batch has no space for any call.
     Full,
 }
 
@@ -88,10 +88,10 @@ impl WriteQueue {
         }
     }
 
-    /// Queues all parts of a call, or none.
+    /// Queues all parts of a call, or none of them.
     ///
     /// # Errors
-    /// The parts, and why they cannot be queued.
+    /// Returns the parts, and why they cannot be queued.
     pub(crate) fn push(&self, works: Vec<WriteOp>) -> Result<(), (Vec<WriteOp>, String)> {
         let (mut all, mut calls) = (Size::default(), 0);
         let sizes: Vec<_> = works.iter().map(WriteOp::size).collect();
@@ -247,7 +247,7 @@ impl WriteQueue {
         self.arrived.notify_all();
     }
 
-    /// Accepts no more calls and drops those that wait; their callers get an error.
+    /// Accepts no more calls and drops the waiting ones; their callers get an error.
     pub(crate) fn abandon(&self) {
         let mut waiting = self.lock();
         *waiting = QueueState { closed: true, ..QueueState::default() };
@@ -282,7 +282,7 @@ impl QueueState {
         no_room: impl Fn(&Size, &Size) -> Option<FlowStop>,
     ) -> FlowStop {
         let mut flow = &mut self.flows[number];
-        // A flow that found no room in the last batch still has its credit.
+        // A flow that found no space in the last batch still has its credit.
         let affordable =
             |flow: &Flow| flow.items.front().is_some_and(|it| it.size.records <= flow.credit);
         if !affordable(flow) {

@@ -1,4 +1,4 @@
-//! The sled store fulfils both contracts.
+//! The sled store satisfies both contracts.
 
 use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
 use ostraca_store_sled::{Options, SledStore};
@@ -9,7 +9,7 @@ fn options() -> Options {
 }
 
 fn factory() -> Factory<SledStore> {
-    let root = tempfile::tempdir().expect("a folder for tests");
+    let root = tempfile::tempdir().expect("a temporary directory");
     let count = std::cell::Cell::new(0);
     let make = move || {
         count.set(count.get() + 1);

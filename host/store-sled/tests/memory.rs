@@ -1,5 +1,5 @@
-//! Tests that memory that batches replace is freed. This is a separate program, because memory to be freed waits in
-//! one queue for all stores of a process.
+//! Tests that the memory that batches replace is freed. This is a separate test program, because all stores of a
+//! process share one queue of memory to be freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ fn memory_replaced_by_a_batch_is_freed_after_it() {
     let free = freed.clone();
     let last = move || crossbeam_epoch::pin().defer(move || free.store(true, Ordering::Relaxed));
     std::thread::spawn(last).join().unwrap();
-    // One round is enough, unless a thread is delayed. Without a flush per batch it would take about seventy.
+    // One round is enough, unless a thread is delayed. Without the flushes it would take about seventy rounds.
     for from in 5..15 {
         write(from);
         if freed.load(Ordering::Relaxed) {

@@ -1,6 +1,6 @@
 //! The recent changes of rows, and watches over them, for backends within one process.
 //!
-//! Watches pull: the history is bounded, a watch remembers only how far it has read, and one that falls behind the
+//! Watches pull: the history is bounded, a watch remembers only how far it has read, and a watch that falls behind the
 //! history gets [`RowEvent::ResyncRequired`]. So a slow watcher costs nothing.
 
 use std::collections::{HashMap, VecDeque};

@@ -16,11 +16,11 @@ pub const MAX_ROW_VALUE_BYTES: usize = 64 * 1024;
 /// # Contract
 ///
 /// A row has a key (1 to 512 bytes) and a value (at most 64 KiB: components are blobs of the `EntityStore`, R6). Each
-/// row has a *revision*: the store's own counter at the row's last change. A revision is never reused, so a row that
-/// is deleted and created again has another one.
+/// row has a *revision*: the value of the store's own counter at the row's last change. A revision is never reused, so
+/// a row that is deleted and created again has a new one.
 /// `compare_and_set` must be linearizable, and durable before it returns (R2, R10). Nothing needs to be atomic beyond
-/// one row, and rows and commits need no order between them. A store should serve rows first, since leases are rows.
-/// `get` and `list` must come after every `compare_and_set` that was called before them.
+/// one row, and no order is required between rows and commits. A store should serve rows first, since leases are rows.
+/// `get` and `list` must see every `compare_and_set` that was called before them.
 /// A watch from a revision must deliver every later change under its prefix, in order of revision. It may skip values
 /// that were overwritten before they were delivered, but never the last one. A watcher that is too slow, or asks for
 /// a revision that the store no longer has, must get [`RowEvent::ResyncRequired`]; it then lists the rows again.
@@ -62,7 +62,7 @@ impl CompareAndSet {
     /// Checks the key and the value against their limits.
     ///
     /// # Errors
-    /// [`StoreError::LimitExceeded`] if one is beyond its limit.
+    /// [`StoreError::LimitExceeded`] if the key is empty, or the key or value exceeds its limit.
     pub fn check(&self) -> Result<(), StoreError> {
         let value = self.value.as_ref().map_or(0, Bytes::len);
         if self.key.is_empty() || self.key.len() > MAX_ROW_KEY_BYTES {
@@ -96,7 +96,7 @@ pub enum CompareAndSetError {
 pub struct StoredRow {
     /// The row's key.
     pub key: String,
-    /// The store's revision at its last change.
+    /// The store's revision at the row's last change.
     pub revision: u64,
     /// The row's value.
     pub value: Bytes,
@@ -130,8 +130,8 @@ pub enum RowEvent {
     ResyncRequired,
 }
 
-/// A running watch. Dropping it ends it.
+/// A running watch. Dropping it ends the watch.
 pub trait Watch: Send {
-    /// The next change. Cancel safe. After [`RowEvent::ResyncRequired`] it returns only that.
+    /// The next change. Cancel safe. Once it has returned [`RowEvent::ResyncRequired`], it returns nothing else.
     fn next(&mut self) -> futures::future::BoxFuture<'_, RowEvent>;
 }

@@ -11,15 +11,15 @@ use crate::keys::MAX_KEY_BYTES;
 use crate::record::RecordKind;
 use crate::{StoreError, StoreFuture, StoreIdentity, keys};
 
-/// The largest value of a record, in bytes. Entity types have lower limits of their own.
+/// The largest value of a record, in bytes. Entity types have their own, lower limits.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
 
 /// The largest commit, in bytes as [`commit_bytes`] counts them; a frame between nodes can hold more. Entity types
-/// have lower limits of their own.
+/// have their own, lower limits.
 pub const MAX_COMMIT_BYTES: usize = 18 * 1024 * 1024;
 
 /// The size of a commit in bytes: its keys, values and replies, plus a fixed overhead for each. It is an upper bound
-/// of the encoded size on a link.
+/// on the encoded size on a link.
 #[must_use]
 pub fn commit_bytes(commit: &Commit) -> usize {
     let replies = commit.head.lanes.iter().map(|lane| {
@@ -46,7 +46,7 @@ pub fn commit_bytes(commit: &Commit) -> usize {
 /// Checks a commit against the total size limit that all backends share.
 ///
 /// # Errors
-/// The limit that is exceeded, and by what.
+/// A message that states the exceeded limit and the actual size.
 pub fn check_commit(commit: &Commit) -> Result<(), String> {
     let bytes = commit_bytes(commit);
     if bytes > MAX_COMMIT_BYTES {
@@ -58,7 +58,7 @@ pub fn check_commit(commit: &Commit) -> Result<(), String> {
 /// Checks a record's key and value against the limits that all backends share.
 ///
 /// # Errors
-/// The limit that is exceeded, and by what.
+/// A message that states the exceeded limit and the actual size.
 pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
     if key.len() > MAX_KEY_BYTES {
         return Err(format!("record key is {} bytes, limit is {MAX_KEY_BYTES}", key.len()));
@@ -82,23 +82,23 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// exactly and the stored head has version `expected_version` (0: there is no head). A commit whose turn id and new
 /// version are already the head's must be answered `AlreadyCommitted`, whatever the current claim is: it is durable.
 /// Effects are atomic: the head and all writes, or none. A commit whose new version is not `expected_version + 1`
-/// must be refused with `LimitReached`. One that has a key or value beyond its limit ([`check_record`]), or is too
-/// large as a whole ([`check_commit`]), must be refused with `TooLarge`, by every store alike.
-/// The commits and claims of a shard are evaluated in the order of the calls, and within a call in its order. Each sees
-/// those before it, so after a refused commit of an entity, all later ones that build on it are refused too. There is
-/// no order between shards.
+/// must be refused with `LimitReached`. A commit that has a key or value beyond its limit ([`check_record`]), or is too
+/// large as a whole ([`check_commit`]), must be refused with `TooLarge` by every store.
+/// The commits and claims of a shard are evaluated in the order of the calls and, within a call, in the order given.
+/// Each sees those before it, so after a refused commit of an entity, all later ones that build on it are refused too.
+/// No order is required between shards.
 /// A store may answer `Committed` only when the commit is on stable storage. It may answer `Unknown` only for a
 /// failed or unfinished write, and then for the whole batch. A store that knows that it wrote nothing answers
 /// `Refused`.
 ///
-/// **Reads (R2).** Whatever a read returns must be durable, must come after all commits of that entity or shard that
-/// were queued before the call, and must show turns whole. A commit is queued when the call of `commit` returns its
-/// future, before the future is awaited. A load must return the spilled lanes of a head whose `spilled_lane_count` is
-/// not 0, ordered by session, the timers of a head whose timer count is not 0, ordered by name, and the outbox of a head
-/// that counts any, ordered by target and number; a store need not look for any others.
+/// **Reads (R2).** Whatever a read returns must be durable, must reflect all commits of that entity or shard that were
+/// queued before the call, and must never show part of a turn. A commit is queued when the call of `commit` returns its
+/// future, before the future is awaited. A load must return, for each of these that the head counts: the spilled lanes,
+/// ordered by session; the timers, ordered by name; the tells of the outbox, ordered by target and number; and the dead
+/// letters, ordered by number. A store need not look for records that the head does not count.
 ///
 /// **Sequences.** The store assigns each accepted commit a sequence within its shard and keeps it in the head.
-/// Sequences rise, with gaps, and must not go back after a restart.
+/// Sequences rise, with gaps, and must not decrease after a restart.
 ///
 /// A call whose future is dropped may still take effect. No call may panic because of its input.
 pub trait EntityStore: Send + Sync + 'static {
@@ -122,7 +122,7 @@ pub trait EntityStore: Send + Sync + 'static {
     /// Commits turns, which may be of different shards. Returns one outcome per turn, in order.
     fn commit(&self, turns: Vec<Commit>) -> StoreFuture<Vec<CommitOutcome>>;
 
-    /// Loads heads and spilled lanes. Returns one result per entity, in order.
+    /// Loads heads and the records that they count. Returns one result per entity, in order.
     fn load(
         &self,
         entities: Vec<(ShardPath, Entity)>,
@@ -147,9 +147,9 @@ pub struct Scan {
     pub kind: ScanKind,
     /// The end of the previous page: its [`Page::next_cursor`]. `None` starts at the beginning.
     pub after: Option<Bytes>,
-    /// Maximum number of records in the page. At least one is returned if there is one.
+    /// Maximum number of records in the page, which nevertheless holds at least one if there is one.
     pub max_records: usize,
-    /// The page ends before it exceeds this many bytes, but holds at least one record if there is one.
+    /// Maximum size of the page in bytes; it nevertheless holds at least one record if there is one.
     pub max_bytes: usize,
 }
 
@@ -160,15 +160,14 @@ pub enum ScanKind {
     Heads,
     /// One entity's state, ordered by key (bytewise).
     State(Entity),
-    /// The times at which the shard's entities must be woken for their timers, ordered by time, type and id: from
-    /// this one on, or from the first.
+    /// The wake-ups of the shard's entities, ordered by time, type and id.
     Wakes {
-        /// Milliseconds of UTC, and the entity.
+        /// The first wake-up to read: its time in milliseconds of UTC, and its entity. `None` reads from the first.
         from: Option<(u64, Entity)>,
     },
-    /// The shard's dead letters, ordered by the type and id of their senders, and by number.
+    /// The shard's dead letters, ordered by the type and id of the sender, then by number.
     DeadLetters {
-        /// The first sender; none: all of them.
+        /// The first sender whose dead letters are read. `None` reads from the first.
         from: Option<Entity>,
     },
 }
@@ -189,14 +188,14 @@ pub enum ScannedRecord {
     Head(Entity, Box<ostraca_core::records::Head>),
     /// A key of an entity's state, and its value.
     State(Bytes, Bytes),
-    /// When an entity's first timer fires, in milliseconds of UTC.
+    /// An entity's wake-up: when its first timer fires, in milliseconds of UTC, or 0 while its outbox is not empty.
     Wake(u64, Entity),
     /// The sender of a dead letter, its number, and the tell.
     DeadLetter(Entity, u64, Box<Tell>),
 }
 
 impl Scan {
-    /// The prefix of the keys to read, and where in it the page begins: at the given key, or after it.
+    /// The prefix of the keys to read, and the key at which the page begins, without that prefix; `None`: at the first.
     #[must_use]
     pub fn range(&self) -> (Vec<u8>, Option<Vec<u8>>) {
         let (prefix, first) = match &self.kind {
@@ -213,7 +212,7 @@ impl Scan {
                 (keys::kind_prefix(&self.shard, RecordKind::DeadLetter), first)
             }
         };
-        // The next key in bytewise order.
+        // The first possible key after `after` in bytewise order.
         let next = self.after.as_ref().map(|after| [&after[..], &[0]].concat());
         (prefix, next.or(first))
     }

@@ -2,11 +2,11 @@
 //!
 //! Names are escaped and terminated (`00` becomes `00 ff`, the end is `00 00`), numbers are big-endian, and a state
 //! key comes last and unescaped. So comparing two keys bytewise compares their parts one by one. The records of one
-//! shard, of one kind, and of one entity are each contiguous, behind a prefix with which no key of another shard,
-//! kind or entity starts. A claim covers exactly the keys that start with its shard's prefix (R23).
+//! shard, of one kind, and of one entity are each contiguous, under a prefix that no key of another shard, kind or
+//! entity starts with. A claim covers exactly the keys that start with its shard's prefix (R23).
 //!
-//! Nothing is written yet under the keys of journals and remembered entities. Their layouts are fixed here, so that
-//! stores will not need a migration (`docs/decisions/0023`).
+//! Nothing is written yet under the keys of journals and remembered entities. Their layouts are already fixed here, so
+//! that stores will not need a migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::StoreError;
 use crate::record::RecordKind;
 
 /// The longest key that a backend must accept, in bytes, including escapes. It leaves at least 300 bytes for a
-/// state key, even with an entity id of 512 bytes (less if it contains NUL bytes, which are escaped). Backends
-/// cause this limit, since they keep many keys in one page.
+/// state key, even with an entity id of 512 bytes (less if it contains NUL bytes, which are escaped). The limit
+/// exists because backends keep many keys in one page.
 pub const MAX_KEY_BYTES: usize = 960;
 
 /// The prefix of every key of a shard, and of no other key.
@@ -81,7 +81,8 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
     (key, kind)
 }
 
-/// The key of a timer. A shard's timers are ordered by `due`, in milliseconds of UTC.
+/// The key of a timer, or of a wake-up if `name` is empty. Both are ordered by `due`, in milliseconds of UTC; timers
+/// are stored under [`OWN_TIMERS`](ostraca_core::records::OWN_TIMERS).
 #[must_use]
 pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
     let mut key = timers_of(of, due, entity);
@@ -89,7 +90,7 @@ pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
     key
 }
 
-/// The prefix of the keys of an entity's timers that are due at one time.
+/// The prefix of the keys of an entity's timers and wake-up that are stored under one due time.
 #[must_use]
 pub fn timers_of(of: &ShardPath, due: u64, entity: &Entity) -> Vec<u8> {
     let mut key = kind_prefix(of, RecordKind::Timer);
@@ -112,7 +113,7 @@ pub fn wake_key(due: u64, entity: &Entity) -> Vec<u8> {
 /// Parses the part of a wake-up's key that follows its kind's prefix.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] if it is not a wake-up.
+/// [`StoreError::Corrupt`] if the bytes are not a wake-up's.
 pub fn parse_wake(rest: &[u8]) -> Result<(u64, Entity), StoreError> {
     let corrupt = || StoreError::Corrupt("key does not hold a wake-up".into());
     let (due, rest) = rest.split_first_chunk().ok_or_else(corrupt)?;
@@ -123,7 +124,7 @@ pub fn parse_wake(rest: &[u8]) -> Result<(u64, Entity), StoreError> {
     }
 }
 
-/// The key of a message that waits to be sent. Messages from one entity to another are ordered by number.
+/// The key of a tell waiting to be sent. The tells from one entity to another are ordered by number.
 #[must_use]
 pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> Vec<u8> {
     let mut key = entity_prefix(of, RecordKind::Outbox, sender);
@@ -156,7 +157,7 @@ pub fn remembered(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     entity_prefix(of, RecordKind::Remembered, entity)
 }
 
-/// The key of a message that its sender set aside.
+/// The key of a dead letter.
 #[must_use]
 pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     let mut key = entity_prefix(of, RecordKind::DeadLetter, sender);
@@ -164,7 +165,7 @@ pub fn dead_letter(of: &ShardPath, sender: &Entity, number: u64) -> Vec<u8> {
     key
 }
 
-/// The part of a key that names its entity and follows its kind's prefix.
+/// The part of a key that follows its kind's prefix and names the entity.
 #[must_use]
 pub fn entity_key(entity: &Entity) -> Vec<u8> {
     let mut key = Vec::new();

@@ -28,12 +28,12 @@ use serde::{Deserialize, Serialize};
 /// still take effect.
 pub type StoreFuture<T> = BoxFuture<'static, T>;
 
-/// A store's identity, and how often it was opened (R5).
+/// A store's identity, and how many times it has been opened (R5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
     /// Random, chosen when the store was explicitly created.
     pub store_id: u128,
-    /// The cluster that it belongs to.
+    /// The cluster that the store belongs to.
     pub cluster: ClusterId,
     /// The cluster's name, for display.
     pub cluster_name: String,
@@ -41,20 +41,20 @@ pub struct StoreIdentity {
     pub open_count: u64,
     /// Random for each opening, so that two copies of a store with the same `open_count` differ.
     pub open_nonce: u64,
-    /// The highest durable sequence of the whole store. It rises with every batch that writes.
+    /// The highest durable sequence of the whole store. Every batch that writes anything raises it.
     pub durable_sequence: u64,
 }
 
 /// Why a store call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum StoreError {
-    /// Temporary: retry after a while.
+    /// Temporary: retry later.
     #[error("store unavailable: {0}")]
     Unavailable(String),
     /// A write or sync failed. The store writes nothing until it is opened again.
     #[error("the store has stopped: {0}")]
     Stopped(String),
-    /// The data on disk is not what this version writes.
+    /// The stored data is damaged, or in a format that this version does not know.
     #[error("store data is corrupt: {0}")]
     Corrupt(String),
     /// The call would exceed a limit of the store.

@@ -1,7 +1,7 @@
 //! Both traits in memory: the shortest implementation of their contracts, for tests and for comparison.
 //!
 //! Every call takes one lock and completes before it returns, so everything is "durable" immediately. That hides
-//! most of the reasons behind the rules. The tests' simulated store is the one that misbehaves like a real one.
+//! most of the reasons for the rules; the simulated store of the tests misbehaves as a real one can.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,7 +52,7 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Creates an empty store of the given cluster, with the id `store`.
+    /// Creates an empty store for the given cluster, with the id `store`.
     #[must_use]
     pub fn new(store: u128, cluster: ClusterId, cluster_name: &str) -> Self {
         let cluster_name = cluster_name.into();
@@ -120,7 +120,7 @@ impl Data {
             return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: version });
         }
         if commit.expected_version.checked_add(1) != Some(commit.head.version) {
-            let limit = "a commit must raise the version by one".into();
+            let limit = "a commit must increment the version by one".into();
             return CommitOutcome::Refused(CommitRefusal::LimitReached(limit));
         }
         if let Err(limit) = check_commit(&commit) {
@@ -212,8 +212,9 @@ impl Data {
                 let letters = starting_with(&self.records, &prefix);
                 let letter = |(key, tell): (&[u8], &Bytes)| {
                     let (entity, number) = keys::parse_entity(key)?;
-                    let tell = codec::decode::<Tell>(tell)
-                        .map_err(|error| StoreError::Corrupt(format!("a dead letter: {error}")))?;
+                    let tell = codec::decode::<Tell>(tell).map_err(|error| {
+                        StoreError::Corrupt(format!("cannot decode a dead letter: {error}"))
+                    })?;
                     let record = ScannedRecord::DeadLetter(
                         entity,
                         keys::tell_number(number)?,

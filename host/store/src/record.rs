@@ -28,21 +28,21 @@ pub enum RecordKind {
     Claim = 1,
     /// An entity's head.
     Head = 2,
-    /// A key of an entity's state.
+    /// One key of an entity's state, with its value.
     State = 3,
     /// A spilled lane: one stored outside its entity's head.
     Lane = 4,
-    /// A timer of an entity, or the time at which an entity's first timer fires.
+    /// A timer of an entity, or an entity's wake-up.
     Timer = 5,
-    /// Reserved: a message waiting to be sent, ordered by number.
+    /// A tell waiting to be sent, ordered by target and number.
     Outbox = 6,
     /// Reserved: an event of an entity's journal.
     Journal = 7,
     /// Reserved: marks a remembered entity.
     Remembered = 8,
-    /// Reserved: a tell that was set aside.
+    /// A dead letter: a tell that was set aside.
     DeadLetter = 9,
-    /// A part of a record that is too large for its backend; only backends write it.
+    /// A part of a record that is too large for its backend to store whole; written only by backends.
     Fragment = 10,
     /// A row of the `ClusterStore`.
     Row = 32,
@@ -170,7 +170,7 @@ impl Body for Timer {
     const KIND: RecordKind = RecordKind::Timer;
 }
 
-/// A dead letter has the same body, under another kind.
+/// A dead letter has the same body, but is stored as another kind.
 impl Body for Tell {
     const KIND: RecordKind = RecordKind::Outbox;
 }
@@ -183,7 +183,7 @@ pub struct ClaimRecord {
     /// No commit of the shard has a higher sequence. Sequences are reserved in blocks, so that most turns need not
     /// write this record.
     pub reserved_sequence: u64,
-    /// Fields of later releases.
+    /// Fields added by later releases.
     pub extensions: Extensions<ClaimRecord>,
 }
 
@@ -223,7 +223,7 @@ impl Codec {
         Ok(self.encode_bytes(T::KIND, key, body))
     }
 
-    /// Encodes a body that is already in bytes.
+    /// Encodes a body that is already serialized.
     #[must_use]
     pub fn encode_bytes(&self, kind: RecordKind, key: &[u8], body: impl Into<Vec<u8>>) -> Vec<u8> {
         let (key_id, body) = self.seal.seal(key, body.into());

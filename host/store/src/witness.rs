@@ -17,7 +17,7 @@ const FIRST_LINE: &str = "ostraca witness 1";
 pub struct Witness {
     /// The store's id.
     pub store_id: u128,
-    /// How many times it had been opened.
+    /// How many times the store had been opened.
     pub open_count: u64,
     /// The nonce of its last opening.
     pub open_nonce: u64,
@@ -30,7 +30,7 @@ pub struct Witness {
 pub struct ObservedStore<'a> {
     /// The store's id.
     pub store_id: u128,
-    /// How many times it was opened.
+    /// How many times the store has been opened.
     pub open_count: u64,
     /// The nonces of its last openings, newest last.
     pub open_nonces: &'a [u64],
@@ -39,7 +39,7 @@ pub struct ObservedStore<'a> {
 }
 
 impl ObservedStore<'_> {
-    /// Whether opening `number` had this nonce; false if that nonce is no longer remembered.
+    /// Whether opening `number` had this nonce; `false` if the store no longer remembers the nonce of that opening.
     #[must_use]
     pub fn opening_has_nonce(&self, number: u64, nonce: u64) -> bool {
         let Some(ago) = self.open_count.checked_sub(number) else { return false };
@@ -50,7 +50,7 @@ impl ObservedStore<'_> {
     }
 }
 
-/// How a store differs from its witness. The texts leave out the paths of the store and the witness; callers add
+/// How a store differs from its witness. The messages leave out the paths of the store and the witness; callers add
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WitnessMismatch {
@@ -108,7 +108,7 @@ impl Witness {
     /// Compares a store, as found, with this witness.
     ///
     /// # Errors
-    /// How they differ: such a store must not be used until an operator decides to.
+    /// [`WitnessMismatch`] if they differ. The store must not be used until an operator has resolved the mismatch.
     pub fn check(&self, found: ObservedStore<'_>) -> Result<(), WitnessMismatch> {
         if self.store_id != found.store_id {
             return Err(WitnessMismatch::DifferentStore {
@@ -154,7 +154,7 @@ impl Witness {
         write_file_atomically(path, text.as_bytes())
     }
 
-    /// Reads a witness from a file; `None` if there is no file. Blocks.
+    /// Reads a witness from a file; `None` if the file does not exist. Blocks.
     ///
     /// # Errors
     /// [`ReadError`] if the file is not a witness or cannot be read.

@@ -1,5 +1,5 @@
-//! What a turn and an activation cost: `cargo bench -p ostraca-wasm --bench turns`. Prints microseconds; asserts
-//! nothing.
+//! Measures the cost of turns and activations: `cargo bench -p ostraca-wasm --bench turns`. Prints microseconds;
+//! asserts nothing.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints its findings")]
 

@@ -1,10 +1,10 @@
 //! Keeps compiled components on disk, so that a restart does not compile them again.
 //!
-//! A file holds native code and is mapped as it is, so a file that this node did not write itself would be a way to
-//! attack it. Each file therefore has a digest next to it, keyed with 32 random bytes that are generated when the
-//! directory is first used. A file that is torn, stale or from elsewhere does not match: it is compiled again and never
-//! trusted. File names contain the digest of the component and the compatibility hash of the engine, so another version
-//! or configuration of the engine finds nothing.
+//! A file holds native code and is mapped as is, so a file that this node did not write could be used to attack it.
+//! Each file therefore has a digest next to it, keyed with 32 random bytes that are generated when the directory is
+//! first used. A file that is truncated, stale or from elsewhere does not match its digest: it is never trusted, and
+//! the component is compiled again. File names contain the digest of the component and the compatibility hash of the
+//! engine, so an engine of another version or configuration does not find them.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -41,7 +41,7 @@ impl Cache {
         Ok(Cache { dir: dir.to_owned(), key, limit })
     }
 
-    /// Loads the component, if the directory holds a complete copy, compiled for exactly this engine.
+    /// Loads the component if the directory holds a complete copy that was compiled for exactly this engine.
     pub(crate) fn load(&self, engine: &Engine, digest: &ComponentDigest) -> Option<Component> {
         let path = self.path(engine, digest);
         let stored = fs::read(path.with_extension("digest")).ok()?;
@@ -60,11 +60,11 @@ impl Cache {
             .ok()
     }
 
-    /// Stores a compiled component. A failure is only logged: it costs the next start a compilation.
+    /// Stores a compiled component. A failure is only logged: the next start then compiles the component again.
     pub(crate) fn store(&self, engine: &Engine, digest: &ComponentDigest, code: &[u8]) {
         let path = self.path(engine, digest);
         let sum = self.sum(&path, code);
-        // The digest comes last: a file without one counts as absent.
+        // The digest is written last: a file without one counts as absent.
         let written =
             write(&path, code).and_then(|()| write(&path.with_extension("digest"), sum.as_bytes()));
         if let Err(error) = written.and_then(|()| self.shrink(&path)) {

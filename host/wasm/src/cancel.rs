@@ -73,7 +73,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| cancel.block_on(std::future::pending::<()>()));
             drop(guard);
-            assert_eq!(waiting.join().expect("it ends"), None);
+            assert_eq!(waiting.join().expect("the thread does not panic"), None);
         });
     }
 }

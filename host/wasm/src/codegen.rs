@@ -25,7 +25,8 @@ impl CodegenConfig {
         let mut config = Config::new();
         config
             .epoch_interruption(true)
-            // Guests are called one at a time and synchronously; support for more would cost each store and call.
+            // Guests are called synchronously, one call at a time; support for more would slow down every store and
+            // call.
             .concurrency_support(false)
             .wasm_memory64(false)
             .native_unwind_info(false)
@@ -62,7 +63,7 @@ impl FromStr for CodegenConfig {
     }
 }
 
-/// A name for what an engine's code is compatible with: engines with the same name can run each other's code.
+/// Returns a fingerprint of an engine's compatibility: engines with the same fingerprint can run each other's code.
 pub(crate) fn compatibility(engine: &Engine) -> String {
     let mut hasher = ToBlake3(blake3::Hasher::new());
     engine.precompile_compatibility_hash().hash(&mut hasher);

@@ -1,10 +1,10 @@
 //! Compiles components in a separate process.
 //!
 //! How much memory and time a compilation needs depends on the component in ways that no count of its parts predicts,
-//! and a compiler may have bugs. So it runs in a process with limits of its own: whatever happens there, the node
-//! refuses one component and continues. The process runs this same program, selected by its first argument
-//! ([`compiler_main`]), or the program that the settings name. It receives the component and returns native code in
-//! unnamed files, which only the two processes have open.
+//! and a compiler may have bugs. So the compiler runs in a process with its own limits: whatever happens there, the
+//! node refuses one component and continues. The process runs either this same program, with a first argument that
+//! makes it act as the compiler ([`compiler_main`]), or the program that the settings name. It receives the component
+//! and returns native code in unnamed files that only the two processes have open.
 //!
 //! Native code never comes from anywhere else: not from a peer, and not from a client.
 
@@ -37,25 +37,25 @@ const MISUSED: i32 = 4;
 const MAX_STDERR_BYTES: u64 = 4 << 10;
 /// Maximum number of threads that compile one component.
 const THREADS: usize = 4;
-/// Messages that show that memory ran out: from the allocator as it aborts, from the system when it cannot provide a
-/// mapping or a thread's stack, and from Cranelift's maps, which panic.
+/// Messages that indicate that memory ran out: from the allocator as it aborts, from the system when it cannot provide
+/// a mapping or a thread's stack, and from Cranelift's maps, which panic.
 const OUT_OF_MEMORY: [&str; 4] = [
     "memory allocation of",
     "Cannot allocate memory",
     "Resource temporarily unavailable",
     "unhandled out-of-memory error",
 ];
-/// The usual cause of a SIGKILL that nobody sent by hand: the compiler has a memory limit of its own, but that of its
+/// The usual cause of a SIGKILL that nobody sent by hand: the compiler has its own memory limit, but the limit of its
 /// control group may be lower.
 const KILLED: &str = "the kernel kills a process when its machine or control group runs out of memory; lower max-memory in [compiler], or give the node more. ";
-/// The shortest and the longest pause between two checks whether the compiler has exited.
+/// The shortest and the longest pause between two checks for the compiler's exit.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
-/// Whether this program can be its own compiler, because it called [`compiler_main`].
+/// Whether this program can act as its own compiler, because it has called [`compiler_main`].
 static OWN: AtomicBool = AtomicBool::new(false);
 
-/// Makes this program able to be its own compiler. Call it first in `main`. If the program was started to compile a
-/// component, this compiles it and exits the process; otherwise it returns at once.
+/// Lets this program act as its own compiler. Call this function first in `main`. If the program was started to compile
+/// a component, the function compiles that component and exits the process; otherwise it returns immediately.
 pub fn compiler_main() {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == MARKER) {
@@ -68,11 +68,11 @@ pub fn compiler_main() {
 struct CompileJob {
     /// The configuration of the engine.
     code: CodegenConfig,
-    /// The compatibility hash that the engine must then have.
+    /// The compatibility hash that the resulting engine must have.
     compatibility: String,
     /// The limit on address space in bytes.
     memory: u64,
-    /// The limit on processor time in seconds, over all threads.
+    /// The limit on processor time in seconds, summed over all threads.
     seconds: u64,
 }
 
@@ -145,7 +145,7 @@ impl Compiler {
             .args(job.args())
             .env_clear()
             .env("RAYON_NUM_THREADS", threads.to_string())
-            // Each arena of the allocator reserves address space.
+            // Each of the allocator's arenas reserves address space.
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(input)
             .stdout(shared(&output).map_err(failed("share a file"))?)
@@ -224,13 +224,13 @@ struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have exited by itself. Either way it must be waited for, or it stays a zombie process.
+        // The process may have exited already. Either way it must be reaped, or it remains a zombie.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The executable of this process, even if another file has taken its path since.
+/// The executable of this process, even if another file has since replaced it at its path.
 fn this_program() -> Result<PathBuf, Error> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());

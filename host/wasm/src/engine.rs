@@ -1,9 +1,9 @@
 //! Creates engines that fit the machine.
 //!
-//! Three things limit how many instances can be live at once, and each fails in its own confusing way if nobody has
-//! planned for it: the address space (a memory reserves much more than it uses), `vm.max_map_count` (each instance
-//! splits mappings), and the sizes of the pool itself (a live store keeps its fiber's stack; a component has up to
-//! two tables in the pool). All of them are computed here, at start.
+//! Three things limit how many instances can be live at once, and each fails in its own confusing way unless it is
+//! planned for: the address space (a memory reserves much more than it uses), `vm.max_map_count` (each instance splits
+//! mappings), and the sizes of the pool itself (a live store keeps its fiber's stack; a component has up to two tables
+//! in the pool). All of them are computed here, at start.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::instance_data::InstanceData;
 use crate::survey::Counts;
 use crate::{Allocator, Error, RuntimeSettings, imports};
 
-/// Maximum number of live instances, if the settings name none.
+/// Maximum number of live instances if the settings do not specify one.
 const DEFAULT_LIVE: u32 = 8_000;
-/// Mappings per live instance. Measured: six in the pool (two for its stack, four for its memory and tables). One
-/// more is for a memory that grows.
+/// Mappings per live instance: six in the pool, as measured (two for its stack, four for its memory and tables), and
+/// one more for a memory that grows.
 const MAPPINGS: u64 = 7;
 /// Mappings reserved for the rest of the process: code, threads, the store, other memories.
 const MAPPINGS_ELSEWHERE: u64 = 8_192;
@@ -36,13 +36,13 @@ const FULL_RESERVATION: u64 = 1 << 32;
 pub struct RuntimeStatus {
     /// The allocator in use: never [`Allocator::Auto`].
     pub allocator: Allocator,
-    /// Why there is no pool, if creating it was tried and failed.
+    /// Why there is no pool, if an attempt to create it failed.
     pub fallback_reason: Option<String>,
     /// Maximum number of instances that may be live at once.
     pub max_live_instances: u32,
     /// How many instances are live now.
     pub live_instances: u32,
-    /// The largest memory in bytes of an instance on the main engine.
+    /// Maximum size in bytes of an instance's memory on the main engine.
     pub max_memory: u64,
     /// Bytes of address space that each memory reserves.
     pub memory_reservation: u64,
@@ -78,8 +78,8 @@ impl EngineContext {
 const TABLES: u32 = 2;
 /// Maximum number of elements of a table in the pool. They cost only address space: 160 KB per table.
 const TABLE_ELEMENTS: u64 = 20_000;
-/// Maximum number of core instances of a component in the pool: as many as the survey admits by default. They are allocated
-/// one by one, so this reserves nothing.
+/// Maximum number of core instances of a component in the pool: as many as the survey allows by default. They are
+/// allocated one by one, so this reserves nothing.
 const CORE_INSTANCES: u32 = 64;
 /// Maximum size in bytes of wasmtime's own records for one instance in the pool. This reserves nothing either.
 const RECORDS: usize = 16 << 20;
@@ -186,8 +186,8 @@ fn pooling(shape: &RuntimeStatus, settings: &RuntimeSettings) -> Result<Config, 
     Ok(config)
 }
 
-/// Reserves the full range per memory while the address space has room for that. Otherwise reserves only what a guest
-/// may use, and guests pay for bounds checks.
+/// Reserves the full range for each memory if the address space is large enough. Otherwise reserves only what a guest
+/// may use, at the cost of bounds checks in guests.
 fn reservation(max_live: u32, max_memory: u64) -> u64 {
     if u64::from(max_live + SLACK).saturating_mul(FULL_RESERVATION) <= ADDRESS_SPACE {
         FULL_RESERVATION
@@ -196,7 +196,7 @@ fn reservation(max_live: u32, max_memory: u64) -> u64 {
     }
 }
 
-/// Maximum number of live instances, given how many mappings a process may have (`None`: any number).
+/// Maximum number of live instances, given how many mappings a process may have (`None`: unlimited).
 fn max_live(settings: &RuntimeSettings, max_map_count: Option<u64>) -> Result<u32, Error> {
     let fits =
         max_map_count.map_or(u64::MAX, |count| count.saturating_sub(MAPPINGS_ELSEWHERE) / MAPPINGS);

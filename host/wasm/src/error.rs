@@ -51,11 +51,11 @@ pub enum Error {
     /// Detected before anything was compiled.
     #[error("component is too large: one instance creates {found} {}, but {} allows {limit}", part.name(), part.setting())]
     ComponentLimit {
-        /// What there is too much of.
+        /// The resource that exceeds its limit.
         part: ComponentResource,
-        /// How much there is. A nested component counts each time it is instantiated.
+        /// The amount that one instance creates. A nested component counts each time it is instantiated.
         found: u64,
-        /// How much is allowed.
+        /// The limit.
         limit: u64,
     },
     /// The component instantiates something that is not nested in it, so its size is not known.
@@ -76,14 +76,14 @@ pub enum Error {
         how: String,
     },
     /// The compiler took too long.
-    #[error("cannot compile the component: it takes longer than timeout in [compiler], {limit:?}")]
+    #[error("cannot compile the component: it takes longer than {limit:?} (timeout in [compiler])")]
     CompileTime {
         /// The limit.
         limit: std::time::Duration,
     },
     /// The compiler needed too much memory.
     #[error(
-        "cannot compile the component: it needs more than max-memory in [compiler], {limit} bytes"
+        "cannot compile the component: it needs more than {limit} bytes (max-memory in [compiler])"
     )]
     CompileMemory {
         /// The limit.
@@ -107,9 +107,9 @@ pub enum Error {
     /// `methods` failed, or returned an invalid list.
     #[error("cannot read the component's methods: {0}")]
     InvalidMethods(String),
-    /// As many instances are live as may be: evict one and try again.
+    /// The maximum number of instances is live: evict one and try again.
     #[error(
-        "cannot start an instance: {limit} are live, the limit of max-live-instances in [guests]"
+        "cannot start an instance: {limit} instances are live, which is the limit (max-live-instances in [guests])"
     )]
     InstanceLimit {
         /// The limit that was reached.
@@ -121,7 +121,7 @@ pub enum Error {
     /// The core module cannot be converted into a component.
     #[error("cannot convert the core module into a component: {0}")]
     EncodeFailed(String),
-    /// A thread could not be started, or ended without an answer.
+    /// A thread could not be started, or ended without a result.
     #[error("compiler thread failed: {0}")]
     ThreadFailed(String),
 }

@@ -1,4 +1,4 @@
-//! What the fuzz targets (`tests/fuzz`) call: the survey of a component, without compiling it.
+//! The entry point of the fuzz targets (`tests/fuzz`): surveys a component without compiling it.
 
 use crate::{ComponentLimits, Error};
 

@@ -1,4 +1,4 @@
-//! Texts that a guest passes to the host, checked.
+//! Checks strings that a guest passes to the host.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,8 @@ use crate::instance_data::InstanceData;
 use crate::text::is_control;
 use crate::trap::HostTrap;
 
-/// A text of as many bytes as it may have. `call` names the call and the argument in the error.
+/// Returns a string from the guest if its length in bytes is one of `lengths`. `call` names the call and the argument
+/// in the error.
 pub(crate) fn guest_text(
     cx: &StoreContextMut<'_, InstanceData>,
     text: &WasmStr,
@@ -25,7 +26,7 @@ pub(crate) fn guest_text(
     Ok(text.into_owned())
 }
 
-/// A [`guest_text`] without control characters: a name that is shown to people.
+/// Like [`guest_text`], but also refuses control characters: for names that are shown to people.
 pub(crate) fn plain_text(
     cx: &StoreContextMut<'_, InstanceData>,
     text: &WasmStr,

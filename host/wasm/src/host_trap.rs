@@ -12,8 +12,8 @@ use crate::world::METHODS_BYTES;
 use crate::{Failure, FailureKind, InstanceLimits};
 
 impl Panic {
-    /// A panic has a code of its own if the SDK put that code at the start of its message. Such a panic is not a
-    /// mistake of the program in this turn: the entity's state and its code do not fit each other.
+    /// A panic has its own code if the SDK put that code at the start of its message. Such a panic means that the
+    /// entity's state and its program do not fit together.
     fn code(&self) -> Code {
         let named = self.message.split_once(": ").map(|(code, _)| code);
         let of_the_sdk = [codes::STATE_DOES_NOT_DECODE, codes::STATE_DOES_NOT_ENCODE];
@@ -21,7 +21,7 @@ impl Panic {
     }
 }
 
-/// Creates every failure, since its text may come from a guest, and goes to the log and to the caller.
+/// Creates every failure: the text may come from a guest and goes to the log and to the caller, so it is sanitized.
 fn failure(code: Code, kind: FailureKind, message: String) -> Failure {
     debug_assert!(code.refuses(kind == FailureKind::Host), "{code}");
     Failure { code, message: sanitized(message), kind }
@@ -39,7 +39,7 @@ pub(crate) fn host(code: Code, message: String) -> Failure {
     failure(code, FailureKind::Host, message)
 }
 
-/// Where in an instance's lifecycle a call failed. Names the export, and tells which time limit was in force.
+/// Where in an instance's lifecycle a call failed. Names the export, and determines which time limit applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Instantiate,
@@ -114,17 +114,16 @@ fn copies_too_much(error: &wasmtime::Error) -> bool {
     error.root_cause().to_string().contains("fuel allocated for hostcalls")
 }
 
-/// Whether the guest aborted by itself, as allocators do when they are denied memory. Any other trap has another
-/// cause.
+/// Whether the guest itself aborted, as allocators do when they are denied memory. Any other trap has another cause.
 fn aborted(error: &wasmtime::Error, stage: Stage) -> bool {
     match error.downcast_ref::<Trap>() {
         Some(trap) => *trap == Trap::UnreachableCodeReached,
-        // A memory or table whose initial size is too large.
+        // Not a trap: the initial size of a memory or table is too large.
         None => stage == Stage::Instantiate,
     }
 }
 
-/// A hint at what may have caused a failure, if it is not certain.
+/// Returns a hint at a possible cause of a failure, for failures whose cause is not certain.
 fn denied(entity: &InstanceData) -> String {
     match (entity.memory_denied, entity.table_denied) {
         (true, _) => {
@@ -185,7 +184,10 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
             None if copies_too_much(error) => {
                 let (most, of) = match stage {
                     Stage::Methods => (METHODS_BYTES, "names and summaries of methods"),
-                    _ => (limits.hostcall_fuel(), "the largest of state, turn-bytes and reply"),
+                    _ => (
+                        limits.hostcall_fuel(),
+                        "the largest of state, turn-bytes, reply and outbox-bytes",
+                    ),
                 };
                 let stage = stage.name();
                 let text = format!(

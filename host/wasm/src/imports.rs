@@ -1,8 +1,8 @@
-//! What a guest may call: the imports of `ostraca:entity`, linked by hand.
+//! The functions that a guest may call: the imports of `ostraca:entity`.
 //!
-//! They are linked by hand and not by `bindgen!`, because keys and values are then read directly from the guest's
-//! memory, and written to it directly from the state: one copy each way. Only the functions that may have to load
-//! state are asynchronous.
+//! They are linked by hand rather than by `bindgen!`, so that keys and values are read directly from the guest's
+//! memory, and written to it directly from the state: one copy each way. Only the functions that may have to load state
+//! are asynchronous.
 
 use std::sync::Arc;
 
@@ -206,7 +206,7 @@ fn log(linker: &mut Linker<InstanceData>) -> Result<()> {
     Ok(())
 }
 
-/// Loads the state at its first access (E16). The time is not charged to the guest.
+/// Loads the state on first access (E16). The time is not charged to the guest.
 async fn load(cx: &mut Cx<'_>) -> Result<()> {
     let entity = cx.data_mut();
     let EntityState::NotLoaded(source) = &mut entity.state else { return Ok(()) };

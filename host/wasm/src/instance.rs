@@ -25,9 +25,9 @@ use crate::{
 /// Maximum length of an application error's code, in bytes.
 const CODE_LIMIT: usize = 128;
 
-/// A sandbox with a store and a memory of its own, for one entity. After a [`TurnResult::Failed`], or if the future
-/// of a turn was dropped before its end, every further call into the guest fails with `instance-dropped`: drop the
-/// instance and create a new one.
+/// One entity's sandbox, with its own store and memory. After a [`TurnResult::Failed`], or if the future of a turn was
+/// dropped before it completed, every further call into the guest fails with `instance-dropped`: drop the instance and
+/// create a new one.
 pub struct Instance {
     // Declared before `permit`, so that its memory is freed first.
     store: Store<InstanceData>,
@@ -40,21 +40,21 @@ pub struct Instance {
     permit: InstancePermit,
 }
 
-/// Interrupts an instance from outside: the running turn ends with `interrupted`. If none is running, the next one
+/// Interrupts an instance from outside: the running turn ends with `interrupted`. If no turn is running, the next one
 /// does.
 #[derive(Clone)]
 pub struct InterruptHandle(Arc<Meter>);
 
 impl InterruptHandle {
-    /// Interrupts the instance. A guest that is running stops at the next tick, one that waits stops at once.
+    /// Interrupts the instance. A running guest stops at the next tick, a waiting one immediately.
     pub fn interrupt(&self) {
         self.0.interrupt();
     }
 }
 
 impl Program {
-    /// Creates an entity's sandbox, with a store and a memory of its own. On [`Error::InstanceLimit`], drop another
-    /// instance and try again. The state is not loaded yet.
+    /// Creates an entity's sandbox, with its own store and memory. On [`Error::InstanceLimit`], drop another instance
+    /// and try again. The state is not loaded yet.
     pub async fn instantiate(self: &Arc<Self>, spec: InstanceSpec) -> Result<Instance, Error> {
         let permit = self.shared.acquire_permit()?;
         let (mut store, instance) =
@@ -87,7 +87,7 @@ impl Instance {
         &self.program
     }
 
-    /// Runs the first turn. Its time counts from instantiation on, against the limit on activation.
+    /// Runs the first turn. Its time, with that of the instantiation, counts towards the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
         self.begin(Stage::Start, Phase::Hook);
         let called =
@@ -166,7 +166,7 @@ impl Instance {
         self.finish(result)
     }
 
-    /// What a turn after the first begins with. The first one has the values and records of the instantiation.
+    /// Sets the values and records of a turn. The start hook uses those of the instantiation instead.
     fn begin_values(&mut self, values: TurnValues, records: TurnRecords) {
         let entity = self.store.data_mut();
         entity.turn.begin(values);
@@ -199,7 +199,7 @@ impl Instance {
                 "the instance failed earlier and must be dropped".into(),
             ));
         }
-        // Stays set if this future is dropped midway, since the state of the guest's memory is then unknown.
+        // Remains set if this future is dropped midway, since the state of the guest's memory is then unknown.
         self.poisoned = true;
         // SAFETY: `CompiledComponent::read_methods` has checked this export of the same component against these
         // types; only the lifetimes of the parameters differ.
@@ -255,7 +255,7 @@ impl Instance {
             let text = format!(
                 "{name} returned the error code {code:?}, which contains a control character"
             );
-            return self.fail(guest(codes::INVALID_ERROR_CODE, text));
+            return self.fail_and_log(guest(codes::INVALID_ERROR_CODE, text));
         }
         if message.len() as u64 > most {
             return self.too_large(stage, message.len(), most);
@@ -267,11 +267,11 @@ impl Instance {
         let name = stage.name();
         self.fail_and_log(limit(
             codes::REPLY_TOO_LARGE,
-            format!("{name} returned {bytes} bytes, the limit on replies is {most}"),
+            format!("{name} returned {bytes} bytes; the limit on replies is {most}"),
         ))
     }
 
-    /// For failures in what the guest returned. A call that failed has been logged already.
+    /// For failures caused by what the guest returned. A call that failed has already been logged.
     fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
         self.store.data().log_failure(&failure, None);
         self.fail(failure)

@@ -15,7 +15,7 @@ use crate::turn_values::TurnSource;
 use crate::wasi::Wasi;
 use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
-/// What the guest is being called for, which decides what it may do.
+/// Why the guest is being called, which determines what it may do.
 pub(crate) enum Phase {
     /// Between turns, during instantiation, or in `methods`: writes are refused.
     NoTurn,

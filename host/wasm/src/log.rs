@@ -9,7 +9,7 @@ use crate::{EntityIdentity, Failure, InstanceLimits, MessageContext};
 /// The `tracing` target of guests' lines.
 pub const TARGET: &str = "ostraca::guest";
 
-/// Maximum length in bytes of a message's trace context in a line. W3C's version 00 has 55.
+/// Maximum length in bytes of a message's `traceparent` in a line. In version 00 of the W3C format it is 55 bytes long.
 const MAX_TRACEPARENT_BYTES: usize = 64;
 
 /// The level of a line. Most variants are only constructed by lifting them from a guest, which the compiler does not
@@ -82,8 +82,7 @@ impl GuestLog {
         }
     }
 
-    /// Logs the one line about a failed call, whatever failed. Not limited in rate, since each failure ends an
-    /// instance.
+    /// Logs one line about a failed call, whatever failed. Not rate-limited, since each failure ends an instance.
     pub(crate) fn failed(
         &self,
         failure: &Failure,
@@ -97,7 +96,7 @@ impl GuestLog {
         let (principal, origin, traceparent) = message.map_or(("", "", ""), |message| {
             (&*message.principal, &*message.origin, &*message.traceparent)
         });
-        // The client chose it.
+        // The client chose this value.
         let traceparent =
             printable(&traceparent[..traceparent.floor_char_boundary(MAX_TRACEPARENT_BYTES)]);
         tracing::warn!(target: TARGET, %namespace, r#type = %entity_type, %id, revision, code = failure.code.as_str(), principal, origin, %traceparent, %backtrace, "{text}");

@@ -1,11 +1,10 @@
 //! Measures how long a guest has been running, and interrupts it.
 //!
-//! R22 counts time in the guest, not time that the guest waits in the host. No clock measures exactly that: the wall
-//! clock would charge a guest for the node's other threads, and the thread's processor clock costs two system calls
-//! per turn. So time is counted in segments. A segment runs from the start of a poll, or from the last epoch tick, to
-//! the next tick or the end of the poll. It counts for at most two ticks, so a guest is not charged when its thread
-//! loses the processor for longer. A guest that sleeps through WASI is charged in full, since it asked for that
-//! itself.
+//! R22 counts time in the guest, not time that the guest spends waiting for the host. No clock measures exactly that:
+//! the wall clock would charge a guest for the node's other threads, and the thread's processor clock costs two system
+//! calls per turn. So time is counted in segments. A segment runs from the start of a poll, or from the last epoch
+//! tick, to the next tick or the end of the poll. It counts as at most two ticks, so a guest is not charged when its
+//! thread loses the processor for longer. A guest that sleeps through WASI is charged in full, since it chose to sleep.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -75,7 +74,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Pauses the guest's time while the host works for it.
+    /// Stops counting while the host works for the guest.
     pub(crate) fn enter_host(&self) {
         self.charge(self.segment);
         self.position.store(IN_HOST, Relaxed);
@@ -115,7 +114,7 @@ impl Meter {
 /// When a sleeping guest will have used up its time.
 type Alarm = (Instant, Weak<Meter>);
 
-/// Guests that wait for a WASI clock.
+/// Guests that are waiting for a WASI clock.
 #[derive(Clone, Default)]
 pub(crate) struct Sleepers(Arc<Mutex<Vec<Alarm>>>);
 
@@ -171,7 +170,7 @@ pub(crate) async fn metered<F: Future>(
             sleepers.wake_after(Duration::from_nanos(left), meter);
         }
         meter.waker.register(cx.waker());
-        // An interrupt may have come between the check above and the registration.
+        // An interrupt may have arrived between the check above and the registration.
         if meter.interrupted.load(SeqCst) {
             return Poll::Ready(Err(HostTrap::Interrupted));
         }

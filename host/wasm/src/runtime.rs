@@ -16,8 +16,8 @@ use crate::survey::survey;
 use crate::ticker::Ticker;
 use crate::{Error, InstanceLimits, RuntimeSettings, encode, world};
 
-/// Compiles components and starts instances. Clones share everything; the ticker thread ends with the last clone,
-/// program and instance.
+/// Compiles components and starts instances. Clones share everything; the ticker thread ends when the last clone,
+/// program and instance are dropped.
 #[derive(Clone)]
 pub struct WasmRuntime(Arc<Inner>);
 
@@ -61,7 +61,7 @@ impl WasmRuntime {
     }
 
     /// Checks a component, compiles it in the compiler process unless the compiled code is cached, and reads its
-    /// methods. Works on a thread of its own, and stops early if this future is dropped.
+    /// methods. Works on a separate thread, and stops early if this future is dropped.
     pub async fn prepare(
         &self,
         component: Vec<u8>,
@@ -81,7 +81,7 @@ impl WasmRuntime {
         answered.await.map_err(|_| Error::ThreadFailed("it ended without a result".into()))?
     }
 
-    /// Like [`prepare`](Self::prepare), but works on the caller's thread, which must not serve anything else.
+    /// Like [`prepare`](Self::prepare), but blocks the caller's thread, which must not serve anything else.
     pub fn prepare_blocking(
         &self,
         component: &[u8],
@@ -186,8 +186,8 @@ impl Inner {
                 return Ok(component);
             }
         }
-        // SAFETY: this node's own compiler has just written these bytes into a file that only the two of them have
-        // open, for an engine that it verified to be compatible with this one.
+        // SAFETY: this node's own compiler has just produced these bytes: with this engine, in this process, or in a
+        // file that only the two processes have open, for an engine that it verified to be compatible with this one.
         #[allow(unsafe_code, reason = "wasmtime can take compiled code in no other way")]
         let loaded = unsafe { Component::deserialize(engine, &native) };
         loaded.map_err(|error| {
@@ -195,7 +195,7 @@ impl Inner {
         })
     }
 
-    /// The second engine, which is created at its first use.
+    /// The second engine, which is created on first use.
     fn large(&self) -> Result<&EngineContext, Error> {
         let _making = self.making_large.lock().unwrap_or_else(PoisonError::into_inner);
         if self.large.get().is_none() {

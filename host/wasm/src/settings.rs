@@ -6,10 +6,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where instances get their memories, tables and stacks.
+/// Where instances get their memories, tables and stacks from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Allocator {
-    /// A pool, sized at start. If it cannot be created, the start fails and names the limit.
+    /// A pool, sized at start. If it cannot be created, the start fails with an error that names the settings to lower.
     Pooling,
     /// A pool; if it cannot be created, falls back to on-demand allocation with a warning. [`crate::RuntimeStatus`]
     /// shows which one is used.
@@ -41,15 +41,15 @@ pub struct RuntimeSettings {
     /// Maximum memory in bytes of an instance in the pool. Default 16 MiB. A type with a higher limit runs on a
     /// second engine, outside the pool.
     pub pooled_instance_memory: u64,
-    /// Where compiled components are cached; must be private to this node. Default none: each start compiles again.
+    /// Where compiled components are cached; must be private to this node. Default `None`: each start compiles again.
     pub cache_dir: Option<PathBuf>,
     /// Maximum size of the cache in bytes; the oldest files are removed first. Default 1 GiB.
     pub compile_cache_limit: u64,
     /// The interval at which running guests yield and their time limits are checked. Default 5 ms.
     pub tick_interval: Duration,
-    /// The largest component in bytes. Default 64 MiB; compiling needs about 20 times its size in memory.
+    /// Maximum size of a component in bytes. Default 64 MiB; compiling needs about 20 times the size in memory.
     pub component_limit: u64,
-    /// The stack in bytes for a guest's calls. Default 512 KiB. Error `stack-overflow`.
+    /// Stack size in bytes for a guest's calls. Default 512 KiB. Error `stack-overflow`.
     pub wasm_stack: usize,
     /// How much any component may create.
     pub component: ComponentLimits,
@@ -91,17 +91,18 @@ impl Default for ComponentLimits {
     }
 }
 
-/// The compiler: a process of its own, so that its memory and its crashes are not the node's.
+/// The compiler: a separate process, so that its memory use and its crashes do not affect the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompilerSettings {
     /// The program that compiles. Default [`CompilerProgram::CurrentExecutable`].
     pub program: CompilerProgram,
-    /// Maximum address space in bytes of one compilation. Default 0: a quarter of the memory that the machine or
-    /// this process's control group has, from 256 MiB to 2 GiB. Error `compile-memory-limit`.
+    /// Maximum address space in bytes of one compilation. Default 0: a quarter of the memory of the machine or of this
+    /// process's control group, whichever is less, but at least 256 MiB and at most 2 GiB. Error
+    /// `compile-memory-limit`.
     pub max_memory: u64,
     /// How long one compilation may take. Default 90 s. Error `compile-time-limit`.
     pub timeout: Duration,
-    /// How many components are compiled at the same time; others wait. Default 2.
+    /// Maximum number of components compiled at the same time; others wait. Default 2.
     pub max_concurrent: usize,
 }
 
@@ -156,44 +157,47 @@ pub struct InstanceLimits {
     pub memory: u64,
     /// Elements of all tables together. Default 10,000. Error `table-limit`.
     pub table_elements: usize,
-    /// Time in the guest for a message or the stop hook (R22). Default 100 ms. Error `turn-time-limit`.
+    /// Time in the guest for a message, a timer's firing or the stop hook (R22). Default 100 ms. Error
+    /// `turn-time-limit`.
     pub turn_time: Duration,
     /// Time in the guest for instantiation and `start` together. Default 1 s. Error `activation-time-limit`.
     pub activation_time: Duration,
-    /// Size of keys and values in bytes, including 100 for each key. Default 1 MiB. Error `state-too-large`.
+    /// Size of keys and values in bytes, including 100 bytes per key. Default 1 MiB. Error `state-too-large`.
     pub state: u64,
     /// Number of keys. Default 10,000. Error `too-many-keys`.
     pub keys: u64,
-    /// Keys that one turn may write or delete. Default 1,000. Error `turn-too-large`.
+    /// Number of keys that one turn may write or delete. Timers that it changes and tells that it sends are each
+    /// limited to the same number. Default 1,000. Error `turn-too-large`.
     pub turn_keys: u64,
-    /// Bytes of keys and values that one turn may write, counted as for `state`. Default 4 MiB. Error
-    /// `turn-too-large`.
+    /// Size in bytes of keys and values that one turn may write, counted as for `state`. Tells that it sends are
+    /// limited to the same size, with 100 bytes added for each. Default 4 MiB. Error `turn-too-large`.
     pub turn_bytes: u64,
-    /// Number of timers. Default 100. Error `too-many-timers`.
+    /// Number of timers, including delayed tells. Default 100. Error `too-many-timers`.
     pub timers: u64,
-    /// Size of names and payloads of all timers in bytes, including 100 for each timer. Default 64 KiB. Error
-    /// `timers-too-large`.
+    /// Size in bytes of the names and payloads of all timers and delayed tells, including 100 bytes for each. Default
+    /// 64 KiB. Error `timers-too-large`.
     pub timer_bytes: u64,
     /// The shortest interval of a timer, in milliseconds. Default 1,000. Error `timer-interval-too-short`.
     pub timer_interval: u64,
-    /// Types that it may send tells to. Default none. Error `tell-not-granted`.
+    /// Entity types to which it may send tells. Default: none. Error `tell-not-granted`.
     pub tell: Vec<String>,
-    /// Number of tells in an entity's outbox, dead letters included. Default 1,000. Error `outbox-full`.
+    /// Number of tells in an entity's outbox, including dead letters and delayed tells. Default 1,000. Error
+    /// `outbox-full`.
     pub outbox: u64,
-    /// Size of methods and bodies of the tells in the outbox, in bytes. Default 1 MiB. Error `outbox-too-large`.
+    /// Size in bytes of the methods and bodies of these tells. Default 1 MiB. Error `outbox-too-large`.
     pub outbox_bytes: u64,
     /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
-    /// Maximum log lines per second, also in one burst. Default 100. Excess lines are counted and dropped.
+    /// Maximum number of log lines per second, and in one burst. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,
     /// Maximum size in bytes of one log line. Default 4 KiB. Longer lines are truncated.
     pub log_line_bytes: usize,
 }
 
 impl InstanceLimits {
-    /// Maximum size in bytes of texts and values that a guest may pass to the host in one call, or return from one: the
-    /// largest of the limits on state, a turn's writes and replies, plus an overhead. Error `value-too-large`. The
-    /// host copies them before it can examine them, on a thread that also serves other entities.
+    /// Maximum size in bytes of the strings and values that a guest may pass to the host in one call, or return from
+    /// one: the largest of the limits on state, a turn's writes, replies and the outbox, plus an overhead. Error
+    /// `value-too-large`. The host copies them before it can examine them, on a thread that also serves other entities.
     pub(crate) fn hostcall_fuel(&self) -> usize {
         let most = self.state.max(self.turn_bytes).max(self.reply).max(self.outbox_bytes);
         usize::try_from(most).unwrap_or(usize::MAX).saturating_add(HOSTCALL_FUEL_OVERHEAD)

@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use crate::Error;
 use crate::ticker::Ticker;
 
-/// How many components may have their methods read at the same time. This runs their code, each on a thread of its
-/// own.
+/// Maximum number of components whose methods are read at the same time. Reading them runs the component's code on a
+/// separate thread.
 const READERS: usize = 4;
 
 pub(crate) struct Shared {

@@ -16,10 +16,10 @@ use bytes::Bytes;
 use crate::InstanceLimits;
 use crate::trap::HostTrap;
 
-/// The longest key in bytes.
+/// Maximum length of a key, in bytes.
 pub(crate) const KEY_LIMIT: usize = 512;
 
-/// Bytes charged for each key in addition to those of key and value, to account for disk and memory overhead.
+/// Bytes charged for each key in addition to its key and value, to account for disk and memory overhead.
 pub(crate) const KEY_CHARGE: u64 = 100;
 
 pub(crate) type Value = Arc<[u8]>;
@@ -66,7 +66,7 @@ impl State {
         }
     }
 
-    /// Sets a key, unless that exceeds a limit. A state that exceeds its limit already may shrink.
+    /// Sets a key unless that would exceed a limit. A state that already exceeds its limit may still shrink.
     pub(crate) fn set(
         &mut self,
         key: Arc<str>,
@@ -332,7 +332,7 @@ mod tests {
         assert!(state.delete(key("b"), &limits).unwrap());
         state.set(key("d"), value(""), &limits).unwrap();
         state.discard();
-        assert!(state.set(key("d"), value(""), &limits).is_err(), "discarded: three again");
+        assert!(state.set(key("d"), value(""), &limits).is_err(), "all three keys are back");
     }
 
     #[test]
@@ -350,6 +350,6 @@ mod tests {
         assert!(state.delete(key("b"), &limits).unwrap());
         too_large(state.delete(key("c"), &limits).map(drop), "turn-keys");
         assert_eq!(state.accept().len(), 2);
-        assert!(state.delete(key("c"), &limits).unwrap(), "the next turn has its own");
+        assert!(state.delete(key("c"), &limits).unwrap(), "the next turn has its own limits");
     }
 }

@@ -6,8 +6,9 @@
 //! instantiation of it adds that sum. The time of the pass depends only on the size of the file, whatever the counts
 //! are.
 //!
-//! What is instantiated must be nested where the pass has seen it. A component or core module that arrives as an
-//! import, or as another instance's export, has no size that could be known here, so instantiating it is refused.
+//! Whatever is instantiated must be nested in the component, so that the pass has seen it. The size of a component or
+//! core module that arrives as an import, or as another instance's export, is not known here, so instantiating it is
+//! refused.
 
 use wasmparser::{
     ComponentAlias, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind,
@@ -92,8 +93,8 @@ pub(crate) struct Survey<'a> {
     pub(crate) counts: Counts,
 }
 
-/// Surveys a component. It need not be valid: the compiler refuses an invalid one. Memory: about 100 bytes for each
-/// of `definitions`.
+/// Surveys a component. It need not be valid: the compiler refuses an invalid one. Uses about 100 bytes of memory for
+/// each of `definitions`.
 pub(crate) fn survey(component: &[u8], definitions: u32) -> Result<Survey<'_>, Error> {
     let mut pass = Surveyor { definitions: definitions.into(), ..Surveyor::default() };
     for payload in Parser::new(0).parse_all(component) {
@@ -103,7 +104,7 @@ pub(crate) fn survey(component: &[u8], definitions: u32) -> Result<Survey<'_>, E
     Ok(Survey { imports, exports, counts: whole })
 }
 
-/// Adds to a sum, which saturates.
+/// Adds to a sum, saturating at the maximum.
 fn more(sum: &mut u64, count: u64) {
     *sum = sum.saturating_add(count);
 }
@@ -129,7 +130,7 @@ struct Surveyor<'a> {
     open: Vec<Scope>,
     /// The counts of each module and component whose end has been read.
     ended: Vec<Counts>,
-    /// How many items were listed so far in the whole file; at most `definitions` may be.
+    /// Number of items listed so far in the whole file; at most `definitions` are allowed.
     listed: u64,
     definitions: u64,
     imports: Vec<&'a str>,

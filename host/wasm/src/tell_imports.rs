@@ -14,12 +14,12 @@ use crate::trap::HostTrap;
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 
-/// The longest id of an entity, and the longest method, in bytes.
+/// Maximum lengths of an entity id and of a method, in bytes.
 const ID_LIMIT: usize = 512;
 const METHOD_LIMIT: usize = 128;
-/// The longest content type, in bytes.
+/// Maximum length of a content type, in bytes.
 const CONTENT_TYPE_LIMIT: usize = 128;
-/// The most bytes of both entities' types and ids together: they are in one key of the store.
+/// Maximum total length in bytes of both entities' types and ids: they share one key of the store.
 const NAMES_LIMIT: usize = 800;
 
 /// The WIT's `entity`, as the guest passes it.

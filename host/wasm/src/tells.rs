@@ -1,4 +1,4 @@
-//! The tells of a turn: messages to other entities, which are committed with it (R19).
+//! The tells of a turn: messages to other entities, which are committed with the turn (R19).
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 use crate::InstanceLimits;
 use crate::trap::HostTrap;
 
-/// Bytes charged for each tell in addition to those of names and body.
+/// Bytes charged for each tell in addition to its names and body.
 const CHARGE: u64 = 100;
 
 /// A message that a turn sends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestTell {
-    /// The target's type, which is granted.
+    /// The target's type, which the manifest grants.
     pub entity_type: Arc<str>,
     /// The target's id: 1 to 512 bytes.
     pub id: Arc<str>,
@@ -37,12 +37,12 @@ impl GuestTell {
         self.bytes() + names as u64
     }
 
-    /// What a turn that sends it is charged for writing it.
+    /// Bytes that the turn which sends it is charged.
     fn written(&self) -> u64 {
         self.size() + CHARGE
     }
 
-    /// One with a body of this many bytes, and three more in its names and method.
+    /// A tell with a body of this many bytes, and three more bytes of names and method.
     #[cfg(test)]
     pub(crate) fn of_body(body: usize) -> Self {
         Self {
@@ -58,9 +58,9 @@ impl GuestTell {
 /// How much an entity's outbox holds before a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutboxUse {
-    /// Messages that wait to be sent, and dead letters.
+    /// Number of messages that wait to be sent, and of dead letters.
     pub entries: u64,
-    /// Bytes of the methods and bodies of those that wait.
+    /// Bytes of their methods and bodies, dead letters included.
     pub bytes: u64,
 }
 
@@ -79,7 +79,7 @@ impl TurnTells {
         TurnTells { before, ..TurnTells::default() }
     }
 
-    /// Adds a tell, unless that exceeds a limit. Delayed tells have their room in the outbox already.
+    /// Adds a tell. Fails if that exceeds a limit. `delayed` is the outbox space that is reserved for delayed tells.
     pub(crate) fn add(
         &mut self,
         tell: GuestTell,
@@ -101,7 +101,7 @@ impl TurnTells {
         self.check_room(delayed, limits)
     }
 
-    /// Refuses what the outbox has no room for, now or when the delayed tells leave.
+    /// Fails if the outbox lacks space for the turn's tells, now or when the delayed tells leave.
     pub(crate) fn check_room(
         &self,
         delayed: OutboxUse,
@@ -117,7 +117,7 @@ impl TurnTells {
         Ok(())
     }
 
-    /// The tells of the turn, which ends.
+    /// Returns the tells of the turn, which ends.
     pub(crate) fn take(&mut self) -> Vec<GuestTell> {
         (self.bytes, self.written) = (0, 0);
         std::mem::take(&mut self.tells)
@@ -140,7 +140,7 @@ pub(crate) mod tests {
         let before = OutboxUse { entries: 3, bytes: 60 };
         let too_large =
             TurnTells::begin(before).add(GuestTell::of_body(40), OutboxUse::default(), &limits);
-        assert!(too_large.unwrap_err().to_string().contains("limits.outbox-bytes"), "one too many");
+        assert!(too_large.unwrap_err().to_string().contains("limits.outbox-bytes"), "101 bytes");
         let mut turn = TurnTells::begin(before);
         let mut add = |body| {
             turn.add(GuestTell::of_body(body), OutboxUse::default(), &limits)
@@ -149,7 +149,7 @@ pub(crate) mod tests {
         assert_eq!(add(19), Ok(()));
         assert_eq!(add(19), Ok(()));
         assert!(add(0).unwrap_err().contains("limits.outbox is 5"));
-        assert_eq!(turn.take().len(), 3, "the turn fails, and nothing of it is kept");
+        assert_eq!(turn.take().len(), 3, "the turn fails, so the caller discards all three");
         let delayed = OutboxUse { entries: 2, bytes: 38 };
         let mut turn = TurnTells::begin(before);
         assert!(turn.check_room(delayed, &limits).is_ok());
@@ -173,6 +173,6 @@ pub(crate) mod tests {
         let fourth = turn
             .add(GuestTell::of_body(0), OutboxUse::default(), &many)
             .map_err(|trap| trap.to_string());
-        assert!(fourth.unwrap_err().contains("`turn-bytes` (400)"), "each tell has its charge");
+        assert!(fourth.unwrap_err().contains("`turn-bytes` (400)"), "each tell is charged");
     }
 }

@@ -1,8 +1,8 @@
 //! Makes text from guests safe for a log, a terminal or a caller.
 //!
-//! A line break would forge a line of the node's own log, ESC and CR move or colour text on a terminal, and direction
-//! marks show a text in another order than it has. So each of them is written as an escape wherever such text is
-//! output.
+//! A line break could forge a line of the node's own log, ESC and CR move or colour text on a terminal, and direction
+//! marks display text in an order other than that of its characters. So each of them is written as an escape sequence
+//! wherever such text is output.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ pub fn is_control(c: char) -> bool {
         )
 }
 
-/// Returns the text with every character of [`is_control`] as an escape: `\n`, `\u{1b}`.
+/// Returns the text with every character that [`is_control`] matches escaped: `\n`, `\u{1b}`.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
         return Cow::Borrowed(text);

@@ -1,6 +1,6 @@
 //! The thread that advances the engines' epochs, and wakes guests that sleep beyond their limit.
 //!
-//! It is an OS thread of its own, since looping guests may occupy every worker of an async runtime at once.
+//! It is a separate OS thread, since looping guests may occupy every worker of an async runtime at once.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,10 +12,10 @@ use crate::InstanceLimits;
 use crate::tells::{GuestTell, OutboxUse};
 use crate::trap::HostTrap;
 
-/// The longest name of a timer, in bytes.
+/// Maximum length of a timer's name, in bytes.
 pub(crate) const NAME_LIMIT: usize = 128;
 
-/// Bytes charged for each timer in addition to those of name and payload.
+/// Bytes charged for each timer in addition to its name and payload.
 const CHARGE: u64 = 100;
 
 /// The latest time of a timer, in milliseconds of UTC: the year 9999.
@@ -30,7 +30,7 @@ pub struct GuestTimer {
     pub due: u64,
     /// Milliseconds between firings; 0 if it fires once.
     pub interval: u64,
-    /// The guest's own bytes.
+    /// Bytes that the guest passed.
     pub payload: Bytes,
     /// How many attempts at the next firing have failed.
     pub attempts: u32,
@@ -56,10 +56,10 @@ impl GuestTimer {
 /// Whether a timer sends a tell, and its name.
 type Key = (bool, Arc<str>);
 
-/// A change of the entity's timers.
+/// A change to the entity's timers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimerChange {
-    /// Sets a timer, and replaces the one of that name.
+    /// Sets a timer, replacing any existing timer of that name.
     Set {
         /// The timer's name.
         name: Arc<str>,
@@ -67,7 +67,7 @@ pub enum TimerChange {
         due: u64,
         /// Milliseconds between firings; 0 if it fires once.
         interval: u64,
-        /// The guest's own bytes.
+        /// Bytes that the guest passed.
         payload: Bytes,
     },
     /// Cancels the timer of that name.
@@ -75,7 +75,7 @@ pub enum TimerChange {
         /// The timer's name.
         name: Arc<str>,
     },
-    /// Sends a tell later, and replaces the delayed one of that name.
+    /// Sends a tell later, replacing any existing delayed tell of that name.
     SetTell {
         /// The delayed tell's name.
         name: Arc<str>,
@@ -93,8 +93,8 @@ pub enum TimerChange {
 
 /// Where a turn reads the entity's timers from.
 pub trait TimerSource: fmt::Debug + Send + Sync {
-    /// The timers before the turn. In a firing's turn, the timer that fires is gone, or due at its next time. Called
-    /// at most once in a turn.
+    /// The timers before the turn. In a firing's turn, the timer that fires is absent, or due at its next time.
+    /// Called at most once per turn.
     fn timers(&self) -> Vec<GuestTimer>;
 }
 
@@ -109,7 +109,7 @@ pub struct TimerFiring {
     pub missed: u64,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The guest's own bytes.
+    /// Bytes that the guest passed.
     pub payload: Bytes,
 }
 
@@ -119,11 +119,12 @@ pub(crate) struct TurnTimers {
     source: Option<Arc<dyn TimerSource>>,
     /// Read at first use.
     timers: Option<BTreeMap<Key, GuestTimer>>,
-    changes: Vec<TimerChange>,
+    /// The last change of each: what replaces it is not kept.
+    changes: BTreeMap<Key, TimerChange>,
 }
 
 impl TurnTimers {
-    /// The timers before a turn; none if the entity has none.
+    /// Begins a turn. `source` has the timers before it; `None` if the entity has none.
     pub(crate) fn begin(source: Option<Arc<dyn TimerSource>>) -> TurnTimers {
         TurnTimers { source, ..TurnTimers::default() }
     }
@@ -147,7 +148,7 @@ impl TurnTimers {
         self.read().values().filter_map(tell).collect()
     }
 
-    /// Sets a timer, unless that exceeds a limit. Timers that exceed one already may shrink.
+    /// Sets a timer unless that would exceed a limit. Timers that already exceed one may still shrink.
     pub(crate) fn set(
         &mut self,
         name: &str,
@@ -162,12 +163,12 @@ impl TurnTimers {
         }
         let name: Arc<str> = name.into();
         let timer = fresh(name.clone(), due, interval, payload.clone(), None);
-        let due = self.insert(timer, limits)?;
-        self.changes.push(TimerChange::Set { name, due, interval, payload });
+        let (key, due) = self.insert(timer, limits)?;
+        self.changes.insert(key, TimerChange::Set { name, due, interval, payload });
         Ok(())
     }
 
-    /// The room in the outbox that the delayed tells will need.
+    /// The outbox space that the delayed tells will need.
     pub(crate) fn delayed_use(&mut self) -> OutboxUse {
         let tells = self.read().values().filter_map(|timer| timer.tell.as_ref());
         tells.fold(OutboxUse::default(), |sum, tell| OutboxUse {
@@ -176,7 +177,7 @@ impl TurnTimers {
         })
     }
 
-    /// Sends a tell later, unless that exceeds a limit.
+    /// Sends a tell later unless that would exceed a limit.
     pub(crate) fn set_tell(
         &mut self,
         name: &str,
@@ -186,16 +187,21 @@ impl TurnTimers {
     ) -> Result<(), HostTrap> {
         let name: Arc<str> = name.into();
         let timer = fresh(name.clone(), due, 0, Bytes::new(), Some(tell.clone()));
-        let due = self.insert(timer, limits)?;
-        self.changes.push(TimerChange::SetTell { name, due, tell });
+        let (key, due) = self.insert(timer, limits)?;
+        self.changes.insert(key, TimerChange::SetTell { name, due, tell });
         Ok(())
     }
 
-    /// Adds or replaces a timer, unless that exceeds a limit. Returns its due time.
-    fn insert(&mut self, timer: GuestTimer, limits: &InstanceLimits) -> Result<u64, HostTrap> {
-        self.may_change(limits)?;
+    /// Adds or replaces a timer unless that would exceed a limit. Returns its key and due time.
+    fn insert(
+        &mut self,
+        timer: GuestTimer,
+        limits: &InstanceLimits,
+    ) -> Result<(Key, u64), HostTrap> {
+        let key = timer.key();
+        self.may_change(&key, limits)?;
         let timers = self.read();
-        let old = timers.get(&timer.key()).map(GuestTimer::bytes);
+        let old = timers.get(&key).map(GuestTimer::bytes);
         if old.is_none() && timers.len() as u64 >= limits.timers {
             return Err(HostTrap::TooManyTimers { limit: limits.timers });
         }
@@ -205,16 +211,17 @@ impl TurnTimers {
             return Err(HostTrap::TimersTooLarge { would, limit: limits.timer_bytes });
         }
         let due = timer.due;
-        timers.insert(timer.key(), timer);
-        Ok(due)
+        timers.insert(key.clone(), timer);
+        Ok((key, due))
     }
 
     /// Cancels a timer, and returns whether there was one.
     pub(crate) fn cancel(&mut self, name: &str, limits: &InstanceLimits) -> Result<bool, HostTrap> {
-        self.may_change(limits)?;
         let name: Arc<str> = name.into();
-        let existed = self.read().remove(&(false, name.clone())).is_some();
-        self.changes.extend(existed.then_some(TimerChange::Cancel { name }));
+        let key = (false, name.clone());
+        self.may_change(&key, limits)?;
+        let existed = self.read().remove(&key).is_some();
+        self.changes.extend(existed.then_some((key, TimerChange::Cancel { name })));
         Ok(existed)
     }
 
@@ -224,25 +231,26 @@ impl TurnTimers {
         name: &str,
         limits: &InstanceLimits,
     ) -> Result<bool, HostTrap> {
-        self.may_change(limits)?;
         let name: Arc<str> = name.into();
-        let existed = self.read().remove(&(true, name.clone())).is_some();
-        self.changes.extend(existed.then_some(TimerChange::CancelTell { name }));
+        let key = (true, name.clone());
+        self.may_change(&key, limits)?;
+        let existed = self.read().remove(&key).is_some();
+        self.changes.extend(existed.then_some((key, TimerChange::CancelTell { name })));
         Ok(existed)
     }
 
-    /// A turn changes at most as many timers as it may write keys.
-    fn may_change(&self, limits: &InstanceLimits) -> Result<(), HostTrap> {
-        if self.changes.len() as u64 >= limits.turn_keys {
+    /// Fails if the turn has changed as many other timers as it may write keys.
+    fn may_change(&self, key: &Key, limits: &InstanceLimits) -> Result<(), HostTrap> {
+        if self.changes.len() as u64 >= limits.turn_keys && !self.changes.contains_key(key) {
             let (what, setting, limit) = ("timers", "turn-keys", limits.turn_keys);
             return Err(HostTrap::TurnTooLarge { what, setting, limit });
         }
         Ok(())
     }
 
-    /// The changes of the turn, which ends.
+    /// Returns the changes of the turn, which ends.
     pub(crate) fn take_changes(&mut self) -> Vec<TimerChange> {
-        std::mem::take(&mut self.changes)
+        std::mem::take(&mut self.changes).into_values().collect()
     }
 }
 
@@ -268,7 +276,7 @@ mod tests {
             timers: 2,
             timer_bytes: 220,
             timer_interval: 10,
-            turn_keys: 4,
+            turn_keys: 3,
             ..InstanceLimits::default()
         }
     }
@@ -300,9 +308,12 @@ mod tests {
         assert!(turn.cancel("old", &limits()).unwrap() && !turn.cancel("old", &limits()).unwrap());
         assert_eq!(turn.list().len(), 1);
         turn.set("c", 1, 0, Bytes::new(), &limits()).unwrap();
-        let full = turn.set("c", 1, 0, Bytes::new(), &limits()).unwrap_err().to_string();
-        assert!(full.contains("`turn-keys` (4)"), "{full}");
-        assert_eq!(turn.take_changes().len(), 4);
+        let full = turn.set("d", 1, 0, Bytes::new(), &limits()).unwrap_err().to_string();
+        assert!(full.contains("`turn-keys` (3)"), "{full}");
+        for _ in 0..10 {
+            turn.set("c", 1, 0, vec![0; 10].into(), &limits()).unwrap();
+        }
+        assert_eq!(turn.take_changes().len(), 3, "what was replaced in the same turn is not kept");
     }
 
     #[test]
@@ -316,23 +327,14 @@ mod tests {
         assert!(send("a", 16).unwrap_err().contains("221"), "101 + 101 + 3 + 16 bytes");
         assert_eq!(send("a", 15), Ok(()));
         assert!(send("b", 0).unwrap_err().contains("limits.timers (2)"));
-        assert_eq!(turn.list().len(), 1, "the guest's own timers");
+        assert_eq!(turn.list().len(), 1, "only the timers that call the guest");
         let listed = turn.list_tells();
         assert_eq!((listed.len(), &*listed[0].0, listed[0].1), (1, "a", 5));
         assert!(turn.cancel("a", &limits()).unwrap());
         assert_eq!(turn.list_tells().len(), 1);
         assert!(turn.cancel_tell("a", &limits()).unwrap());
-        let more = InstanceLimits { turn_keys: 5, ..limits() };
-        assert!(!turn.cancel_tell("a", &more).unwrap());
+        assert!(!turn.cancel_tell("a", &limits()).unwrap());
         let kinds = turn.take_changes();
-        assert!(matches!(
-            kinds[..],
-            [
-                TimerChange::Set { .. },
-                TimerChange::SetTell { .. },
-                TimerChange::Cancel { .. },
-                TimerChange::CancelTell { .. }
-            ]
-        ));
+        assert!(matches!(kinds[..], [TimerChange::Cancel { .. }, TimerChange::CancelTell { .. }]));
     }
 }

@@ -1,7 +1,7 @@
-//! What ends a call into the guest other than the guest's own trap. [`host_trap`](crate::host_trap) says what becomes
-//! of it.
+//! Reasons to end a call into the guest other than the guest's own trap. [`host_trap`](crate::host_trap) converts them
+//! into failures.
 
-/// Why the host ended a call into the guest. Host functions and the meter raise it, and wasmtime carries it.
+/// Why the host ended a call into the guest. Host functions and the meter raise it, and wasmtime passes it on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HostTrap {
     #[error("the instance was interrupted")]

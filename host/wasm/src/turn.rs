@@ -57,7 +57,7 @@ pub enum StartReason {
     /// A message arrived for an entity that has no committed turn yet (version 0).
     #[component(name = "first-message")]
     FirstMessage,
-    /// A message arrived for an entity that has committed turns, but no instance.
+    /// A message arrived or a timer is due for an entity that has committed turns, but no instance.
     #[component(name = "message")]
     Message,
     /// The entity is remembered, and its shard moved to this node. Reserved: nothing uses it yet.
@@ -70,7 +70,7 @@ pub enum StartReason {
 #[component(enum)]
 #[repr(u8)]
 pub enum StopReason {
-    /// No message arrived for the type's `idle-timeout`.
+    /// No message arrived and no timer fired for the type's `idle-timeout`.
     #[component(name = "idle")]
     Idle,
     /// The node needs room for another instance.
@@ -119,7 +119,7 @@ pub struct MessageContext {
 /// What the entity has besides its state when a turn begins.
 #[derive(Debug, Clone, Default)]
 pub struct TurnRecords {
-    /// Its timers; none if it has none.
+    /// Its timers; `None` if it has none.
     pub timers: Option<Arc<dyn TimerSource>>,
     /// How much its outbox holds.
     pub outbox: OutboxUse,
@@ -132,8 +132,8 @@ pub struct StateError(pub String);
 
 /// Where an instance loads its entity's state from.
 pub trait StateSource: Send {
-    /// Loads the entity's whole state. Called at most once for an instance, at its first access to state (E16). The
-    /// time is not charged to the guest. Keys must be UTF-8; values must be those of the last commit.
+    /// Loads the entity's whole state. Called at most once per instance, on its first access to state (E16). The time
+    /// is not charged to the guest. Keys must be UTF-8; values must be those of the last commit.
     fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>>;
 }
 
@@ -167,9 +167,9 @@ pub struct GuestTurnOutput {
     /// The net effect on state, in order of key; a value of `None` deletes the key. Empty unless the result is
     /// [`TurnResult::Ok`].
     pub writes: Vec<(Bytes, Option<Bytes>)>,
-    /// Changes of the timers, in their order. Empty unless the result is [`TurnResult::Ok`].
+    /// Changes to the timers, in order. Empty unless the result is [`TurnResult::Ok`].
     pub timers: Vec<TimerChange>,
-    /// The tells that the turn sends, in their order. Empty unless the result is [`TurnResult::Ok`].
+    /// The tells that the turn sends, in order. Empty unless the result is [`TurnResult::Ok`].
     pub tells: Vec<GuestTell>,
     /// The size of the entity's state in bytes after the turn, including 100 for each key; `None` while this instance
     /// has not loaded the state.

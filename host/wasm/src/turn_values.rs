@@ -1,5 +1,5 @@
-//! Clock and randomness of a turn. Both are values that the turn begins with, and never readings of the node's clock
-//! or of its random numbers: a turn that runs again gets the same ones, and so asks the same (R20).
+//! The clock and randomness of a turn. Both are fixed when the turn begins, and never read from the node's clock or
+//! random number generator: a turn that runs again with the same values makes the same calls (R20).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -46,7 +46,7 @@ impl TurnSource {
         source
     }
 
-    /// A turn begins.
+    /// Begins a turn.
     pub(crate) fn begin(&self, values: TurnValues) {
         let mut source = self.lock();
         source.values = values;
@@ -134,7 +134,7 @@ mod tests {
         let first = TurnSource::new(values(1, 1));
         let (a, b) = (draw(&first), draw(&first));
         assert_ne!(a, b, "one turn drew the same numbers twice");
-        // On another instance, and on the same one after another turn.
+        // The same on another instance, and on this one after another turn.
         assert_eq!(draw(&TurnSource::new(values(5, 1))), a);
         first.begin(values(1, 2));
         assert_ne!(draw(&first), a);

@@ -62,7 +62,7 @@ impl Wasi {
         Box::new(Wasi { context, table, out, err })
     }
 
-    /// What wasmtime's implementation works on.
+    /// The view that wasmtime's implementation works on.
     pub(crate) fn view(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.context, table: &mut self.table }
     }

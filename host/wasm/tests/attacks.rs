@@ -1,4 +1,4 @@
-//! Guests that do what none should: each is answered with its code, and a neighbour answers right after.
+//! Guests that do what no guest should: each attack gets its error code, and a neighbour still answers right after it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +14,7 @@ use ostraca_wasm::{
     StopReason, TurnRecords, WasmRuntime,
 };
 
-/// Sends one message that must fail, and sees that the instance is poisoned and a neighbour is not.
+/// Sends one message that must fail, and checks that the instance is poisoned and a neighbour is not.
 async fn attack(program: &Arc<Program>, method: &str, body: &str) -> Failure {
     let mut neighbour = started(program, "neighbour").await;
     let mut entity = started(program, "e").await;
@@ -43,7 +43,7 @@ async fn a_panic_reaches_the_caller_with_message_file_and_line() {
 #[tokio::test]
 async fn state_that_does_not_fit_has_codes_of_its_own() {
     let program = program(&host());
-    // The SDK's own words: a text is under that key, and a number is asked for.
+    // A message of the SDK itself: the key holds a string, and `add` reads a number.
     let body = r#"{"key": "start-reason", "by": 1}"#;
     let failure = attack(&program, "add", body).await;
     assert_eq!((failure.code, failure.kind), (codes::STATE_DOES_NOT_DECODE, FailureKind::Guest));
@@ -91,7 +91,7 @@ async fn a_loop_lets_others_run_on_the_same_thread() {
         }
     };
     tokio::pin!(looping, working);
-    // The worker ends first although both share this thread.
+    // The working guest finishes first although both share this thread.
     tokio::select! {
         biased;
         turn = &mut looping => panic!("{turn:?}"),
@@ -280,7 +280,7 @@ async fn an_abandoned_turn_poisons_its_instance_and_frees_its_slot() {
     ok(&send(&mut started(&program, "e").await, "add", ADD).await);
 }
 
-/// A start that fails, and what it fails with.
+/// Returns the failure of a start that must fail.
 async fn failed_start(program: &Arc<Program>, id: &str) -> Failure {
     let spec = InstanceSpec {
         identity: common::identity(id),
@@ -305,7 +305,7 @@ async fn the_text_of_a_failure_is_cut_at_4_kib() {
     assert_eq!(failure.code, "start-failed");
     assert!(failure.message.len() <= 4 << 10, "{} bytes", failure.message.len());
     assert!(failure.message.contains("ööö") && failure.message.ends_with(" bytes more)"));
-    // 8 MiB are not even copied.
+    // A message of 8 MiB is not even copied.
     let failure = failed_start(&program, "huge-start").await;
     assert_eq!((failure.code, failure.kind), (codes::VALUE_TOO_LARGE, FailureKind::Limit));
     assert!(failure.message.contains("4259840 bytes"), "{failure}");

@@ -35,7 +35,7 @@ async fn fill(allocator: Allocator, live: u32) {
     let kib = (proportional_kib() - memory) as f64 / f64::from(live);
     println!("{allocator:?}, {live} live: {per:.2} mappings and {kib:.1} KiB per instance");
     assert!(per < 7.1, "{per} mappings per instance, but max_live assumes 7");
-    // The first still answers, and each has a state of its own.
+    // The first instance still answers, and each has its own state.
     assert_eq!(ok(&send(&mut instances[0], "add", ADD).await), "2");
     assert_eq!(ok(&ask(&mut instances[1], "read", "\"k\"").await), "\"1\"");
 }

@@ -1,4 +1,4 @@
-//! What was published stays as it was: a component built for an earlier release runs unchanged.
+//! Published interfaces do not change: a component built for an earlier release runs unchanged.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -50,7 +50,7 @@ fn a_published_interface_never_changes() {
     assert!(published.len() >= 8, "{:?}", published.keys());
     for (name, text) in &published {
         let now = current.get(name).unwrap_or_else(|| panic!("`{name}` is gone"));
-        assert_eq!(now, text, "`{name}` changed: what is new is a new, optional interface");
+        assert_eq!(now, text, "`{name}` changed: put additions into a new, optional interface");
     }
     for (name, published) in worlds {
         let now = &current_worlds[&name];
@@ -67,7 +67,7 @@ fn a_published_interface_never_changes() {
 async fn a_component_built_for_0_1_0_runs_unchanged() {
     let component = wat::parse_str(GUEST).unwrap();
     let digest = blake3::hash(&component).to_string();
-    assert!(GUEST.contains(&digest), "the fixture is another component: {digest}");
+    assert!(GUEST.contains(&digest), "the fixture is a different component: {digest}");
     let program = prepare(&host(), &component, InstanceLimits::default());
     let methods: Vec<_> = program
         .methods()

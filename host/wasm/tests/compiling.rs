@@ -1,4 +1,4 @@
-//! What is refused before it is compiled, and the bounds of the compiler's process.
+//! Components that are refused before they are compiled, and the limits of the compiler process.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -38,7 +38,7 @@ fn refusal(host: &WasmRuntime, component: &[u8]) -> Error {
 
 #[test]
 fn doubling_instances_are_refused_before_compiling() {
-    // A compiler that would be missed.
+    // A compiler that does not exist: starting it would fail.
     let host = host(program("/nonexistent"));
     let component = with_nested(&doubling(26));
     assert!(component.len() < 8_000, "{} bytes", component.len());
@@ -74,7 +74,7 @@ fn excess_initial_memory_is_refused_before_compiling() {
     assert_eq!(refusal(&host, &component).code(), "table-limit");
 }
 
-/// An entity that creates this many core instances; three are the ones that every component of `wit-component` has.
+/// An entity that creates this many core instances, in addition to those in every component of `wit-component`.
 fn instances(count: usize) -> Vec<u8> {
     let more = "(core instance (instantiate $m))".repeat(count);
     with_nested(&format!("(component (core module $m) {more})"))
@@ -86,14 +86,14 @@ async fn components_of_64_instances_run_in_and_outside_the_pool() {
     let own = (0..=64).find(|count| too_many(&instances(*count))).unwrap() - 1;
     let program = prepare(&host, &instances(own), InstanceLimits::default());
     assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
-    assert!(!host.status().large, "it is in the pool");
+    assert!(!host.status().large, "it fits into the pool");
     let large = InstanceLimits { memory: 32 << 20, ..InstanceLimits::default() };
     let program = prepare(&host, &instances(own), large);
     assert_eq!(ok(&send(&mut started(&program, "a").await, "any", "").await), "");
     assert!(host.status().large);
 }
 
-/// Whether the counts alone are too many: nothing is compiled.
+/// Whether the survey alone refuses the component: nothing is compiled.
 fn too_many(component: &[u8]) -> bool {
     let settings = RuntimeSettings {
         max_live_instances: Some(1),

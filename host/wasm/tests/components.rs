@@ -1,4 +1,4 @@
-//! What is refused before it runs, and what is kept of what was compiled.
+//! Components that are refused before they run, and the cache of compiled code.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -191,12 +191,12 @@ fn with_cache(dir: &Path) -> WasmRuntime {
 async fn compiled_code_is_cached_and_tampered_files_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());
-    let [file] = &cached(dir.path())[..] else { panic!("one file was expected") };
+    let [file] = &cached(dir.path())[..] else { panic!("expected one file") };
     let whole = std::fs::read(file).unwrap();
     let inode =
         |path: &Path| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap());
     let first = inode(file);
-    // Found and used: it is not written again.
+    // The cached file is found and used: it is not written again.
     let program = prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());
     assert_eq!(ok(&send(&mut started(&program, "a").await, "add", "2").await), "2");
     assert_eq!(inode(file), first);
@@ -204,7 +204,7 @@ async fn compiled_code_is_cached_and_tampered_files_are_rejected() {
         whole[..whole.len() / 2].to_vec(),
         [&whole[..whole.len() - 1], &[!whole[whole.len() - 1]]].concat(),
     ] {
-        // Replaced, not written over: the file may still be mapped.
+        // The file is replaced and not overwritten, because it may still be mapped.
         std::fs::remove_file(file).unwrap();
         std::fs::write(file, torn).unwrap();
         let program = prepare(&with_cache(dir.path()), counter(), InstanceLimits::default());

@@ -1,4 +1,4 @@
-//! Guests written by hand, for what no compiler makes, and for WASI without one.
+//! Guests written by hand, for behaviour that no compiler produces, and for WASI without a compiler.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -60,7 +60,7 @@ async fn tables_end_at_their_limit() {
 #[tokio::test]
 async fn a_reply_with_an_invalid_pointer_fails() {
     let host = host();
-    // The list of the reply begins at the end of all addresses.
+    // The reply's list begins at the end of the address space.
     let parts = "(func $start) (func $message
         (i32.store offset=1028 (i32.const 0) (i32.const -1)) (i32.store offset=1032 (i32.const 0) (i32.const 99)))";
     let program = prepare(&host, &guest("", "", parts), InstanceLimits::default());
@@ -76,7 +76,7 @@ fn sleeper() -> Vec<u8> {
         "import wasi:clocks/monotonic-clock@0.2.0;",
         r#"(import "wasi:clocks/monotonic-clock@0.2.0" "subscribe-duration" (func $after (param i64) (result i32)))
            (import "wasi:io/poll@0.2.0" "[method]pollable.block" (func $block (param i32)))"#,
-        // An hour.
+        // One hour.
         "(func $start) (func $message (call $block (call $after (i64.const 3600000000000))))",
     )
 }
@@ -180,7 +180,7 @@ async fn standard_output_is_logged_by_line_with_the_entity_name() {
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<_> = text.lines().filter(|line| line.contains(LOG_TARGET)).collect();
     assert_eq!(lines.len(), 3, "{text}");
-    // Each was cut to its first two bytes.
+    // Each line was cut to its first two bytes.
     for (line, expected) in lines.iter().zip([": on ", ": tw ", ": th "]) {
         assert!(
             line.contains(expected) && line.contains("id=alice") && line.contains("type=guest"),
@@ -194,10 +194,10 @@ async fn a_trap_after_denied_memory_keeps_its_own_code() {
     let host = host();
     let grow = |pages: u32| format!("(drop (memory.grow (i32.const {pages})))");
     for (message, code) in [
-        // Gives up, as allocators do.
+        // The guest gives up, as allocators do.
         (format!("{} unreachable", grow(1_000)), "memory-limit"),
         (format!("{} (drop (i32.div_u (i32.const 1) (i32.const 0)))", grow(1_000)), "trap"),
-        // Made do with less, and failed later.
+        // The guest made do with less memory, and failed later.
         (format!("{} {} unreachable", grow(1_000), grow(1)), "trap"),
     ] {
         let parts = format!("(func $start) (func $message {message})");
@@ -225,7 +225,7 @@ async fn wasi_handles_end_at_their_limit() {
 
 #[test]
 fn method_names_and_summaries_have_their_own_limit() {
-    // 80 methods whose names are the same 60,000 bytes.
+    // 80 methods whose names all point to the same 60,000 bytes.
     let method = r"\00\10\00\00\60\ea\00\00\00\00\00\00\00\00\00\00\00\00\00\00".repeat(80);
     let parts = format!(
         r#"(func $start) (func $message)

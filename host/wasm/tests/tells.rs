@@ -92,5 +92,5 @@ async fn a_delayed_tell_counts_towards_timer_limits() {
         instance = started(&program, "e").await;
     }
     let turn = send(&mut instance, "cancel_tell", "\"n\"").await;
-    assert_eq!(turn.result, TurnResult::Ok("false".into()), "each instance has no timers here");
+    assert_eq!(turn.result, TurnResult::Ok("false".into()), "the test passes it no timers");
 }

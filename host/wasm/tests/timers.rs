@@ -96,7 +96,7 @@ async fn a_guest_reads_the_timers_that_its_entity_has() {
     assert_eq!(turn.timers, [TimerChange::Cancel { name: "b".into() }]);
     let body = r#"{"name":"ring","count":2,"after_ms":70,"every_ms":0,"bytes":1}"#;
     let turn = instance.message(context(), "set_timers", body.into()).await;
-    assert_eq!(failed(&turn).code, "too-many-timers", "those that it has count");
+    assert_eq!(failed(&turn).code, "too-many-timers", "existing timers count");
     assert!(turn.timers.is_empty(), "a failed turn changes no timer");
 }
 

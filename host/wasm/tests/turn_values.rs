@@ -1,4 +1,4 @@
-//! Clock and randomness: what a guest reads belongs to its turn (R20).
+//! Clock and randomness: the values that a guest reads belong to its turn (R20).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -10,7 +10,7 @@ use ostraca_wasm::{
     Instance, InstanceLimits, MessageContext, StopReason, TurnRecords, TurnResult, TurnValues,
 };
 
-/// One turn with these values; the reply.
+/// Runs one turn with these values, and returns the reply.
 async fn turn(instance: &mut Instance, values: TurnValues, method: &str, body: &str) -> Vec<u8> {
     let context = MessageContext { values, ..query() };
     let turn = instance.message(context, method, body.to_owned().into()).await;
@@ -28,7 +28,7 @@ async fn r20_a_turn_run_again_reads_the_same_values() {
     let (utc_ms, _, drawn): (u64, u64, Vec<u8>) = serde_json::from_slice(&reply).unwrap();
     assert_eq!((utc_ms, drawn.len()), (values(7).utc_ms, 40));
     assert!(drawn.iter().any(|byte| *byte != 0));
-    // Another turn differs; the same one is the same, on this instance and on a new one.
+    // Another turn reads other values; the same turn reads the same ones, on this instance and on a new one.
     assert_ne!(turn(&mut first, values(8), "values", "40").await, reply);
     assert_eq!(turn(&mut first, values(7), "values", "40").await, reply);
     first.stop(StopReason::HandedOff, values(9), TurnRecords::default()).await;

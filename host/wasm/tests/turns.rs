@@ -1,4 +1,4 @@
-//! Turns of guests that behave.
+//! Turns of well-behaved guests.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -17,7 +17,7 @@ use ostraca_wasm::{
     GuestTurnOutput, InstanceLimits, MessageKind, StateError, StateSource, StopReason, TurnRecords,
 };
 
-/// State as a store would return it, counting reads; `None` fails.
+/// A source that returns state as a store would, and counts loads. Loading fails if the state is `None`.
 struct Stored(Option<Vec<(&'static str, &'static str)>>, Arc<AtomicU32>);
 
 impl StateSource for Stored {
@@ -25,7 +25,7 @@ impl StateSource for Stored {
         self.1.fetch_add(1, Ordering::Relaxed);
         let entries = self.0.clone();
         Box::pin(async move {
-            // As from another thread: the first poll is never the last.
+            // As if the result came from another thread: the first poll is always pending.
             tokio::task::yield_now().await;
             let entries = entries.ok_or_else(|| StateError("the store is away".into()))?;
             Ok(entries

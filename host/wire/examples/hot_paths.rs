@@ -1,6 +1,6 @@
-//! What an envelope's bytes cost: `cargo run --release -p ostraca-wire --example hot_paths`.
+//! The cost of encoding and decoding an envelope: `cargo run --release -p ostraca-wire --example hot_paths`.
 //!
-//! Arguments and output are those of the core's example of the same name.
+//! The arguments and the output are those of the core's example of the same name.
 #![allow(clippy::print_stdout, reason = "a measurement on a terminal")]
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ostraca_wire::proto::{Envelope, MessageKind};
 use prost::Message as _;
 
-/// A path's name, what a round of it is, its rounds where none are given, and what runs them.
+/// A path's name, what a round of it is, its default number of rounds, and the function that runs it.
 type Path = (&'static str, &'static str, u64, fn(u64) -> Duration);
 
 const PATHS: [Path; 2] = [

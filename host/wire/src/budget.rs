@@ -1,10 +1,10 @@
 //! Budgets: bounds on the bytes that a node holds for its senders.
 //!
-//! A message is charged from when it is read until its reply has been handed to QUIC. The reply is charged from
-//! when it is made. What QUIC then holds unacknowledged is bounded by the connection's send window, which
-//! shrinks as connections are added. A charge counts on three levels: connection, principal and node. (A
-//! session has a window of its own, in `message_stream`.) A message forwarded by another node is charged to the
-//! principal that sent it and to the node; a share of the link's replies takes the place of the connection.
+//! A message is charged from the time it is read until its reply has been handed to QUIC, and the reply from the time
+//! it is made. What QUIC then holds unacknowledged is bounded by the connection's send window, which is smaller for
+//! each further connection. A charge counts on three levels: connection, principal and node. (A session has its own
+//! window, in `message_stream`.) A message forwarded by another node is charged to the principal that sent it and to
+//! the node; a share of the link's reply budget takes the place of the connection.
 //!
 //! A level can be over its limit in two ways:
 //!
@@ -23,16 +23,16 @@ pub use account::{Account, BudgetExceeded, Charge};
 pub use permits::{LimitReached, Permit};
 pub use principals::Budgets;
 
-/// Charged for each message on top of its frame: queue and table entries, and a short reply.
+/// Bytes charged for each message on top of its frame: queue and table entries, and a short reply.
 pub const OVERHEAD: u64 = 1 << 10;
 
 /// The smallest send window of a connection.
 const LEAST_WINDOW: u64 = 64 << 10;
 
-/// Bytes that may be unacknowledged on the `of_principal`th connection of a principal, which is the `of_node`th
-/// of the node. The first connection gets a quarter of each budget, the second half of that, the third a third,
-/// and so on. So the windows of a principal add up to less than twice `principal_bytes`, and those of a node to
-/// less than twice `node_bytes`.
+/// The send window, in bytes, of a principal's `of_principal`th connection, which is the node's `of_node`th. The first
+/// connection gets a quarter of each budget, the second half as much, the third a third as much, and so on. So the
+/// windows of a principal add up to less than twice `principal_bytes`, and those of a node to less than twice
+/// `node_bytes`.
 pub(crate) fn send_window(limits: &crate::Limits, of_principal: usize, of_node: usize) -> u64 {
     let share = |of: u64, place: usize| of / 4 / (place.max(1) as u64);
     let share = share(limits.principal_bytes, of_principal).min(share(limits.node_bytes, of_node));

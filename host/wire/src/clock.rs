@@ -1,8 +1,8 @@
 //! A clock that keeps running while the machine sleeps.
 //!
-//! Leases lapse by it (R8), and clients use it to advance the cluster time that they stamp messages with (R17).
-//! The clock of the standard library stops while a machine is suspended: after sleep, a laptop's
-//! creation times would lie far behind, and every entity that has dropped sessions meanwhile would refuse them.
+//! It decides when leases lapse (R8), and clients use it to advance the cluster time that they stamp messages with
+//! (R17). On Linux, the standard library's clock stops while the machine is suspended. After sleep, a laptop's creation
+//! times would be far behind, and every entity that has dropped sessions in the meantime would refuse them.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl BootInstant {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
-/// On other systems `CLOCK_MONOTONIC` counts sleep.
+/// On other Unix systems, `CLOCK_MONOTONIC` counts sleep.
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
 const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
@@ -43,7 +43,7 @@ const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 #[cfg(unix)]
 #[must_use]
 pub fn since_boot() -> Duration {
-    // The clock exists. An error must not make a lease look fresh, so it makes everything look old.
+    // The clock always exists. An error must not make a lease look fresh, so it makes everything look old.
     clock_gettime(CLOCK).map_or(Duration::MAX, Duration::from)
 }
 
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn r17_the_clock_keeps_counting_while_suspended() {
-        // A machine that was never suspended tells the same by the other one.
+        // On a machine that was never suspended, both clocks show the same time, so check which one is used.
         assert_eq!(CLOCK, ClockId::CLOCK_BOOTTIME);
         let (before, now, after) = (since_boot(), BootInstant::now(), since_boot());
         assert!(before <= now.0 && now.0 <= after && before > Duration::ZERO);

@@ -1,4 +1,4 @@
-//! The numbers with which connections are closed and streams are reset.
+//! The numeric codes with which connections are closed and streams are reset.
 //!
 //! QUIC carries a number and, for a connection, a reason as text. Numbers are never reused.
 
@@ -18,7 +18,7 @@ macro_rules! codes {
             /// All codes, in ascending order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its row in the table of error codes, which has its stable name.
+            /// The row for this code in the table of error codes, which holds its stable name.
             #[must_use]
             pub fn code(self) -> Code {
                 match self {
@@ -30,9 +30,9 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The sender no longer needs it.
+    /// The sender no longer needs the connection or stream.
     Done = 0x00, DONE;
-    /// The node stops or drains: connect to another one, or to this one again later.
+    /// The node is stopping or draining: connect to another one, or to this one again later.
     ShuttingDown = 0x01, SHUTTING_DOWN;
     /// The first stream of the connection did not begin with a hello.
     InvalidHello = 0x02, INVALID_HELLO;
@@ -44,15 +44,15 @@ codes! {
     UnknownFeature = 0x05, UNKNOWN_FEATURE;
     /// The peer belongs to another cluster.
     ClusterMismatch = 0x06, CLUSTER_MISMATCH;
-    /// The limit on connections is reached.
+    /// A limit on connections is reached.
     TooManyConnections = 0x07, TOO_MANY_CONNECTIONS;
-    /// This protocol is for nodes, and the certificate is a client's; the reason names it.
+    /// This protocol is for nodes, but the certificate is a client's; the reason names the client.
     NodesOnly = 0x08, NODES_ONLY;
     /// The peer is not the node that it claims to be, or not the one that was expected; the reason names both.
     NodeMismatch = 0x09, NODE_MISMATCH;
-    /// The other node has another number of shards; the reason has both numbers.
+    /// The two nodes have different numbers of shards; the reason states both.
     ShardCountMismatch = 0x0a, SHARD_COUNT_MISMATCH;
-    /// The other node maps entities to shards by another hash; the reason names both.
+    /// The two nodes map entities to shards with different hashes; the reason names both.
     HashMismatch = 0x0b, HASH_MISMATCH;
     /// The announced length of a frame exceeds the limit.
     FrameTooLarge = 0x10, FRAME_TOO_LARGE;
@@ -62,11 +62,11 @@ codes! {
     FrameTimeout = 0x12, FRAME_TIMEOUT;
     /// The first frame of a stream did not arrive in time.
     OpenTimeout = 0x13, OPEN_TIMEOUT;
-    /// A frame that does not belong there: a second hello, or a session id that is not 16 bytes.
+    /// A frame is not allowed where it appears, such as a second hello, or a session id that is not 16 bytes long.
     UnexpectedFrame = 0x14, UNEXPECTED_FRAME;
     /// The stream ended in the middle of a frame.
     TruncatedFrame = 0x15, TRUNCATED_FRAME;
-    /// The peer did not read any waiting reply in time.
+    /// The peer did not read any pending reply in time.
     ReplyTimeout = 0x16, REPLY_TIMEOUT;
     /// The principal has reached its limit on open streams.
     TooManyStreams = 0x17, TOO_MANY_STREAMS;

@@ -1,6 +1,6 @@
-//! Client side of a connection: handshake, hello, and both kinds of streams.
+//! The client side of a connection: handshake, hello, and both kinds of streams.
 //!
-//! It keeps no state beyond the connection: `ostraca-client` handles sessions, retries and reconnects.
+//! This module keeps no state beyond the connection: `ostraca-client` handles sessions, retries and reconnects.
 
 use std::net::SocketAddr;
 
@@ -26,8 +26,8 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Creates a dialer with a socket of its own. Must be called within a tokio runtime. Leave out `identity`
-    /// only to test how a node refuses that.
+    /// Creates a dialer with its own socket. Must be called within a tokio runtime. Leave out `identity` only to test
+    /// how a node refuses a client without one.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Dialer {
     /// # Errors
     ///
     /// [`Error::CertificateRejected`] and [`Error::Closed`] say why this node cannot be used;
-    /// [`Error::ConnectionLost`] that it does not respond.
+    /// [`Error::ConnectionLost`] means that it does not respond.
     pub async fn connect(&self, address: SocketAddr) -> Result<ClientConnection, Error> {
         match timeout(self.limits.hello_timeout, self.handshake(address)).await {
             Ok(done) => done,
@@ -77,7 +77,7 @@ impl Dialer {
         Ok(ClientConnection { connection, hello: theirs, limits: self.limits.clone() })
     }
 
-    /// Closes all connections and waits until the peers know, at most a few round trips.
+    /// Closes all connections, and waits at most a few round trips until the peers have been notified.
     pub async fn close(&self) {
         self.endpoint.close(CloseCode::Done.into(), b"");
         self.endpoint.wait_idle().await;
@@ -96,7 +96,7 @@ pub(crate) async fn exchange_hello<M: Message>(
     writer.flush().await?;
     writer.finish();
     let mut reader = FrameReader::new(recv, limits.max_frame, limits.frame_timeout);
-    // If the stream broke because the connection did, the connection's reason says more.
+    // If the stream broke because the connection broke, the connection's reason says more.
     let frame = match reader.next().await {
         Ok(frame) => frame,
         Err(error) => return Err(connection.close_reason().map_or(error, Error::from)),
@@ -106,7 +106,7 @@ pub(crate) async fn exchange_hello<M: Message>(
     Hello::decode(frame).map_err(|e| bad(format!("the hello is {}", decode_error_message(&e))))
 }
 
-/// Closes a connection with the reason, and returns it as an error.
+/// Closes a connection with the reason, and returns the reason as an error.
 pub(crate) fn refuse(connection: &quinn::Connection, code: CloseCode, reason: String) -> Error {
     connection.close(code.into(), reason.as_bytes());
     Error::violation(code, reason)
@@ -160,8 +160,8 @@ impl ClientConnection {
         self.connection.close(CloseCode::Done.into(), b"");
     }
 
-    /// Opens a stream for one session. Its first frame goes out with the first flush. Waits while the node's
-    /// `max_streams` are open.
+    /// Opens a stream for one session. The stream's first frame is sent with the first flush. Waits while as many
+    /// streams are open as the node's `max_streams` allows.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl ClientConnection {
         self.open(open::Stream::Session(session)).await
     }
 
-    /// Opens a stream for one request. Its first frame goes out with the first flush.
+    /// Opens a stream for one request. The stream's first frame is sent with the first flush.
     ///
     /// # Errors
     ///

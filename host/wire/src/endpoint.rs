@@ -1,4 +1,4 @@
-//! The UDP socket and its QUIC endpoint. Sets every limit of QUIC, since its defaults leave some unbounded.
+//! The UDP socket and its QUIC endpoint. Sets every limit of QUIC, since the defaults leave some unbounded.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn bind_as(
     if address.is_ipv6() {
         socket.set_only_v6(false).map_err(failed)?;
     }
-    // The kernel caps them by its own limits: a smaller buffer is slower, not wrong.
+    // The kernel caps the sizes at its own limits: a smaller buffer is slower, but not wrong.
     let _ = socket.set_recv_buffer_size(limits.socket_buffer);
     let _ = socket.set_send_buffer_size(limits.socket_buffer);
     socket.bind(&address.into()).map_err(failed)?;
@@ -75,7 +75,7 @@ pub fn client_config(
 }
 
 fn transport(limits: &Limits, streams: u32) -> TransportConfig {
-    // Only a mistake puts it out of QUIC's range (millions of years): then use QUIC's maximum.
+    // Only a mistake puts the timeout outside QUIC's range (millions of years): then use QUIC's maximum.
     let idle = IdleTimeout::try_from(limits.idle_timeout).unwrap_or(IdleTimeout::from(VarInt::MAX));
     let mut config = TransportConfig::default();
     config

@@ -1,5 +1,5 @@
 //! What gateways and owners derive from an envelope: its deadline, whether its type accepts it, the envelope
-//! that is forwarded, and the core's message. Sans-IO, so that the simulator's nodes use it too.
+//! that is forwarded, and the core's message. Sans-IO, so that the simulator's nodes can use it too.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::proto::{self, Envelope, Problem};
 /// The only namespace; an empty one means the same.
 pub const NAMESPACE: &str = "default";
 
-/// Bounds on the timeout of a message, in milliseconds, so that no message is kept forever because its sender
-/// set none.
+/// Limits on the timeout of a message, in milliseconds, so that no message is kept forever because its sender set no
+/// timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutLimits {
     /// The timeout of a message that sets none (`gateway.default-timeout`).
     pub default_ms: u64,
-    /// The maximum; longer ones are cut to it (`gateway.max-timeout`).
+    /// The maximum, to which longer timeouts are cut (`gateway.max-timeout`).
     pub max_ms: u64,
 }
 
@@ -37,19 +37,19 @@ impl TimeoutLimits {
     }
 }
 
-/// Range of the time that a sender may stamp a message with, around the gateway's own, in milliseconds. Guests take it
-/// as the current time, so a sender must not choose it freely.
+/// How far the time that a sender stamps on a message may be from the gateway's own, in milliseconds. Guests read it as
+/// the current time, so a sender must not choose it freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtcLimits {
-    /// How far it may be behind: a copy may be sent this long after the message was created.
+    /// How far the time may be behind: a copy may be sent this long after the message was created.
     pub past_ms: u64,
-    /// How far it may be ahead (`entities.max-clock-skew`).
+    /// How far the time may be ahead (`entities.max-clock-skew`).
     pub future_ms: u64,
 }
 
 impl UtcLimits {
     /// Moves the message's time into the range. A message without a time gets the gateway's. While the gateway does
-    /// not know the time (0) nothing changes: it has no store then, so the message can only wait.
+    /// not know the time (0), nothing changes: it has no store then, so the message can only wait.
     pub fn apply(&self, envelope: &mut Envelope, now: u64) {
         if now == 0 {
             return;
@@ -71,13 +71,13 @@ pub trait TypeInfo {
     /// Whether its manifest allows a principal to send to it.
     fn admits(&self, principal: &str) -> bool;
 
-    /// A method's shared name and its kind.
+    /// A method's name, shared, and its kind. `None` if the type does not have the method.
     fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)>;
 
     /// The refusal of a message whose method the type does not have.
     fn unknown_method(&self, name: &str) -> Problem;
 
-    /// The largest body that it accepts, in bytes.
+    /// The largest body that the type accepts, in bytes.
     fn max_message(&self) -> u64;
 }
 
@@ -130,7 +130,7 @@ pub fn resolve_method<T: TypeInfo>(
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
-    // Commands to dead letters have a limit of their own.
+    // Dead-letter commands have their own limit.
     if size as u64 > limit && DeadLetterAction::of_method(&method).is_none() {
         let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit} bytes");
         return Err(Problem {
@@ -228,7 +228,8 @@ impl Envelope {
         }
     }
 
-    /// When the sender stops waiting, on the clock of `now`, if the node has held the message for `elapsed_ms`.
+    /// When the sender stops waiting, on the clock of `now`, given that the node has held the message for
+    /// `elapsed_ms`.
     #[must_use]
     pub fn deadline(&self, now: u64, elapsed_ms: u64) -> Option<u64> {
         let left = self.remaining_ms.saturating_sub(elapsed_ms);
@@ -251,7 +252,7 @@ impl Envelope {
         envelope.hops = envelope.hops.saturating_add(1);
         envelope.route_epoch = epoch.0;
         if envelope.remaining_ms > 0 {
-            // The owner reports an expired deadline, since it knows whether a copy ran: so keep at least 1 ms.
+            // Keep at least 1 ms: the owner, which knows whether a copy ran, reports an expired deadline.
             envelope.remaining_ms = envelope.remaining_ms.saturating_sub(held).max(1);
         }
         envelope

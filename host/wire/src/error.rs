@@ -11,7 +11,7 @@ use ostraca_codes::{Code, codes};
 #[cfg(feature = "server")]
 use prost::Message;
 
-/// QUIC's own error code of a server that accepts no further connection.
+/// QUIC's own error code for a connection that the server refuses.
 const CONNECTION_REFUSED: u64 = 0x2;
 
 /// Why an endpoint, a connection or a stream failed.
@@ -55,7 +55,7 @@ pub enum Error {
     /// The peer closed the connection, with a reason.
     #[error("connection closed by peer: {code}: {reason}")]
     Closed {
-        /// The code that it sent.
+        /// The code that the peer sent.
         code: CloseCode,
         /// The reason as text.
         reason: String,
@@ -71,27 +71,27 @@ pub enum Error {
         /// What the peer did.
         message: String,
     },
-    /// The connection is lost: the peer does not respond, or the network failed. It may come back.
+    /// The connection is lost: the peer does not respond, or the network failed. Connecting again may succeed.
     #[error("connection lost: {0}")]
     ConnectionLost(String),
-    /// The connection was lost before this was handed to it: the peer never receives it.
+    /// The connection was lost before the request or message was handed to it: the peer never receives it.
     #[error("not sent: {0}")]
     NotSent(String),
     /// The limit on unanswered requests or messages is reached. Nothing was sent.
     #[error("not sent: limit of {limit} {what} in flight reached (`{setting}`)")]
     Overloaded {
-        /// What is limited: `calls`, `bytes of calls`, and the same for messages.
+        /// What is limited: `calls`, `bytes of calls`, `messages` or `bytes of messages`.
         what: &'static str,
         /// The limit.
         limit: u64,
         /// The setting that holds the limit.
         setting: &'static str,
     },
-    /// A request, response or message exceeds its limit. A request or message was not sent. A response was
-    /// made, so its request has been executed.
+    /// A request, response or message exceeds its limit. If it is a request or message, it was not sent. If it is a
+    /// response, its request has been executed.
     #[error("{what} of {bytes} bytes exceeds the limit of {limit} (`{setting}`)")]
     TooLarge {
-        /// `a call`, `an answer`, `a message`.
+        /// What is too large: `a call`, `an answer` or `a message`.
         what: &'static str,
         /// Its size in bytes.
         bytes: u64,
@@ -103,7 +103,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether connecting again may help.
+    /// Whether trying again, over a new connection if necessary, may help.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -237,11 +237,11 @@ fn reset(number: quinn::VarInt) -> Error {
 pub fn decode_error_message(error: &prost::DecodeError) -> String {
     let text = error.to_string().replace("r#", "");
     let what = text.strip_prefix("failed to decode Protobuf message: ").unwrap_or(&text);
-    let what = what.replace("recursion limit reached", "nested too deep");
+    let what = what.replace("recursion limit reached", "nested too deeply");
     format!("unreadable: {what}")
 }
 
-/// Cuts the problem to `most` bytes: if it is larger, drops help and details, and truncates its message.
+/// Cuts the problem to `most` bytes: if it is larger, drops help and details, and truncates the message.
 #[cfg(feature = "server")]
 pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
     if problem.encoded_len() <= most {
@@ -259,7 +259,7 @@ pub(crate) fn within(mut problem: Problem, most: usize) -> Problem {
     problem
 }
 
-/// A problem that is not retryable, without help and details. The fields are public: set what is known.
+/// A problem that is not retryable, without help or details. The fields are public: set the others where known.
 #[must_use]
 pub fn problem(code: Code, message: impl Into<String>) -> Problem {
     Problem { code: code.into(), message: message.into(), ..Problem::default() }

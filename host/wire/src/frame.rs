@@ -1,7 +1,7 @@
-//! Frames: 4 bytes of length, big-endian, and a protobuf message of that length. Sans-IO.
+//! Frames: a length of 4 bytes, big-endian, and a protobuf message of that length. Sans-IO.
 //!
 //! The length is checked against the limit as soon as its fourth byte arrives. Memory is allocated only for
-//! bytes that have arrived, so an announced length costs nothing.
+//! bytes that have arrived, so an announced length costs no memory.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -78,8 +78,8 @@ impl FrameBuffer {
 
 /// Appends `message` as a frame.
 ///
-/// The limits of the callers keep messages far below 4 GiB. A longer one would get the largest length, which
-/// every receiver refuses.
+/// The limits of the callers keep messages far below 4 GiB. A longer message would be sent with the largest length,
+/// which every receiver refuses.
 pub fn put_frame<M: Message>(buffer: &mut BytesMut, message: &M) {
     let length = message.encoded_len();
     buffer.reserve(HEADER + length);

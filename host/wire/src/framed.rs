@@ -10,10 +10,10 @@ use crate::close_code::CloseCode;
 use crate::error::Error;
 use crate::frame::{FrameBuffer, put_frame};
 
-/// Chunks taken from QUIC at a time; a chunk is the data of one packet.
+/// Maximum number of chunks that one read takes from QUIC; a chunk is the data of one packet.
 const MAX_IO_SLICES: usize = 32;
 
-/// Bytes that go into one write, approximately.
+/// Approximate number of bytes per write.
 #[cfg(feature = "server")]
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
@@ -31,7 +31,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Reads frames of at most `max_frame` bytes from `stream`. Each must be complete `deadline` after its
+    /// Reads frames of at most `max_frame` bytes from `stream`. Each frame must be complete within `deadline` of its
     /// first byte.
     #[must_use]
     pub fn new(stream: quinn::RecvStream, max_frame: u32, deadline: Duration) -> Self {
@@ -54,7 +54,7 @@ impl FrameReader {
         }
     }
 
-    /// The next frame if it has already arrived.
+    /// The next frame if all of it has already arrived.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl FrameReader {
     }
 
     /// Waits for more bytes; returns `false` at the end of the stream. Call it only when
-    /// [`FrameReader::next_buffered`] has no more frames, so that memory stays bounded.
+    /// [`FrameReader::next_buffered`] returns no more frames, so that memory use remains bounded.
     ///
     /// # Errors
     ///
@@ -119,9 +119,9 @@ impl FrameReader {
 /// The sending half of a stream, in frames.
 pub struct FrameWriter {
     stream: quinn::SendStream,
-    /// Frames that were put and not yet handed to QUIC.
+    /// Queued frames that have not been handed to QUIC.
     buffer: BytesMut,
-    /// The part of them that is being handed over.
+    /// The queued frames that are being handed over.
     pending: Bytes,
 }
 
@@ -143,7 +143,7 @@ impl FrameWriter {
         self.pending.is_empty() && self.buffer.is_empty()
     }
 
-    /// Bytes queued and not yet handed to QUIC.
+    /// Number of queued bytes that have not been handed to QUIC.
     #[must_use]
     pub fn unwritten(&self) -> usize {
         self.pending.len() + self.buffer.len()
@@ -176,7 +176,7 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Flushes everything to QUIC; fails if the peer reads nothing of it for `deadline`.
+    /// Flushes everything to QUIC; fails if the peer reads nothing for `deadline`.
     #[cfg(feature = "server")]
     pub(crate) async fn flush_within(&mut self, deadline: Duration) -> Result<(), Error> {
         while !self.is_flushed() {
@@ -205,7 +205,8 @@ impl FrameWriter {
         self.unwanted().await;
     }
 
-    /// The same, without borrowing the writer. Before [`FrameWriter::finish`]: until the peer stops the stream.
+    /// Like [`FrameWriter::taken`], but without borrowing the writer. Before [`FrameWriter::finish`], this waits until
+    /// the peer stops the stream.
     pub(crate) fn unwanted(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let stopped = self.stream.stopped();
         async move {

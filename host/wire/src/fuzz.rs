@@ -1,4 +1,4 @@
-//! Entry points for the fuzz targets (`tests/fuzz`): how frames are decoded, without a stream.
+//! Entry points for the fuzz targets (`tests/fuzz`): they decode frames without a stream.
 
 use bytes::Bytes;
 

@@ -10,9 +10,9 @@ use crate::proto;
 
 /// The lowest version of the client protocol that this build supports.
 pub const CLIENT_PROTOCOL_MIN: u32 = 1;
-/// The highest version.
+/// The highest version of the client protocol that this build supports.
 pub const CLIENT_PROTOCOL_MAX: u32 = 1;
-/// The supported range.
+/// The versions of the client protocol that this build supports.
 pub const CLIENT_PROTOCOL_VERSIONS: RangeInclusive<u32> = CLIENT_PROTOCOL_MIN..=CLIENT_PROTOCOL_MAX;
 /// Features that this build supports beyond the protocol version.
 pub const FEATURES: &[&str] = &[];
@@ -60,7 +60,8 @@ pub fn client_hello(cluster: Option<ClusterId>, limits: &Limits) -> proto::Hello
     }
 }
 
-/// The highest protocol version that both support, or the code and reason with which to close the connection.
+/// Returns the highest protocol version that both sides support, or the code and reason with which to close the
+/// connection.
 ///
 /// # Errors
 ///

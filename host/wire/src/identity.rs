@@ -1,9 +1,9 @@
 //! Identities: the certificates that the cluster's own authority issues, and what they name.
 //!
-//! A certificate names its holder by one URI: `ostraca://<cluster>/node/<name>` or
-//! `ostraca://<cluster>/client/<name>`. Host names are never checked: a node belongs to its cluster at any
-//! address. The *authority* (CA) signs, in the crate `ostraca-ca`; an [`Identity`] is a certificate with its key;
-//! a [`Principal`] is what a certificate names.
+//! A certificate names its holder with one URI: `ostraca://<cluster>/node/<name>` or
+//! `ostraca://<cluster>/client/<name>`. Host names are never checked: a node belongs to its cluster at any address. The
+//! *authority* (CA), which is in the crate `ostraca-ca`, signs certificates. An [`Identity`] is a certificate with its
+//! key. A [`Principal`] is what a certificate names.
 
 use std::fmt;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub enum IdentityError {
         from: String,
         /// End of its validity.
         until: String,
-        /// The current time of this machine.
+        /// The current time according to this machine.
         now: String,
     },
     /// A name that is not allowed in a certificate.
@@ -77,7 +77,7 @@ impl PrincipalKind {
 /// The identity in a certificate. Displayed as `client/alice`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// The cluster that it belongs to.
+    /// The principal's cluster.
     pub cluster: ClusterId,
     /// Node or client.
     pub kind: PrincipalKind,
@@ -102,15 +102,17 @@ impl Principal {
         Ok(Self { cluster, kind, name: name.into() })
     }
 
-    /// Reads it from a certificate, without checking its signature.
+    /// Reads the principal from a certificate, without checking the certificate's signature.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Certificate`] if it has no such name, or more than one.
+    /// [`IdentityError::Certificate`] if the certificate names no principal, or more than one.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let uri = ostraca_uri(certificate)?;
         Self::parse(&uri).ok_or_else(|| {
-            IdentityError::Certificate(format!("its name {uri:?} is not that of a node or client"))
+            IdentityError::Certificate(format!(
+                "its name {uri:?} does not identify a node or client"
+            ))
         })
     }
 
@@ -125,7 +127,7 @@ impl Principal {
         Self::new(cluster, role, name).ok()
     }
 
-    /// The URI by which a certificate names it.
+    /// The URI with which a certificate names this principal.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("ostraca://{}/{self}", self.cluster)
@@ -161,7 +163,7 @@ impl Clone for Identity {
 }
 
 impl Identity {
-    /// Reads an identity from its two PEM texts.
+    /// Reads an identity from a certificate and a key in PEM.
     ///
     /// # Errors
     ///
@@ -175,7 +177,7 @@ impl Identity {
         Ok(Self { principal, certificate: certificate.into(), key: key.into(), chain, key_der })
     }
 
-    /// Reads an identity from its two files.
+    /// Reads an identity from a certificate file and a key file.
     ///
     /// # Errors
     ///
@@ -200,20 +202,20 @@ impl Identity {
         &self.principal
     }
 
-    /// The certificate's PEM text.
+    /// The certificate in PEM.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate
     }
 
-    /// The key's PEM text: a secret.
+    /// The key in PEM: a secret.
     #[must_use]
     pub fn key_pem(&self) -> &str {
         &self.key
     }
 }
 
-/// The cluster that is trusted, with its authority's certificate.
+/// The trusted cluster, with its authority's certificate.
 #[derive(Clone, Debug)]
 pub struct TrustRoot {
     /// The cluster's id.
@@ -222,7 +224,7 @@ pub struct TrustRoot {
 }
 
 impl TrustRoot {
-    /// Reads it from the authority's PEM text.
+    /// Reads the trust root from the authority's certificate in PEM.
     ///
     /// # Errors
     ///
@@ -236,7 +238,7 @@ impl TrustRoot {
         match split_cluster(&uri) {
             Some((cluster, "ca")) => Ok(Self { cluster, authority }),
             _ => Err(IdentityError::Certificate(format!(
-                "its name {uri:?} is not that of a cluster's authority"
+                "its name {uri:?} does not identify a cluster's authority"
             ))),
         }
     }

@@ -3,18 +3,18 @@
 //! `docs/protocol.md` specifies the protocol; this crate implements both sides of it. From the bottom up:
 //!
 //! - [`proto`]: generated messages
-//! - [`frame`]: bytes to frames, sans-IO; [`framed`]: the same over QUIC streams
+//! - [`frame`]: splits bytes into frames, sans-IO; [`framed`]: frames over QUIC streams
 //! - [`validate`], [`budget`] and [`envelope`]: whether a message is accepted, and in what form
 //! - [`outcome`]: how a message ends
 //! - [`identity`] and [`tls`]: certificates and principals
 //! - [`endpoint`]: sockets and their limits
-//! - [`dial`]: client side of a connection; [`server`]: node side; [`peer`]: connections between nodes
+//! - [`dial`]: the client side of a connection; [`server`]: the node side; [`peer`]: connections between nodes
 //!
-//! An embedded client needs the half without [`budget`], [`envelope`], [`outcome`], [`peer`], [`server`] and
-//! [`validate`]: these exist with the feature `server` only, which the crates of a node switch on.
+//! An embedded client does not need [`budget`], [`envelope`], [`outcome`], [`peer`], [`server`] and [`validate`]: these
+//! exist only with the feature `server`, which the crates of a node enable.
 //!
-//! Do not confuse connection and session. A *connection* is one QUIC connection. A *session* is a sender's
-//! series of numbered messages, which outlives connections (R17). On a connection, each session has a stream.
+//! Do not confuse connections and sessions. A *connection* is one QUIC connection. A *session* is a sender's series of
+//! numbered messages, which outlives connections (R17). Each session has its own stream on a connection.
 
 #[cfg(feature = "server")]
 pub mod budget;

@@ -1,5 +1,5 @@
-//! What a side accepts from its peer: every bound of the protocol that is a setting, with its default. The fixed
-//! lengths of an envelope's fields are in `validate.rs`.
+//! What a side accepts from its peer: every limit of the protocol that is a setting, with its default. The fixed limits
+//! on the lengths of an envelope's fields are in `validate.rs`.
 
 use std::time::Duration;
 
@@ -8,59 +8,62 @@ use crate::proto;
 /// Limits of an endpoint. Each has a default, and errors name the limit that was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of an envelope's body. Default 1 MiB. Memory: `session_in_flight_bytes` per session.
+    /// Maximum size of an envelope's body in bytes. Default 1 MiB. Memory: `session_in_flight_bytes` per session.
     pub max_message: u32,
-    /// Bytes of a frame, checked before any of it is stored. Default `max_message` and 64 KiB.
+    /// Maximum size of a frame in bytes, checked before any of it is stored. Default `max_message` plus 64 KiB.
     pub max_frame: u32,
-    /// Unanswered messages of a session. Default 256.
+    /// Maximum number of unanswered messages per session. Default 256.
     pub session_in_flight_messages: u32,
-    /// Bytes of a session's unanswered messages. Default 8 MiB. Reading continues to the end of the message that
-    /// crosses the limit, so a session holds at most this and one frame.
+    /// Maximum total size in bytes of a session's unanswered messages. Default 8 MiB. Reading continues to the end of
+    /// the message that crosses the limit, so a session holds at most this plus one frame.
     pub session_in_flight_bytes: u64,
-    /// Bytes of a connection: its unanswered messages, and replies not yet handed to QUIC. Default 32 MiB. At
-    /// the limit nothing more is read from the connection; where replies alone reach it, no further reply is
-    /// made. Memory: at worst twice this, and `send_window`. The next two work the same way.
+    /// Maximum number of bytes held for a connection: its unanswered messages, and replies not yet handed to QUIC.
+    /// Default 32 MiB. At the limit, nothing more is read from the connection; if replies alone reach it, no further
+    /// reply is made. Memory: at worst twice this, plus `send_window`. The next two limits work in the same way, except
+    /// that at the limit messages are read and refused.
     pub connection_bytes: u64,
-    /// Bytes of all connections of a principal, and of what other nodes forward for it. Default 128 MiB.
+    /// Maximum number of bytes held for all connections of a principal, and for what other nodes forward for it.
+    /// Default 128 MiB.
     pub principal_bytes: u64,
-    /// Bytes of all principals. Default 512 MiB.
+    /// Maximum number of bytes held for all principals. Default 512 MiB.
     pub node_bytes: u64,
     /// How long a reply may wait for the peer to read any of it. Default 1 min.
     pub reply_timeout: Duration,
-    /// Streams per connection. Default 100.
+    /// Maximum number of streams per connection. Default 100.
     pub max_streams: u32,
-    /// Streams per principal, over all of its connections. Default 5,000.
+    /// Maximum number of streams per principal, over all of its connections. Default 5,000.
     pub principal_streams: usize,
-    /// Connections per node. Default 1,000.
+    /// Maximum number of client connections per node. Default 1,000.
     pub max_connections: usize,
-    /// Connections per principal. Default 250.
+    /// Maximum number of connections per principal. Default 250.
     pub principal_connections: usize,
     /// Connections reserved for principals that have none; at most a quarter of `max_connections`. Default 50.
     pub reserved_connections: usize,
-    /// Bytes of a deployed component. Default 64 MiB.
+    /// Maximum size of a deployed component in bytes. Default 64 MiB.
     pub max_component: u64,
-    /// Concurrent uploads of components to a node. Default 4. Memory: `max_component` each.
+    /// Maximum number of concurrent component uploads to a node. Default 4. Memory: `max_component` each.
     pub max_uploads: usize,
-    /// The same per principal. Default 2.
+    /// Maximum number of concurrent component uploads per principal. Default 2.
     pub principal_uploads: usize,
-    /// How long a further deploy waits, unread, for another one to end; then it is refused. Default 1 s.
+    /// How long a further deploy waits, unread, for another one to end before it is refused. Default 1 s.
     pub upload_queue_timeout: Duration,
-    /// From one fragment of a component to the next. Default 20 s.
+    /// Maximum time from one fragment of a component to the next. Default 20 s.
     pub upload_fragment_timeout: Duration,
-    /// From a deploy's request to the last fragment of its component. Default 5 min.
+    /// Maximum time from a deploy's request to the last fragment of its component. Default 5 min.
     pub upload_timeout: Duration,
-    /// From the first packet to the end of the hello. Default 10 s.
+    /// Timeout of the handshake and of the hello: on the accepting side for each, on the dialling side for both
+    /// together. Default 10 s.
     pub hello_timeout: Duration,
-    /// From the opening of a stream to its first complete frame. Default 10 s.
+    /// Maximum time from the opening of a stream to its first complete frame. Default 10 s.
     pub open_timeout: Duration,
-    /// From a frame's first byte to its last. Default 20 s.
+    /// Maximum time from a frame's first byte to its last. Default 20 s.
     pub frame_timeout: Duration,
-    /// Unread bytes per stream. Default 2 MiB.
+    /// Maximum number of unread bytes per stream. Default 2 MiB.
     pub stream_receive_window: u32,
-    /// Unread bytes per connection. Default 16 MiB.
+    /// Maximum number of unread bytes per connection. Default 16 MiB.
     pub connection_receive_window: u32,
-    /// Unacknowledged bytes per connection, at the sender. Default 16 MiB. Further connections of a principal
-    /// to a node get less, so that all of them stay within its budget.
+    /// Maximum number of unacknowledged bytes per connection, at the sender. Default 16 MiB. Further connections of a
+    /// principal to a node get less, so that all of them together hold less than twice its budget.
     pub send_window: u64,
     /// Silence after which a keep-alive is sent. Default 5 s.
     pub keep_alive_interval: Duration,
@@ -72,23 +75,23 @@ pub struct Limits {
     pub peers: PeerLimits,
 }
 
-/// Limits of connections between nodes. In errors their names begin with `peer_`.
+/// Limits of connections between nodes. In errors, their names begin with `peers.`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
-    /// Bytes of a frame. Default 20 MiB: a record of the largest size with its head fits into one frame.
-    /// Memory: one frame per stream that is being received.
+    /// Maximum size of a frame in bytes. Default 20 MiB: a record of the largest size, with its head, fits into one
+    /// frame. Memory: one frame per stream that is being received.
     pub max_frame: u32,
-    /// Unanswered requests per stream. Default 4,096.
+    /// Maximum number of unanswered requests per stream. Default 4,096.
     pub in_flight_requests: u32,
-    /// Bytes of a stream's unanswered requests. Default 64 MiB. The frame that crosses the limit is still
-    /// accepted, so a stream holds at most this and one frame of requests, on each side.
+    /// Maximum total size in bytes of a stream's unanswered requests. Default 64 MiB. The frame that crosses the limit
+    /// is still accepted, so a stream holds at most this plus one frame of requests, on each side.
     pub in_flight_request_bytes: u64,
-    /// Unanswered messages per stream. Default 8,192.
+    /// Maximum number of unanswered messages per stream. Default 8,192.
     pub in_flight_messages: u32,
-    /// Bytes of a stream's unanswered messages, and of replies queued on it. Default 64 MiB, and one frame, on
-    /// each side. Principals share the part for replies.
+    /// Maximum total size in bytes of a stream's unanswered messages, and also of the replies queued on it. Default
+    /// 64 MiB. Each side may hold one more frame. Principals share the part for replies.
     pub in_flight_message_bytes: u64,
-    /// Connections from nodes, in addition to the `max_connections` of clients. Default 128.
+    /// Maximum number of connections from nodes, in addition to the `max_connections` from clients. Default 128.
     pub max_connections: usize,
     /// Silence after which the node that dialled sends a keep-alive. Default 500 ms.
     pub keep_alive_interval: Duration,
@@ -162,7 +165,7 @@ impl Limits {
         }
     }
 
-    /// The limits that a hello between nodes announces.
+    /// The limits announced in a hello between nodes.
     #[must_use]
     pub fn announced_to_peers(&self) -> proto::Limits {
         proto::Limits {

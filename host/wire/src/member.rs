@@ -1,4 +1,4 @@
-//! Members of the cluster and what is known of a shard's owner, on the wire.
+//! Members of the cluster, and what is known about a shard's owner, on the wire.
 
 use ostraca_core::ids::{Epoch, Incarnation};
 use ostraca_core::message::OwnerHint;
@@ -29,7 +29,7 @@ impl From<&OwnerHint> for proto::OwnerHint {
 }
 
 impl From<&proto::OwnerHint> for OwnerHint {
-    /// An owner without an incarnation is unknown: only an incarnation owns shards (R7).
+    /// An owner without an incarnation counts as unknown: only an incarnation owns shards (R7).
     fn from(hint: &proto::OwnerHint) -> Self {
         let owner = hint.owner.as_ref().and_then(|owner| {
             let incarnation = owner.incarnation?.into();

@@ -1,18 +1,18 @@
-//! Batched messages in, batched replies out: what a client's session and a node's stream of forwarded messages
-//! have in common.
+//! Batched messages in, batched replies out: what a client's session and a node's stream of forwarded messages have in
+//! common.
 //!
-//! The window is enforced by not reading. While the messages or bytes in flight on a stream reach the limit,
-//! the stream is not read, and QUIC's flow control stops the sender. A message is in flight from its decoding
-//! until its reply has been handed to QUIC. So a peer that does not read its replies is not read either, and no
-//! queue here is longer than the window. A reply counts with its size once it exists, before that with the
-//! stream's average reply size: a peer that asks for large replies has few messages in flight.
+//! The window is enforced by not reading. While the messages or bytes in flight on a stream reach the limit, the stream
+//! is not read, and QUIC's flow control stops the sender. A message is in flight from the time it is decoded until its
+//! reply has been handed to QUIC. So nothing is read from a peer that does not read its replies, and no queue here is
+//! longer than the window. A reply counts with its size once it exists, and before that with the stream's average reply
+//! size: a peer that asks for large replies has few messages in flight.
 //!
-//! The window bounds one stream. [`budget`](crate::budget) bounds what all streams of a connection, a principal
-//! and the node hold together: if the connection's budget is full the stream waits, if another one is full the
-//! message is refused. A partly received frame must be admitted before its rest is read.
+//! The window bounds one stream. [`budget`](crate::budget) bounds what all streams of a connection, a principal and the
+//! node hold together: if the connection's budget is full, the stream waits; if another one is full, the message is
+//! refused. A partly received frame must be admitted before the rest of it is read.
 //!
-//! A stream of a node carries messages of many senders, none of whom may delay the others. So its window does
-//! not count replies (each sender's budgets do), and its senders take turns in getting their replies.
+//! A node's stream carries messages from many senders, none of whom may delay the others. So its window does not count
+//! replies (each sender's budgets do), and its senders get their replies in turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -35,7 +35,7 @@ use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{Envelope, Outcome, Problem, Reply};
 use crate::validate::InvalidFrame;
 
-/// Replies per write.
+/// Maximum number of replies per write.
 const BATCH: usize = 512;
 
 /// The weight of one reply in the average reply size, as a divisor.
@@ -44,18 +44,18 @@ const SMOOTHING: u64 = 8;
 /// A received message, with the means to answer it.
 #[derive(Debug)]
 pub struct IncomingMessage {
-    /// Validated: its names and body are within the limits. From a client, `principal` is empty, since the
-    /// certificate says it. From a node, `session` is the one that entities know, and `principal` is the
-    /// sender.
+    /// The message, validated: its names and body are within the limits. In a client's message, `principal` is empty,
+    /// since the certificate names it. In a node's message, `session` is the id that entities know, and `principal` is
+    /// the sender.
     pub envelope: Envelope,
-    /// When it was read. The time since then is subtracted from `remaining_ms` (R22).
+    /// When the message was read. The time since then is subtracted from `remaining_ms` (R22).
     pub received: BootInstant,
-    /// The right to answer it.
+    /// The right to answer the message.
     pub ticket: Ticket,
 }
 
-/// The right to answer one message, which occupies the stream's window until then. If it is dropped without an
-/// answer it answers `unknown`, since every accepted message gets a reply.
+/// The right to answer one message, which occupies the stream's window until its reply has been handed to QUIC. A
+/// ticket that is dropped unused answers `unknown`, since every accepted message gets a reply.
 #[derive(Debug)]
 pub struct Ticket {
     reply_channel: Arc<ReplyChannel>,
@@ -85,12 +85,12 @@ impl Ticket {
         self.reply_channel.outgoing.is_closed()
     }
 
-    /// Answers the message, and sets the reply's sequence. Never waits.
+    /// Sends the reply, after setting its sequence. Never waits.
     pub fn reply(mut self, reply: Reply) {
         self.send(reply);
     }
 
-    /// Answers that this copy of the message did not run and never will.
+    /// Replies that this copy of the message did not run and never will.
     pub fn not_run(self, problem: Problem) {
         self.reply(Reply {
             outcome: Outcome::NotRun.into(),
@@ -126,12 +126,12 @@ impl Drop for Ticket {
     }
 }
 
-/// The kind of messages that a stream carries, and where they go.
+/// Decodes the messages that a stream carries, and delivers them.
 pub(crate) trait StreamHandler: Sync {
     /// The frame that carries a reply.
     type Frame: Message;
 
-    /// Decodes a frame's message, with the tag for its reply.
+    /// Decodes the message in a frame, and the tag for its reply.
     fn decode(&self, frame: &Bytes) -> Result<(u64, Envelope), InvalidFrame>;
 
     /// Encodes a reply.
@@ -154,8 +154,9 @@ pub(crate) struct StreamLimits {
     pub(crate) bytes: u64,
     /// Whether the bytes of replies count.
     pub(crate) count_replies: bool,
-    /// The largest reply that the peer accepts, in bytes, and the setting that holds it.
+    /// The largest reply that the peer accepts, in bytes.
     pub(crate) max_reply_bytes: u32,
+    /// The setting that holds this limit.
     pub(crate) setting: &'static str,
     /// How long replies may wait for the peer to read any of them.
     pub(crate) reply_timeout: Duration,
@@ -165,7 +166,7 @@ pub(crate) struct StreamLimits {
 struct OutgoingReply {
     tag: u64,
     reply: Reply,
-    /// Of the message and its reply.
+    /// Size of the message and its reply, as counted in the window.
     bytes: u64,
     charge: Arc<Charge>,
 }
@@ -185,7 +186,7 @@ struct Window {
     expected: AtomicU64,
     max_messages: u32,
     max_bytes: u64,
-    /// Whether replies count.
+    /// Whether the bytes of replies count.
     replies: bool,
     freed: Notify,
 }
@@ -201,7 +202,7 @@ impl Window {
         if !self.replies {
             return 0;
         }
-        // Concurrent updates may lose one of them, which makes the estimate only slightly worse.
+        // One of two concurrent updates may be lost, which makes the estimate only slightly worse.
         let expected = self.expected.load(Ordering::Relaxed);
         let moved = expected - expected / SMOOTHING + bytes / SMOOTHING;
         self.expected.store(moved, Ordering::Relaxed);
@@ -259,7 +260,7 @@ pub(crate) async fn serve<T: StreamHandler>(
                 done?;
                 read_all = true;
             }
-            // Ends once all tickets are gone, and the reader with its half of the channel.
+            // Ends once all tickets are dropped, and the reader with its half of the channel.
             done = &mut writing => return done,
         }
     }
@@ -273,7 +274,7 @@ async fn read<T: StreamHandler>(
 ) -> Result<(), Error> {
     let account = traffic.account();
     let mut batch = Vec::new();
-    // Covers the rest of a partly received frame.
+    // The charge for a partly received frame.
     let mut paid: Option<Arc<Charge>> = None;
     loop {
         lane.window.wait_for_room().await;
@@ -290,7 +291,7 @@ async fn read<T: StreamHandler>(
             }
             let Some(frame) = reader.next_buffered()? else { break true };
             let paid = paid.take();
-            // Bounded by the limit on frames, which is a `u32`.
+            // The limit on frames, a `u32`, bounds the length.
             let bytes = frame.len() as u32;
             lane.window.take(u64::from(bytes));
             let ticket = |tag, sequence, charge| {
@@ -366,7 +367,7 @@ async fn write<T: StreamHandler>(
         while !waiting.is_empty() {
             let mut written = WriteBatch { window, messages: 0, bytes: 0, charges: Vec::new() };
             while written.charges.len() < BATCH && writer.unwritten() < BATCH_BYTES {
-                // A sender that is new to the queue gets the next turn.
+                // So a sender that is new to the queue joins the current round.
                 while let Ok(next) = replies.try_recv() {
                     waiting.put(next);
                 }
@@ -398,7 +399,8 @@ struct FairReplyQueue {
     queues: HashMap<usize, VecDeque<OutgoingReply>>,
     /// The senders with queued replies, in the order of their turns.
     turns: VecDeque<usize>,
-    /// An empty queue for the next sender. Most streams have only one, whose queue runs empty with each batch.
+    /// An empty queue for the next sender. Most streams have only one sender, whose queue becomes empty with each
+    /// batch.
     spare: VecDeque<OutgoingReply>,
 }
 
@@ -445,8 +447,8 @@ impl WriteBatch<'_> {
     }
 }
 
-/// Replaces a result that is too large for the peer: the command stays committed, but its caller does not get
-/// the result. Of other replies the text is cut.
+/// Replaces a result that is too large for the peer: the command remains committed, but its caller does not get the
+/// result. In other replies, cuts the text of the problem.
 fn fit_reply(reply: Reply, bound: &StreamLimits) -> Reply {
     if let (Some(problem), true) = (&reply.problem, reply.outcome() != Outcome::Result) {
         let rest = reply.encoded_len() - problem.encoded_len();

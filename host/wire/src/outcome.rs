@@ -1,6 +1,6 @@
 //! How a message ends (R16): the core's outcome, its form on the wire, and what it means for the route.
 //!
-//! Gateways and owners use it, and so do the simulator's nodes, which have no sockets.
+//! Gateways and owners use this module, and so do the simulator's nodes, which have no sockets.
 
 use ostraca_codes::{Code, codes};
 use ostraca_core::ids::Epoch;
@@ -12,7 +12,7 @@ use crate::problem;
 use crate::proto::problem::Hint;
 use crate::proto::{self, Problem, Reply};
 
-/// Converts a kind to its form on the wire.
+/// Converts a message's kind to its form on the wire.
 #[must_use]
 pub fn wire_kind(kind: MessageKind) -> proto::MessageKind {
     match kind {
@@ -71,7 +71,7 @@ pub fn reply_for_outcome(outcome: Outcome, kind: MessageKind, epoch: Epoch) -> R
     }
 }
 
-/// Converts a reply to a message between entities back to its outcome, for the sender's shard.
+/// Converts the reply to a message between entities back to an outcome, for the sender's shard.
 #[must_use]
 pub fn outcome_for_reply(reply: Reply) -> Outcome {
     let version = reply.entity_version;
@@ -114,8 +114,8 @@ pub fn reply_for_refusal(refusal: Refusal) -> Reply {
     unknown_if_in_doubt(reply_for_outcome(outcome, MessageKind::Command, Epoch(0)), in_doubt)
 }
 
-/// Turns `not-run` into `unknown` if an earlier copy may have run: this copy's refusal proves nothing about
-/// that one (R16).
+/// Turns `not-run` into `unknown` if an earlier copy may have run: this copy's refusal proves nothing about the earlier
+/// one (R16).
 #[must_use]
 pub fn unknown_if_in_doubt(reply: Reply, in_doubt: bool) -> Reply {
     if !in_doubt || reply.outcome() != proto::Outcome::NotRun {
@@ -136,7 +136,7 @@ pub fn not_run(problem: Problem) -> Reply {
     Reply { outcome: proto::Outcome::NotRun.into(), problem: Some(problem), ..Reply::default() }
 }
 
-/// What the outcome from a worker of this node means for the route.
+/// Determines what an outcome from a worker of this node means for the route.
 #[must_use]
 pub fn attempt_result_for_outcome(outcome: &Outcome, epoch: Epoch) -> AttemptResult {
     match outcome {
@@ -150,7 +150,7 @@ pub fn attempt_result_for_outcome(outcome: &Outcome, epoch: Epoch) -> AttemptRes
     }
 }
 
-/// What another node's reply means for the route.
+/// Determines what another node's reply means for the route.
 #[must_use]
 pub fn attempt_result_for_reply(reply: &Reply) -> AttemptResult {
     let Some(problem) = &reply.problem else { return AttemptResult::Answered };
@@ -177,14 +177,14 @@ pub fn not_owner(message: &str, hint: Option<&OwnerHint>) -> Problem {
     Problem { hint, ..retryable_problem(codes::NOT_OWNER, message) }
 }
 
-/// The refusal while a node starts.
+/// The refusal of a message while the node is starting.
 #[must_use]
 pub fn node_starting() -> Problem {
     let help = "send it again, or to another node".into();
     Problem { help, ..retryable_problem(codes::REBALANCING, "the node is starting") }
 }
 
-/// A problem that is not retryable, with what to do; `help` may be empty.
+/// A problem that is not retryable. `help` says what to do, and may be empty.
 #[must_use]
 pub fn permanent_problem(code: Code, message: impl Into<String>, help: &str) -> Problem {
     Problem { code: code.into(), message: message.into(), help: help.into(), ..Problem::default() }

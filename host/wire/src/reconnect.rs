@@ -1,7 +1,7 @@
 //! Keeps a link up: reconnects whenever it breaks, with pauses that grow while attempts fail.
 //!
-//! Clients, the links between nodes and the clients of the stores differ in what a link is and what happens while it
-//! is up. How often an attempt is made, and when the pauses start over, is decided here for all of them.
+//! For clients, links between nodes, and store clients, a link is something different, and so is what happens while it
+//! is up. This module decides for all of them how often to try, and when the pauses start over.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use crate::Error;
 /// Timeout of one attempt at one address.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The pauses between attempts: each is twice the one before, up to a limit, and randomised between half of it and
-/// all of it, so that peers that lost the same node do not all reconnect at the same time.
+/// The pauses between attempts: each is twice as long as the one before, up to a limit. Each is randomised between half
+/// of its length and all of it, so that peers that lost the same node do not all reconnect at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffPolicy {
     /// The first pause.
@@ -27,7 +27,7 @@ impl BackoffPolicy {
     pub const PEERS: Self =
         Self { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
 
-    /// The pause after so many failed attempts, not counting the one that has just failed; `noise` is in 0..1.
+    /// The pause after a failed attempt that `failed` other failures preceded. `noise` is from 0 to 1.
     #[must_use]
     pub fn pause(&self, failed: u32, noise: f64) -> Duration {
         let full = self.first.saturating_mul(1 << failed.min(20)).min(self.longest);
@@ -35,7 +35,7 @@ impl BackoffPolicy {
     }
 }
 
-/// The attempts of one link.
+/// Counts the failed attempts of one link, and chooses its next pause.
 #[derive(Debug)]
 pub struct Backoff {
     policy: BackoffPolicy,
@@ -43,13 +43,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first pause comes next.
+    /// Begins with the first pause.
     #[must_use]
     pub fn new(policy: BackoffPolicy) -> Self {
         Self { policy, failed: 0 }
     }
 
-    /// Starts over with the first pause, after an attempt has succeeded.
+    /// Starts over with the first pause. Call it after an attempt has succeeded.
     pub fn reset(&mut self) {
         self.failed = 0;
     }
@@ -67,14 +67,14 @@ impl Backoff {
 pub trait Reconnect: Send {
     /// An established link.
     type Link: Send;
-    /// Why none was established.
+    /// Why an attempt failed.
     type Error: Send;
 
     /// Makes one attempt.
     fn connect(&mut self) -> impl Future<Output = Result<Self::Link, Self::Error>> + Send;
     /// Uses a link. Returns when it is broken.
     fn serve(&mut self, link: Self::Link) -> impl Future<Output = ()> + Send;
-    /// An attempt failed.
+    /// Called after a failed attempt.
     fn failed(&mut self, error: Self::Error);
 }
 
@@ -103,10 +103,10 @@ pub async fn keep_up<R: Reconnect>(
     }
 }
 
-/// Returns the result for the first address at which the attempt succeeds, else the last one's error.
+/// Tries the addresses in order, and returns the result of the first successful attempt.
 ///
 /// # Errors
-/// The address and what went wrong there.
+/// The last address, and what went wrong there.
 pub async fn connect_first<T, F>(
     addresses: &[String],
     attempt: impl Fn(SocketAddr) -> F,
@@ -114,7 +114,7 @@ pub async fn connect_first<T, F>(
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let mut last = "it advertises no address".to_owned();
+    let mut last = "the node advertises no address".to_owned();
     for address in addresses {
         let made = async {
             let found = resolve(address).await?;
@@ -129,10 +129,10 @@ where
     Err(last)
 }
 
-/// Resolves an address with a port, by name or by number, to the first result.
+/// Resolves a host name or IP address with a port, and returns the first result.
 async fn resolve(address: &str) -> Result<SocketAddr, String> {
     let mut found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "the name resolves to no address".into())
+    found.next().ok_or_else(|| "the name does not resolve to an address".into())
 }
 
 #[cfg(test)]
@@ -151,7 +151,7 @@ mod tests {
         let policy = policy(100, 500);
         let full = |failed| policy.pause(failed, 1.0).as_millis();
         assert_eq!([0, 1, 2, 3, 30, u32::MAX].map(full), [100, 200, 400, 500, 500, 500]);
-        assert_eq!(policy.pause(1, 0.0).as_millis(), 100, "half of it at least");
+        assert_eq!(policy.pause(1, 0.0).as_millis(), 100, "at least half of it");
         let mut backoff = Backoff::new(policy);
         for full in [100, 200, 400, 500, 500] {
             let pause = backoff.next_pause().as_millis();
@@ -161,7 +161,7 @@ mod tests {
         assert!(backoff.next_pause().as_millis() <= 100);
     }
 
-    /// Attempts succeed or fail as planned; a link breaks at once.
+    /// Attempts succeed or fail as planned; a link breaks immediately.
     struct Planned {
         plan: Vec<bool>,
         seen: Arc<Mutex<Vec<bool>>>,

@@ -1,7 +1,7 @@
-//! TLS 1.3 with ring; both sides present certificates of the cluster's own authority.
+//! TLS 1.3 with ring; both sides present certificates from the cluster's own authority.
 //!
 //! Resumption is off, so each connection verifies certificates again, and an expired certificate is useless once
-//! its connections end. Does not read or set rustls' process-wide default provider.
+//! its connections end. This module does not read or set rustls' process-wide default provider.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(crate) use node::{alpn, peer};
 /// The server name in TLS handshakes. Certificates carry no host names, so it is the same everywhere.
 pub const SERVER_NAME: &str = "ostraca";
 
-/// A client's side: presents `identity`, if any, and accepts only nodes of the trusted cluster.
+/// A client's TLS configuration: presents `identity`, if any, and accepts only nodes of the trusted cluster.
 ///
 /// # Errors
 ///
-/// [`IdentityError`] if key and certificate do not match.
+/// [`IdentityError`] if the key and the certificate do not match.
 pub fn client(
     identity: Option<&Identity>,
     trust: &TrustRoot,
@@ -65,7 +65,7 @@ fn roots(trust: &TrustRoot) -> Result<RootCertStore, IdentityError> {
     Ok(roots)
 }
 
-/// Checks what the chain does not: that the holder's name belongs to the trusted cluster.
+/// Checks what the chain does not prove: that the holder belongs to the trusted cluster. Returns the holder.
 fn named(certificate: &CertificateDer<'_>, trust: &TrustRoot) -> Result<Principal, rustls::Error> {
     let principal = Principal::of(certificate).map_err(other)?;
     if principal.cluster != trust.cluster {
@@ -81,7 +81,7 @@ fn other(error: IdentityError) -> rustls::Error {
     ))))
 }
 
-/// Wraps our error within one of rustls, which prints it by its `Debug`: prints the `Display` text.
+/// Wraps our error for rustls, which prints it with `Debug`. So its `Debug` prints the `Display` text.
 struct DisplayAsDebug(IdentityError);
 
 impl fmt::Debug for DisplayAsDebug {
@@ -98,7 +98,7 @@ impl fmt::Display for DisplayAsDebug {
 
 impl std::error::Error for DisplayAsDebug {}
 
-/// Rustls' reason for rejecting a certificate, without the text that it puts around ours.
+/// Returns rustls' reason for rejecting a certificate, without the text that rustls puts around ours.
 fn plain(reason: &str) -> &str {
     let reason = reason.strip_prefix("invalid peer certificate: ").unwrap_or(reason);
     let ours = reason.strip_prefix("Other(OtherError(").and_then(|rest| rest.strip_suffix("))"));
@@ -177,7 +177,7 @@ pub(crate) struct Rejection {
 
 /// The reason if the peer ended the handshake with a TLS alert.
 pub(crate) fn refused_by_peer(number: u64) -> Option<Rejection> {
-    const ISSUE: &str = "get one of this cluster with `ostraca ca issue`";
+    const ISSUE: &str = "get a certificate for this cluster with `ostraca ca issue`";
     let (code, text, help) = match number {
         n if n == alert(116) => (codes::NO_CERTIFICATE, "the node requires a certificate", ISSUE),
         n if n == alert(48) || n == alert(51) => {

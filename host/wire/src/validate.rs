@@ -9,22 +9,22 @@ use crate::error::{decode_error_message, problem};
 use crate::limits::Limits;
 use crate::proto::{Envelope, ForwardedMessage, MessageKind, Problem, SendingEntity};
 
-/// Maximum length of a type, a method and a namespace in bytes.
+/// Maximum length in bytes of a type, a method or a namespace.
 const NAME: usize = 255;
 /// Maximum length of an entity id in bytes.
 const ID: usize = 512;
 
-/// Maximum length of a principal in bytes: a kind, and a name.
+/// Maximum length in bytes of a principal: a kind and a name.
 const PRINCIPAL: usize = NAME + 16;
 /// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
-/// How many times nodes may forward a message.
+/// Maximum number of times that nodes may forward a message.
 const HOPS: u32 = 1;
 
 /// Why a frame is not a valid message.
 #[derive(Clone, Debug)]
 pub enum InvalidFrame {
-    /// The message can be identified, so it alone is refused.
+    /// The message can be identified, so only this message is refused.
     Message {
         /// The tag of its reply: its sequence, or a node's tag.
         tag: u64,
@@ -37,15 +37,15 @@ pub enum InvalidFrame {
     Stream,
 }
 
-/// What can be decoded of an envelope that as a whole cannot: where to send the refusal. Decoding stops at
-/// whatever fails even here, such as an unknown field with endless nesting.
+/// The part of an undecodable envelope that is needed to send a refusal. Decoding stops at whatever fails even here,
+/// such as an unknown field that is nested too deeply.
 #[derive(Clone, PartialEq, Message)]
 struct PartialEnvelope {
     #[prost(uint64, tag = "5")]
     sequence: u64,
 }
 
-/// The same for a forwarded message.
+/// The part of an undecodable forwarded message that is needed to send a refusal.
 #[derive(Clone, PartialEq, Message)]
 struct PartialForwardedMessage {
     #[prost(uint64, tag = "1")]
@@ -54,8 +54,8 @@ struct PartialForwardedMessage {
     envelope: Option<PartialEnvelope>,
 }
 
-/// Decodes the envelope of a client's frame, without what nodes fill in: the principal, which comes from the
-/// certificate, and the origin.
+/// Decodes the envelope in a client's frame, and clears the fields that nodes fill in: the principal, which comes from
+/// the certificate, the origin and the sending entity.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub fn decode_client_message(
     Ok(envelope)
 }
 
-/// Decodes the envelope of a forwarded message, and its tag.
+/// Decodes a forwarded message to its tag and its envelope.
 ///
 /// # Errors
 ///
@@ -167,7 +167,7 @@ fn validate_envelope(envelope: &Envelope, limit: u32) -> Option<Problem> {
     }
     if envelope.created_ms == 0 {
         return bad(
-            "created_ms is missing: stamp the message with the cluster time of the hello".into()
+            "created_ms is missing: stamp the message with the cluster time from the hello".into(),
         );
     }
     if MessageKind::try_from(envelope.kind).is_err() {

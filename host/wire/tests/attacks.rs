@@ -1,5 +1,5 @@
-//! Bad input from clients with a certificate: a stable code, on its own stream or connection only, and
-//! a neighbour that is answered right after.
+//! Bad input from clients with a certificate: it gets a stable code, affects only its own stream or connection, and
+//! another client is served right after it.
 
 mod common;
 
@@ -18,7 +18,7 @@ use ostraca_wire::proto::{
 use ostraca_wire::{Error, Limits};
 use prost::Message;
 
-/// Sends bytes on a stream of a greeted connection; with which code the node resets it.
+/// Sends bytes on a stream after the hellos, and returns the code with which the node resets the stream.
 async fn reset_after(node: &Node, bytes: &[u8], finish: bool) -> Option<CloseCode> {
     let (_endpoint, connection) = node.greeted().await;
     let (mut send, mut recv) = connection.open_bi().await.expect("stream");
@@ -54,14 +54,14 @@ async fn a_malformed_stream_is_reset_alone_with_a_stable_code() {
         let second = Open { stream: Some(open::Stream::Hello(second)) };
         let cases: [(&str, Vec<u8>, bool, CloseCode); 12] = [
             ("4 GiB at once", vec![0xff; 4], false, CloseCode::FrameTooLarge),
-            ("4 GiB later", with(&[0xff; 5]), false, CloseCode::FrameTooLarge),
-            ("one too many", with(&12_001_u32.to_be_bytes()), false, CloseCode::FrameTooLarge),
+            ("4 GiB after a frame", with(&[0xff; 5]), false, CloseCode::FrameTooLarge),
+            ("one byte too many", with(&12_001_u32.to_be_bytes()), false, CloseCode::FrameTooLarge),
             ("garbage", b"\0\0\0\x05GET /".to_vec(), false, CloseCode::InvalidFrame),
-            ("garbage later", with(b"\0\0\0\x05GET /"), false, CloseCode::InvalidFrame),
+            ("garbage after a frame", with(b"\0\0\0\x05GET /"), false, CloseCode::InvalidFrame),
             ("no sequence", with(&no_sequence), false, CloseCode::InvalidFrame),
             ("empty frame", with(&[0; 4]), false, CloseCode::InvalidFrame),
-            ("half a frame, ended", with(&[0, 0, 0, 9, 1]), true, CloseCode::TruncatedFrame),
-            ("half a frame, left", with(&[0, 0, 0, 9, 1]), false, CloseCode::FrameTimeout),
+            ("half a frame, finished", with(&[0, 0, 0, 9, 1]), true, CloseCode::TruncatedFrame),
+            ("half a frame, abandoned", with(&[0, 0, 0, 9, 1]), false, CloseCode::FrameTimeout),
             ("an empty stream", Vec::new(), true, CloseCode::TruncatedFrame),
             ("a short session id", frame(&short), false, CloseCode::UnexpectedFrame),
             ("a second hello", frame(&second), false, CloseCode::UnexpectedFrame),
@@ -191,7 +191,7 @@ async fn a_bad_message_is_refused_alone_and_its_session_continues() {
             assert_eq!(reply.outcome(), Outcome::NotRun);
             assert_eq!(reply.problem.expect("problem").code, code);
         }
-        // Another's name is not believed.
+        // A forged principal is ignored.
         let body = vec![7; 10_000];
         let forged = Envelope { principal: "client/root".into(), ..envelope(2, "echo", &body) };
         writer.put(&forged);
@@ -252,7 +252,7 @@ async fn a_session_beyond_its_window_is_not_read_and_others_are() {
         }
         node.assert_responsive().await;
         assert_eq!(held(), 256);
-        // As soon as there is room, it is read on.
+        // As soon as the window has capacity, reading continues.
         for sequence in 1..=1_000 {
             let request = loop {
                 let first = {
@@ -284,7 +284,7 @@ async fn deploy(
     for data in chunks {
         writer.put(&ComponentFragment { data: data.clone().into() });
     }
-    // Refused uploads are not read to their end.
+    // The node does not read a refused upload to its end.
     let _ = writer.flush().await;
     writer.finish();
     let frame = reader.next().await?.ok_or_else(|| Error::ConnectionLost("no answer".into()))?;
@@ -303,7 +303,7 @@ async fn a_component_is_accepted_only_whole_with_its_digest() {
             expected_revision: Some(0),
         };
         let chunks: Vec<_> = component.chunks(10_000).map(<[u8]>::to_vec).collect();
-        let answer = deploy(&node, good.clone(), &chunks).await.expect("answer");
+        let answer = deploy(&node, good.clone(), &chunks).await.expect("response");
         let Some(admin_response::Response::Deployed(deployed)) = answer.response else {
             panic!("{answer:?}")
         };
@@ -313,9 +313,9 @@ async fn a_component_is_accepted_only_whole_with_its_digest() {
             other => panic!("{other:?}"),
         };
         let large = DeployRequest { component_size: 1 << 40, ..good.clone() };
-        assert_eq!(code(deploy(&node, large, &[]).await.expect("answer")), "component-too-large");
+        assert_eq!(code(deploy(&node, large, &[]).await.expect("response")), "component-too-large");
         let other = DeployRequest { digest: vec![0; 32].into(), ..good.clone() };
-        assert_eq!(code(deploy(&node, other, &chunks).await.expect("answer")), "invalid-digest");
+        assert_eq!(code(deploy(&node, other, &chunks).await.expect("response")), "invalid-digest");
         let error = deploy(&node, good.clone(), &chunks[..2]).await.expect_err("half");
         assert_eq!(error.code(), "truncated-frame");
         let error = deploy(&node, DeployRequest { component_size: 5, ..good }, &chunks).await;
@@ -381,7 +381,7 @@ async fn a_stopping_node_finishes_messages_and_says_why_it_closes() {
             }
         };
         let hearing = async {
-            let reply = next(&mut reader).await.expect("the reply of what was taken");
+            let reply = next(&mut reader).await.expect("the reply to the accepted message");
             assert_eq!(reply.sequence, 1);
             match link.closed().await {
                 Error::Closed { code, .. } => assert_eq!(code, CloseCode::ShuttingDown),
@@ -405,7 +405,7 @@ async fn responses_fit_the_frame_limit_of_the_client() {
             let dialer = Dialer::new(Some(&identity), &trust, node.address, limits);
             dialer.expect("dialer").connect(node.address).await
         };
-        // The reader refuses what is larger.
+        // The reader refuses larger frames.
         let link = narrow(4_096).await.expect("link");
         let asked = async |request: Request| {
             let request = AdminRequest { request: Some(request) };
@@ -413,7 +413,7 @@ async fn responses_fit_the_frame_limit_of_the_client() {
             writer.flush().await.expect("sent");
             let mut pages = Vec::new();
             while let Some(frame) = reader.next().await.expect("a frame that fits") {
-                pages.push(AdminResponse::decode(frame).expect("an answer"));
+                pages.push(AdminResponse::decode(frame).expect("a response"));
             }
             pages
         };
@@ -449,7 +449,7 @@ async fn a_refusal_names_the_field_as_the_protocol_does() {
         let (_endpoint, connection) = node.greeted().await;
         let (mut send, recv) = connection.open_bi().await.expect("stream");
         let mut bytes = frame(&envelope(1, "echo", b"x"));
-        // The type is no text.
+        // The type is not UTF-8.
         let at = bytes.windows(4).position(|part| part == b"echo").expect("the type");
         bytes[at] = 0xff;
         send.write_all(&[session_open(), bytes].concat()).await.expect("write");
@@ -478,7 +478,7 @@ async fn a_deeply_nested_message_is_refused_alone() {
         assert_eq!((refused.sequence, refused.outcome()), (1, Outcome::NotRun));
         assert_eq!(
             (&*problem.code, &*problem.message),
-            ("invalid-message", "unreadable: nested too deep")
+            ("invalid-message", "unreadable: nested too deeply")
         );
         assert_eq!(next(&mut reader).await.expect("a reply").body, "next");
         node.stop().await;

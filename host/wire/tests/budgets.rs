@@ -1,4 +1,4 @@
-//! What a node holds for its clients stays within its budgets, regardless of what they send and do not read.
+//! What a node holds for its clients remains within its budgets, whatever they send and do not read.
 
 mod common;
 
@@ -41,7 +41,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("never: {what}");
+    panic!("not in time: {what}");
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn unread_replies_stay_within_the_budget() {
             streams.push(flood(&link, session, 256, "big", b"100000").await);
             most = most.max(node.server.charged_bytes());
         }
-        until("replies wait", || node.server.charged_bytes() >= MIB).await;
+        until("replies are queued", || node.server.charged_bytes() >= MIB).await;
         for _ in 0..50 {
             most = most.max(node.server.charged_bytes());
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -122,7 +122,7 @@ async fn a_full_connection_is_not_read() {
             streams.push(flood(&link, session, 10, "hold", &body).await);
         }
         let held = || node.echo.held.lock().expect("held").len();
-        until("it is full", || held() >= 10).await;
+        until("the connection is full", || held() >= 10).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!((10..=14).contains(&held()), "{} messages are held", held());
         node.assert_responsive().await;
@@ -174,7 +174,7 @@ async fn a_principal_over_its_budget_is_refused_by_name() {
             node.echo.held.lock().expect("held").clear();
             node.server.charged_bytes() == 0
         };
-        until("it is free", free).await;
+        until("the budgets are free", free).await;
         let reply = one(&link, "echo", b"x").await.expect("a reply");
         assert_eq!(reply.outcome(), Outcome::Result);
         node.stop().await;
@@ -252,7 +252,7 @@ async fn connections_and_streams_are_shared_among_principals() {
     .await;
 }
 
-/// Starts a deploy of ten bytes and sends one.
+/// Starts a deploy of ten bytes and sends the first byte.
 async fn begin(link: &ClientConnection) -> (FrameWriter, FrameReader) {
     let (component_size, digest) = (10, vec![0; 32].into());
     let deploy = DeployRequest { component_size, digest, ..DeployRequest::default() };
@@ -265,7 +265,7 @@ async fn begin(link: &ClientConnection) -> (FrameWriter, FrameReader) {
 
 async fn answer(reader: &mut FrameReader) -> Result<AdminResponse, Error> {
     let frame = reader.next().await?.ok_or_else(|| Error::ConnectionLost("no answer".into()))?;
-    Ok(AdminResponse::decode(frame).expect("an answer"))
+    Ok(AdminResponse::decode(frame).expect("a response"))
 }
 
 fn one_upload() -> Limits {
@@ -273,7 +273,7 @@ fn one_upload() -> Limits {
 }
 
 async fn refusal(reader: &mut FrameReader) -> Problem {
-    match answer(reader).await.expect("an answer").response {
+    match answer(reader).await.expect("a response").response {
         Some(admin_response::Response::Problem(problem)) => problem,
         other => panic!("{other:?}"),
     }
@@ -363,8 +363,8 @@ async fn a_deploy_that_waits_after_its_upload_keeps_no_permit() {
             waiting.push((writer, reader));
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let (_writer, reader) = waiting.last_mut().expect("the last");
-        match answer(reader).await.expect("an answer").response {
+        let (_writer, reader) = waiting.last_mut().expect("the last stream");
+        match answer(reader).await.expect("a response").response {
             Some(admin_response::Response::Deployed(_)) => {}
             other => panic!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! The bytes of every message, unused fields too: a change here is a change of the protocol.
+//! The bytes of every message, including unused fields: a change here is a change to the protocol.
 
 use std::fmt::Debug;
 
@@ -266,7 +266,7 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&response, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
 }
 
-/// The worked example of `docs/protocol.md`.
+/// The worked example in `docs/protocol.md`.
 #[test]
 fn the_example_of_the_documentation() {
     let envelope = Envelope {

@@ -1,4 +1,4 @@
-//! The bytes of admin requests, including unused fields: a change here is a change of the protocol.
+//! The bytes of admin requests, including unused fields: a change here is a change to the protocol.
 
 use std::fmt::Debug;
 
@@ -207,7 +207,7 @@ fn responses_about_the_cluster() {
     ] {
         same(&AdminResponse { more: true, response: Some(response) }, golden);
     }
-    // The end of an answer that grows.
+    // The end of a streamed response.
     same(&AdminResponse { more: false, response: None }, "");
 }
 

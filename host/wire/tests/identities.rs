@@ -1,4 +1,4 @@
-//! Admission: only certificates of the cluster; a refusal tells what to do.
+//! Admission: only certificates of the cluster are accepted, and a refusal says what to do.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ostraca_wire::dial::Dialer;
 use ostraca_wire::identity::{Identity, PrincipalKind};
 use time::{Duration, OffsetDateTime};
 
-/// How a node refuses this certificate; it still answers others.
+/// Returns how a node refuses this certificate, and checks that it still serves others.
 async fn refused(node: &Node, identity: Option<&Identity>) -> (String, String) {
     let error = node.dialer(identity).connect(node.address).await.expect_err("refused");
     assert!(!error.is_retryable(), "{error:?}");
@@ -28,7 +28,7 @@ async fn a_client_without_a_valid_certificate_gets_advice() {
         let stranger = authority().issue_client("alice").expect("identity");
         assert_eq!(refused(&node, Some(&stranger)).await.0, "unknown-ca");
 
-        // An authority of the same name with another key.
+        // An authority with the same name and another key.
         let twin = Ca::create(node.ca.cluster()).expect("twin").issue_client("alice");
         assert_eq!(refused(&node, Some(&twin.expect("identity"))).await.0, "unknown-ca");
 
@@ -44,7 +44,7 @@ async fn a_client_without_a_valid_certificate_gets_advice() {
 #[tokio::test]
 async fn a_client_accepts_only_a_node_of_its_cluster() {
     in_time(async {
-        // Of another cluster.
+        // A node of another cluster.
         let node = Node::start();
         let other = authority();
         let identity = other.issue_client("alice").expect("identity");
@@ -54,7 +54,7 @@ async fn a_client_accepts_only_a_node_of_its_cluster() {
         assert_eq!(error.code(), "unknown-ca", "{error}");
         node.stop().await;
 
-        // A client's certificate is no node's.
+        // A node with a client's certificate.
         let ca = authority();
         let client = ca.issue_client("mallory").expect("identity");
         let node = Node::start_as(ca, &client, limits());
@@ -101,6 +101,6 @@ async fn an_unanswered_connection_is_a_retryable_error() {
     let address = socket.local_addr().expect("address");
     let trust = ca.trust().expect("trust");
     let dialer = Dialer::new(Some(&identity), &trust, address, limits()).expect("dialer");
-    let error = dialer.connect(address).await.expect_err("nobody");
+    let error = dialer.connect(address).await.expect_err("no response");
     assert!(matches!(error, Error::ConnectionLost(_)) && error.is_retryable(), "{error:?}");
 }

@@ -1,4 +1,4 @@
-//! Calls between nodes: in order, many at a time, bounded, and each of them ends.
+//! Calls between nodes: in order, concurrent, bounded, and each of them ends.
 
 mod common;
 
@@ -27,7 +27,7 @@ async fn calls_are_handled_in_the_order_in_which_they_were_made() {
             let bodies: Vec<Bytes> = (0..60).map(|n| Bytes::from(vec![round, n])).collect();
             let mut responses: Vec<_> =
                 bodies.iter().map(|body| calls.call(body.clone())).collect();
-            // When they are awaited does not matter, nor that one is not.
+            // The order in which they are awaited does not matter, nor does one that is never awaited.
             drop(responses.remove(30));
             responses.reverse();
             let responses: Vec<_> =
@@ -51,9 +51,9 @@ async fn a_response_does_not_wait_for_earlier_ones() {
         let (one, two) = pair();
         let (_link, calls) = calls(&one, &two).await;
         let held = calls.call("hold".into());
-        assert_eq!(calls.call("quick".into()).await.expect("answer"), "quick");
+        assert_eq!(calls.call("quick".into()).await.expect("response"), "quick");
         two.streams.release.notify_one();
-        assert_eq!(held.await.expect("answer"), "hold");
+        assert_eq!(held.await.expect("response"), "hold");
         one.stop().await;
         two.stop().await;
     })
@@ -77,14 +77,14 @@ async fn a_broken_link_ends_every_request_and_accepts_no_more() {
         assert!(matches!(error, Error::NotSent(_)) && error.is_retryable(), "{error:?}");
         until(|| !two.streams.ended.lock().expect("ended").is_empty()).await;
 
-        // The same if the other side ends, noticed or not.
+        // The same happens if the other node stops.
         let (_link, calls) = crate::calls(&one, &two).await;
         let held = calls.call("hold".into());
         until(|| two.streams.calls() == 21).await;
         let streams = two.streams.clone();
         two.stop().await;
         assert!(matches!(held.await.expect_err("lost"), Error::ConnectionLost(_)));
-        // Its handler, which does not end, delays nothing.
+        // Its handler, which never finishes, delays nothing.
         assert_eq!(streams.ended.lock().expect("ended").len(), 2);
         one.stop().await;
     })
@@ -96,7 +96,7 @@ async fn requests_never_handed_over_are_reported_as_not_sent() {
     in_time(async {
         let (one, two) = pair();
         let (_link, calls) = calls(&one, &two).await;
-        // On a runtime of one thread, the stream's task has not run since.
+        // On a single-threaded runtime, the stream's task has not run since.
         let late = calls.call("late".into());
         drop(calls);
         let error = late.await.expect_err("closed");
@@ -123,7 +123,7 @@ async fn beyond_the_bound_a_call_is_refused_by_name_and_not_sent() {
         until(|| two.streams.calls() == 64).await;
         two.streams.release.notify_waiters();
         join_all(held).await.into_iter().for_each(|answer| assert!(answer.is_ok()));
-        calls.call("more".into()).await.expect("room again");
+        calls.call("more".into()).await.expect("capacity again");
 
         let error = calls.call(vec![0; 100_000].into()).await.expect_err("refused");
         assert_eq!(error.code(), "frame-too-large");
@@ -150,7 +150,7 @@ async fn a_stopping_node_answers_the_requests_it_accepted() {
         };
         tokio::time::sleep(Duration::from_millis(20)).await;
         two.streams.release.notify_one();
-        assert_eq!(held.await.expect("answer"), "hold");
+        assert_eq!(held.await.expect("response"), "hold");
         stopping.await.expect("stopped");
         calls.closed().await;
         one.stop().await;

@@ -33,7 +33,7 @@ async fn each_message_is_answered_under_its_tag() {
             let tags = round * 60 + 1..=(round + 1) * 60;
             let mut batch: Vec<Forward> =
                 tags.clone().map(|tag| forward(tag, "echo", &tag.to_be_bytes())).collect();
-            messages.send(&mut batch).expect("room");
+            messages.send(&mut batch).expect("capacity");
             assert!(batch.is_empty());
             until(|| sink.count() == 60).await;
             for ((tag, reply), expected) in
@@ -45,7 +45,7 @@ async fn each_message_is_answered_under_its_tag() {
             }
         }
         assert_eq!(messages.in_flight(), 0);
-        messages.send(&mut vec![forward(9_999, "drop", b"")]).expect("room");
+        messages.send(&mut vec![forward(9_999, "drop", b"")]).expect("capacity");
         until(|| sink.count() == 1).await;
         let (_, reply) = sink.replies.lock().expect("replies").remove(0);
         assert_eq!(reply.outcome(), Outcome::Unknown);
@@ -88,7 +88,7 @@ async fn a_sender_beyond_the_window_is_not_read() {
         let (one, two) = pair();
         let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
-        // It asks for less than the node would give, and sends more than it asked for.
+        // The sender asks for a smaller window than the node would give, and sends more than it asked for.
         let window = ForwardingOpen { max_in_flight_messages: 5, max_in_flight_bytes: 0 };
         let mut bytes = frame(&PeerOpen { stream: Some(peer_open::Stream::Forwarding(window)) });
         for tag in 1..=50 {
@@ -142,7 +142,7 @@ async fn senders_that_share_a_stream_get_replies_in_turn() {
             forward.envelope.principal = principal.into();
             framed(forward)
         };
-        // Far more than the link accepts, and none of it is read.
+        // Far more replies than the link accepts, and none of them is read.
         for tag in 1..=900 {
             bytes.extend(of(tag, "client/mallory", "big", REPLY.to_string().as_bytes()));
         }
@@ -173,9 +173,9 @@ async fn senders_that_share_a_stream_get_replies_in_turn() {
                 refused += 1;
             }
         }
-        // It is preceded by what QUIC had already accepted.
-        let before = before.expect("an answer");
-        assert!(before < 4 << 20, "behind {before} bytes of another sender");
+        // Only what QUIC had already accepted precedes it.
+        let before = before.expect("a reply to bob");
+        assert!(before < 4 << 20, "after {before} bytes of another sender");
         assert!(all > 6 << 20 && all < 14 << 20 && refused > 700, "{all} bytes, {refused} refused");
         one.stop().await;
         two.stop().await;
@@ -188,10 +188,12 @@ async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
     in_time(async {
         let (one, two) = pair();
         let (link, messages, sink) = link(&one, &two).await;
-        messages.send(&mut vec![forward(1, "echo", b""), forward(2, "hold", b"")]).expect("room");
+        messages
+            .send(&mut vec![forward(1, "echo", b""), forward(2, "hold", b"")])
+            .expect("capacity");
         until(|| sink.count() == 1 && two.streams.held() == 1).await;
-        // On a runtime of one thread, the link's task has not run since.
-        messages.send(&mut vec![forward(3, "hold", b"")]).expect("room");
+        // On a single-threaded runtime, the link's task has not run since.
+        messages.send(&mut vec![forward(3, "hold", b"")]).expect("capacity");
         link.close();
         messages.closed().await;
         let lost = sink.lost.lock().expect("lost").clone().expect("lost");
@@ -201,9 +203,9 @@ async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
         assert_eq!(messages.send(&mut batch).expect_err("closed").code(), "not-sent");
         assert_eq!(batch.len(), 1);
 
-        // Dropping it ends it; what was not handed over was not sent.
+        // Dropping the sending half ends the link; what was not handed over was not sent.
         let (_link, messages, sink) = crate::link(&one, &two).await;
-        messages.send(&mut vec![forward(7, "hold", b"")]).expect("room");
+        messages.send(&mut vec![forward(7, "hold", b"")]).expect("capacity");
         drop(messages);
         until(|| sink.lost.lock().expect("lost").is_some()).await;
         assert_eq!(sink.lost.lock().expect("lost").clone().expect("lost").not_sent, [7]);
@@ -213,7 +215,7 @@ async fn a_broken_link_separates_in_doubt_from_not_sent_messages() {
     .await;
 }
 
-/// A node's connection that may send anything.
+/// A connection with a node's certificate, after the hellos, on which the test can send anything.
 async fn greeted(to: &PeerNode, alpn: &[u8]) -> (quinn::Endpoint, quinn::Connection) {
     let identity = to.ca.issue_node("three", &[]).expect("identity");
     let (endpoint, connection) = to.raw(&identity, alpn).await.expect("handshake");
@@ -249,8 +251,8 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             ("garbage", ALPN_PEER, garbage.to_vec(), CloseCode::InvalidFrame),
             ("4 GiB at once", ALPN_PEER, vec![0xff; 4], CloseCode::FrameTooLarge),
             ("a second hello", ALPN_PEER, hello, CloseCode::UnexpectedFrame),
-            ("control among bulk", ALPN_PEER, control.clone(), CloseCode::UnexpectedFrame),
-            ("bulk among control", ALPN_CONTROL, messages.clone(), CloseCode::UnexpectedFrame),
+            ("control on bulk", ALPN_PEER, control.clone(), CloseCode::UnexpectedFrame),
+            ("bulk on control", ALPN_CONTROL, messages.clone(), CloseCode::UnexpectedFrame),
             ("garbage for a message", ALPN_PEER, with(&messages, garbage), CloseCode::InvalidFrame),
             ("a large message", ALPN_PEER, with(&messages, &large), CloseCode::FrameTooLarge),
             (
@@ -276,7 +278,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             ("a request without a tag", ALPN_PEER, with(&store, &call), CloseCode::InvalidFrame),
             ("garbage for control", ALPN_CONTROL, with(&control, garbage), CloseCode::InvalidFrame),
             (
-                "an answer to nothing",
+                "a response without a request",
                 ALPN_CONTROL,
                 with(&control, &answer),
                 CloseCode::InvalidFrame,
@@ -298,7 +300,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             let call = frame(&RpcRequest { tag: 1, body: "hi".into() });
             send.write_all(&with(kind, &call)).await.expect("write");
             send.finish().expect("finish");
-            let bytes = recv.read_to_end(10_000).await.expect("answer");
+            let bytes = recv.read_to_end(10_000).await.expect("response");
             assert_eq!(
                 bytes,
                 frame(&RpcResponse { tag: 1, body: "hi".into(), omitted_size: 0 }),
@@ -306,7 +308,7 @@ async fn a_malformed_peer_stream_is_reset_alone_with_its_code() {
             );
         }
         let (_link, messages, sink) = link(&one, &two).await;
-        messages.send(&mut vec![forward(1, "echo", b"")]).expect("room");
+        messages.send(&mut vec![forward(1, "echo", b"")]).expect("capacity");
         until(|| sink.count() == 1).await;
         one.stop().await;
         two.stop().await;
@@ -329,17 +331,17 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
             (Envelope { body: vec![0; 10_001].into(), ..good.clone() }, "message-too-large"),
         ];
         for (tag, (envelope, code)) in (1..).zip(cases) {
-            messages.send(&mut vec![Forward { tag, envelope }]).expect("room");
+            messages.send(&mut vec![Forward { tag, envelope }]).expect("capacity");
             until(|| sink.count() == 1).await;
             let (found, reply) = sink.replies.lock().expect("replies").remove(0);
             assert_eq!((found, reply.outcome()), (tag, Outcome::NotRun));
             assert_eq!(reply.problem.expect("problem").code, code);
         }
-        messages.send(&mut vec![forward(99, "echo", b"x")]).expect("room");
+        messages.send(&mut vec![forward(99, "echo", b"x")]).expect("capacity");
         until(|| sink.count() == 1).await;
         assert_eq!(&sink.replies.lock().expect("replies")[0].1.body[..], b"x");
 
-        // Its text is not UTF-8: the request that it answers is still identifiable.
+        // The method is not UTF-8, but the tag and the sequence can still be decoded.
         let (_endpoint, connection) = greeted(&two, ALPN_PEER).await;
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
         let mut bad = framed(forward(5, "QQQ", b""));
@@ -353,12 +355,12 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         let reply = ForwardedReply::decode(&bytes[4..]).expect("reply");
         assert_eq!((reply.tag, reply.reply.expect("reply").sequence), (5, 5));
 
-        // Nor is it to be nested without end.
+        // A message that is nested too deeplyly is refused in the same way.
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
         let mut envelope = forward(6, "echo", b"").envelope.encode_to_vec();
         envelope.extend(common::nested(1_000));
         let mut deep = vec![0x08, 6, 0x12];
-        prost::encode_length_delimiter(envelope.len(), &mut deep).expect("room");
+        prost::encode_length_delimiter(envelope.len(), &mut deep).expect("capacity");
         deep.extend(envelope);
         let open = peer_open::Stream::Forwarding(ForwardingOpen::default());
         let bytes = [frame(&PeerOpen { stream: Some(open) }), common::framed(&deep)].concat();
@@ -369,7 +371,7 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         let reply = reply.expect("reply");
         let problem = reply.problem.expect("problem");
         assert_eq!((tag, reply.sequence, &*problem.code), (6, 6, "invalid-message"));
-        assert_eq!(problem.message, "unreadable: ForwardedMessage.envelope: nested too deep");
+        assert_eq!(problem.message, "unreadable: ForwardedMessage.envelope: nested too deeply");
         one.stop().await;
         two.stop().await;
     })

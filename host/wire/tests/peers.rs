@@ -1,4 +1,4 @@
-//! Who is a peer: nodes of the cluster that agree in what they must, each known by its certificate.
+//! Which nodes are peers: nodes of the cluster that agree where they must, each identified by its certificate.
 
 mod common;
 
@@ -32,14 +32,14 @@ async fn two_nodes_identify_each_other_by_certificate_and_hello() {
             let kind =
                 if alpn == Alpn::Bulk { StreamKind::EntityStore } else { StreamKind::Control };
             let calls = link.open_rpc(kind).await.expect("calls");
-            assert_eq!(calls.call("hi".into()).await.expect("answer"), "hi");
+            assert_eq!(calls.call("hi".into()).await.expect("response"), "hi");
             let peer = two.streams.peers.lock().expect("peers").last().cloned().expect("peer");
             assert_eq!(peer.member.to_string(), "one#1");
             assert!(peer.roles.host && peer.roles.gateway && !peer.roles.store);
-            // It dialled from the port on which it listens.
+            // The node dialled from the port on which it listens.
             assert_eq!(peer.remote, one.address);
         }
-        // Later connections see later announcements.
+        // Later connections see the later announcement.
         let mut later = peer_descriptor(&one.ca, "one");
         later.node.incarnation = Incarnation { counter: 2, nonce: 3 };
         one.server.set_node_descriptor(later.node);
@@ -67,7 +67,7 @@ async fn a_client_certificate_is_refused_by_name_among_nodes() {
                 other => panic!("{other:?}"),
             }
         }
-        // Nor is it one of whom a node dials.
+        // A node that dials refuses a client's certificate, too.
         let mallory = one.ca.issue_client("mallory").expect("identity");
         let false_node = PeerNode::start_as(
             &one.ca,
@@ -78,7 +78,7 @@ async fn a_client_certificate_is_refused_by_name_among_nodes() {
         );
         let error = one.to(&false_node, Alpn::Bulk).await.expect_err("refused");
         assert_eq!(error.code(), "not-a-node", "{error}");
-        one.to(&two, Alpn::Bulk).await.expect("others are linked");
+        one.to(&two, Alpn::Bulk).await.expect("other nodes connect");
         false_node.stop().await;
         one.stop().await;
         two.stop().await;
@@ -100,7 +100,7 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
         }
         foreign.stop().await;
 
-        // A client that trusts the node that it dials, with a certificate of another authority.
+        // A node that trusts the node that it dials, but has a certificate from another authority.
         let stranger = other.issue_node("three", &[]).expect("identity");
         let peer_descriptor = |name: &str| peer_descriptor(&one.ca, name);
         let half = PeerNode::start_as(
@@ -124,7 +124,7 @@ async fn foreign_and_expired_certificates_are_refused_with_advice() {
             assert_eq!(error.code(), "certificate-expired", "{error}");
         }
         old.stop().await;
-        one.to(&two, Alpn::Control).await.expect("others are linked");
+        one.to(&two, Alpn::Control).await.expect("other nodes connect");
         one.stop().await;
         two.stop().await;
     })
@@ -152,7 +152,7 @@ async fn a_shard_count_or_hash_mismatch_is_refused_at_both_ends() {
                 let text = error.to_string();
                 assert!(values.iter().all(|value| text.contains(value)), "{text}");
             }
-            // What it does not know yet is no difference.
+            // A value that a node does not know yet is not a mismatch.
             (other.shards, other.hash) = (0, String::new());
             three.server.set_peer_descriptor(other);
             let link = three.to(&one, Alpn::Control).await.expect("link");
@@ -208,7 +208,7 @@ async fn a_mismatched_hello_is_refused_with_both_values() {
         assert_eq!(refused(frame(&open)).await.0, CloseCode::NodeMismatch);
         assert_eq!(refused(vec![0xff; 9]).await.0, CloseCode::FrameTooLarge);
         assert_eq!(refused(b"\0\0\0\x05GET /".to_vec()).await.0, CloseCode::InvalidHello);
-        two.to(&one, Alpn::Control).await.expect("others are linked");
+        two.to(&one, Alpn::Control).await.expect("other nodes connect");
         one.stop().await;
         two.stop().await;
     })
@@ -247,7 +247,7 @@ async fn a_node_without_peers_does_not_speak_peer_protocols() {
     .await;
 }
 
-/// The control thread has a runtime of its own, of one thread; so have the streams that it serves.
+/// The control thread has its own single-threaded runtime, which also runs the streams that it serves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn links_work_from_another_runtime_than_the_endpoints() {
     in_time(async {
@@ -274,13 +274,13 @@ async fn links_work_from_another_runtime_than_the_endpoints() {
             let calls = link.open_rpc(StreamKind::ClusterStore).await.expect("calls");
             for number in 0..100_u32 {
                 let body = number.to_be_bytes().to_vec();
-                assert_eq!(calls.call(body.clone().into()).await.expect("answer"), body);
+                assert_eq!(calls.call(body.clone().into()).await.expect("response"), body);
             }
         });
         work.await.expect("done");
         let bulk = one.to(&two, Alpn::Bulk).await.expect("link");
         let calls = bulk.open_rpc(StreamKind::EntityStore).await.expect("calls");
-        calls.call("bulk".into()).await.expect("answer");
+        calls.call("bulk".into()).await.expect("response");
         let threads = two.streams.threads.lock().expect("threads").clone();
         assert_eq!(threads.iter().filter(|name| *name == "control").count(), 100);
         assert_eq!(threads.iter().filter(|name| *name != "control").count(), 1);
@@ -313,7 +313,7 @@ async fn nodes_may_connect_when_clients_use_all_connections() {
             one.raw(&third, ostraca_wire::ALPN_CLIENT).await.expect("handshake");
         let error = Error::from(connection.closed().await);
         assert_eq!(error.code(), "too-many-connections");
-        two.to(&one, Alpn::Bulk).await.expect("a node's place");
+        two.to(&one, Alpn::Bulk).await.expect("capacity for a node");
         until(|| one.server.connections() <= 4).await;
         one.stop().await;
         two.stop().await;
@@ -360,7 +360,7 @@ async fn an_idle_link_is_kept_alive_and_a_dead_one_is_closed() {
         let link = one.dialer.connect(address, Alpn::Control, None).await.expect("link");
         let calls = link.open_rpc(StreamKind::Control).await.expect("calls");
         tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
-        calls.call("still here".into()).await.expect("answer");
+        calls.call("still here".into()).await.expect("response");
         let held = calls.call("hold".into());
         until(|| two.streams.calls() == 2).await;
         cut.store(true, Ordering::Relaxed);

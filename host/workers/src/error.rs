@@ -8,7 +8,7 @@ use ostraca_codes::{Code, codes};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Its thread could not be started.
+    /// The worker's thread could not be started.
     #[error("cannot start the thread {name}: {source}")]
     Thread {
         /// The thread's name.
@@ -16,10 +16,10 @@ pub enum Error {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// The file for its recording could not be created.
+    /// The file for the worker's recording could not be created.
     #[error("cannot create {path}: {source}")]
     Recording {
-        /// The folder of recordings.
+        /// The directory for recordings.
         path: PathBuf,
         /// The I/O error.
         source: std::io::Error,

@@ -65,8 +65,8 @@ pub(crate) fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> Enti
     }
 }
 
-/// The context that a guest gets for a message whose turn starts at `now`, in milliseconds, on an entity of this
-/// version.
+/// The context that a guest gets for a message. `now` is the start of its turn, in milliseconds; `version` is the
+/// entity's version before it.
 pub(crate) fn message_context(
     message: &Message,
     version: u64,
@@ -87,14 +87,14 @@ pub(crate) fn message_context(
         version,
         values: TurnValues {
             utc_ms: message.context.utc_ms,
-            // A node has the key before it has its first shard.
+            // Only tests lack the key: a node has it before it owns its first shard.
             seed: key.map_or_else(rand::random, |key| key.seed(&message.target, &message.id)),
         },
         records,
     }
 }
 
-/// Clock and randomness of a hook, which no message causes.
+/// The clock and randomness of a start or stop hook, which handles no message.
 pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
     TurnValues { utc_ms, seed: rand::random() }
 }
@@ -109,7 +109,7 @@ pub(crate) fn turn_records(timers: Arc<TimerMap>, outbox: OutboxSize) -> TurnRec
     TurnRecords { timers, outbox }
 }
 
-/// The tells of a turn that read this time and has this trace.
+/// Converts a tell of a turn that reads this time and has this trace.
 fn new_tell(tell: GuestTell, traceparent: &Arc<str>, utc_ms: u64) -> NewTell {
     NewTell {
         target: Entity { entity_type: tell.entity_type, id: tell.id },
@@ -182,7 +182,7 @@ fn timer_change(change: ostraca_wasm::TimerChange, origin: &TurnOrigin) -> Timer
     }
 }
 
-/// A firing, and clock and randomness of its turn. Each attempt draws the same random numbers.
+/// A firing, and the clock and randomness of its turn. Each attempt draws the same random numbers.
 pub(crate) fn timer_firing(
     entity: &Entity,
     firing: &Firing,
@@ -202,7 +202,7 @@ pub(crate) fn timer_firing(
     (firing, values)
 }
 
-/// The trace and the time of a turn, which its tells carry on.
+/// The trace and the time of a turn, which its tells inherit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnOrigin {
     pub(crate) traceparent: Arc<str>,

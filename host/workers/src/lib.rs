@@ -1,11 +1,11 @@
-//! Runs shards: the core's shard machines and their guests, on threads of their own.
+//! Runs shards: the core's shard machines and their guests, on dedicated threads.
 //!
-//! A worker is one thread, started by [`spawn`] and driven by [`Input`] alone: the gateway sends it messages, the
+//! A worker is one thread, started by [`spawn`] and driven only by [`Input`]: the gateway sends it messages, the
 //! control thread adopts, stops and drops shards, and the loader announces types to it. Its output goes to two
 //! sinks that its owner chooses: replies through a [`ReplySink`], everything else through a [`ReportSink`]. It ends
-//! after [`Input::Stop`], or when its inputs have no sender left.
+//! after [`Input::Stop`], or when all senders of its inputs have been dropped.
 //!
-//! A shard stays on one worker, which [`worker_of`] returns. Nothing here decides on ownership, order or
+//! A shard stays on one worker, which [`worker_of`] returns. Nothing here decides about ownership, order or
 //! duplicates.
 //!
 //! Confusing at first: a reply can leave in two ways. A message from this node's gateway is answered through the
@@ -41,7 +41,7 @@ pub struct WorkerDeps {
     pub index: usize,
     /// Settings of its machines.
     pub settings: Settings,
-    /// Maximum number of instances at a time.
+    /// Maximum number of live instances.
     pub max_instances: usize,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
@@ -53,7 +53,7 @@ pub struct WorkerDeps {
     pub stats: Arc<Stats>,
     /// Its own state, updated every 20 ms.
     pub gauges: Arc<WorkerGauges>,
-    /// The folder in which the events and actions of its machines are recorded. Default none.
+    /// The directory in which the events and actions of its machines are recorded. Default `None`: no recording.
     pub recording_dir: Option<PathBuf>,
     /// Receives its reports.
     pub reports: ReportSink,
@@ -69,7 +69,7 @@ pub struct WorkerThread {
     pub thread: std::thread::JoinHandle<()>,
 }
 
-/// Starts a worker on a thread of its own.
+/// Starts a worker on its own thread.
 ///
 /// # Errors
 /// [`Error::Recording`] or [`Error::Thread`].
@@ -110,7 +110,7 @@ pub enum Input {
     /// A shard was assigned. A machine of a lower epoch is dropped first. Nothing happens if there is a machine
     /// of this or a higher epoch, or if the worker is stopping.
     Adopt(Box<Ownership>),
-    /// Stop a shard. [`WorkerReport::ShardStopped`] follows, immediately if there is no machine of that epoch.
+    /// Stops a shard. [`WorkerReport::ShardStopped`] follows, immediately if there is no machine of that epoch.
     /// Nothing happens if there is a machine of a higher epoch.
     StopShard {
         /// The shard.
@@ -125,7 +125,7 @@ pub enum Input {
     DropShard {
         /// The shard.
         shard: ShardId,
-        /// The epoch of the machine to drop; a machine of another epoch stays.
+        /// The epoch of the machine to drop; a machine of another epoch is kept.
         epoch: Epoch,
     },
     /// The lease lapsed: no turn starts, not even in machines that are started later (R9).
@@ -150,7 +150,7 @@ pub enum Input {
         /// The answer.
         event: Box<Event>,
     },
-    /// Stop every shard; answered when no instance is left.
+    /// Stops every shard; answered when no instance is left.
     Stop(oneshot::Sender<()>),
 }
 
@@ -165,21 +165,21 @@ pub struct EntityMessage {
     pub from: Entity,
     /// The target.
     pub to: Entity,
-    /// What it is.
+    /// The content of the message.
     pub content: EntityMessageContent,
 }
 
 /// What an entity sends to another one (R19).
 #[derive(Clone, Debug)]
 pub enum EntityMessageContent {
-    /// A tell, and its number.
+    /// A tell with its number.
     Tell(u64, Arc<Tell>),
-    /// The question which tell the target may still send to this entity first.
+    /// Asks the target for the number of the first tell that it may still send to this entity.
     FirstTell,
 }
 
 impl EntityMessage {
-    /// The event that this outcome of the message is for its sender's machine.
+    /// Converts the outcome of the message into an event for its sender's machine.
     #[must_use]
     pub fn answer(&self, outcome: Outcome) -> Event {
         match &self.content {
@@ -210,9 +210,9 @@ impl EntityMessage {
 pub struct Delivery {
     /// The shard of its entity, which must belong to this worker.
     pub shard: ShardId,
-    /// Its token is unique on the node.
+    /// The message. Its reply token is unique on the node.
     pub message: Arc<Message>,
-    /// Where its reply is sent.
+    /// Where the reply is sent.
     pub reply_to: ReplyTo,
     /// Its charge against the sender's budget.
     pub charge: Arc<Charge>,
@@ -224,7 +224,7 @@ pub enum ReplyTo {
     Gateway {
         /// Returned in [`WorkerReply::tag`].
         tag: u64,
-        /// The sender that waits for it.
+        /// The sender that waits for the reply.
         caller: Arc<dyn Caller>,
     },
     /// Directly to the node that forwarded it.
@@ -232,7 +232,7 @@ pub enum ReplyTo {
 }
 
 impl ReplyTo {
-    /// Whether the reply can no longer be received, because its connection is closed.
+    /// Whether the reply can no longer be received, because the connection is closed.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             Self::Gateway { caller, .. } => caller.is_abandoned(),
@@ -243,7 +243,7 @@ impl ReplyTo {
 
 /// The sender of a message that this node's gateway accepted.
 pub trait Caller: Send + Sync {
-    /// Whether the reply can no longer be received. Once true, it must stay so.
+    /// Whether the reply can no longer be received. Once true, it must remain true.
     fn is_abandoned(&self) -> bool;
 }
 
@@ -259,19 +259,19 @@ pub struct WorkerReply {
     pub epoch: Epoch,
 }
 
-/// Receives the replies of a worker, on its thread; must not wait.
+/// Receives the replies of a worker, on the worker's thread; must not block.
 pub trait ReplySink: Send + Sync {
     /// Takes all replies of a round, and drains the list.
     fn deliver_replies(&self, answers: &mut Vec<WorkerReply>);
 
-    /// Sends the messages of entities of a round, and drains the list. [`Input::EntityAnswer`] answers each.
+    /// Sends all entity messages of a round, and drains the list. Each is answered with an [`Input::EntityAnswer`].
     fn send_messages(&self, messages: &mut Vec<EntityMessage>);
 }
 
 /// The response to [`Input::Inspect`].
 #[derive(Debug, Default)]
 pub struct ShardInspection {
-    /// Whether the shard's machine is here; if not, nothing is known of its entities.
+    /// Whether this worker has the shard's machine; if not, nothing is known about the shard's entities.
     pub held: bool,
     /// In the order of the request.
     pub entities: Vec<EntityInspection>,
@@ -282,18 +282,18 @@ pub struct ShardInspection {
 pub struct EntityInspection {
     /// Whether the entity has an instance.
     pub active: bool,
-    /// Messages that wait for a turn of the entity.
+    /// Number of messages that wait for a turn of the entity.
     pub mailbox_length: usize,
-    /// Its last turn's failure, if that turn failed.
+    /// The failure of its last turn, if that turn failed.
     pub last_failure: Option<LastFailure>,
 }
 
-/// Receives the reports of workers, on their threads; must not wait.
+/// Receives the reports of workers, on their threads; must not block.
 pub type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
 
 /// What a worker reports about its shards.
 pub enum WorkerReport {
-    /// A shard's claim is confirmed; repeated when it is claimed again (R3).
+    /// A shard's claim is confirmed. Sent again when the shard is claimed again (R3).
     ShardServing(ShardId, Epoch),
     /// A shard was stopped: no instance of it is left, and no commit of it is pending.
     ShardStopped(ShardId, Epoch),

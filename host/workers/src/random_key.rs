@@ -5,7 +5,7 @@ use std::fmt;
 use ostraca_core::ids::{Entity, MessageId};
 use ostraca_core::shard::Firing;
 
-/// What separates these hashes from all others.
+/// Domain separators: no other use of the key computes the same hashes.
 const DOMAIN: &[u8] = b"ostraca turn seed 1";
 const FIRING_DOMAIN: &[u8] = b"ostraca firing seed 1";
 
@@ -15,7 +15,7 @@ const FIRING_DOMAIN: &[u8] = b"ostraca firing seed 1";
 pub struct RandomKey([u8; 32]);
 
 impl RandomKey {
-    /// The key with these bytes.
+    /// Creates the key from its bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)

@@ -2,7 +2,7 @@
 //! the core.
 //!
 //! Off by default (`recording-dir`). Each worker writes one file: frames of a little-endian `u32` length and a
-//! postcard-encoded [`Frame`]. A file that a crash cut off is valid up to its last complete frame.
+//! postcard-encoded [`Frame`]. A file that a crash has truncated is valid up to its last complete frame.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,12 +1,12 @@
 //! A worker: one thread that carries out the actions of its shards' machines.
 //!
-//! It does not decide on ownership, order or duplicates: it passes events to the machines and executes their
-//! actions. Guests run here, off the network's threads; a guest that runs for long yields at each epoch tick, so
-//! that the worker's other entities progress. All store calls of one round of the loop leave as one batch: that is
-//! where group commit begins.
+//! It does not decide about ownership, order or duplicates: it passes events to the machines and executes their
+//! actions. Guests run here, not on the network's threads; a guest that runs for a long time yields at each epoch tick,
+//! so that the worker's other entities make progress. All store calls of one round of the loop are sent together: that
+//! is where group commit begins.
 //!
-//! Confusing at first: a round's replies to this node's own gateway leave together at its end, those to other nodes
-//! immediately; and a machine's entry outlives the machine (see `machines`).
+//! Confusing at first: replies to this node's own gateway are sent together at the end of a round, but those to other
+//! nodes immediately; and a machine's entry outlives the machine (see `machines`).
 
 mod actions;
 mod completions;
@@ -41,11 +41,11 @@ use tasks::Tasks;
 
 /// Interval at which deadlines and idle instances are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// Maximum number of completions that are handled before new messages are accepted, and maximum number of messages
-/// before the batch leaves.
+/// Maximum number of completions that are handled before new inputs are accepted, and maximum number of inputs that are
+/// accepted before the store calls are sent.
 const ROUND: usize = 256;
-/// After this time a round handles no further completions, so that output that others wait for leaves first. A
-/// guest can take milliseconds for a single instruction that copies or fills memory, which cannot be interrupted.
+/// After this time a round handles no further completions, so that output that others wait for is sent first. A guest
+/// can take milliseconds for a single instruction that copies or fills memory, which cannot be interrupted.
 const ROUND_TIME: Duration = Duration::from_millis(1);
 
 /// Reports a panic of the worker. Otherwise its shards would stop responding while the node appears healthy.
@@ -62,7 +62,7 @@ impl Drop for PanicReporter {
 struct Worker {
     deps: WorkerDeps,
     recorder: Option<Recorder>,
-    /// The machine that handles a shard's messages. Earlier ones may stay in `machines` for events that still
+    /// The machine that handles a shard's messages. Earlier machines may remain in `machines`, for events that still
     /// arrive for them.
     by_shard: HashMap<ShardId, MachineId>,
     machines: MachineTable,
@@ -70,7 +70,7 @@ struct Worker {
     pending_replies: HashMap<ReplyToken, PendingReply>,
     /// The round's replies to the gateway.
     replies: Vec<WorkerReply>,
-    /// The round's messages of entities.
+    /// The round's entity messages.
     messages: Vec<EntityMessage>,
     instance_slots: InstanceSlots,
     tasks: Tasks,
@@ -86,7 +86,7 @@ struct Worker {
     panics: bool,
 }
 
-/// A message that a machine has received and not answered yet.
+/// A message that a machine has received but not answered yet.
 struct PendingReply {
     slot: MachineId,
     back: ReplyTo,
@@ -131,7 +131,7 @@ pub(crate) async fn run(
             return worker.end(&mut inputs);
         }
         if busy {
-            // Time must pass even when there is always work to do: the runtime's timers, including guests', fire
+            // Ticks and timers must not wait until there is no work: the runtime's timers, including the guests', fire
             // only when this task yields.
             if checked.elapsed() >= TICK {
                 checked = Instant::now();
@@ -240,7 +240,7 @@ impl Worker {
             && self.machines.iter().all(|(_, slot)| slot.has_ended() && slot.running == 0)
     }
 
-    /// Ends the worker: refuses late messages, and answers pending ones with an unknown outcome.
+    /// Ends the worker: handles the remaining inputs, and answers pending messages with an unknown outcome.
     fn end(mut self, inputs: &mut mpsc::UnboundedReceiver<Input>) {
         inputs.close();
         while let Ok(input) = inputs.try_recv() {

@@ -1,4 +1,5 @@
-//! The bytes that a client may send on its streams: split into arbitrary chunks, and then decoded as each message type.
+//! Fuzzes the bytes that a client may send on its streams: split into arbitrary chunks, then decoded as each message
+//! type.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Components before they are compiled. Any bytes are surveyed or refused, and the survey's counts equal those of
-//! counting each instance one by one.
+//! Fuzzes the check of components before they are compiled. Any bytes are surveyed or refused, and the survey's counts
+//! equal those from counting the instances one by one.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ use wasm_encoder::{
     Module, ModuleArg, ModuleSection, NestedComponentSection, TypeSection,
 };
 
-/// How deep components nest, and how much each lists.
+/// Maximum nesting depth of components, and maximum number of sections per component.
 const DEPTH: usize = 40;
 const LISTED: usize = 12;
 
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(found, made);
 });
 
-/// What indices stand for inside of a component.
+/// What indices refer to inside a component.
 #[derive(Default)]
 struct Scope {
     modules: Vec<InstantiationCounts>,

@@ -1,7 +1,9 @@
-//! Histories of a client's ledger: calls, replies (true, lost, late or invented), broken connections, and time.
+//! Fuzzes histories of a client's ledger: calls, replies (genuine, lost, late or invented), broken connections, and
+//! time.
 //!
-//! A small model tracks the copies in transit. Each call must end once; a call that ended `not-run` has no copy that
-//! may have run; and each sent message names its predecessor and a `settled` not above the unresolved messages.
+//! A small model tracks the copies in transit. Each call must complete exactly once; a call that completes as `not-run`
+//! has no copy that may have run; and each sent message names its predecessor and a `settled` not above the unresolved
+//! messages.
 
 #![no_main]
 
@@ -62,17 +64,20 @@ fuzz_target!(|data: &[u8]| {
                 while let Some(envelope) = ledger.next_to_send(now) {
                     let (sequence, entity) =
                         (envelope.sequence, model.entities[&envelope.sequence]);
-                    assert!(model.open.contains_key(&sequence), "{sequence} has its outcome");
+                    assert!(model.open.contains_key(&sequence), "{sequence} has an outcome");
                     let before = model.open.range(..sequence).rev().map(|(before, _)| *before);
                     let after = before.filter(|before| model.entities[before] == entity).next();
                     assert_eq!(envelope.after, after.unwrap_or(0));
                     let first = model.open.keys().next().copied().unwrap_or(next);
                     assert!(envelope.settled <= first, "{} is settled", envelope.settled);
-                    assert!(model.out.insert(sequence), "{sequence} is out twice");
+                    assert!(model.out.insert(sequence), "{sequence} is in transit twice");
                     // A copy of a message that may have run keeps its creation time (R17).
                     let stamp = envelope.created_ms;
                     let before = model.stamps.insert(sequence, stamp);
-                    assert!(before == Some(stamp) || !model.open[&sequence], "{sequence} is new");
+                    assert!(
+                        before == Some(stamp) || !model.open[&sequence],
+                        "{sequence} is restamped"
+                    );
                 }
             }
             4 | 5 => {
@@ -117,10 +122,10 @@ fuzz_target!(|data: &[u8]| {
 
 fn ended(ledger: &mut Ledger<u64>, model: &mut Model) {
     for (sequence, outcome) in ledger.take_completed() {
-        let doubt = model.open.remove(&sequence).expect("a call ends once");
+        let doubt = model.open.remove(&sequence).expect("a call completes once");
         let out = model.out.contains(&sequence);
         if let Err(CallError::NotRun { code, .. }) = outcome {
-            // Its id belongs to another message: this one has not run, whatever happened to the other.
+            // The id belongs to another message: this one has not run, whatever happened to the other.
             assert!(!(doubt || out) || &*code == "id-reused", "{sequence} may have run: {code}");
         }
     }

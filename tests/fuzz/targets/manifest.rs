@@ -1,4 +1,4 @@
-//! A manifest as a client uploads it: any text is accepted, or refused with a message.
+//! Fuzzes a manifest as a client uploads it: any text is accepted, or refused with a message.
 
 #![no_main]
 

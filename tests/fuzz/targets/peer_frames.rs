@@ -1,4 +1,5 @@
-//! The bytes that another node may send: forwarded messages, store calls and their answers, and control messages.
+//! Fuzzes the bytes that another node may send: forwarded messages, store calls and their responses, and control
+//! messages.
 
 #![no_main]
 

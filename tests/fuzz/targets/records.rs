@@ -1,4 +1,5 @@
-//! The bytes that may be on a disk: keys and records. A decoded record encodes to bytes that decode to the same value.
+//! Fuzzes the bytes that may be on a disk: keys and records. A decoded record encodes to bytes that decode to the same
+//! value.
 
 #![no_main]
 

@@ -65,7 +65,7 @@ pub fn faults(state: &State, steps: &mut Vec<Step>) {
     }
 }
 
-/// A write or its answer is lost or late.
+/// Delays or loses a write, or loses the response to it.
 pub fn lose(scope: &Scope, state: &mut State, node: usize, step: Step) {
     let Some(process) = &mut state.nodes[node] else { return };
     let number = match process.calls.pop_front() {
@@ -146,7 +146,7 @@ pub fn lose_message(state: &mut State, from: usize, to: usize) {
     state.links.get_mut(&(from, to)).and_then(|queue| queue.pop_front());
 }
 
-/// A process dies; messages that it sent may still arrive.
+/// Kills a process. Messages, writes and claims that it sent may still arrive.
 pub fn crash(state: &mut State, node: usize) {
     state.budget.crashes -= 1;
     let Some(process) = state.nodes[node].take() else { return };

@@ -1,4 +1,4 @@
-//! A simplified shard machine: it claims, serves and stops, each in a step of its own.
+//! A simplified shard machine: it claims, serves and stops, each in a separate step.
 
 use ostraca_core::ids::{Epoch, ShardId};
 use ostraca_core::node::Event;
@@ -9,14 +9,14 @@ use crate::scope::Scope;
 use crate::state::{DelayedRequest, Hosted, Phase, State};
 use crate::world::handle_event;
 
-/// A shard's machine ends: its claim may still be in transit.
+/// Ends a shard's machine. Its claim may still be in transit.
 pub fn leave(state: &mut State, hosted: Hosted) {
     if hosted.phase == Phase::Claiming {
         state.delayed_requests.push(DelayedRequest::Claim(hosted.claim));
     }
 }
 
-/// A claim reaches the store. Returns whether it is granted.
+/// Handles a claim that reaches the store. If the claim is refused, returns the current claim's epoch.
 pub fn claim(state: &mut State, claim: &Claim) -> Result<(), Epoch> {
     let shard = claim.shard.shard;
     if let Some(standing) = state.claims.get(&shard)

@@ -19,23 +19,23 @@ use crate::world::{
     apply, call, deliver, deliver_watch_event, handle_event, hurry, is_restless, nudge, start,
 };
 
-/// Nodes of the cluster.
+/// Number of nodes in the cluster.
 pub const NODES: usize = 3;
 
-/// R9, S14.
+/// The property for R9 and S14.
 pub const ONE_ANSWERS: &str = "one incarnation at a time answers for a shard";
 
 /// A run of the model.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Its scope.
+    /// The scope of the run.
     pub scope: Scope,
-    /// What occurred in it.
+    /// How often each kind of step occurred in the run.
     pub step_counts: Arc<StepCounts>,
 }
 
 impl Cluster {
-    /// The model of a scope.
+    /// Creates the model of a scope.
     pub fn new(scope: Scope) -> Self {
         Self { scope, step_counts: Arc::default() }
     }
@@ -110,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// Takes a step in place.
+    /// Applies a step in place.
     fn step(&self, state: &mut State, step: Step) {
         let scope = &self.scope;
         match step {
@@ -225,7 +225,7 @@ impl Model for Cluster {
         self.step_counts.record(before, &state, step);
         let changed = match step {
             Step::Pass => state != *before,
-            // A copy that is already obsolete, and one that equals a loss.
+            // If the copy was pruned at once, the step is only a delivery or a loss.
             Step::Duplicate(..) | Step::DelayMessage(..) => {
                 state.strays.len() > before.strays.len()
             }

@@ -1,11 +1,10 @@
-//! Checks in each step, if the scope requests it, that what the model discards has no effect.
+//! If the scope requests it, checks in each step that what the model discards has no effect.
 //!
 //! - Each machine runs alongside one that discards nothing. Given the same events, both must return the same actions,
-//!   and
-//!   be equal once the second one is pruned.
-//! - Every discarded message is delivered again after each later step. Neither it nor its answer may change anything,
-//!   except what a nudge, which is a step of its own, would change. Discarded reports are delivered only in the step
-//!   that discards them, since a later report could follow them.
+//!   and they must be equal once the second one is pruned.
+//! - Every discarded message is delivered again after each later step. Neither the message nor the answer to it may
+//!   change anything, except what a nudge, which is a separate step, would change. Discarded reports are delivered only
+//!   in the step that discards them, since a later report could follow them.
 //! - An epoch that was given up stays given up.
 
 use std::collections::BTreeSet;
@@ -23,7 +22,7 @@ use crate::state::{NOW, Process, State, hash};
 use crate::time::Unchanged;
 use crate::world::is_restless;
 
-/// What was discarded.
+/// The messages and epochs that were discarded.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
     messages: Vec<(Member, usize, ControlMessage)>,
@@ -31,7 +30,7 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Replaces the numbers in it.
+    /// Normalizes the numbers in the discarded messages.
     pub fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         for (_, _, message) in &mut self.messages {
             to.canonicalize_message(message);
@@ -39,7 +38,7 @@ impl Proof {
     }
 }
 
-/// A machine returned an action: the unpruned one must return the same.
+/// Checks an action that a machine returned: the unpruned machine must return the same one.
 pub fn same_action(state: &mut State, node: usize, action: &Action) {
     let Some(Some(whole)) = state.nodes[node].as_mut().map(|process| &mut process.whole) else {
         return;
@@ -49,7 +48,8 @@ pub fn same_action(state: &mut State, node: usize, action: &Action) {
     }
 }
 
-/// A machine has no further action: the unpruned one must have none either, and both must be equal after pruning.
+/// Checks a machine that has no further action: the unpruned machine must have none either, and both must be equal
+/// after pruning.
 pub fn same_machine(state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     let Some(whole) = &mut process.whole else { return };
@@ -69,7 +69,7 @@ pub fn given_up(state: &State, shard: ShardId, epoch: Epoch) -> bool {
     state.proof.as_ref().is_some_and(|proof| proof.given_up.contains(&(shard, epoch)))
 }
 
-/// Control messages that will never have an effect.
+/// Records discarded control messages. Checks discarded reports at once.
 pub fn thrown_away(state: &mut State, messages: Vec<(Member, usize, ControlMessage)>) {
     let Some(mut proof) = state.proof.take() else { return };
     let all = Arc::make_mut(&mut proof);
@@ -87,7 +87,7 @@ pub fn thrown_away(state: &mut State, messages: Vec<(Member, usize, ControlMessa
     state.proof = Some(proof);
 }
 
-/// Checks everything that was discarded.
+/// Checks that no recorded message has an effect.
 pub fn check(scope: &Scope, state: &mut State) {
     if !scope.proof {
         return;
@@ -111,7 +111,8 @@ fn does_nothing(state: &State, (from, to, message): &(Member, usize, ControlMess
         && said.iter().all(|(at, answer)| is_irrelevant(state, *at, &me, answer))
 }
 
-/// The messages with which a machine answers this one; none if it changes the machine, or causes any other action.
+/// The messages with which a machine answers an event. `None` if the event changes the machine, or causes an action
+/// other than sending, buffering or notifying.
 fn tells(state: &State, process: &Process, event: Event) -> Option<Vec<(usize, ControlMessage)>> {
     let mut machine = Machine::clone(&process.machine);
     machine.handle(Now { mono: NOW, cluster_time: 1 + state.restarts, utc: 0 }, event);

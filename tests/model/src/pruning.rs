@@ -28,7 +28,7 @@ pub fn is_irrelevant(state: &State, to: usize, from: &Member, message: &ControlM
         ControlMessage::HandOff(hand_off) => ControlMessage::ShardStopped(hand_off),
         _ => return true,
     };
-    // An answer contains no more about its sender than the name.
+    // Of its sender, an answer contains only the name.
     let me = Member { node: State::name(to), incarnation: from.incarnation };
     match &state.nodes[State::number(&from.node)] {
         Some(asker) => asker.machine.is_irrelevant(&me, &answer),
@@ -41,7 +41,7 @@ fn clear_messages(state: &mut State) {
     let mut links = std::mem::take(&mut state.links);
     let mut gone = Vec::new();
     links.retain(|(_, to), queue| {
-        // The last report counts: even one without content may revoke an earlier one.
+        // The last report counts: even a report without content may revoke an earlier one.
         let mut behind = false;
         queue.retain(|(from, message)| {
             let copies = || {
@@ -79,7 +79,7 @@ fn clear_messages(state: &mut State) {
     proof::thrown_away(state, gone);
 }
 
-/// A late report without content may still revoke a later one. All such reports are equal.
+/// Blanks a late report without content. It may still revoke a later report, but all such reports are equal.
 fn blank(state: &State, to: usize, from: &Member, report: &mut NodeReport) {
     let agrees = |process: &Process| process.machine.is_report_irrelevant(from, report);
     if state.nodes[to].as_ref().is_some_and(agrees) {
@@ -105,11 +105,11 @@ fn clear_requests(state: &mut State) {
     });
     for late in &mut state.delayed_requests {
         if let DelayedRequest::Write(_, write) = late {
-            // No node waits for its answer.
+            // No node waits for the response.
             write.number = 0;
         }
     }
-    // They arrive in any order, and the second of two equal ones has no effect.
+    // Delayed requests arrive in any order, and the second of two equal ones has no effect.
     state.delayed_requests.sort_by_cached_key(hash);
     state.delayed_requests.dedup();
 }
@@ -120,13 +120,13 @@ fn clear_history(state: &mut State) {
         Some((Row::Assignments(row), _)) => row.assignments.get(index_in_chunk(shard)),
         _ => None,
     };
-    // Only the row of a live incarnation is observed.
+    // The time of the last renewal matters only while the incarnation is live.
     let live = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Live);
     let judged =
         |node: &NodeId| rows.get(&RowKey::Node(node.clone())).is_some_and(|row| live(&row.0));
     // No node claims below the current claim, and no row is written below the current one.
     let claimed = |shard: ShardId| claims.get(&shard).map_or(Epoch(0), |claim| claim.epoch);
-    // A released shard is taken again by a node that sees no higher epoch.
+    // A node that knows no higher epoch may take a released shard again.
     let seen = |shard: ShardId| {
         let of = |process: &Process| process.machine.known_epoch(shard);
         let least = nodes.iter().flatten().filter_map(of).min();

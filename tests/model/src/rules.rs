@@ -1,4 +1,4 @@
-//! The rules, which are checked at each write and each claim. A rule has the name of its property.
+//! The rules. Most are checked at each write and each claim. Each constant is the name of a stateright property.
 
 use ostraca_core::rows::{AssignmentsRow, NodeRow, NodeStatus, Row, RowKey, shard_at};
 
@@ -24,10 +24,10 @@ pub const LEASE: &str = "no node is marked dead before its own lease ends";
 pub const AHEAD: &str = "a hand-off is written before it is announced";
 /// R11.
 pub const FINAL: &str = "a released epoch is never served again";
-/// Liveness, of clusters at rest.
+/// Liveness of clusters at rest.
 pub const REST: &str = "a cluster at rest serves every shard and has drained every draining node";
 
-/// Of the model itself.
+/// A rule of the model itself: see [`crate::proof`].
 pub const PAST: &str = "pruned state has no effect";
 
 /// Checks a write immediately before the store applies it.
@@ -97,7 +97,7 @@ fn check_assignments(
             state.break_rule(ONE_INCARNATION);
         }
         let Some(was) = before.owner.filter(|_| row.epoch != before.epoch) else { continue };
-        // A manager that releases its own shard notifies no other node.
+        // A manager that releases its own shard sends no message about it.
         let own = State::number(&was.node) == author
             && state.nodes[author].as_ref().is_some_and(|process| {
                 process.machine.held_shards().all(|held| (held.0, held.1) != (shard, before.epoch))

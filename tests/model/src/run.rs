@@ -19,13 +19,13 @@ pub struct Outcome {
     pub steps: usize,
     /// The length of the longest path.
     pub depth: usize,
-    /// Whether every state of the scope was examined, up to the depth if one was given.
+    /// Whether every state of the scope was examined, up to the maximum depth if there is one.
     pub whole: bool,
     /// Violated rules, each with the path to the violation.
     pub broken: Vec<(&'static str, Vec<String>)>,
     /// How often each kind of step occurred.
     pub seen: Arc<StepCounts>,
-    /// How long it took.
+    /// How long the run took.
     pub took: Duration,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Examines every state of a scope on two threads, unless the time is up first.
+/// Examines every state of a scope on two threads, unless the time limit is reached first.
 pub fn every_state(scope: Scope, at_most: Duration) -> Outcome {
     let (model, begun) = (Cluster::new(scope), Instant::now());
     let checker = model.checker().threads(2).timeout(at_most);
@@ -59,8 +59,8 @@ pub fn every_state(scope: Scope, at_most: Duration) -> Outcome {
     outcome(&checker, begun, begun.elapsed() < at_most)
 }
 
-/// Examines every state that is at most this many steps away, nearest first. So the path to a violation is a shortest
-/// one.
+/// Examines every state that is at most this many steps away, nearest first. So no path to a violation is shorter than
+/// the reported one.
 pub fn to_depth(scope: Scope, depth: usize) -> Outcome {
     let (model, begun) = (Cluster::new(scope), Instant::now());
     let checker = model.checker().target_max_depth(depth);

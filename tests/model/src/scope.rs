@@ -12,15 +12,15 @@ pub struct Budget {
     pub restarts: u8,
     /// Control messages that are duplicated; the copy may arrive at any later time.
     pub duplicates: u8,
-    /// Control messages, requests or answers that are lost, and requests that arrive at any later time.
+    /// Control messages, requests or responses that are lost, and messages or requests that arrive at any later time.
     pub losses: u8,
-    /// Nodes that are cut off from the `ClusterStore`, for any time.
+    /// Nodes that are cut off from the `ClusterStore`, for any length of time.
     pub cuts: u8,
-    /// Watches that lag, for any time.
+    /// Watches that lag, for any length of time.
     pub lags: u8,
-    /// Processes that are stopped by a signal, for any time.
+    /// Processes that are paused by a signal, for any length of time.
     pub pauses: u8,
-    /// Drains by an operator, of the node that owns the first shard.
+    /// Drains, by an operator, of the node that owns the first shard.
     pub drains: u8,
 }
 
@@ -44,7 +44,7 @@ pub struct Scope {
     pub shards: u32,
     /// The initial states.
     pub starts: Vec<Start>,
-    /// The budget of faults.
+    /// The fault budget.
     pub budget: Budget,
     /// Disabled rules.
     pub mutations: Vec<Mutation>,
@@ -59,28 +59,28 @@ impl Scope {
         Self { shards: 1, starts, budget, mutations: Vec::new(), proof: false }
     }
 
-    /// With other initial states.
+    /// Replaces the initial states.
     #[must_use]
     pub fn from(mut self, starts: &[Start]) -> Self {
         self.starts = starts.to_vec();
         self
     }
 
-    /// With this many shards.
+    /// Sets the number of shards.
     #[must_use]
     pub fn of_shards(mut self, shards: u32) -> Self {
         self.shards = shards;
         self
     }
 
-    /// With checks of what is discarded.
+    /// Enables the checks of discarded state.
     #[must_use]
     pub fn with_proof(mut self) -> Self {
         self.proof = true;
         self
     }
 
-    /// With a disabled rule.
+    /// Disables a rule.
     #[must_use]
     pub fn without(mut self, mutation: Mutation) -> Self {
         self.mutations.push(mutation);
@@ -92,7 +92,7 @@ impl Scope {
         (1..=self.shards).map(ShardId)
     }
 
-    /// The unit of time is one renewal's interval. Intervals that only limit the amount of work never end.
+    /// The settings of the machines. The unit of time is one renewal interval. A timeout of 1,000,000 never elapses.
     pub fn settings(&self) -> Settings {
         Settings {
             settings_revision: 0,

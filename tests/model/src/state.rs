@@ -12,13 +12,13 @@ use ostraca_core::rows::{HandOffId, Member, Row, RowKey};
 use crate::proof::Proof;
 use crate::scope::Budget;
 
-/// The time on the clocks of all nodes: as time passes, all stored times move back instead.
+/// The current time on all nodes' clocks. It is constant: as time passes, all stored times are moved back instead.
 pub const NOW: u64 = 1_000;
 
 /// The whole state.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The nodes by number; none if the process is dead, or was not started yet.
+    /// The nodes' processes, by number. `None` if the process is dead or has not been started yet.
     pub nodes: Vec<Option<Process>>,
     /// The `ClusterStore`.
     pub rows: BTreeMap<RowKey, (Row, u64)>,
@@ -26,25 +26,25 @@ pub struct State {
     pub renewed: BTreeMap<NodeId, u64>,
     /// The `EntityStore`'s claims.
     pub claims: BTreeMap<ShardId, Claim>,
-    /// Messages in transit, in order, from node to node.
+    /// Messages in transit from one node to another, in order.
     pub links: BTreeMap<(usize, usize), VecDeque<(Member, ControlMessage)>>,
     /// Copies that may arrive at any time: sender, receiver, message.
     pub strays: Vec<(Member, usize, ControlMessage)>,
     /// Abandoned requests, which may still reach the store.
     pub delayed_requests: Vec<DelayedRequest>,
-    /// The owners that rows ever named, by epoch.
+    /// The owners that rows have named, by shard and epoch.
     pub named: BTreeMap<(ShardId, Epoch), Member>,
     /// Epochs that their owner has given up.
     pub given_up: BTreeSet<(ShardId, Epoch)>,
-    /// The hand-offs that rows ever named.
+    /// The hand-offs that rows have named.
     pub intents: BTreeSet<HandOffId>,
-    /// The remaining budget of faults.
+    /// The remaining fault budget.
     pub budget: Budget,
-    /// Processes started a second time.
+    /// Number of restarts so far.
     pub restarts: u64,
     /// The violated rule.
     pub broken: Option<&'static str>,
-    /// What was discarded, if [`crate::proof`] checks it.
+    /// The discarded state, if [`crate::proof`] checks it.
     pub proof: Option<Arc<Proof>>,
 }
 
@@ -53,13 +53,13 @@ pub struct State {
 pub struct Process {
     /// The production core.
     pub machine: Arc<Machine>,
-    /// Its hash.
+    /// The machine's hash.
     pub digest: u64,
     /// The same machine without pruning, if [`crate::proof`] checks it.
     pub whole: Option<Arc<Machine>>,
-    /// Its calls to the stores, in order.
+    /// The process's calls to the stores, in order.
     pub calls: VecDeque<Call>,
-    /// Changes of rows that its watch has not delivered yet; none if it has no watch.
+    /// Row changes that the watch has not delivered yet. `None` if the process has no watch.
     pub watch: Option<VecDeque<(RowKey, Row, u64)>>,
     /// Its simplified shard machines.
     pub hosted: BTreeMap<ShardId, Hosted>,
@@ -69,7 +69,7 @@ pub struct Process {
     pub cut: bool,
     /// Whether its watch delivers nothing while everything else works.
     pub lag: bool,
-    /// Whether it is stopped by a signal.
+    /// Whether it is paused by a signal.
     pub paused: bool,
 }
 
@@ -82,7 +82,7 @@ pub enum Call {
     Read(RowKey),
     /// A write that has not reached the store.
     Write(Write),
-    /// A write's answer in transit.
+    /// The response to a write, in transit.
     Response(RowKey, u64, Result<u64, WriteError>),
     /// A read of claims.
     Claims(u64, Vec<ShardId>),
@@ -91,13 +91,13 @@ pub enum Call {
 /// A compare-and-set.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Write {
-    /// The action's number.
+    /// The number of the machine's action.
     pub number: u64,
     /// The row's key.
     pub key: RowKey,
     /// The expected revision.
     pub expected: Option<u64>,
-    /// Its new value.
+    /// The row's new value.
     pub row: Row,
 }
 
@@ -128,14 +128,14 @@ pub enum Phase {
     Refused(Epoch),
     /// The claim was granted and the shard serves; the node does not know it yet.
     Granted,
-    /// It serves, and the node knows it.
+    /// The shard serves, and the node knows it.
     Serving,
-    /// It was told to stop; whether it served before.
+    /// The machine was told to stop. The field says whether it was serving.
     Stopping(bool),
 }
 
 impl Phase {
-    /// Whether it may have live instances.
+    /// Whether the shard may have live instances.
     pub fn serves(self) -> bool {
         matches!(self, Self::Granted | Self::Serving | Self::Stopping(true))
     }
@@ -179,19 +179,19 @@ impl State {
         }
     }
 
-    /// Running processes that are not stopped by a signal.
+    /// Running processes that are not paused by a signal.
     pub fn awake(&self) -> impl Iterator<Item = (usize, &Process)> {
         self.nodes.iter().enumerate().filter_map(|(number, process)| {
             Some((number, process.as_ref().filter(|process| !process.paused)?))
         })
     }
 
-    /// Records a violated rule; the first one counts.
+    /// Records a violated rule, unless one is recorded already.
     pub fn break_rule(&mut self, rule: &'static str) {
         self.broken.get_or_insert(rule);
     }
 
-    /// Its fingerprint.
+    /// The fingerprint by which states are compared.
     pub fn fingerprint(&self) -> u64 {
         hash(self)
     }
@@ -205,8 +205,8 @@ pub fn hash(of: &impl Hash) -> u64 {
 }
 
 impl Process {
-    /// Prunes a changed machine and hashes it again. Whether it has new information is not part of a state: it may be
-    /// nudged at any time instead.
+    /// Prunes a changed machine and hashes it again. Whether the machine has new information is not part of a state:
+    /// the machine may be nudged at any time instead.
     pub fn digest(&mut self) {
         let machine = Arc::make_mut(&mut self.machine);
         machine.prune_irrelevant();

@@ -10,13 +10,13 @@ use crate::state::{Phase, State};
 /// One possible step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// A node's first call reaches its store, or its answer arrives.
+    /// A node's first call reaches its store, or the response arrives.
     Call(usize),
     /// A node's watch delivers a change.
     Watch(usize),
     /// The second node receives the first one's message.
     Deliver(usize, usize),
-    /// A shard's machine of a node advances.
+    /// A node's machine for a shard advances.
     Shard(usize, ShardId),
     /// A manager decides again, as it does when it receives something that it already knows.
     Nudge(usize),
@@ -34,13 +34,13 @@ pub enum Step {
     Duplicate(usize, usize),
     /// The first node's message to the second is lost.
     LoseMessage(usize, usize),
-    /// The first node's message to the second is delayed, and later ones overtake it.
+    /// The first node's message to the second is delayed, and later messages overtake it.
     DelayMessage(usize, usize),
-    /// A write's answer is lost.
+    /// The response to a write is lost.
     LoseResponse(usize),
-    /// A write reaches the store late or never; its writer gets no answer.
+    /// A write reaches the store late or never; its writer gets no response.
     Delay(usize),
-    /// A node is cut from the `ClusterStore`.
+    /// A node is cut off from the `ClusterStore`.
     Cut(usize),
     /// A node's cut ends.
     Heal(usize),
@@ -48,9 +48,9 @@ pub enum Step {
     Lag(usize),
     /// A node's watch catches up.
     CatchUp(usize),
-    /// A process is stopped by a signal.
+    /// A process is paused by a signal.
     Pause(usize),
-    /// A stopped process continues.
+    /// A paused process continues.
     Wake(usize),
     /// An operator drains the owner of the first shard, through the node that can succeed the manager.
     Drain,

@@ -1,5 +1,5 @@
-//! A model of one sender and one target. Each actor is a production shard [`Machine`]. stateright explores every order
-//! of the steps.
+//! A model of tells between one sender and one target. Each actor is a production shard [`Machine`]. stateright
+//! explores every order of the steps.
 //!
 //! Real parts: the machines, with lanes, outbox, gate and claims. Simplified parts: the store (a commit is one step,
 //! fenced by claim and version), the sandbox (a turn is one step), and the network (a tell and its answer are packets
@@ -42,15 +42,15 @@ const LEASE: u64 = 1 << 40;
 /// The faults of a run, and the rules that it disables.
 #[derive(Clone, Debug, Default)]
 pub struct TellScope {
-    /// Tells of the sender's one turn.
+    /// Number of tells that the sender's only turn sends.
     pub tells: usize,
-    /// Whether the target refuses the first one.
+    /// Whether the target refuses the first tell.
     pub refuses: bool,
-    /// Crashes of the sender's and of the target's node.
+    /// Maximum number of crashes of the sender's process, and of the target's.
     pub crashes: [u8; 2],
-    /// Copies of packets with a tell.
+    /// Maximum number of copies of tells.
     pub copies: u8,
-    /// Packets that are lost.
+    /// Maximum number of packets that are lost.
     pub losses: u8,
     /// Disabled rules.
     pub mutations: Vec<Mutation>,
@@ -69,12 +69,12 @@ enum Call {
 #[derive(Clone, Debug)]
 struct Process {
     machine: Machine,
-    /// The store serves them in order.
+    /// Calls that the store has not served yet. It serves them in order.
     calls: VecDeque<Call>,
     running: Option<(u64, TurnId, Arc<Message>)>,
 }
 
-/// What a shard's store holds.
+/// The stored data of a shard.
 #[derive(Clone, Debug, Default)]
 struct Store {
     claim: Option<Claim>,
@@ -89,14 +89,14 @@ struct Side {
     store: Store,
     /// Commits of crashed processes that have not reached the store.
     late: Vec<VecDeque<Call>>,
-    /// The messages that turns ran.
+    /// The message that each turn ran.
     turns: BTreeMap<TurnId, Arc<Message>>,
 }
 
-/// Something on its way between the nodes.
+/// A packet in transit between the nodes.
 #[derive(Clone, Debug)]
 enum Packet {
-    /// The epoch of the sender's process that sent it.
+    /// A tell, with the epoch of the sender's process that sent it.
     Tell {
         epoch: u64,
         number: u64,
@@ -115,21 +115,21 @@ enum Packet {
 pub struct State {
     sides: [Side; 2],
     packets: Vec<Packet>,
-    /// The requests at the target's process that wait for an answer.
+    /// Requests that the target's process has not answered yet.
     asked: BTreeMap<ReplyToken, Asked>,
     next_token: u64,
     now: u64,
     crashes: [u8; 2],
     copies: u8,
     losses: u8,
-    /// Whether the sender's client has its answer.
+    /// Whether the sender's client has received its answer.
     is_answered: bool,
-    /// Numbers that were ever in the outbox.
+    /// Numbers of all tells that have ever been in the outbox.
     put: BTreeSet<u64>,
-    /// Numbers that the target has run durably, in order.
+    /// Numbers of the tells that the target has run durably, in order.
     ran: Vec<u64>,
     broken: Option<&'static str>,
-    /// What happened on the way here.
+    /// Notable events on the path to this state.
     seen: BTreeSet<&'static str>,
 }
 
@@ -141,7 +141,7 @@ struct Asked {
 }
 
 impl State {
-    /// What the state is compared by: its text, which has every field of the machines.
+    /// The text by which states are compared. It contains every field of the machines.
     fn text(&self) -> String {
         format!("{self:?}")
     }
@@ -159,14 +159,14 @@ impl Hash for State {
     }
 }
 
-/// A step.
+/// One possible step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The store serves the oldest call of this side's process.
     Serve(usize),
     /// The store receives the oldest commit of a crashed process.
     ServeLate(usize, usize),
-    /// The guest of this side ends its turn.
+    /// The guest of this side completes its turn.
     Finish(usize),
     /// A packet arrives.
     Deliver(usize),
@@ -183,7 +183,7 @@ pub enum Step {
 /// The model to check, for one scope.
 #[derive(Clone, Debug)]
 pub struct Tells {
-    /// Its scope.
+    /// The scope.
     pub scope: TellScope,
 }
 
@@ -322,7 +322,7 @@ impl Tells {
                         state.broken = Some("a request is answered twice");
                         continue;
                     };
-                    // The gateway answers a tell once: the answer to a copy goes nowhere.
+                    // The gateway answers a tell once: the answer to a copy is dropped.
                     if !is_copy {
                         state.packets.push(Packet::Answer { epoch, number, outcome });
                     }
@@ -533,7 +533,7 @@ impl Store {
     }
 }
 
-/// Applies a commit if its claim and version are current, and checks what it does.
+/// Applies a commit if its claim and version are current, and checks its effects.
 fn commit_to_store(state: &mut State, side: usize, commit: Commit) -> CommitOutcome {
     let it = &mut state.sides[side];
     if it.store.claim.as_ref() != Some(&*commit.claim) {
@@ -581,9 +581,9 @@ pub const COPY_AFTER: &str = "a copy arrived after the tell had run";
 pub const ANSWER_LOST: &str = "the answer to a tell that ran was lost";
 /// The sender crashed before its turn was durable.
 pub const SENDER_EARLY: &str = "the sender crashed before its turn was durable";
-/// The sender crashed between its turn and the target's.
+/// The sender crashed after its turn was durable and before the target's was.
 pub const SENDER_WAITING: &str = "the sender crashed before the tell had run";
-/// The sender crashed with the tell's entry left to delete.
+/// The sender crashed after the target's turn was durable.
 pub const SENDER_LATE: &str = "the sender crashed after the tell had run";
 /// The target crashed before its turn was durable.
 pub const TARGET_EARLY: &str = "the target crashed before the tell had run";
@@ -672,11 +672,11 @@ impl Model for Tells {
 
 /// The name of the property that no rule is broken.
 pub const HOLDS: &str = "no rule is broken";
-/// The name of the property that nothing gets stuck.
+/// The name of the property that every run completes.
 pub const ENDS: &str = "at the end every tell has run and every outbox is empty";
 
 impl Tells {
-    /// Whether everything that was to happen has happened.
+    /// Whether the run is complete.
     fn is_done(&self, state: &State) -> bool {
         state.is_answered
             && state.ran.len() == self.scope.tells

@@ -1,8 +1,8 @@
-//! The passing of time: by one renewal interval, for all nodes at the same time.
+//! The passage of time: by one renewal interval, at all nodes simultaneously.
 //!
 //! All clocks run at the same rate; the margin covers differences, which the simulator tests. Time passes only when
-//! everything that was sent, written or watched has arrived, unless a fault delays it: a cut, a lagging watch, a
-//! signal, a copy, or an abandoned request. So messages are fast compared with leases, except where the budget allows
+//! everything that was sent, written or watched has arrived, unless a fault delays it: a cut, a lagging watch, a paused
+//! process, a copy, or an abandoned request. So messages are fast compared with leases, except where the budget allows
 //! delays.
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ use crate::scope::Scope;
 use crate::state::{Call, DelayedRequest, NOW, Phase, State};
 use crate::world::{handle_event, hurry};
 
-/// Everything older than this is equal: a lease and its margin have ended by then.
+/// All times older than this are equivalent: a lease and its margin have ended by then.
 const OLD: u64 = 4;
 /// A time further in the future than this counts as never.
 const NEVER: u64 = 100_000;
@@ -54,7 +54,7 @@ pub fn pass(scope: &Scope, before: &State) -> State {
     state
 }
 
-/// Whether a cluster at rest has reached its goal.
+/// Whether a cluster at rest serves every shard and has completed every drain, unless a fault still holds it up.
 fn rests_well(scope: &Scope, state: &State) -> bool {
     let held_up = state.nodes.iter().flatten().any(|node| node.cut || node.lag || node.paused);
     held_up
@@ -180,7 +180,7 @@ impl Canonicalizer for Back {
     }
 }
 
-/// Moves no times, but clamps those that are due.
+/// Leaves times unchanged, except that every deadline that is due becomes 0.
 pub struct Unchanged;
 
 impl Canonicalizer for Unchanged {
@@ -205,7 +205,7 @@ impl Canonicalizer for Unchanged {
     }
 }
 
-/// Collects all numbers.
+/// Collects all revisions and renewal counts.
 #[derive(Default)]
 struct NumberCollector {
     revisions: RefCell<BTreeMap<RowKey, BTreeSet<u64>>>,
@@ -238,7 +238,7 @@ impl Canonicalizer for NumberCollector {
     }
 }
 
-/// Renumbers them in order, from 1.
+/// Renumbers revisions and renewal counts in order, from 1.
 struct Ranks {
     revisions: BTreeMap<RowKey, BTreeSet<u64>>,
     renewals: BTreeMap<NodeId, BTreeSet<u64>>,

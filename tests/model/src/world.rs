@@ -1,7 +1,7 @@
 //! The effects of a step: machines handle events, and their actions are queued or executed.
 //!
 //! Some effects happen within the step that causes them, so their order relative to other steps is not explored: a
-//! renewal with its answer; the notification of a renewal, if nothing is queued before it; and the notification of a
+//! renewal with its response; the notification of a renewal, if nothing is queued before it; and the notification of a
 //! row that its receiver already knows, which changes nothing.
 
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ pub fn start(scope: &Scope, state: &mut State, node: usize) {
 pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event) {
     let now = Now { mono: NOW, cluster_time: 1 + state.restarts, utc: 0 };
     let Some(process) = &mut state.nodes[node] else { return };
-    // A report without content has at most the effect of a nudge, which is a step of its own.
+    // A report without content has at most the effect of a nudge, which is a separate step.
     if let Event::Received { from, message: message @ ControlMessage::Report(_) } = &event
         && process.machine.is_irrelevant(from, message)
     {
@@ -64,7 +64,7 @@ pub fn handle_event(scope: &Scope, state: &mut State, node: usize, event: Event)
     carry_out(scope, state, node);
 }
 
-/// A manager receives what it already knows.
+/// Nudges a manager, as if it received something that it already knows.
 pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     for machine in process.whole.iter_mut().chain([&mut process.machine]) {
@@ -73,8 +73,8 @@ pub fn nudge(scope: &Scope, state: &mut State, node: usize) {
     handle_event(scope, state, node, Event::Tick);
 }
 
-/// Whether a nudge has an effect, because of a message of the manager to itself, or a hand-off that its last decision
-/// took over.
+/// Whether a nudge would have an effect, because of a message from the manager to itself, or a hand-off that its last
+/// decision took over.
 pub fn is_restless(process: &Process) -> bool {
     if process.machine.managing_term().is_none() {
         return false;
@@ -146,7 +146,7 @@ fn apply_action(
         Action::Send { to, mut message } => {
             let from = process.machine.member();
             if let ControlMessage::Report(report) = &mut message {
-                // The numbers of reports would rise forever. Without them every report counts, which only allows more
+                // Report numbers would rise forever. Without them, every report counts, which only allows more
                 // behaviour.
                 let _ = report.take_number();
             }
@@ -223,7 +223,7 @@ fn send(state: &mut State, node: usize, from: Member, to: usize, message: Contro
         _ => {}
     }
     let Some(process) = &state.nodes[to] else { return };
-    // Not sent again while the same message is in transit: as if it were lost.
+    // A message is not sent again while the same one is in transit, as if the second were lost.
     let queued = state.links.get(&(node, to));
     if queued.is_some_and(|queue| queue.iter().any(|(_, before)| *before == message)) {
         return;
@@ -236,7 +236,7 @@ fn send(state: &mut State, node: usize, from: Member, to: usize, message: Contro
     state.links.entry((node, to)).or_default().push_back((from, message));
 }
 
-/// The store applies a write or refuses it.
+/// Applies a write at the store, or refuses it.
 pub fn apply(
     scope: &Scope,
     state: &mut State,
@@ -269,7 +269,7 @@ pub fn apply(
     Ok(revision)
 }
 
-/// Whether two rows of a node differ only in their count of renewals.
+/// Whether two rows of a node differ at most in their renewal count.
 fn alike(one: &Row, other: &Row) -> bool {
     match (one, other) {
         (Row::Node(one), Row::Node(other)) => {
@@ -279,7 +279,7 @@ fn alike(one: &Row, other: &Row) -> bool {
     }
 }
 
-/// Delivers what may be delivered immediately: see the module's documentation.
+/// Delivers the notifications that may be delivered immediately: see the module's documentation.
 pub fn hurry(scope: &Scope, state: &mut State) {
     loop {
         let next = state.awake().find_map(|(node, process)| {
@@ -295,7 +295,7 @@ pub fn hurry(scope: &Scope, state: &mut State) {
     }
 }
 
-/// The watch delivers a change.
+/// Delivers the next change from a node's watch.
 pub fn deliver_watch_event(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     if let Some((key, row, revision)) = process.watch.as_mut().and_then(VecDeque::pop_front) {
@@ -303,14 +303,14 @@ pub fn deliver_watch_event(scope: &Scope, state: &mut State, node: usize) {
     }
 }
 
-/// A node receives a message.
+/// Delivers the first message of a link.
 pub fn deliver(scope: &Scope, state: &mut State, from: usize, to: usize) {
     if let Some((from, message)) = state.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
         handle_event(scope, state, to, Event::Received { from, message });
     }
 }
 
-/// A node's first call reaches its store, or its answer arrives.
+/// Advances a node's first call: it reaches its store, or the response to it arrives.
 pub fn call(scope: &Scope, state: &mut State, node: usize) {
     let Some(process) = &mut state.nodes[node] else { return };
     let cut = process.cut;

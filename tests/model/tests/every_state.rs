@@ -1,4 +1,4 @@
-//! Every state of a small cluster, for several mixes of faults. `MODEL=all` adds the large mixes.
+//! Explores every state of a small cluster, for several mixes of faults. `MODEL=all` adds the large mixes.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 

@@ -1,5 +1,5 @@
-//! Each rule that the model checks can fail: because a machine's rule is disabled, or, if that alone breaks nothing,
-//! through handmade writes and claims.
+//! Shows that each rule that the model checks can fail: because a rule of the machine is disabled or, where that alone
+//! violates nothing, because of handmade writes and claims.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
@@ -27,7 +27,7 @@ const CRASH: Budget = Budget {
 };
 const DRAIN: Budget = Budget { crashes: 0, drains: 1, ..CRASH };
 
-/// From one initial state: with some mutations, a cluster does not come to rest at the others.
+/// Explores from one initial state only: with some mutations, the cluster does not come to rest in the others.
 fn seen_to_fail(mutation: Mutation, budget: Budget, rule: &str) {
     let start =
         if mutation == Mutation::SkipSeal { Start::OwnerManages } else { Start::OwnerHosts };

@@ -1,4 +1,4 @@
-//! Every state of one tell: any order of its steps, with crashes of both sides, a copy and a loss.
+//! Explores every state of one or two tells: any order of the steps, with crashes of either side, a copy and a loss.
 
 #![allow(clippy::print_stdout, reason = "a run prints how many states it explored")]
 
@@ -11,7 +11,7 @@ use ostraca_model::tells::{
 };
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// The properties that were decided: rules that were broken, with the steps to that, and what occurred.
+/// The violated rules and the events that occurred, each with the steps that lead to it.
 fn explore(name: &str, scope: TellScope) -> BTreeMap<&'static str, Vec<String>> {
     let checker = Tells { scope }.checker().threads(2);
     let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
@@ -27,7 +27,7 @@ fn explore(name: &str, scope: TellScope) -> BTreeMap<&'static str, Vec<String>> 
 fn holds(name: &str, scope: TellScope, occurs: &[&str]) {
     let found = explore(name, scope);
     for rule in [HOLDS, ENDS] {
-        assert!(!found.contains_key(rule), "{name}: not true: {rule}: {:?}", found[rule]);
+        assert!(!found.contains_key(rule), "{name}: violated: {rule}: {:?}", found[rule]);
     }
     for what in occurs {
         assert!(found.contains_key(what), "{name}: did not occur: {what}");
@@ -36,7 +36,7 @@ fn holds(name: &str, scope: TellScope, occurs: &[&str]) {
 
 fn breaks(mutation: Mutation, scope: TellScope) {
     let found = explore(&format!("{mutation:?}"), TellScope { mutations: vec![mutation], ..scope });
-    assert!(found.contains_key(HOLDS), "{mutation:?} is not noticed");
+    assert!(found.contains_key(HOLDS), "{mutation:?} is not detected");
 }
 
 #[test]

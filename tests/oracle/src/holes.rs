@@ -1,9 +1,9 @@
-//! Versions that belong to no answered command: each needs an unknown command of its own that may have made it.
+//! Versions that belong to no answered command: each needs a different unknown command that may have made it.
 //!
 //! The versions that such a command may have made are bounded from both sides. It ran after everything that was
 //! acknowledged before it was sent, and after every command of its session that precedes it. It ran before every
-//! command of its session that follows it: once that one ran, the lane refuses the earlier (R17). The time when its
-//! sender gave up is no bound, since a copy may have run later.
+//! command of its session that follows it: once the later command has run, the lane refuses the earlier one (R17). The
+//! time at which its sender gave up is not a bound, since a copy may have run later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl Candidate<'_> {
     }
 }
 
-/// An entity's unknown commands, each session's in its order.
+/// An entity's unknown commands, grouped by session and in the session's order.
 pub(crate) fn candidates<'a>(operations: &[&'a Operation]) -> Vec<Candidate<'a>> {
     let acknowledged = Acknowledged::of(operations);
     let mut sessions: BTreeMap<&str, Vec<&'a Operation>> = BTreeMap::new();
@@ -57,7 +57,7 @@ pub(crate) fn candidates<'a>(operations: &[&'a Operation]) -> Vec<Candidate<'a>>
     candidates
 }
 
-/// The highest version that was acknowledged by each moment.
+/// The highest version that was acknowledged at each point in time.
 struct Acknowledged(Vec<(u64, u64)>);
 
 impl Acknowledged {
@@ -79,8 +79,8 @@ impl Acknowledged {
     }
 }
 
-/// Every hole needs a candidate of its own. Assigning each hole, in order, to the candidate whose range ends first is
-/// optimal, and keeps each session's order.
+/// Checks that every hole can have a different candidate. Assigning each hole, in order, to the candidate whose range
+/// ends first is optimal, and preserves each session's order.
 pub(crate) fn explain(holes: &[u64], candidates: &[Candidate<'_>], found: &mut Vec<Violation>) {
     let mut by_start: Vec<&Candidate<'_>> = candidates.iter().collect();
     by_start.sort_by_key(|candidate| candidate.first);

@@ -1,13 +1,13 @@
 //! The oracle: checks whether a history keeps Ostraca's promises.
 //!
-//! Every reply carries the entity's version, so a history is checked in O(n log n) without searching for an
-//! order. It checks simulated runs and the recorded histories of real processes alike. It knows nothing of
-//! how the platform works: only which messages were sent, when, and how they were answered.
+//! Every reply carries the entity's version, so a history is checked in O(n log n) without searching for an order. The
+//! oracle checks simulated runs and recorded histories of real processes alike. It knows nothing about how the platform
+//! works, only which messages were sent, when, and how they were answered.
 //!
 //! A version without an answered command is a *hole*. Only a command whose sender never learned its outcome may
 //! fill it. Each such command fills at most one hole, and only where the session's order and real time allow it
-//! (`holes.rs`). Values are compared after a hole, too: some choice of commands must explain every value that was read
-//! (`values.rs`).
+//! (`holes.rs`). Values after a hole are compared as well: some choice of commands must explain every value that was
+//! read (`values.rs`).
 
 mod holes;
 mod order;
@@ -22,9 +22,10 @@ use serde_json::Value;
 use self::holes::Candidate;
 pub use self::violation::{Violation, ViolationKind};
 
-/// The expected behaviour of an entity: a sequential model of its type. Equal models behave alike from then on.
+/// The expected behaviour of an entity: a sequential model of its type. Models that compare equal behave alike from
+/// then on.
 pub trait Model: Clone + Ord {
-    /// Runs a command; an error is an application error's code and must leave the model unchanged.
+    /// Runs a command. An error is the code of an application error, and must leave the model unchanged.
     fn command(&mut self, method: &str, arguments: &Value) -> Result<Value, String>;
     /// Answers a query.
     fn query(&self, method: &str, arguments: &Value) -> Result<Value, String>;
@@ -33,24 +34,24 @@ pub trait Model: Clone + Ord {
 /// One message, as its sender saw it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Operation {
-    /// The entity that it was sent to.
+    /// The entity that the message was sent to.
     pub entity: String,
     /// The sender's session.
     pub session: String,
-    /// Its number in the session.
+    /// The message's number in the session.
     pub sequence: u64,
-    /// Whether it is a command.
+    /// Whether the message is a command.
     pub command: bool,
     /// The method.
     pub method: String,
     /// The arguments.
     pub arguments: Value,
-    /// When it was first sent, on the clock of the history.
+    /// When the message was first sent, by the history's clock.
     pub sent: u64,
-    /// When its outcome was received.
+    /// When the sender received the outcome.
     pub received: u64,
-    /// When its sender gave up, if it resent the message under the same id. Messages that it sent between the two did
-    /// not wait for this one.
+    /// When the sender gave the message up and resent it under the same id, if it did. Messages that it sent between
+    /// `sent` and this time did not wait for this one.
     #[serde(default)]
     pub given_up: Option<u64>,
     /// The outcome.
@@ -67,16 +68,16 @@ pub enum Outcome {
         /// The answer.
         value: Result<Value, String>,
     },
-    /// It did not run.
+    /// The message did not run.
     NotRun,
-    /// Its sender gave up without knowing.
+    /// The sender gave up without learning the outcome.
     Unknown,
 }
 
 /// The end of a history: what the store holds after the last recovery.
 #[derive(Clone, Debug, Default)]
 pub struct End {
-    /// Versions of the stored heads; an entity that is not named is not checked.
+    /// Versions of the stored heads. An entity that is missing here is not checked for lost commits.
     pub versions: BTreeMap<String, u64>,
     /// Versions made by start and stop turns.
     pub own_turns: BTreeMap<String, BTreeSet<u64>>,
@@ -87,7 +88,7 @@ pub struct End {
 pub struct CheckReport {
     /// All violations found.
     pub violations: Vec<Violation>,
-    /// Entities whose values were not all compared: too many choices of unknown commands explain them.
+    /// Entities whose values were not all compared, because too many choices of unknown commands explain them.
     pub not_compared: Vec<String>,
 }
 
@@ -143,8 +144,8 @@ fn version_of(operation: &Operation) -> Option<u64> {
     }
 }
 
-/// Merges all records of one command id into one: sent and answered at their earliest times, with the most
-/// informative outcome. Every final outcome of one id must be the same.
+/// Merges all records of one command id into one, with the earliest times of sending and of a final outcome, and the
+/// most informative outcome. All final outcomes of one id must be equal.
 fn merge_copies(history: &[Operation], violations: &mut Vec<Violation>) -> Vec<Operation> {
     let mut indexes: BTreeMap<(&str, u64), usize> = BTreeMap::new();
     let mut records: Vec<Operation> = Vec::new();
@@ -179,7 +180,7 @@ fn merge_copies(history: &[Operation], violations: &mut Vec<Violation>) -> Vec<O
     records
 }
 
-/// The answers of an entity, by version.
+/// An entity's answered operations, by version.
 struct Versions<'a> {
     commands: BTreeMap<u64, &'a Operation>,
     queries: BTreeMap<u64, Vec<&'a Operation>>,
@@ -188,7 +189,7 @@ struct Versions<'a> {
 }
 
 impl<'a> Versions<'a> {
-    /// Accepted commands have distinct versions, and none is above the stored version.
+    /// Reports commands that share a version, and acknowledged versions above the stored one.
     fn of(
         entity: &str,
         operations: &[&'a Operation],
@@ -214,14 +215,14 @@ impl<'a> Versions<'a> {
         let stored = end.versions.get(entity).copied();
         if let Some(stored) = stored.filter(|stored| *stored < highest) {
             violations.push(ViolationKind::LostCommit.because(format!(
-                "version {highest} was acknowledged, and the store has {stored}"
+                "version {highest} was acknowledged, but the store has {stored}"
             )));
         }
         let last = stored.unwrap_or(highest).max(highest);
         Self { commands, queries, own, last }
     }
 
-    /// Whether a version belongs to no answered command and to no turn of the entity's own.
+    /// Whether a version belongs neither to an answered command nor to one of the entity's own turns.
     fn is_hole(&self, version: u64) -> bool {
         version > 0 && !self.commands.contains_key(&version) && !self.own.contains(&version)
     }
@@ -230,9 +231,9 @@ impl<'a> Versions<'a> {
 /// A counter: `add(by)` refuses to pass `limit`, `take(by)` refuses to pass zero, `get` reads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counter {
-    /// Its value.
+    /// The current value.
     pub value: u64,
-    /// The maximum of its value.
+    /// The maximum value.
     pub limit: u64,
 }
 

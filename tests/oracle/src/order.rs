@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{Operation, Violation, ViolationKind, name, version_of};
 
-/// A reply received before another message was sent has the lower version; for queries, not the higher.
+/// Checks real time: a command sent after a reply was received has a higher version than that reply, and a query has at
+/// least that version.
 pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Violation>) {
     let mut by_end: Vec<_> = operations.iter().filter(|it| version_of(it).is_some()).collect();
     let mut by_start = by_end.clone();
@@ -39,9 +40,9 @@ pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Violation>) {
 /// The commands of a session so far.
 #[derive(Default)]
 struct Session<'a> {
-    /// The one with the highest version.
+    /// The command with the highest version.
     latest: Option<(u64, &'a Operation)>,
-    /// The one with the highest version among those that were never given up.
+    /// The command with the highest version among those that were never given up.
     firm: Option<(u64, &'a Operation)>,
     given_up: Vec<(u64, &'a Operation)>,
 }
@@ -60,7 +61,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The version that a query must at least read. Commands that were given up before it was sent do not count.
+    /// The lowest version that a query may read, and the command that made it. A command that was given up after the
+    /// query was sent does not count: the query did not wait for its second sending.
     fn before(&self, query: &Operation) -> Option<(u64, &'a Operation)> {
         let held = |(_, it): &&(u64, &Operation)| it.given_up.is_none_or(|at| at < query.sent);
         let given_up = self.given_up.iter().filter(held).copied();
@@ -68,8 +70,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Versions rise with the sequences of a session's commands, and a query reads no less than the commands before it
-/// made. A later command may run before a query: a query whose answer was lost is read again.
+/// Checks each session: versions rise with the sequences of its commands, and a query reads at least the versions that
+/// the commands before it made. A later command may run before a query, since a query whose answer was lost runs again.
 pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Violation>) {
     let mut sessions: BTreeMap<&str, Session<'_>> = BTreeMap::new();
     let mut ordered: Vec<&Operation> = operations.to_vec();

@@ -37,7 +37,7 @@ fn of(session: &str, mut operation: Operation) -> Operation {
     operation
 }
 
-/// The kinds of violations found, each once.
+/// The distinct kinds of violations found.
 fn broken(history: &[Operation], stored: u64) -> BTreeSet<ViolationKind> {
     let end = End { versions: [("counter/a".into(), stored)].into(), ..End::default() };
     let found = check(|_| Counter { value: 0, limit: 1_000 }, history, &end);
@@ -67,7 +67,7 @@ fn a_lost_acknowledged_command_is_detected() {
 
 #[test]
 fn a_command_that_ran_twice_is_detected() {
-    // The version that the first run took has no command.
+    // No command explains the version that the first run made.
     let history = [add(1, 5, 0, 10, 2, 10)];
     assert_eq!(broken(&history, 2), only(ViolationKind::Unexplained));
 }
@@ -108,7 +108,7 @@ fn a_refused_command_with_an_effect_is_detected() {
 fn an_unknown_command_explains_a_version_and_its_value() {
     let history = [unknown("t", 1, 5, 0), add(1, 2, 0, 10, 2, 7), get(11, 12, 2, 7)];
     assert_eq!(broken(&history, 2), BTreeSet::new());
-    // It did not run, or has not yet.
+    // The unknown command did not run, or has not run yet.
     let history = [unknown("t", 1, 5, 0), add(1, 2, 0, 10, 1, 2), get(11, 12, 1, 2)];
     assert_eq!(broken(&history, 1), BTreeSet::new());
 }
@@ -129,15 +129,15 @@ fn a_value_is_the_sum_of_a_set_of_unknown_commands() {
         history.push(add(1, 1, 0, 10, version, value));
         history
     };
-    // Two of them, in any order.
+    // Any two of the commands, in any order.
     for sum in [8, 12, 14] {
         assert_eq!(broken(&with(3, sum + 1), 3), BTreeSet::new(), "{sum}");
     }
-    // One of them twice, or none that is there.
+    // One command twice, or a sum that the commands cannot give.
     for sum in [6, 10, 18, 7] {
         assert_eq!(broken(&with(3, sum + 1), 3), only(ViolationKind::CommandValue), "{sum}");
     }
-    // What one value shows holds for the next: 3 and 5 ran, 9 may be next, 5 may not.
+    // What one value shows also holds for the next: 3 and 5 have run, so 9 may run next, and 5 may not.
     let later = |value| {
         let mut history = with(3, 9);
         history.push(add(2, 1, 11, 20, 5, value));
@@ -172,7 +172,7 @@ fn an_unknown_command_does_not_run_behind_its_follower() {
 
 #[test]
 fn unknown_commands_of_a_session_run_in_its_order() {
-    // 3, then 5: never 5, then 3.
+    // 3 and then 5, never 5 and then 3.
     let unknowns = || vec![unknown("t", 1, 3, 0), unknown("t", 2, 5, 0)];
     let with = |value| {
         let mut history = unknowns();
@@ -230,7 +230,7 @@ fn a_late_reply_to_a_copy_says_nothing_about_order() {
     let copy = add(1, 5, 30, 40, 1, 5);
     let history = [add(1, 5, 0, 10, 1, 5), add(2, 2, 11, 20, 2, 7), copy];
     assert_eq!(broken(&history, 2), BTreeSet::new());
-    // The first was given up, the copy found the outcome.
+    // The sender gave the first copy up, and the second one learnt the outcome.
     let history = [unknown("s", 1, 5, 0), add(1, 5, 30, 40, 1, 5), add(2, 2, 11, 20, 2, 7)];
     assert_eq!(broken(&history, 2), BTreeSet::new());
 }
@@ -257,14 +257,14 @@ fn a_long_history_of_holes_is_checked_quickly() {
         check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
     assert_eq!(verdict.not_compared, ["counter/a"]);
     assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
-    // A version that nothing explains is a violation, not one choice too many.
+    // A version that nothing explains is a violation, not a case of too many choices.
     let history = [add(1, 2, 0, 10, 2, 7)];
     let verdict =
         check_with_report(|_| Counter { value: 0, limit: u64::MAX }, &history, &End::default());
     assert_eq!((verdict.not_compared.len(), verdict.violations.len()), (0, 1));
 }
 
-/// Runs that keep every promise, with commands that ran and were not answered: nothing is found in them.
+/// No violation is found in runs that keep every promise, although some commands ran without being answered.
 #[test]
 fn runs_that_keep_every_promise_pass() {
     for seed in 1..400_u64 {

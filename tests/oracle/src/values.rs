@@ -1,29 +1,30 @@
-//! Values: those of a sequential run by version.
+//! Compares values with those of a sequential run in the order of versions.
 //!
-//! At a hole it is not known which command ran, so the run goes on for every choice, until an answer contradicts
-//! some of them. What remains at the end explains all that was answered; if nothing remains, a value is wrong.
+//! At a hole, it is not known which command ran, so the run continues with every choice until an answer contradicts
+//! some of them. The choices that remain at the end explain all answers; if none remains, a value is wrong.
 
 use std::collections::BTreeSet;
 
 use crate::{Candidate, Model, Operation, Outcome, Versions, Violation, ViolationKind, name};
 
-/// Maximum number of choices that are followed. Beyond it, commands may be used twice; if that exceeds it too,
-/// nothing is compared.
+/// Maximum number of choices that are followed. Beyond it, a command may be used more than once, so that fewer choices
+/// differ. If there are still too many, the rest is not compared.
 const MOST: usize = 4_096;
 
-/// A state that the entity may have, and which candidates cannot run any more.
+/// The candidates that can no longer run, and a state that the entity may have.
 type Choice<M> = (Vec<usize>, M);
 
 struct Run<'a, M> {
     choices: BTreeSet<Choice<M>>,
     candidates: &'a [Candidate<'a>],
-    /// Each candidate may run only once: else the choices are too many.
+    /// Whether each candidate may run only once. Cleared if that leaves too many choices.
     once: bool,
-    /// There are too many choices to follow.
+    /// Whether there are too many choices to follow.
     too_many: bool,
 }
 
-/// Whether the choices were few enough to follow. What comes behind a version that nothing explains is not compared.
+/// Compares all values, and returns whether the choices were few enough to follow. Nothing after a version that no
+/// choice explains is compared.
 pub(crate) fn compare<M: Model>(
     model: M,
     versions: &Versions<'_>,
@@ -85,7 +86,7 @@ impl<M: Model> Run<'_, M> {
         }
     }
 
-    /// Some candidate ran here. `false`: nothing more can be compared.
+    /// Lets each possible candidate run at a hole. Returns `false` if nothing more can be compared.
     fn hole(&mut self, version: u64, found: &mut Vec<Violation>) -> bool {
         let mut next = self.step(version);
         if self.once && next.len() > MOST {
@@ -99,7 +100,7 @@ impl<M: Model> Run<'_, M> {
             return false;
         }
         if next.is_empty() {
-            // Without any choice, it is already reported that no command can have made this version.
+            // If no candidate may have made this version, `holes::explain` has reported it already.
             if self.candidates.iter().any(|candidate| candidate.may_be(version)) {
                 found.push(ViolationKind::Unexplained.because(format!(
                     "no choice of unknown commands explains version {version} and the values before it"
@@ -111,7 +112,7 @@ impl<M: Model> Run<'_, M> {
         true
     }
 
-    /// Every choice after one more candidate ran; more than [`MOST`] of them are not all.
+    /// Every choice after one more candidate has run. Incomplete if there are more than [`MOST`].
     fn step(&self, version: u64) -> BTreeSet<Choice<M>> {
         let mut next = BTreeSet::new();
         for (used, model) in &self.choices {
@@ -121,7 +122,7 @@ impl<M: Model> Run<'_, M> {
                 }
                 let operation = candidate.operation;
                 let mut model = model.clone();
-                // A refusal takes a version too, and changes nothing.
+                // An application error takes a version too, and changes nothing.
                 let _ = model.command(&operation.method, &operation.arguments);
                 let used = if self.once { self.used(used, place, version) } else { Vec::new() };
                 next.insert((used, model));
@@ -133,8 +134,8 @@ impl<M: Model> Run<'_, M> {
         next
     }
 
-    /// What cannot run any more once a candidate has: itself, and all of its session before it. Those that are out of
-    /// their range are not kept, so that choices which do not differ from here on are one.
+    /// The candidates that can no longer run once one of them has: itself, and those before it in its session.
+    /// Candidates whose range has ended are left out, so that choices that are the same from here on are merged.
     fn used(&self, used: &[usize], place: usize, version: u64) -> Vec<usize> {
         let session = &self.candidates[place].operation.session;
         let before = self.candidates[..place].iter().rev();

@@ -1,4 +1,5 @@
-//! What a history can violate, as a value. A test that disables a rule names the violation that it expects.
+//! The violations that a history can contain, as values. A test that disables a rule names the violation that it
+//! expects.
 
 use std::fmt;
 
@@ -7,15 +8,15 @@ use std::fmt;
 pub enum ViolationKind {
     /// One id has two different final outcomes.
     ConflictingOutcomes,
-    /// Two commands have one version.
+    /// Two commands have the same version.
     DuplicateVersion,
     /// A command's version is not higher than one that was acknowledged before it was sent.
     StaleCommand,
     /// A query read an older version than one that was acknowledged before it was sent (R8).
     StaleQuery,
-    /// A session's commands ran in a different order than they were sent.
+    /// A session's commands ran in a different order from that in which they were sent.
     SessionOrder,
-    /// A session's query read the state from before an earlier command of the session.
+    /// A session's query read a state from before an earlier command of the session.
     StaleSessionRead,
     /// The store lacks an acknowledged version.
     LostCommit,
@@ -34,7 +35,7 @@ impl ViolationKind {
     }
 }
 
-/// One violation, by a history or by anything else that is checked.
+/// One violation, in a history or in anything else that is checked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Violation<B = ViolationKind> {
     /// The violated promise or rule.

@@ -1,6 +1,6 @@
-/* Counts what a process asks of the allocator, into the file that OSTRACA_ALLOCATIONS names: eight bytes, mapped.
+/* Counts a process's calls of the allocator, in the file that OSTRACA_ALLOCATIONS names: eight bytes, mapped.
  *
- * It is preloaded (LD_PRELOAD) into the node by the bench; the node knows nothing of it.
+ * The bench preloads this library (LD_PRELOAD) into the node, which knows nothing of it.
  */
 #include <errno.h>
 #include <fcntl.h>

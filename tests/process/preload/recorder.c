@@ -1,14 +1,14 @@
 /* Records what a process writes and syncs below one directory, and makes its syncs fail on request.
  *
- * It is preloaded (LD_PRELOAD) into the node by tests; the node knows nothing of it.
- *   OSTRACA_RECORD_UNDER  only files whose path begins with this
- *   OSTRACA_RECORD_LOG    where the records go; see src/recorder.rs for their form
- *   OSTRACA_RECORD_DATA   if set, the bytes written are recorded too
- *   OSTRACA_RECORD_SLOW_MS  each sync takes so many milliseconds longer
+ * Tests preload this library (LD_PRELOAD) into the node, which knows nothing of it.
+ *   OSTRACA_RECORD_UNDER  only files whose path begins with this are recorded
+ *   OSTRACA_RECORD_LOG    where the records go; see src/io_recorder.rs for their format
+ *   OSTRACA_RECORD_DATA   if set, the written bytes are recorded too
+ *   OSTRACA_RECORD_SLOW_MS  each sync takes this many milliseconds longer
  *   OSTRACA_RECORD_FAIL   while a file of this name exists, every sync fails with EIO
  *
- * A record is appended, in one write, after its call has returned, with the call's start and end on
- * CLOCK_MONOTONIC: so whatever ended before a sync began stands before that sync in the log.
+ * A record is appended in one write after its call has returned, with the call's start and end on
+ * CLOCK_MONOTONIC. So every call that returned before a sync began comes before that sync in the log.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ static int ours(const char *path) {
     return log_fd >= 0 && strncmp(path, under, strlen(under)) == 0;
 }
 
-/* The path of a descriptor, if it is one to be recorded. */
+/* The path of a descriptor, if its file is to be recorded. */
 static int path_of(int fd, char path[PATH_MAX]) {
     char link[64];
     if (log_fd < 0) return 0;
@@ -104,7 +104,7 @@ static int refuses(void) {
     static type (*real)(__VA_ARGS__);                          \
     if (!real) real = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
 
-/* A write is recorded with what it has really written. */
+/* A write is recorded with the bytes that it actually wrote. */
 static ssize_t written(int fd, const void *data, off64_t offset, uint64_t start, ssize_t result) {
     char path[PATH_MAX];
     int saved = errno;
@@ -134,7 +134,7 @@ ssize_t pwrite(int fd, const void *data, size_t length, off_t offset) {
     return written(fd, data, offset, start, real(fd, data, length, offset));
 }
 
-/* Not taken apart: a test that sees this kind fails, and says which call to add here. */
+/* Not parsed: a test that reads this kind fails, and says which call to add here. */
 ssize_t writev(int fd, const struct iovec *parts, int count) {
     REAL(ssize_t, "writev", int, const struct iovec *, int);
     uint64_t start = now();

@@ -1,4 +1,4 @@
-//! The program and the guests: where they are and how they are built.
+//! The `ostraca` program and the guests: where they are and how they are built.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use wit_component::ComponentEncoder;
 
-/// Set by the Makefile, which has then already built everything.
+/// The environment variable that the Makefile sets after it has built everything.
 const BUILT: &str = "OSTRACA_BUILT";
 const WASM: &str = "wasm32-unknown-unknown";
 /// Every guest that the tests deploy.
 const GUESTS: [&str; 4] = ["counter", "account", "misbehaving", "rubbish"];
 
-/// The repository.
+/// The root directory of the repository.
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("/")).into()
@@ -27,7 +27,7 @@ pub fn root() -> PathBuf {
 /// If this program's own path is unknown.
 pub fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("find this program")?;
-    // Tests are in `deps`, programs next to it.
+    // Tests are in `deps`, programs in the directory above it.
     let above = program.ancestors().skip(1).find(|dir| !dir.ends_with("deps"));
     Ok(above.context("find the target directory")?.into())
 }
@@ -43,7 +43,7 @@ pub fn scratch(name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The program, built now unless the Makefile has built it.
+/// The path of the program, which is built now unless the Makefile has already built it.
 ///
 /// # Errors
 /// The error of cargo.
@@ -69,7 +69,7 @@ fn build_program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// An example of one of the crates, built with this program's profile.
+/// The path of an example of one of the crates, built with this program's profile.
 ///
 /// # Errors
 /// The error of cargo.
@@ -85,7 +85,7 @@ pub fn example(package: &str, name: &str) -> Result<PathBuf> {
     Ok(dir.join("examples").join(name))
 }
 
-/// The output of a program.
+/// Runs a program and returns its output.
 ///
 /// # Errors
 /// The program's standard error, if it failed.

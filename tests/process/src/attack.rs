@@ -1,14 +1,14 @@
 //! Attacks: faults under load, each one injected within its intended step.
 //!
 //! A round runs its own load (new sessions and entities, through every gateway), lets the attack wait for its step
-//! and inject the fault there, heals everything, waits until every shard is served again, ends the load, and checks
+//! and inject the fault there, heals everything, waits until every shard is served again, stops the load, and checks
 //! it: every command has a final outcome, the oracle finds no violation in the history, and every entity holds
 //! every acknowledged command. A round counts only if the fault was injected within its step while enough commands
 //! were in doubt: sent before the fault, and not answered by then. A round that does not count is still checked,
 //! and is repeated a limited number of times.
 //!
-//! `SEED=n` replays the random choices, and `ROUNDS=n` sets how many rounds must count. `SOAK=folder` accumulates
-//! results over runs: the folder keeps a line for each round that counted, and a run does only the missing rounds.
+//! `SEED=n` replays the random choices, and `ROUNDS=n` sets how many rounds must count. `SOAK=directory` accumulates
+//! results over runs: the directory keeps a line for each round that counted, and a run does only the missing rounds.
 #![allow(clippy::print_stdout, reason = "tests print a summary of their rounds")]
 
 mod load;
@@ -32,16 +32,17 @@ use crate::cluster::{Options, TIMEOUT, View};
 use crate::history::{now, until_answered};
 use crate::node_dir::deploy_example;
 
-/// Number of rounds of each attack that must count.
+/// Number of rounds that must count for each attack.
 const ROUNDS: u64 = 3;
 /// Minimum number of commands in doubt when the fault is injected.
 pub const DOUBTFUL: usize = 32;
 /// Replies that left a node before the fault are not in doubt; they arrive within this time.
 const ARRIVAL: Duration = Duration::from_millis(150);
-/// Minimum number of answers before a load is attacked.
+/// Minimum number of answered commands before a load is attacked.
 const WARM: u64 = 200;
 
-/// The longest time until a host is given shards again after attacks on its store: 64 leases (R9) plus a reserve.
+/// The longest time until a host is given shards again after attacks on its path to the store: 64 leases (R9) of 3 s,
+/// plus a reserve.
 pub const PROBATION: Duration = Duration::from_secs(64 * 3 + 60);
 
 /// Whether a fault was injected in time.
@@ -61,20 +62,20 @@ pub struct AttackRun {
     pub clients: Vec<Client>,
     /// The attack's random numbers.
     pub rng: StdRng,
-    /// The number of the round, repeated ones included.
+    /// The number of the round, including repeated ones.
     pub round: u64,
     /// Minimum number of commands that must be in doubt at the fault.
     pub least: usize,
     /// The load of each round.
     pub size: LoadSize,
     load: Option<Load>,
-    /// Nodes whose drain was requested: the mark survives their restarts.
+    /// Nodes whose drain was requested: the drain mark survives their restarts.
     drained: Mutex<BTreeSet<String>>,
     in_doubt: usize,
     struck: Instant,
 }
 
-/// Figures of the rounds that counted.
+/// Figures from the rounds that counted.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Commands in doubt at each fault.
@@ -87,14 +88,14 @@ pub struct Report {
     pub commands: u64,
 }
 
-/// A number from an environment variable.
+/// Reads a number from an environment variable.
 #[must_use]
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 impl AttackRun {
-    /// A cluster with the examples deployed and a client at each gateway.
+    /// Starts a cluster, deploys the examples, and connects a client to each gateway.
     ///
     /// # Errors
     /// The error of the program or of a node.
@@ -224,7 +225,7 @@ impl AttackRun {
         Ok(())
     }
 
-    /// Injects the fault: messages sent before it and not answered shortly after are in doubt.
+    /// Injects the fault: messages that were sent before it and are not answered shortly after it are in doubt.
     ///
     /// # Errors
     /// The error of the fault.
@@ -240,7 +241,7 @@ impl AttackRun {
         Ok(())
     }
 
-    /// Requests a drain, or its revocation, through the first gateway, and does not wait for its end.
+    /// Requests a drain, or cancels it, through the first gateway, and does not wait for it to complete.
     ///
     /// # Errors
     /// The node's error.
@@ -252,12 +253,12 @@ impl AttackRun {
         };
         loop {
             match ask().await {
-                // Another node has seen that the node is alive; this one will a moment later.
+                // Another node has already seen that the node is live; this one will see it a moment later.
                 Err(error) if error.code() == "node-not-live" && Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 answer => {
-                    answer?.context("no answer to a drain")?;
+                    answer?.context("no response to a drain")?;
                     match undo {
                         true => self.drained().remove(node),
                         false => self.drained().insert(node.to_owned()),
@@ -302,7 +303,7 @@ impl AttackRun {
     pub async fn wait_balanced(&mut self) -> Result<()> {
         let shards = self.cluster.shards;
         if !self.cluster.wait_settled().await?.balanced() {
-            // A request that is refused or ends early is made up for by the manager's own balancing.
+            // If the request is refused or ends early, the manager's own balancing makes up for it.
             if let Ok(mut updates) = self.clients[0].rebalance().await {
                 while updates.next().await.is_ok_and(|it| it.is_some_and(|it| !it.done)) {}
             }
@@ -333,7 +334,7 @@ impl AttackRun {
     }
 }
 
-/// An id in each shard, in order of shard.
+/// One id in each shard, in the order of the shards.
 #[must_use]
 pub fn probes(shards: u32) -> Vec<String> {
     (1..=shards).filter_map(|shard| ids_of(shard, shards, "probe").next()).collect()

@@ -1,8 +1,8 @@
 //! The bare parts combined: a QUIC stream, the counter's sandbox, a group commit with sync, the reply.
 //!
-//! Nothing of the platform is involved: no routing, no ownership, no duplicate detection, no limits except the
-//! sandbox's, and no state that is read back. The platform's own cost is measured against this. Requests and
-//! answers are as long as the echo's and begin with the number of the entity.
+//! No other part of the platform is involved: no routing, no ownership, no duplicate detection, no limits except the
+//! sandbox's, and no state that is read back. The platform's own cost is measured against this. Requests and replies
+//! are as long as the echo's and begin with the number of the entity.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::echo;
 
 /// The component's name in the directory.
 pub const COMPONENT: &str = "counter.wasm";
-/// Maximum number of turns that are made durable in one batch.
+/// Maximum number of turns per batch that is made durable.
 const BATCH: usize = 1_024;
 
 /// A request, and the channel that waits for its completion.
@@ -33,7 +33,7 @@ struct Request {
     done: oneshot::Sender<()>,
 }
 
-/// A turn that waits to be made durable.
+/// A turn to be made durable.
 struct Commit {
     entity: u64,
     writes: Vec<(Bytes, Option<Bytes>)>,
@@ -186,7 +186,7 @@ fn committer(dir: &Path) -> Result<queue::Sender<Commit>> {
             db.flush()?;
             data.sync_data()?;
             for done in waiting.drain(..) {
-                // The request's stream has ended.
+                // The send fails only if the request's stream has ended.
                 let _ = done.send(());
             }
         }

@@ -1,8 +1,8 @@
 //! A cluster of real processes, each behind its own proxy: starts, breaks, observes and removes it.
 //!
-//! Nodes are created as an operator creates them, by `ostraca init`, `ostraca init --join` and `ostraca run`. Node
-//! `n1` has the store and starts first. Each listens on its own address in 127.0.0.0/8, outside the range of
-//! ephemeral ports, so its address is free when it starts again.
+//! Nodes are created as an operator creates them, with `ostraca init`, `ostraca init --join` and `ostraca run`. Node
+//! `n1` has the store and starts first. Each node listens on its own address in 127.0.0.0/8, on a port outside the
+//! ephemeral range, so its address is free when it starts again.
 //!
 //! Confusing at first: clients and nodes use the proxies ([`Cluster::network`]), but the tests' own requests
 //! ([`Cluster::view`]) go to the nodes directly, so a node that is cut off can still be observed.
@@ -30,16 +30,16 @@ use crate::proxy::Network;
 
 /// The port on which every node listens, at its own address.
 const PORT: u16 = 7411;
-/// The port on which its proxy listens.
+/// The port on which every node's proxy listens.
 const FRONT: u16 = 7412;
 /// Every role.
 pub const ALL: &str = "store,manager,host,gateway";
 /// Every role except the store.
 pub const NO_STORE: &str = "manager,host,gateway";
-/// Timeout of every wait: generous, for a busy machine.
+/// Timeout of every wait, generous enough for a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Tests of one program run one after the other: two clusters at the same time would only be slower.
+/// Makes the tests of one program run one after the other: two concurrent clusters would only be slower.
 static TURN: Mutex<()> = Mutex::const_new(());
 /// Counts the addresses that this process has used.
 static ADDRESSES: AtomicU32 = AtomicU32::new(0);
@@ -51,13 +51,13 @@ pub struct Options {
     pub name: String,
     /// The roles of each node, separated by commas; the first node has the store.
     pub roles: Vec<String>,
-    /// How many of them start with the cluster; the others are started later by [`Cluster::start_node`].
+    /// Number of nodes that start with the cluster; the others are started later with [`Cluster::start_node`].
     pub at_once: usize,
-    /// Shards of the pool.
+    /// Number of shards in the pool.
     pub shards: u32,
     /// TOML that overrides settings of every node's configuration.
     pub settings: String,
-    /// Whether there are proxies; without them nodes advertise their listening addresses.
+    /// Whether there are proxies; without proxies, nodes advertise their listening addresses.
     pub proxied: bool,
     /// The seed of the network's faults.
     pub seed: u64,
@@ -66,7 +66,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options for nodes with these roles.
+    /// Creates options for nodes with these roles.
     #[must_use]
     pub fn new(name: &str, roles: &[&str]) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Options {
         }
     }
 
-    /// Three nodes: the first has every role, the others all except the store.
+    /// Options for three nodes: the first has every role, the others every role except the store.
     #[must_use]
     pub fn three(name: &str) -> Self {
         Self::new(name, &[ALL, NO_STORE, NO_STORE])
@@ -91,20 +91,20 @@ impl Options {
 /// The arguments of `ostraca init` for cluster-wide settings.
 fn agreed(settings: &str) -> Result<Vec<String>> {
     let table: toml::Table = settings.parse().context("parse the settings")?;
-    let stated = ["lease", "margin"].into_iter().filter_map(|name| {
+    let stated = ["lease", "lease-margin"].into_iter().filter_map(|name| {
         let value = table.get(name)?.as_str()?;
         Some(["--set".to_owned(), format!("{name}={value}")])
     });
     Ok(stated.flatten().collect())
 }
 
-/// A running cluster. Its processes are killed by their ids when it is dropped.
+/// A running cluster. Its processes are killed by process id when the value is dropped.
 pub struct Cluster {
     members: Vec<Member>,
     /// The network with its faults; `None` without proxies.
     network: Option<Network>,
     profile: Profile,
-    /// Shards of the pool.
+    /// Number of shards in the pool.
     pub shards: u32,
     _turn: MutexGuard<'static, ()>,
 }
@@ -227,7 +227,7 @@ impl Cluster {
         &self.members[node].home
     }
 
-    /// The administrator's profile, with every node's address as others reach it, that of `first` first.
+    /// The administrator's profile, with every node's address as others reach it, starting with the node `first`.
     #[must_use]
     pub fn profile(&self, first: usize) -> Profile {
         let all = (0..self.len()).map(|more| (first + more) % self.len());
@@ -235,7 +235,7 @@ impl Cluster {
         Profile { addresses, ..self.profile.clone() }
     }
 
-    /// A client that prefers this node and uses the others when it is gone; it detects that quickly.
+    /// A client that prefers this node and uses the others when the node is gone, which the client detects quickly.
     ///
     /// # Errors
     /// If no node responds.
@@ -243,14 +243,14 @@ impl Cluster {
         Ok(Client::connect_with(self.profile(first), impatient()).await?)
     }
 
-    /// Everything that its nodes logged, to explain a failed test.
+    /// The end of each node's log, without the lines of guests, to explain a failed test.
     #[must_use]
     pub fn logs(&self) -> String {
         let mut all = String::new();
         for (place, member) in self.members.iter().enumerate() {
             let log = member.home.dir().with_file_name("node.log");
             let text = std::fs::read_to_string(log).unwrap_or_default();
-            // Most lines come from guests, and are rarely the cause.
+            // Most lines come from guests and rarely show the cause.
             let lines: Vec<&str> =
                 text.lines().filter(|line| !line.contains(" ostraca::guest: ")).collect();
             let last = lines[lines.len().saturating_sub(40)..].join("\n");
@@ -275,7 +275,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Leaves everything running, and returns the processes and directories for the user to end and remove.
+    /// Leaves everything running, and returns the processes to end and the directories to remove.
     #[must_use]
     pub fn leave_running(mut self) -> (Vec<u32>, Vec<PathBuf>) {
         let members = std::mem::take(&mut self.members);
@@ -301,7 +301,7 @@ pub fn impatient() -> ConnectOptions {
     ConnectOptions { connect_timeout: Duration::from_secs(1), limits, ..ConnectOptions::default() }
 }
 
-/// The addresses of a node and of its proxy. Concurrent test processes use other addresses, chosen by process id.
+/// The addresses of a node and of its proxy. They depend on the process id, so concurrent test processes use others.
 fn addresses_of_a_node() -> (SocketAddr, SocketAddr) {
     let (process, number) = (std::process::id(), ADDRESSES.fetch_add(1, Ordering::Relaxed));
     let byte = |n: u32| u8::try_from(n % 250).unwrap_or(0);

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::load::{LoadResult, histogram};
 
-/// Creates certificates for an echo, in a directory that both sides read.
+/// Creates the certificates for an echo, in a directory that both sides read.
 ///
 /// # Errors
 /// If they cannot be created or written.
@@ -70,9 +70,9 @@ fn trust(dir: &Path) -> Result<TrustRoot> {
     Ok(TrustRoot::from_pem(&authority)?)
 }
 
-/// Sends messages of `size` bytes on `streams` long-lived streams, with one in flight on each. Each begins with a
-/// number below `entities`. A stream cycles through its own numbers, which no other stream uses if there are
-/// enough.
+/// Sends messages of `size` bytes on `streams` long-lived streams, with one in flight on each. Each message begins with
+/// a number below `entities`. A stream cycles through its own numbers, which no other stream uses if there are enough
+/// numbers.
 ///
 /// # Errors
 /// If the echo's connection closes.
@@ -120,7 +120,7 @@ pub async fn measure(
     Ok(LoadResult { done: waits.len(), took, waits })
 }
 
-/// Repeatedly appends 100 bytes and calls `fdatasync`, in a separate file in `dir`.
+/// Repeatedly appends 100 bytes to a separate file in `dir` and calls `fdatasync`.
 ///
 /// # Errors
 /// The I/O error.

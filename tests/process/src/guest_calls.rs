@@ -1,4 +1,4 @@
-//! Calls of the guest `misbehaving`, and waiting for what its entities do on their own.
+//! Calls to the guest `misbehaving`, and waits for what its entities do on their own.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 /// A generous bound on each wait.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Calls a method of an entity, in a session of its own.
+/// Calls a method of an entity, in a new session.
 ///
 /// # Errors
 ///
@@ -29,11 +29,11 @@ pub async fn call(
     serde_json::from_slice(&reply.body).context("a JSON reply")
 }
 
-/// Looks ten times a second until something is found.
+/// Polls ten times per second until something is found.
 ///
 /// # Errors
 ///
-/// If it is not found within [`LIMIT`], or looking fails.
+/// If it is not found within [`LIMIT`], or polling fails.
 pub async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
     let end = Instant::now() + LIMIT;
     loop {

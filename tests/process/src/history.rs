@@ -9,7 +9,8 @@ use ostraca_client::{CallError, CallOptions, Entity, MessageKind, Reply, Session
 use ostraca_oracle::{End, Model, Operation, Outcome, check};
 use serde_json::Value;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: the same for all processes of the machine, including the preloaded recorder.
+/// Nanoseconds of `CLOCK_MONOTONIC`, which is the same for all processes of the machine, including those with the
+/// preloaded recorder.
 #[must_use]
 pub fn now() -> u64 {
     // This clock exists on every Linux.
@@ -24,7 +25,7 @@ pub struct HistoryRecorder {
 }
 
 impl HistoryRecorder {
-    /// An empty recorder.
+    /// Creates an empty recorder.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -64,7 +65,7 @@ impl HistoryRecorder {
         }
     }
 
-    /// Sends a command with a long deadline: it ends when it is answered.
+    /// Sends a command with a long deadline: the future completes when the command is answered.
     pub fn command(
         self: &Arc<Self>,
         session: &Session,
@@ -100,14 +101,14 @@ impl HistoryRecorder {
     }
 }
 
-/// A deadline beyond every test's timeout: the message is resent until it gets a reply.
+/// Options with a deadline beyond every test's timeout: the message is resent until it gets a reply.
 #[must_use]
 pub fn until_answered(kind: MessageKind) -> CallOptions {
     CallOptions { kind, timeout: Duration::from_secs(120), ..CallOptions::default() }
 }
 
-/// Whether a query has no answer because the answer to an earlier copy was lost and a command of its session has
-/// run since: the state that it read no longer exists.
+/// Whether a query has no reply because the reply to an earlier copy was lost and a command of its session has run
+/// since: the state that it read no longer exists.
 #[must_use]
 pub fn is_superseded(error: &CallError) -> bool {
     match error {

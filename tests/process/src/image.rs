@@ -1,9 +1,9 @@
 //! What a disk may hold after a power failure: files rebuilt from recorded writes and syncs.
 //!
-//! Only `fsync` and `fdatasync` count, `sync_file_range` does not. A write that no completed sync followed may be
-//! present, missing, or torn at sectors of 512 bytes, regardless of the writes before and after it. Names
-//! (creations, renames, removals) are journalled by the file system: an unsynced tail of that journal may be
-//! missing, in order.
+//! Only `fsync` and `fdatasync` count; `sync_file_range` does not. A write that was not followed by a completed sync
+//! may be present, missing, or torn at sectors of 512 bytes, regardless of the writes before and after it. Changes of
+//! names (creations, renames, removals) are journalled by the file system in order: an unsynced tail of that journal
+//! may be missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ const SECTOR: usize = 512;
 /// What happens to unsynced writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// All of them survive, as after a kill -9.
+    /// All of them survive, as after `kill -9`.
     Kept,
     /// None of them survives.
     Dropped,
@@ -62,7 +62,7 @@ enum Naming {
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk<'a> {
     inodes: Vec<Inode<'a>>,
-    /// The contents as the process sees them.
+    /// The names as the process sees them, each with the index of its inode.
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
     unsynced_names: Vec<Naming>,
@@ -70,10 +70,10 @@ pub struct SimulatedDisk<'a> {
 }
 
 impl<'a> SimulatedDisk<'a> {
-    /// A disk that holds a directory durably. Paths are those that the recorder saw.
+    /// Creates a disk that holds a directory durably. Paths are those that the recorder saw.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the directory cannot be read.
     pub fn of(dir: &Path) -> Result<Self> {
         let mut disk = Self::default();
         disk.take(dir)?;
@@ -96,7 +96,7 @@ impl<'a> SimulatedDisk<'a> {
         Ok(())
     }
 
-    /// Applies a call that began before the power fails at `cut`.
+    /// Applies a call, if it began before the power fails at `cut`.
     pub fn happens(&mut self, record: &'a Record, cut: u64) {
         if record.start > cut {
             return;
@@ -148,14 +148,14 @@ impl<'a> SimulatedDisk<'a> {
         });
     }
 
-    /// A directory was synced: the journal up to now is durable.
+    /// Makes the journal durable up to now, since a directory was synced.
     fn sync_names(&mut self) {
         for naming in self.unsynced_names.drain(..) {
             apply(&mut self.durable_names, &naming);
         }
     }
 
-    /// Writes one possible content of the disk after a power failure into `into`, which represents `from`.
+    /// Writes one possible content of the disk after a power failure into `into`, which stands for `from`.
     ///
     /// # Errors
     /// If it cannot be written.

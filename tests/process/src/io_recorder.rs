@@ -45,7 +45,7 @@ pub struct Record {
     pub end: u64,
     /// The offset in the file, or the file's new length.
     pub offset: u64,
-    /// Whether it succeeded.
+    /// Whether the call succeeded.
     pub succeeded: bool,
     /// The file.
     pub path: PathBuf,
@@ -54,7 +54,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it made the file's bytes durable.
+    /// Whether the call made the file's bytes durable.
     #[must_use]
     pub fn is_sync_of(&self, file: &Path) -> bool {
         matches!(self.call, Call::DataSync | Call::Sync) && self.succeeded && self.path == file
@@ -73,7 +73,8 @@ pub struct IoRecorder {
 }
 
 impl IoRecorder {
-    /// Compiles the recorder; it records the calls on files `under` a directory, into files in `to`.
+    /// Compiles the recorder. It records the calls on files below the directory `under`, into files in the directory
+    /// `to`.
     ///
     /// # Errors
     /// The compiler's error.
@@ -119,7 +120,7 @@ impl IoRecorder {
     /// The calls recorded so far, in the order in which they returned.
     ///
     /// # Errors
-    /// If the log is malformed, or has a call that the recorder could not parse.
+    /// If the log is malformed, or contains a call that the recorder could not parse.
     pub fn records(&self) -> Result<Vec<Record>> {
         let log = std::fs::read(&self.log)?;
         let mut rest = log.as_slice();

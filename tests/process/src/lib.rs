@@ -2,8 +2,8 @@
 //!
 //! A node here is always the program `ostraca` in a separate process, driven over QUIC by `ostraca-client`; nothing
 //! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
-//! directory, [`node`] its process, [`history`] what clients observed, [`load`] many clients at the same time,
-//! [`guest_calls`] calls of one guest, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
+//! directory, [`node`] its process, [`history`] what clients observed, [`load`] many concurrent clients,
+//! [`guest_calls`] calls to one guest, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
 //! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load.
 //!
 //! Confusing at first: the node is built with the profile of the program that uses it (tests with `dev`, the bench

@@ -13,16 +13,16 @@ use tokio::task::JoinSet;
 /// The result of a load.
 #[derive(Debug)]
 pub struct LoadResult {
-    /// Number of answers.
+    /// Number of answered commands.
     pub done: u64,
-    /// Time from the first message to the last answer.
+    /// Time from the first command to the last reply.
     pub took: Duration,
-    /// Time from a message (or the moment at which it was due) to its answer, in microseconds.
+    /// Time from a command (or the moment at which it was due) to its reply, in microseconds.
     pub waits: Histogram<u64>,
 }
 
 impl LoadResult {
-    /// Answers per second.
+    /// Answered commands per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.done as f64 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
@@ -35,7 +35,7 @@ impl LoadResult {
     }
 }
 
-/// An empty histogram of microseconds, up to ten minutes.
+/// Creates an empty histogram of microseconds, up to ten minutes.
 ///
 /// # Errors
 /// Never, for these constants.
@@ -86,8 +86,8 @@ pub async fn closed_loop(
     gather(senders, began).await
 }
 
-/// Sends `total` commands at a constant `rate` per second, regardless of the answers; latency is measured from the
-/// moment at which a message was due.
+/// Sends `total` commands at a constant `rate` per second, regardless of the replies; latency is measured from the
+/// moment at which a command was due.
 ///
 /// # Errors
 /// The error of the first command without an answer.
@@ -146,7 +146,7 @@ async fn gather(
     Ok(LoadResult { done: waits.len(), took: began.elapsed(), waits })
 }
 
-/// Counts of messages sent and ended, shared with the test.
+/// Counts of messages sent and messages with an outcome, shared with the test.
 #[derive(Debug, Default)]
 pub struct InFlightCounter {
     sent: AtomicU64,

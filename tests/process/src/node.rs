@@ -1,4 +1,4 @@
-//! A node's process. It is killed by its id when its value is dropped, also after a panic.
+//! A node's process. It is killed by process id when its value is dropped, even after a panic.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use crate::node_dir::NodeDir;
 use crate::{artifacts, usage};
 
-/// Timeout of a start: generous, for a busy machine.
+/// Timeout of a start, generous enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of log lines that an error quotes.
 const QUOTED: usize = 30;
@@ -27,7 +27,7 @@ pub struct NodeProcess {
     child: Child,
     /// The address at which it accepts clients.
     pub address: SocketAddr,
-    /// The line that announced it.
+    /// The line in which the node announced its address.
     pub ready: String,
     log: PathBuf,
 }
@@ -41,10 +41,10 @@ impl NodeProcess {
         Self::start_as(home, |_| {})
     }
 
-    /// The same, with a change to the command (its environment).
+    /// Like [`NodeProcess::start`], with a change to the command (its environment).
     ///
     /// # Errors
-    /// As [`NodeProcess::start`].
+    /// Those of [`NodeProcess::start`].
     pub fn start_as(home: &NodeDir, change: impl FnOnce(&mut Command)) -> Result<Self> {
         let log = home.dir().with_file_name("node.log");
         let mut command = Command::new(artifacts::ostraca()?);
@@ -64,7 +64,7 @@ impl NodeProcess {
             .spawn()
             .with_context(|| format!("start {command:?}"))?;
         let stdout = child.stdout.take();
-        // Owned by the guard from now on.
+        // From now on, dropping `node` kills the process.
         let mut node = Self {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -92,7 +92,7 @@ impl NodeProcess {
         Ok(node)
     }
 
-    /// Its process id.
+    /// The node's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -104,7 +104,7 @@ impl NodeProcess {
     /// If the process no longer exists.
     pub fn kill_9(mut self) -> Result<()> {
         if let Some(ended) = self.child.try_wait()? {
-            bail!("the node had ended by itself ({ended}):\n{}", self.log_tail());
+            bail!("the node had already ended ({ended}):\n{}", self.log_tail());
         }
         self.child.kill()?;
         self.child.wait()?;
@@ -137,13 +137,13 @@ impl NodeProcess {
         ended(&mut self.child, limit)
     }
 
-    /// Whether it is still running.
+    /// Whether the process is still running.
     #[must_use]
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Its resident memory in KiB.
+    /// The node's resident memory in KiB.
     ///
     /// # Errors
     /// If the system does not report it.
@@ -151,7 +151,7 @@ impl NodeProcess {
         usage::resident_kib(self.child.id())
     }
 
-    /// Processor time that it has used, in user and system mode.
+    /// Processor time that the node has used, in user and system mode.
     ///
     /// # Errors
     /// If the system does not report it.
@@ -159,7 +159,7 @@ impl NodeProcess {
         usage::processor_time(self.child.id())
     }
 
-    /// Everything that it has logged.
+    /// Everything that the node has logged.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()

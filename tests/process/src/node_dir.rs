@@ -19,7 +19,7 @@ pub struct NodeDir {
 }
 
 impl NodeDir {
-    /// Creates a directory with `ostraca init`, at a port that the system chooses.
+    /// Creates a directory with `ostraca init`, for a port that the system chooses.
     ///
     /// # Errors
     /// The program's error.
@@ -27,7 +27,7 @@ impl NodeDir {
         Self::init_as(name, &[], |_| {})
     }
 
-    /// The same, with more arguments and a change to the command (its environment).
+    /// Like [`NodeDir::init`], with more arguments and a change to the command (its environment).
     ///
     /// # Errors
     /// The program's error.
@@ -58,13 +58,13 @@ impl NodeDir {
         &self.dir
     }
 
-    /// Keeps it on disk, and returns its path, for the user to remove.
+    /// Keeps the directory on disk, and returns its parent's path, for the user to remove.
     #[must_use]
     pub fn keep(self) -> PathBuf {
         self.temporary.keep()
     }
 
-    /// The directory of its store.
+    /// The directory of the node's store.
     #[must_use]
     pub fn store(&self) -> PathBuf {
         self.dir.join("store")
@@ -79,7 +79,7 @@ impl NodeDir {
     /// Overrides settings of the configuration with this TOML.
     ///
     /// # Errors
-    /// If either is not TOML, or the file cannot be written.
+    /// If the settings or the configuration are not TOML, or the file cannot be written.
     pub fn set(&self, settings: &str) -> Result<()> {
         let path = self.config();
         let mut config: toml::Table = std::fs::read_to_string(&path)?.parse()?;
@@ -139,7 +139,7 @@ pub async fn deploy_guest(client: &Client, guest: &str, more: &str) -> Result<u6
     Ok(client.deploy(&manifest, artifacts::component(guest)?, None).await?.revision)
 }
 
-/// A session id from a number, so that a failed run's messages can be found in its logs.
+/// A session id made from a number, so that a failed run's messages can be found in its logs.
 #[must_use]
 pub fn session_id(number: u64) -> SessionId {
     let mut id = [0x5e; 16];

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Compiles one of these libraries into a directory.
+/// Compiles one of the libraries into a directory.
 ///
 /// # Errors
 /// The compiler's error.
@@ -39,7 +39,7 @@ impl Allocations {
         Ok(Self { library, count })
     }
 
-    /// Preloads it into a command's process.
+    /// Preloads the counter into a command's process.
     pub fn on(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("OSTRACA_ALLOCATIONS", &self.count);
     }
@@ -50,6 +50,6 @@ impl Allocations {
     /// If the count cannot be read.
     pub fn count(&self) -> Result<u64> {
         let bytes = std::fs::read(&self.count)?;
-        Ok(u64::from_ne_bytes(*bytes.first_chunk().context("eight bytes")?))
+        Ok(u64::from_ne_bytes(*bytes.first_chunk().context("expected eight bytes")?))
     }
 }

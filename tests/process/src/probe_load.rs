@@ -1,4 +1,4 @@
-//! Keeps one command in flight to each of many entities, to measure the pause of each.
+//! Keeps one command in flight to each of many entities, to measure how long each of them pauses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::history::until_answered;
 
-/// Number of sessions of each client: if there are more entities, they share sessions.
+/// Number of sessions per client: if there are more entities, they share sessions.
 const SESSIONS: usize = 16;
 
 /// When a command was sent and answered.
@@ -67,7 +67,7 @@ impl ProbeLoad {
         Self { beats, end, tasks }
     }
 
-    /// The longest latency of each entity's commands that were in flight in this period.
+    /// For each entity, the longest latency of its commands that were in flight in this period.
     #[must_use]
     pub fn longest(&self, from: Instant, to: Instant) -> Vec<Option<Duration>> {
         let within = |(sent, answered): &&Probe| *sent < to && *answered > from;
@@ -75,7 +75,7 @@ impl ProbeLoad {
         self.each(|beats| beats.iter().filter(within).map(took).max())
     }
 
-    /// The time from this moment to each entity's first answer.
+    /// The time from this moment to each entity's first reply.
     #[must_use]
     pub fn first_after(&self, moment: Instant) -> Vec<Option<Duration>> {
         self.each(|beats| {
@@ -84,7 +84,7 @@ impl ProbeLoad {
         })
     }
 
-    /// Number of entities that have answered since this moment.
+    /// Number of entities that have replied since this moment.
     #[must_use]
     pub fn answered_since(&self, moment: Instant) -> usize {
         self.first_after(moment).iter().flatten().count()
@@ -97,10 +97,10 @@ impl ProbeLoad {
         self.beats.iter().map(each).collect()
     }
 
-    /// Stops sending, waits for every answer, and returns their number.
+    /// Stops sending, waits for every reply, and returns the number of replies.
     ///
     /// # Errors
-    /// The error of the first command without an answer.
+    /// The error of the first command without a reply.
     pub async fn end(&mut self) -> Result<u64> {
         self.end.store(true, Ordering::SeqCst);
         let mut done = 0;

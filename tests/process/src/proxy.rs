@@ -4,7 +4,7 @@
 //! that it listens on, so a proxy recognizes the sending node by a packet's source. Any other source is a client.
 //!
 //! Confusing at first: a packet from X to Y passes through Y's proxy if X opened the connection, and through X's
-//! own proxy if Y did. All proxies share one table of rules, so a rule for (X, Y) holds on both paths, and a
+//! own proxy if Y opened it. All proxies share one table of rules, so a rule for (X, Y) applies on both paths, and a
 //! one-way cut affects one direction of every connection. A proxy sends to its node from a separate port for each
 //! source. When a port is replaced, its source's old connections are dead, as behind a NAT.
 
@@ -27,23 +27,23 @@ use tokio::task::{AbortHandle, JoinSet};
 use self::rules::Table;
 pub use self::rules::{Counts, Endpoint, Rule};
 
-/// Larger than any datagram.
+/// Size of a receive buffer, larger than any datagram.
 const DATAGRAM: usize = 65_536;
 /// Receive buffer of a proxy's socket in bytes; the kernel may allow less.
 const BUFFER: usize = 4 << 20;
-/// Maximum number of delayed packets; any more are dropped and counted as lost.
+/// Maximum number of delayed packets; further ones are dropped and counted as lost.
 const MAX_DELAYED: usize = 20_000;
 
-/// The proxies of a cluster. They forward packets until this is dropped.
+/// The proxies of a cluster. They forward packets until this value is dropped.
 #[derive(Debug)]
 pub struct Network {
     fronts: Vec<SocketAddr>,
     shared: Arc<Shared>,
-    /// A separate thread, so that a test's load does not delay packets.
+    /// Runs on a separate thread, so that a test's load does not delay packets.
     runtime: Option<Runtime>,
 }
 
-/// By node and source: the socket towards the node, and the task that returns the node's packets.
+/// By node and source: the socket that sends to the node, and the task that returns the node's packets to the source.
 type Flows = HashMap<(usize, SocketAddr), (Arc<UdpSocket>, AbortHandle)>;
 
 #[derive(Debug)]
@@ -55,8 +55,8 @@ struct Shared {
 }
 
 impl Network {
-    /// Starts a proxy in front of each node. A node is given as its own address and the one at which others find it
-    /// (port 0: the system chooses). `seed` determines which packets are lost, delayed and duplicated.
+    /// Starts a proxy in front of each node. A node is given as its own address and the address at which others reach
+    /// it (port 0: the system chooses). `seed` determines which packets are lost, delayed and duplicated.
     ///
     /// # Errors
     /// If the system provides no socket or thread.
@@ -78,7 +78,7 @@ impl Network {
         for (place, (_, front)) in nodes.iter().enumerate() {
             let front = Arc::new(bind(*front)?);
             fronts.push(front.local_addr()?);
-            // It ends with the runtime.
+            // The task ends with the runtime.
             drop(runtime.spawn(serve(Arc::clone(&shared), place, front)));
         }
         Ok(Self { fronts, shared, runtime: Some(runtime) })
@@ -87,12 +87,12 @@ impl Network {
     /// Starts one proxy in front of one node, at an address that the system chooses.
     ///
     /// # Errors
-    /// As [`Network::start`].
+    /// Those of [`Network::start`].
     pub fn before(node: SocketAddr) -> Result<Self> {
         Self::start(&[(node, SocketAddr::new(node.ip(), 0))], 0)
     }
 
-    /// The address at which others find a node.
+    /// The address at which others reach a node.
     #[must_use]
     pub fn front(&self, node: usize) -> SocketAddr {
         self.fronts[node]
@@ -109,7 +109,7 @@ impl Network {
         self.set(other, one, rule);
     }
 
-    /// Sets the rule between every two nodes, in both directions; clients are not affected.
+    /// Sets the rule between every pair of nodes, in both directions; clients are not affected.
     pub fn between_nodes(&self, rule: Rule) {
         for one in 0..self.fronts.len() {
             for other in 0..one {
@@ -131,7 +131,7 @@ impl Network {
         self.shared.table().heal();
     }
 
-    /// Changes the ports of a node's sources, so that the node recognizes none of them.
+    /// Replaces the ports from which a node's proxy sends, so that the node recognizes none of its sources.
     pub fn forget(&self, node: usize) {
         self.shared.flows().retain(|(of, _), (_, task)| {
             if *of == node {
@@ -224,7 +224,7 @@ impl Out {
 
 fn bind(address: SocketAddr) -> Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-    // Smaller buffers make it slower, not wrong.
+    // Smaller buffers make the proxy slower, not wrong.
     let _ = socket.set_recv_buffer_size(BUFFER);
     let _ = socket.set_send_buffer_size(BUFFER);
     socket.set_nonblocking(true)?;
@@ -232,7 +232,7 @@ fn bind(address: SocketAddr) -> Result<UdpSocket> {
     Ok(UdpSocket::from_std(StdSocket::from(socket))?)
 }
 
-/// A separate port of the proxy at its address, for packets to its node.
+/// Binds a separate port at the proxy's address, for packets to its node.
 async fn towards(node: SocketAddr, from: IpAddr) -> Result<UdpSocket> {
     let socket = bind(SocketAddr::new(from, 0))?;
     socket.connect(node).await?;
@@ -246,7 +246,7 @@ async fn serve(shared: Arc<Shared>, node: usize, front: Arc<UdpSocket>) {
     // The reply tasks and the delayed packets end with this task.
     let (mut backs, mut late) = (JoinSet::new(), JoinSet::new());
     loop {
-        // An error concerns one lost datagram (an ICMP answer to an earlier one): continue.
+        // An error concerns only one lost datagram (an ICMP response to an earlier one): continue.
         let Ok((length, source)) = front.recv_from(&mut datagram).await else { continue };
         let known = shared.flows().get(&(node, source)).map(|(socket, _)| Arc::clone(socket));
         let socket = match known {
@@ -273,7 +273,7 @@ async fn answer(shared: Arc<Shared>, node: usize, back: Arc<UdpSocket>, out: Out
     loop {
         match back.recv(&mut datagram).await {
             Ok(length) => shared.pass(ways, &datagram[..length], &out, &mut late).await,
-            // The node is down, and its port answers with ICMP: avoid a busy loop.
+            // The node is down, and the system responds with ICMP: avoid a busy loop.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }

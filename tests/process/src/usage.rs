@@ -19,14 +19,14 @@ pub fn resident_kib(process: u32) -> Result<u64> {
 /// If the system does not report it.
 pub fn processor_time(process: u32) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The name, in parentheses, may contain anything.
+    // The process name, in parentheses, may contain anything.
     let after = stat.rsplit_once(") ").context("no name in stat")?.1;
     let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
     // USER_HZ, which is 100 on every Linux that the tests run on.
     Ok(Duration::from_millis(ticks * 10))
 }
 
-/// How many times its threads went to sleep; each sleep causes a wake-up later.
+/// How many times the process's threads went to sleep; each sleep causes a wake-up later.
 ///
 /// # Errors
 /// If the system does not report it.

@@ -1,5 +1,5 @@
-//! Operators may contact any node: it queries other nodes for their in-memory state, names a node that does not
-//! respond, and forgets one that is permanently lost.
+//! Operators may contact any node: it asks other nodes for their in-memory state, names a node that does not respond,
+//! and forgets a node that is permanently lost.
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::Entity;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const ENTITIES: usize = 48;
 
-/// A cluster of three nodes, with entities on each.
+/// Starts a cluster of three nodes, with entities on each.
 async fn populated(options: &Options) -> Result<Cluster> {
     let mut cluster = Cluster::start(options).await?;
     let client = cluster.client(0).await?;
@@ -24,7 +24,7 @@ async fn populated(options: &Options) -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// A command's exit code, result and error.
+/// Runs a command and returns its exit code, result and error.
 async fn run_command(
     cluster: &Cluster,
     node: usize,
@@ -46,7 +46,7 @@ fn list(value: &Value) -> Result<&Vec<Value>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_node_shows_an_entity_from_its_owners_memory() {
-    // A lease long enough that the node stays the owner while it is paused.
+    // The lease is long enough for the node to remain the owner while it is paused.
     let settings = "lease = \"1 min\"\nrenew-interval = \"1 s\"\n".to_owned();
     let options = Options { settings, ..Options::three("any-node") };
     let mut cluster = populated(&options).await.expect("cluster");
@@ -73,7 +73,7 @@ async fn any_node_shows_an_entity_from_its_owners_memory() {
         assert!(code == 0 && none["active"] == false && none["exists"] == false, "{none}");
     }
 
-    // One node is paused: it is named, and the rest is shown.
+    // One node is paused: it is named, and everything else is shown.
     cluster.pause(2).expect("paused");
     let (code, all, error) = run_command(&cluster, 1, &["entities"]).await.expect("a result");
     assert_eq!((code, &error["error"]["code"]), (3, &"owner-unresponsive".into()), "{error}");
@@ -126,7 +126,7 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     assert_eq!((code, &error["error"]["code"]), (2, &"node-live".into()), "{error}");
     let first = incarnation(&mut cluster).await;
 
-    // It is paused the whole time, and does not notice that it is forgotten.
+    // The node is paused the whole time, and does not notice that it is forgotten.
     cluster.pause(2).expect("paused");
     status(&cluster, 1, 8, Some("node-dead")).await.expect("a dead node");
     let (code, done, error) = run_command(&cluster, 1, &["forget", "n3"]).await.expect("a result");
@@ -135,11 +135,11 @@ async fn a_forgotten_node_may_return_as_a_new_incarnation() {
     let (code, done, _) = run_command(&cluster, 0, &["forget", "n3"]).await.expect("a result");
     assert_eq!((code, &done["unchanged"]), (0, &true.into()));
     cluster.resume(2).expect("resumed");
-    let back = cluster.wait("it is back", |view| view.hosts().len() == 3 && view.settled(24)).await;
-    back.expect("it is back");
+    let back = cluster.wait("n3 is back", |view| view.hosts().len() == 3 && view.settled(24)).await;
+    back.expect("n3 is back");
     assert!(incarnation(&mut cluster).await > first, "a new incarnation (R7)");
 
-    // The same for a killed node.
+    // A killed node is forgotten in the same way.
     let second = incarnation(&mut cluster).await;
     cluster.kill_9(2).expect("killed");
     status(&cluster, 1, 8, Some("node-dead")).await.expect("a dead node");

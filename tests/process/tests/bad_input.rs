@@ -98,7 +98,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
         assert_eq!(error.code(), code, "{entity} {method}: {text}");
         assert!(
             text.contains(expected_text),
-            "{entity} {method} does not say {expected_text}: {text}"
+            "{entity} {method} does not mention {expected_text}: {text}"
         );
         world.neighbour_answers(method).await;
     }
@@ -111,7 +111,7 @@ async fn a_bad_message_has_a_stable_code_and_affects_no_other() {
     world.neighbour_answers("log").await;
     let more = world.node.log().len() - logged;
     assert!(more < 100 * 400, "{more} bytes were logged, of 400,000");
-    // The misbehaving entity still answers a valid message, and has kept nothing from the failed turns.
+    // The misbehaving entity still answers a valid message, and kept nothing from the failed turns.
     let add = world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
     assert_eq!(add.body, "1");
     for key in ["panicked", "trapped", "fill/0"] {
@@ -128,7 +128,7 @@ async fn a_full_mailbox_refuses_without_affecting_neighbours() {
     // Long enough for all messages to arrive, even on a busy machine, but shorter than the first turn.
     let short = CallOptions { timeout: Duration::from_secs(3), ..CallOptions::default() };
     let busy = world.session.call(&odd, "spin_for_ever", "");
-    // Sessions have streams of their own: without this, the others may run before it.
+    // Each session has its own stream: without this wait, the other messages may run before this one.
     until("the entity spins", async || {
         Ok((world.client.inspect(&odd, false).await?.active == Some(true)).then_some(()))
     })
@@ -147,8 +147,8 @@ async fn a_full_mailbox_refuses_without_affecting_neighbours() {
             full += 1;
         }
     }
-    assert!(full > 0, "the mailbox accepted more than its limit");
-    let Err(busy) = busy.await else { panic!("a turn without end") };
+    assert!(full > 0, "the mailbox accepted more messages than its limit");
+    let Err(busy) = busy.await else { panic!("the endless turn succeeded") };
     assert_eq!(busy.code(), "turn-time-limit");
     world.session.call(&odd, "add", "{\"key\":\"k\",\"by\":1}").await.expect("add");
     world.client.close().await;
@@ -196,7 +196,7 @@ async fn a_bad_component_is_refused_at_the_deploy() {
     world.client.close().await;
 }
 
-/// A component of the world `entity`, whose functions all trap.
+/// A component of the world `entity` whose functions all trap.
 fn dummy(wit: &str) -> Bytes {
     let mut resolve = Resolve::default();
     let package = resolve.push_str("test.wit", wit).expect("wit");
@@ -253,7 +253,7 @@ async fn bare(world: &World) -> quinn::Connection {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_the_wire_ends_only_its_own_connection() {
     let world = World::start("garbage", "").await;
-    // Datagrams that are not QUIC, or only resemble it.
+    // Datagrams that are not QUIC, or only resemble QUIC.
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("socket");
     for size in [0, 1, 20, 1_200, 9_000] {
         for first in [0x00, 0x40, 0xc0, 0xff] {
@@ -288,14 +288,14 @@ async fn garbage_on_the_wire_ends_only_its_own_connection() {
         send.write_all(&[0]).await.expect("write");
         left.push((send, recv));
     }
-    world.neighbour_answers("streams opened and left").await;
+    world.neighbour_answers("streams were opened and abandoned").await;
     let closed = tokio::time::timeout(Duration::from_secs(60), connection.closed()).await;
     closed.expect("a connection without a hello is closed");
     world.neighbour_answers("the end of those streams").await;
     world.client.close().await;
 }
 
-/// An envelope whose id is not UTF-8.
+/// An envelope with an id that may be invalid UTF-8.
 #[derive(Clone, PartialEq, prost::Message)]
 struct BadEnvelope {
     #[prost(bytes = "bytes", tag = "2")]

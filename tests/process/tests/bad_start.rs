@@ -1,4 +1,4 @@
-//! A node that must not start fails with a stable code, and leaves everything unchanged.
+//! A node that must not start fails with a stable code and changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -142,7 +142,7 @@ async fn r8_a_file_with_another_lease_is_refused_with_both_values() {
         {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "the nodes do not adopt it: {state:?}");
+        assert!(std::time::Instant::now() < deadline, "not all nodes adopted it: {state:?}");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     let bad = vec![ClusterSetting { name: "entities.lane-ttl".into(), value: "2 h".into() }];

@@ -1,4 +1,4 @@
-//! Shards are spread evenly after each join and leave, with no more moves than necessary.
+//! Shards are spread evenly after each node joins or leaves, with no more moves than necessary.
 
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{ALL, NO_STORE, Options, View};
@@ -54,10 +54,10 @@ async fn a_dry_run_lists_the_moves_and_makes_none() {
     cluster.home(0).set(lazy).expect("settings");
     cluster.start_node(0).expect("start");
     let all_on_one = |view: &View| view.settled(24) && view.hosts().len() == 1;
-    cluster.wait("one host has all", all_on_one).await.expect("all on one");
+    cluster.wait("one host has all shards", all_on_one).await.expect("all on one");
     cluster.start_node(1).expect("start");
     let joined = |view: &View| view.settled(24) && view.hosts().len() == 2;
-    let before = cluster.wait("the other joined", joined).await.expect("joined");
+    let before = cluster.wait("the other node has joined", joined).await.expect("joined");
 
     for (node, count) in [(0, 0), (1, 12)] {
         let words = ["rebalance", "--dry-run", "--output", "json"];

@@ -1,4 +1,4 @@
-//! Many more entities than may have an instance at a time: all answer, and memory stays bounded.
+//! Many more entities than may have an instance at the same time: all answer, and memory remains bounded.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use ostraca_process_tests::{NodeDir, NodeProcess};
 
 const ENTITIES: u64 = 50_000;
 const LIVE: u64 = 1_000;
-/// Generous: the store's page cache, the pool of instances, and the same amount again.
+/// A generous limit: the store's page cache and the pool of instances, doubled.
 const RESIDENT_MIB: u64 = 1_024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

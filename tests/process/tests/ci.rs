@@ -1,5 +1,5 @@
-//! Checks of the CI itself: the hosted CI's workflow only calls `.ci/run` and `.ci/install`, and `.ci/run` cannot
-//! miss a failure.
+//! Checks the CI itself: the hosted CI's workflow only calls `.ci/run` and `.ci/install`, and `.ci/run` does not miss a
+//! failure.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,10 +22,10 @@ fn workflow() -> Yaml {
 }
 
 fn keys(map: &Yaml) -> BTreeSet<&str> {
-    map.as_hash().expect("a map").keys().map(|key| key.as_str().expect("a text")).collect()
+    map.as_hash().expect("a map").keys().map(|key| key.as_str().expect("a string")).collect()
 }
 
-/// Each job, and the one command that it runs.
+/// Each job, and the only command that it runs.
 const JOBS: [(&str, &str); 2] = [("ci", "bash .ci/run"), ("install", "bash .ci/install")];
 
 fn steps<'a>(workflow: &'a Yaml, job: &str) -> &'a [Yaml] {
@@ -47,7 +47,7 @@ fn the_workflow_runs_the_scripts_and_nothing_of_its_own() {
     let workflow = workflow();
     assert_eq!(keys(&workflow["jobs"]), JOBS.map(|(job, _)| job).into());
     for (job, script) in JOBS {
-        // No `if`, no `env`, no `continue-on-error`: nothing that changes what a script does or how it ends.
+        // No `if`, no `env`, no `continue-on-error`: nothing that changes what a script does or its result.
         assert_eq!(keys(&workflow["jobs"][job]), ["runs-on", "timeout-minutes", "steps"].into());
         let mut commands = Vec::new();
         for step in steps(&workflow, job) {
@@ -130,20 +130,20 @@ fn rustup_installs_what_the_makefile_needs() {
     let toolchain: toml::Table = read("rust-toolchain.toml").parse().expect("TOML");
     let strings = |key: &str| -> BTreeSet<String> {
         let list = toolchain["toolchain"][key].as_array().expect("a list");
-        list.iter().map(|one| one.as_str().expect("a text").to_owned()).collect()
+        list.iter().map(|one| one.as_str().expect("a string").to_owned()).collect()
     };
     let targets = variable("WASM").split(' ').map(str::to_owned).collect();
     assert_eq!(strings("targets"), targets);
     assert_eq!(strings("components"), ["rustfmt".to_owned(), "clippy".to_owned()].into());
-    // Cargo checks the version: a channel with that name would be another toolchain to install.
+    // Cargo checks the version: naming it as the channel would require another toolchain.
     assert_eq!(toolchain["toolchain"]["channel"].as_str(), Some("stable"));
     let workspace: toml::Table = read("Cargo.toml").parse().expect("TOML");
     let version = workspace["workspace"]["package"]["rust-version"].as_str().expect("a version");
     assert_eq!(version, variable("RUST"));
 }
 
-/// Runs `.ci/run` with a `make` that prints this output and exits with these codes. Returns whether it succeeds,
-/// and what it prints.
+/// Runs `.ci/run` with a `make` that prints this output and exits with these codes. Returns whether the script
+/// succeeds, and what it prints.
 fn ci_run(dir: &Path, test_output: &str, lint_status: u8, test_status: u8) -> (bool, String) {
     let make = dir.join("make");
     fs::write(dir.join("output"), test_output).expect("written");
@@ -177,7 +177,7 @@ fn ok(seconds: &str) -> String {
 
 #[test]
 fn ci_run_lists_the_ten_slowest_suites() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let mut output: String =
         (1..=12).map(|n| suite(&format!("suite{n}"), &ok(&format!("{n}.50")))).collect();
     // Documentation tests may report twice for one crate.
@@ -195,7 +195,7 @@ fn ci_run_lists_the_ten_slowest_suites() {
 
 #[test]
 fn ci_run_fails_if_anything_fails_or_is_missing() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a directory");
     let good = suite("good", &ok("1.00"));
     let with = |result: &str| format!("{good}{}", suite("bad", result));
     let result = |counts: &str| with(&format!("test result: ok. {counts}; finished in 1.00s\n"));

@@ -1,4 +1,4 @@
-//! A message id sent twice: one turn, one reply (R17, R18; promise 4).
+//! A message id that is sent twice gets one turn and one reply (R17, R18; promise 4).
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn the_same_id_after_a_lost_reply_gets_the_recorded_reply() {
     assert_eq!(first.body, "1");
     let mut expected = 1;
     for sequence in 2..=6 {
-        // The message is sent; the network is cut before or after the node runs it.
+        // The message is sent, and the network is cut before or after the node runs it.
         let id = MessageId { sequence, ..first.id };
         let call = session.send(&entity, "add", "{\"by\":1}", &again(id));
         tokio::time::sleep(Duration::from_micros(300 * sequence)).await;

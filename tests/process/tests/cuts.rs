@@ -1,4 +1,4 @@
-//! Network cuts between nodes, in both directions or one, and recovery from them.
+//! Network cuts between nodes, in one or both directions, and recovery from them.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ fn fault_timing(scene: &AttackRun, ways: &[(Endpoint, Endpoint)], before: &[u64]
     };
     let quiet = ways.iter().find(|(from, to)| !dropped(&(*from, *to)) && !dropped(&(*to, *from)));
     quiet.map_or(FaultTiming::InStep, |(from, to)| {
-        FaultTiming::Missed(format!("nothing went between {from:?} and {to:?}"))
+        FaultTiming::Missed(format!("nothing was sent between {from:?} and {to:?}"))
     })
 }
 
-/// Cuts these directions while `last` runs.
+/// Cuts the network in these directions while `last` runs.
 async fn cut(
     scene: &mut AttackRun,
     ways: &[(Endpoint, Endpoint)],
@@ -43,7 +43,7 @@ async fn cut(
     Ok(fault_timing(scene, ways, &before))
 }
 
-/// Waits until others own the node's shards.
+/// Waits until other nodes own the node's shards.
 async fn until_others_own(scene: &mut AttackRun, name: &str) -> Result<()> {
     scene.cluster.wait("others own its shards", |view| view.owned_by(name) == 0).await.map(|_| ())
 }
@@ -72,11 +72,11 @@ async fn a_one_way_cut_from_the_store_acts_like_a_full_cut() {
     cuts.await.expect("rounds");
 }
 
-/// More load than usual, since only messages between these two nodes are in doubt.
+/// More load than usual, since only messages between two nodes are in doubt.
 const HEAVY: LoadSize = LoadSize { sessions: 24, in_flight: 24, ..LoadSize::USUAL };
 
-/// Waits long enough for two nodes that cannot reach each other but renew their leases: neither dies, and messages
-/// wait.
+/// Waits for some time while two nodes cannot reach each other but renew their leases: neither is marked dead, and
+/// messages wait.
 async fn some_seconds(_: &mut AttackRun) -> Result<()> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     Ok(())
@@ -139,7 +139,7 @@ async fn a_host_cut_off_from_the_manager_leaves_no_shard_unserved() {
             until_others_own(scene, &name).await
         });
         let fell = fell.await?;
-        // It wrote to the store what it could not send: a new incarnation registers.
+        // The host wrote to the store what it could not send to the manager: a new incarnation registers.
         let other = |view: &View| view.is_alive(&name) && incarnation(view) != before;
         scene.cluster.wait("the host has a new incarnation", other).await?;
         scene.request_drain(&name, true).await?;

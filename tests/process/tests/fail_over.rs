@@ -1,4 +1,4 @@
-//! A node with any role is killed under load: nothing is lost, nothing runs twice, nothing stays unserved.
+//! A node with any role is killed under load: nothing is lost, nothing runs twice, nothing remains unserved.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn a_killed_store_node_returns_with_all_acknowledged_turns() {
     let scene = AttackRun::set(&Options::three("kill-store")).await.expect("cluster");
     let killed = scene.rounds("kill -9 of the store's node", async |scene| {
         scene.inject(|cluster, _| cluster.kill_9(0)).await?;
-        // Both before and after the leases lapse.
+        // The node returns before or after the leases lapse.
         let away = [100, 2_000, 5_000][scene.round as usize % 3];
         tokio::time::sleep(Duration::from_millis(away)).await;
         Ok(FaultTiming::InStep)
@@ -64,7 +64,7 @@ async fn a_quick_restart_on_the_same_address_is_a_new_incarnation() {
         let view = scene.cluster.wait_settled().await?;
         let (before, owned) = (incarnation(&view), view.owned_by(&name));
         scene.inject(|cluster, _| cluster.kill_9(host)).await?;
-        // Its lease is still valid when it starts again: no manager has marked it dead.
+        // The node's lease is still valid when it starts again: no manager has marked it dead.
         let seen = scene.cluster.view().await?;
         if incarnation(&seen) != before || seen.owned_by(&name) != owned || owned == 0 {
             return Ok(FaultTiming::Missed(format!("{name} was known to be gone")));

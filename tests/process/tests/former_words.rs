@@ -1,4 +1,4 @@
-//! Words that the project no longer uses, in code, texts, comments and documents, each with its replacement.
+//! Words that the project no longer uses in code, strings, comments and documents, each with its replacement.
 //!
 //! Confusing at first: an identifier is split into its words, so `ControlTalk` and `control_talk` both contain
 //! `talk`. Only whole words count: `lifecycle` and `lifetime` are not `life`.
@@ -66,7 +66,7 @@ const PLACES: &[&str] = &[
 const ENDINGS: &[&str] =
     &["rs", "md", "toml", "proto", "wit", "txt", "json", "err", "tsv", "service", "survived"];
 
-/// The words of a text in lower case, with identifiers split. Each word has a space before and after it.
+/// The words of a text in lower case, with identifiers split. Each word is preceded and followed by a space.
 fn words(text: &str, hump: &Regex, word: &Regex) -> String {
     let split = hump.replace_all(text, "$1 $2");
     let words: Vec<_> = word.find_iter(&split).map(|it| it.as_str().to_lowercase()).collect();
@@ -145,7 +145,7 @@ fn identifiers_are_split_into_words() {
     assert_eq!(split("lifecycle"), " lifecycle ");
 }
 
-/// The boundary within a name in camel case, and a word.
+/// Patterns for the boundary within a name in camel case, and for a word.
 fn patterns() -> (Regex, Regex) {
     let regex = |text| Regex::new(text).expect("a pattern");
     (regex("([a-z0-9])([A-Z])"), regex("[A-Za-z]+"))

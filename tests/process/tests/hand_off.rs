@@ -1,9 +1,9 @@
 //! Hand-offs, with a kill at each of their steps.
 //!
-//! A step that takes a millisecond is prolonged by cutting the single direction that it needs to complete. So the
-//! kill happens within the step without relying on timing. Node `n1` has the store, `n2` or `n5` is the manager,
-//! and `n3` and `n4` have the shards; one of these two is drained. The rounds kill different nodes in turn: the
-//! manager, the old owner, the new owner.
+//! A step that takes a millisecond is prolonged by cutting the network in the one direction that the step needs to
+//! complete. So the kill happens within the step without relying on timing. Node `n1` has the store, `n2` or `n5` is
+//! the manager, and `n3` and `n4` have the shards; one of these two is drained. The rounds kill different nodes in
+//! turn: the manager, the old owner, the new owner.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ struct Parts {
     manager: usize,
     /// The node that is drained.
     owner: usize,
-    /// The node that gets its shards.
+    /// The node that gets the owner's shards.
     heir: usize,
 }
 
@@ -44,7 +44,7 @@ struct Step {
     prepare: fn(&AttackRun, &Parts),
     /// Detects the step from the store node's view: the earlier and current views, the owner and the heir.
     passed: fn(&View, &View, &str, &str) -> bool,
-    /// How long to wait after that, for a condition of the step that no row shows.
+    /// How long to wait after detection, for a condition of the step that no row shows.
     then: Duration,
 }
 
@@ -75,7 +75,7 @@ async fn killed_in(step: Step) {
         let still = (step.passed)(&view, &still, &name, &heir);
         scene.cluster.network().heal();
         if victim == parts.heir {
-            // The only node that can take over the shards.
+            // It is the only node that can take over the shards.
             scene.cluster.start_node(victim)?;
         }
         // The hand-off continues without the dead node: the drain completes, or the drained node is dead and owns
@@ -96,7 +96,7 @@ async fn killed_in(step: Step) {
     rounds.await.expect("rounds");
 }
 
-/// Polls the store's node for some seconds, until the condition holds.
+/// Polls the store's node for a few seconds, until the condition holds.
 async fn seen(scene: &mut AttackRun, found: impl Fn(&View) -> bool) -> Result<bool> {
     for _ in 0..200 {
         if found(&scene.cluster.view_of(STORE).await?) {
@@ -182,7 +182,7 @@ async fn a_hand_off_completes_while_its_owner_is_paused() {
             .wait("the drained node owns nothing", |view| view.owned_by(&name) == 0)
             .await?;
         scene.cluster.resume(owner)?;
-        // Earlier commits and replies are still in transit; then it registers a new incarnation as soon as it can.
+        // The owner's earlier commits and replies are still in transit; then it registers a new incarnation.
         tokio::time::sleep(Duration::from_millis(500)).await;
         scene.cluster.wait("the owner lives again", |view| view.is_alive(&name)).await?;
         scene.cluster.wait_settled().await?;

@@ -45,7 +45,7 @@ async fn the_load_survives_a_kill_and_its_check_finds_a_violation() {
     let summary = judge(&recorder, &session).await.expect("no violation");
     assert!(summary.refusals > 0 && summary.results > 500 && summary.entities == 10, "{summary:?}");
     assert!(summary.queries > 300, "{summary:?}");
-    // A command that is in no history.
+    // A command that the history does not contain.
     session.command(&Entity::new("account", "r1-0"), "deposit", "5").await.expect("answer");
     let error = judge(&recorder, &session).await.expect_err("a violation").to_string();
     assert!(error.contains("account/r1-0 holds"), "{error}");

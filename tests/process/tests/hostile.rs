@@ -1,5 +1,5 @@
-//! Malicious components and guests on a real node: it survives each of them, other entities still answer, and the
-//! refusal names the limit.
+//! Malicious components and guests on a real node: the node survives each of them, other entities still answer, and
+//! the refusal names the limit.
 
 #[path = "../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;
@@ -44,12 +44,12 @@ impl World {
     async fn refused(&self, component: Vec<u8>) -> Problem {
         match self.client.deploy(MANIFEST, component.into(), None).await {
             Err(AdminError::Refused(problem)) => *problem,
-            other => panic!("it is not refused: {other:?}"),
+            other => panic!("expected a refusal, got {other:?}"),
         }
     }
 }
 
-/// The running child processes of a process.
+/// The number of running child processes of a process.
 fn children(pid: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the node runs");
     let of = |task: std::io::Result<std::fs::DirEntry>| {
@@ -90,16 +90,16 @@ async fn a_long_compilation_delays_nobody_and_ends_with_its_client() {
     });
     let until = Instant::now() + TIMEOUT;
     while children(world.node.pid()) == 0 {
-        assert!(Instant::now() < until && !attack.is_finished(), "it is not compiled");
+        assert!(Instant::now() < until && !attack.is_finished(), "no compilation started");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     world.neighbour_answers("a compilation began").await;
     deploy_guest(&world.client, "misbehaving", "").await.expect("another deploy succeeds");
-    assert!(!attack.is_finished(), "it is still compiled");
-    // The client disconnects: nothing waits for the compiler any more.
+    assert!(!attack.is_finished(), "the compilation should still be running");
+    // The client disconnects: nobody waits for the compiler any more.
     attack.abort();
     while children(world.node.pid()) > 0 {
-        assert!(Instant::now() < until, "the compiler keeps running");
+        assert!(Instant::now() < until, "the compiler is still running");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     world.neighbour_answers("it was abandoned").await;
@@ -193,7 +193,7 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
         let entity = Entity::new("misbehaving", "passivate-start");
         let add = session.send(&entity, "add", "{\"key\":\"k\",\"by\":1}", &short);
         world.neighbour_answers("a start that asks to be dropped").await;
-        // Regardless of the outcome, it ends.
+        // The call completes, regardless of the outcome.
         let _ = add.await;
     }
     world.neighbour_answers("a start that asks to be dropped").await;

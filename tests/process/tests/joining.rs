@@ -1,5 +1,6 @@
-//! Nodes that must not join: with another cluster, shard count, hash or protocol, or with an expired or foreign
-//! certificate. Each is refused, naming both values where there are two, and the cluster continues.
+//! Nodes that must not join: of another cluster, with another shard count, hash or protocol, or with an expired or
+//! foreign certificate. Each is refused with an error that names both values where there are two, and the cluster
+//! continues.
 
 use ostraca_ca::Ca;
 use ostraca_core::ids::ClusterId;
@@ -15,7 +16,7 @@ use time::{Duration, OffsetDateTime};
 
 const SHARDS: u32 = 24;
 
-/// A cluster of one node, and the directory of a second that has not started.
+/// Starts a cluster of one node, with the directory of a second node that has not started.
 async fn start(name: &str) -> Cluster {
     let roles = ["store,manager,host,gateway", "manager,host,gateway"];
     let options = Options { at_once: 1, shards: SHARDS, ..Options::new(name, &roles) };
@@ -24,7 +25,7 @@ async fn start(name: &str) -> Cluster {
     cluster
 }
 
-/// Checks that the second node cannot start, and that its error has these texts.
+/// Checks that the second node cannot start, and that its error contains these strings.
 fn refused(cluster: &Cluster, expected_texts: &[&str]) {
     let (code, stderr) = refused_start(&cluster.home(1).config()).expect("it ends");
     assert_ne!(code, 0, "{stderr}");
@@ -60,15 +61,15 @@ async fn an_expired_or_foreign_certificate_is_refused_at_join() {
     expired.save(home.dir(), "node").expect("saved");
     refused(&cluster, &["expired"]);
 
-    // A certificate of another authority, together with that authority's own: neither side trusts the other.
+    // A certificate from another authority, together with that authority's own: neither side trusts the other.
     let other = Ca::create(ClusterId(7)).expect("authority");
     other.issue_node("n2", &[]).expect("foreign").save(home.dir(), "node").expect("saved");
-    refused(&cluster, &["unknown-ca", "certificates of the same authority"]);
+    refused(&cluster, &["unknown-ca", "certificates from the same authority"]);
     own.save(home.dir(), "node").expect("saved");
     cluster.stop().expect("stop");
 }
 
-/// Sends a hello to a node as another node, and returns the code and reason of the refusal.
+/// Sends a hello to a node in the name of another node, and returns the code and reason of the refusal.
 async fn said_to(cluster: &Cluster, change: impl FnOnce(&mut Hello)) -> (String, String) {
     let home = cluster.home(1);
     let identity = Identity::load(&home.dir().join("node.pem"), &home.dir().join("node.key"));

@@ -30,7 +30,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Keeps messages in flight, to entities shared with the other sessions, until it is stopped.
+/// Keeps messages in flight until it is stopped, to entities that all sessions share.
 async fn sender(
     seed: u64,
     session: Session,
@@ -64,7 +64,7 @@ async fn sender(
             }
             Some((true, Ok(_))) => {}
             Some((true, Err(error))) if is_superseded(&error) => {}
-            Some((true, Err(error))) => panic!("a query is not answered: {error}"),
+            Some((true, Err(error))) => panic!("a query was not answered: {error}"),
         }
     }
 }
@@ -103,7 +103,7 @@ async fn kills_at_random_moments_lose_and_repeat_nothing() {
         assert!(under_way.done() > seen + 200, "round {round}: no messages are answered");
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..300))).await;
         node.kill_9().expect("kill");
-        // Replies that had left the node are no longer in doubt.
+        // Commands whose replies had left the node are no longer in doubt.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let doubtful = under_way.now();
         assert!(doubtful >= DOUBTFUL, "round {round}: only {doubtful} in doubt");

@@ -1,4 +1,4 @@
-//! Leases have a thread and connections of their own: no load of guests or messages delays a renewal (R8).
+//! Leases have a dedicated thread and dedicated connections: no load of guests or messages delays a renewal (R8).
 #![allow(clippy::print_stdout, reason = "the test prints a summary of its load")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const LEASE_MS: u64 = 3_000;
 /// Size of the larger messages and replies in bytes.
 const LARGE: usize = 300_000;
 
-/// The result of the load.
+/// Counts of the load.
 #[derive(Default)]
 struct Load {
     end: AtomicBool,
@@ -68,7 +68,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     let mut clients = Vec::new();
     for node in 0..cluster.len() {
         clients.push(cluster.client(node).await.expect("a client"));
-        // Watchers connect before the load starts: under load, connecting takes longer than their timeout.
+        // Watchers connect before the load starts: under load, connecting would take longer than their timeout.
         cluster.watcher(node).await.expect("a watcher");
     }
     deploy_guest(&clients[0], "misbehaving", "").await.expect("deploy");
@@ -90,7 +90,7 @@ async fn no_load_of_guests_or_messages_delays_a_renewal() {
     while began.elapsed() < LOADED {
         for node in 0..cluster.len() {
             let watcher = cluster.watcher(node).await.expect("it answers");
-            // A late answer is requested again; the events show every lapse.
+            // A status that arrives late is requested again; the events show every lapse.
             let Ok(status) = watcher.status().await else { continue };
             let age = status.cluster_status.map_or(0, |overview| overview.since_renewal_ms);
             oldest = oldest.max(age);

@@ -12,7 +12,7 @@ const AWAY: Duration = Duration::from_secs(8);
 async fn without_a_manager_messages_flow_between_all_nodes() {
     let roles = ["store,host,gateway", "manager", "host,gateway", "host,gateway"];
     let mut scene = AttackRun::set(&Options::new("manager-away", &roles)).await.expect("cluster");
-    // The manager's node accepts no messages, so none must be in doubt.
+    // The manager's node accepts no messages, so none need to be in doubt.
     scene.least = 0;
     scene.size.pace = Duration::from_millis(4);
     let rounds = scene.rounds("the manager away", async |scene| {

@@ -10,13 +10,13 @@ use ostraca_store::ClusterStore;
 use ostraca_store_sled::{Options as StoreOptions, SledStore};
 use serde::de::DeserializeOwned;
 
-/// Four rows of assignments.
+/// Enough shards for four rows of assignments.
 const SHARDS: u32 = 200;
 const CHANGES: usize = 3;
 
-/// A row is a format byte followed by its value.
+/// Decodes a row, which is a format byte followed by its value.
 fn read<T: DeserializeOwned>(value: &[u8]) -> T {
-    postcard::from_bytes(value.get(1..).expect("a version")).expect("a row")
+    postcard::from_bytes(value.get(1..).expect("a format byte")).expect("a row")
 }
 
 fn epochs(view: &View) -> BTreeMap<u32, u64> {
@@ -50,7 +50,7 @@ async fn every_manager_seals_all_rows_and_epochs_never_decrease() {
     }
     let (store, term) = (cluster.home(0).store(), view.nodes.term);
     let witness = cluster.home(0).dir().join("witness");
-    // The others first and without a pause, so that no shard moves to the remaining node.
+    // The store's node is killed last, and without a pause, so that no shard moves to the remaining node.
     for node in [1, 2, 0] {
         cluster.kill_9(node).expect("kill");
     }

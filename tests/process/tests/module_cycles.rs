@@ -1,5 +1,5 @@
-//! No import cycle between the modules of a crate: siblings, each with its submodules, import one another in one
-//! direction only. A parent and its child may import each other, but outside of tests a child names what it
+//! Checks that the modules of a crate have no import cycle: siblings, each with its submodules, import one another in
+//! one direction only. A parent and its child may import each other, but outside of tests a child names what it
 //! imports: `use super::*` would hide what the two share.
 //!
 //! Confusing at first: paths are found in the text, not by a compiler. Comments, tests and macro output are
@@ -34,7 +34,7 @@ impl Patterns {
     }
 }
 
-/// The modules of a crate with their texts, without tests.
+/// The modules of a crate with their source text, without tests.
 fn modules(dir: &Path, above: &[String], patterns: &Patterns, into: &mut BTreeMap<Module, String>) {
     for entry in fs::read_dir(dir).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -57,7 +57,7 @@ fn modules(dir: &Path, above: &[String], patterns: &Patterns, into: &mut BTreeMa
     }
 }
 
-/// The content of a brace, up to the one that closes it, split at its commas.
+/// The content after an opening brace, up to the closing one, split at its commas.
 fn items(text: &str) -> Vec<&str> {
     let (mut depth, mut begin, mut found) = (0_usize, 0, Vec::new());
     for (at, character) in text.char_indices() {
@@ -137,7 +137,7 @@ fn imports(modules: &BTreeMap<Module, String>, patterns: &Patterns) -> BTreeMap<
     graphs
 }
 
-/// Modules that reach themselves, in groups that reach one another.
+/// Modules that reach themselves, in groups of modules that reach one another.
 fn cycles(graph: &Graph) -> BTreeSet<Vec<String>> {
     let reach = |from: &String| {
         let mut reached = BTreeSet::new();
@@ -160,10 +160,10 @@ fn cycles(graph: &Graph) -> BTreeSet<Vec<String>> {
     found
 }
 
-/// The crates in a folder of the repository.
+/// The crates in a directory of the repository.
 fn crates_in(folder: &str) -> Vec<PathBuf> {
     let crates: Vec<_> = fs::read_dir(artifacts::root().join(folder))
-        .expect("a folder")
+        .expect("a directory")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.join("Cargo.toml").is_file() && path.join("src").is_dir())
         .collect();

@@ -46,7 +46,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
             }
             network.around(0, Rule::CUT);
             tokio::time::sleep(Duration::from_millis(1_000)).await;
-            // New ports: the old connection is dead, and neither side knows that.
+            // With new ports, the old connection is dead, but neither side knows that.
             network.forget(0);
             network.heal();
         }
@@ -69,7 +69,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
             }
         }
         let answer = calls.next().await.expect("a call").expect("an answer");
-        // The value and the version show when it ran: after all messages sent before it, and before all others.
+        // The value and the version show when a command ran: after all messages sent before it, and before all others.
         assert_eq!(
             (answer.body.as_ref(), answer.version),
             (expected.to_string().as_bytes(), expected)
@@ -79,7 +79,7 @@ async fn messages_run_in_order_across_ten_broken_connections() {
     let network = breaker.await.expect("breaker");
     assert!(network.total().cut >= BREAKS, "every cut dropped packets");
     let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
-    // A lost answer may no longer be kept when the query is repeated, because a command has run since.
+    // A lost reply may no longer be available when the query is repeated, because a command has run since.
     assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     client.close().await;

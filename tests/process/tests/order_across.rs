@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 const MESSAGES: u64 = 10_000;
 const IN_FLIGHT: usize = 256;
 const HAND_OFFS: u64 = 5;
-/// A hand-off begins after every this many messages; the sender is never more than two hand-offs ahead.
+/// A hand-off begins after each batch of this many messages; the sender is never more than two hand-offs ahead.
 const PART: u64 = MESSAGES / (HAND_OFFS + 2);
 
 /// Moves the shard to another node, by draining its owner.
@@ -50,7 +50,7 @@ async fn other_gateway(cluster: &Cluster, client: &Client) -> Result<String> {
         }
     }
     cluster.network().heal();
-    ensure!(now != before, "the client stays at {before}");
+    ensure!(now != before, "the client is still connected to {before}");
     Ok(now)
 }
 
@@ -92,7 +92,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
         false => MESSAGES.min((moved.load(Ordering::SeqCst) + 2) * PART),
     };
     for expected in 1..=MESSAGES {
-        // Every message sent so far is answered, and a move is in progress.
+        // Every message sent so far has been answered, and a move is in progress.
         while calls.is_empty() && sent >= allowed() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -106,7 +106,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
             }
         }
         let answer = calls.next().await.expect("a call").expect("an answer");
-        // The value and the version show when it ran: after all messages sent before it, and before all others.
+        // The value and the version show when a command ran: after all messages sent before it, and before all others.
         assert_eq!(
             (answer.body.as_ref(), answer.version),
             (expected.to_string().as_bytes(), expected)
@@ -119,7 +119,7 @@ async fn messages_run_in_order_across_gateways_and_hand_offs() {
     assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
     assert!(gateways.windows(2).all(|two| two[0] != two[1]), "{gateways:?}");
     let answered = reads.join_all().await.into_iter().filter(Result::is_ok).count() as u64;
-    // A lost answer may no longer be kept when the query is repeated, because a command has run since.
+    // A lost reply may no longer be available when the query is repeated, because a command has run since.
     assert!(answered >= MESSAGES / 4, "only {answered} queries were answered");
     assert_eq!(recorder.breaches(), Vec::<String>::new());
     drop((session, reader));

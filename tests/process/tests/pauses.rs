@@ -16,7 +16,7 @@ async fn an_owner_paused_past_its_lease_has_no_further_effects() {
         scene.cluster.wait("others own its shards", |view| view.owned_by(&name) == 0).await?;
         scene.cluster.wait_settled().await?;
         scene.cluster.resume(host)?;
-        // Its earlier commits and replies are still in transit.
+        // The owner's earlier commits and replies are still in transit.
         tokio::time::sleep(Duration::from_millis(500)).await;
         Ok(FaultTiming::InStep)
     });

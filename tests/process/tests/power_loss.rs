@@ -1,4 +1,4 @@
-//! Power loss: whichever unsynced writes the disk kept, the store opens and holds everything acknowledged.
+//! Power loss: no matter which unsynced writes the disk kept, the store opens and holds everything acknowledged.
 //!
 //! The recorder keeps every write and sync of a working node; the test cuts that history at 200 points and rebuilds
 //! the directory as a disk might hold it at that moment. `SEED=n` replays the cuts.
@@ -26,7 +26,7 @@ const CUTS: usize = 200;
 const COMMANDS: u64 = 12_000;
 const ENTITIES: u64 = 50;
 const IN_FLIGHT: usize = 32;
-/// Only a few, so that a store is small and 200 copies are written quickly.
+/// Few shards, so that a store is small and 200 copies are written quickly.
 const SHARDS: u32 = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn every_disk_image_opens_with_every_acknowledged_turn() {
 fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
     let mut acknowledged = BTreeMap::new();
     for operation in operations.iter().filter(|operation| operation.received < cut) {
-        // A query before all commands reads an entity that is not stored.
+        // A query that ran before all commands read an entity that is not stored.
         if let Outcome::Final { version: version @ 1.., .. } = operation.outcome {
             let highest: &mut u64 = acknowledged.entry(operation.entity.as_str()).or_default();
             *highest = version.max(*highest);
@@ -99,7 +99,7 @@ fn acknowledged(operations: &[Operation], cut: u64) -> BTreeMap<&str, u64> {
     acknowledged
 }
 
-/// Tests the check itself: with a disk that ignores syncs under load, turns are missing.
+/// Tests the check itself: on a disk that ignores syncs under load, turns are missing.
 async fn forgetful_disks_are_caught(
     home: &NodeDir,
     disk: &SimulatedDisk<'_>,
@@ -138,7 +138,7 @@ async fn work(home: &NodeDir, node: &NodeProcess) -> std::sync::Arc<HistoryRecor
     for n in 0..COMMANDS {
         let entity = Entity::new("counter", format!("{}", n % ENTITIES));
         calls.push(recorder.command(&session, &entity, "add", json!({"by": 1})).left_future());
-        // What a query has read is durable too (R2).
+        // The state that a query has read is durable too (R2).
         if n % 2 == 0 {
             calls.push(recorder.query(&reader, &entity, "get", json!({})).right_future());
         }
@@ -153,7 +153,7 @@ async fn work(home: &NodeDir, node: &NodeProcess) -> std::sync::Arc<HistoryRecor
     recorder
 }
 
-/// Whether an entity has at least the acknowledged version, and the state that belongs to its stored version.
+/// Checks that an entity has at least the acknowledged version, and the state that belongs to its stored version.
 async fn holds(store: &SledStore, name: &str, version: u64) -> Result<(), String> {
     let id = name.strip_prefix("counter/").ok_or("not a counter")?;
     let entity = Entity::new("counter", id);

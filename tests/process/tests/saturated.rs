@@ -1,4 +1,4 @@
-//! A slow-disk store that is busy with every kind of work: no lease is lost, since rows have priority over commits.
+//! A store on a slow disk is busy with every kind of work: no lease is lost, since rows have priority over commits.
 #![allow(clippy::print_stdout, reason = "the test prints a summary of its load")]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const LEASE_MS: u64 = 3_000;
 /// Additional delay of each sync of the store.
 const SLOW: Duration = Duration::from_millis(35);
 
-/// Counts of messages with and without an answer.
+/// Numbers of messages that were answered and that were not.
 #[derive(Default)]
 struct Load {
     end: AtomicBool,

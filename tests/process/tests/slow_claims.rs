@@ -1,5 +1,6 @@
-//! A node whose claims are slow because its path to the store is slow. In one test it is drained meanwhile. In the
-//! others it is left alone: whether it keeps its shards or releases them (R9), no shard moves back and forth.
+//! A node whose claims are slow because its path to the store is slow. In one test, the node is drained while it
+//! claims. In the others, it is left alone: whether it keeps its shards or releases them (R9), no shard keeps moving
+//! back and forth.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ fn options(name: &str) -> Options {
     Options::new(name, &["store,gateway", "manager,gateway", host, host, host])
 }
 
-/// A response from the store takes most of a second to reach this node; its lease stays valid.
+/// Delays packets so that a response from the store takes most of a second to reach this node; its lease stays valid.
 fn slow(scene: &AttackRun, node: usize) {
     let late = Rule::late(Duration::from_millis(400), Duration::from_millis(50));
     scene.cluster.network().both(Endpoint::Node(STORE), Endpoint::Node(node), late);
@@ -32,7 +33,7 @@ async fn has_problem(
 ) -> Result<bool> {
     let until = Instant::now() + within;
     while Instant::now() < until {
-        // A late response is requested again.
+        // A status that arrives late is requested again.
         if let Ok(status) = scene.cluster.watcher(node).await?.status().await
             && status.problems.iter().any(|problem| problem.code == code)
         {
@@ -43,11 +44,11 @@ async fn has_problem(
     Ok(false)
 }
 
-/// How often a shard may have moved within this time since its owner's death, to and from a host that releases its
-/// shards.
+/// How many times a shard may have moved within this time since its owner's death, to and from a host that releases
+/// its shards.
 ///
 /// The shard moves to the third host, to the slow one for balance, and away from there. Then the slow host is on
-/// probation, first for 4 leases of 3 s and each time for twice as long; between two probations the shard moves
+/// probation, first for 4 leases of 3 s and then each time for twice as long; between two probations the shard moves
 /// there and back once.
 fn bound(within: Duration) -> u64 {
     let (mut most, mut left, mut probation) = (3, within, Duration::from_secs(12));
@@ -63,7 +64,7 @@ fn bound(within: Duration) -> u64 {
 async fn ask(client: &Client, node: &str, undo: bool) -> Result<()> {
     let mut updates = client.drain(node, undo).await?;
     // The first update means that the row has been written.
-    updates.next().await?.context("no answer to a drain")?;
+    updates.next().await?.context("no response to a drain")?;
     Ok(())
 }
 
@@ -77,20 +78,20 @@ async fn a_node_drained_while_it_claims_ends_up_without_shards() {
         slow(scene, new);
         scene.inject(|cluster, _| cluster.kill_9(old)).await?;
         let given = |view: &View| view.owned_by(&to) > before.owned_by(&to);
-        // It may be on probation because of shards that it released in an earlier round.
-        scene.cluster.wait_for(PROBATION, "it is given shards", given).await?;
+        // The node may be on probation because of shards that it released in an earlier round.
+        scene.cluster.wait_for(PROBATION, "the slow node is given shards", given).await?;
         let began = Instant::now();
         ask(&scene.clients[STORE], &to, false).await?;
         // A claim takes at least one round trip.
         let inside = began.elapsed() < Duration::from_millis(700);
         scene.cluster.start_node(old)?;
-        scene.cluster.wait("it owns nothing", |view| view.owned_by(&to) == 0).await?;
+        scene.cluster.wait("the slow node owns nothing", |view| view.owned_by(&to) == 0).await?;
         scene.cluster.wait_settled().await?;
         ask(&scene.clients[STORE], &to, true).await?;
         Ok(if inside {
             FaultTiming::InStep
         } else {
-            FaultTiming::Missed("it may have claimed already".into())
+            FaultTiming::Missed("the node may have claimed already".into())
         })
     });
     rounds.await.expect("rounds");
@@ -111,7 +112,7 @@ async fn a_host_with_slow_claims_shows_it_in_its_status() {
     }
     assert!(
         reported.expect("status"),
-        "its status did not show that some of its shards do not serve"
+        "the host's status did not show that some of its shards are not serving"
     );
 }
 
@@ -136,13 +137,13 @@ async fn a_store_slow_for_one_host_leaves_no_shard_unserved() {
         let most = after.shards.iter().map(raised).max().unwrap_or(0);
         let bound = bound(injected_at.elapsed());
         ensure!(most <= bound, "an epoch was raised by {most}, limit is {bound}:\n{after}");
-        // It has shards that it did not have before, or had some and released them: those moved twice.
+        // The slow host has shards that it did not have before, or had some and released them: those moved twice.
         let keeps = after.owned_by(&to) > before.owned_by(&to);
         let gave_up = after.shards.iter().any(|it| raised(it) >= 2);
         Ok(if keeps || gave_up {
             FaultTiming::InStep
         } else {
-            FaultTiming::Missed("it was given no shards".into())
+            FaultTiming::Missed("the slow host was given no shards".into())
         })
     });
     rounds.await.expect("rounds");

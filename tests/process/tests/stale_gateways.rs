@@ -1,4 +1,4 @@
-//! Stale gateways: one forwards an old message, another cannot reach its cluster (R17).
+//! Stale gateways: one forwards an old message, another cannot reach the rest of its cluster (R17).
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn r17_a_copy_buffered_at_a_paused_gateway_runs_only_once() {
     }
     assert_eq!(value(&near, &entity).await, "41");
     cluster.resume(1).expect("resume");
-    // Sent on the stream of the buffered message, so it is answered after that one.
+    // This query is sent on the stream of the buffered message, so it is answered after that message.
     session.query(&entity, "get", "").await.expect("answered");
     assert_eq!(value(&near, &entity).await, "41");
     far.close().await;

@@ -1,4 +1,4 @@
-//! The bans, licences and sources of `deny.toml`, and what an embedded client builds, checked with cargo alone.
+//! Checks the bans, licences and sources of `deny.toml`, and what an embedded client builds, with cargo alone.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ fn strings(table: &toml::Table, section: &str, key: &str) -> Vec<String> {
     list.iter().map(|one| one.as_str().expect("a string").to_owned()).collect()
 }
 
-/// Whether the allowed licences satisfy an SPDX expression. Evaluates `OR` before `AND` before parentheses.
+/// Whether the allowed licences satisfy an SPDX expression. Splits at `OR`, then at `AND`, then removes parentheses.
 fn met(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.replace('/', " OR ");
     let parts = split(&expression, " OR ");
@@ -78,7 +78,7 @@ fn every_dependency_has_an_allowed_licence_and_source() {
         if !met(licence, &allowed) {
             wrong.push(format!("{name}: licence {licence}"));
         }
-        // Without a source, it is a member of this workspace.
+        // A package without a source is a member of this workspace.
         if let Some(source) = package["source"].as_str()
             && !registries.iter().any(|known| source.strip_prefix("registry+") == Some(known))
         {

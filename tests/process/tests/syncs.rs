@@ -73,13 +73,13 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
         match call.await {
             Err(CallError::Unknown { .. }) => doubtful.push((id, true)),
             Err(CallError::NotRun { .. }) => doubtful.push((id, false)),
-            ended => panic!("a reply left though no sync succeeded: {ended:?}"),
+            ended => panic!("expected no reply without a successful sync, got {ended:?}"),
         }
     }
     let status = client.status().await.expect("the node still responds");
     let codes: Vec<_> = status.problems.iter().map(|problem| problem.code.as_str()).collect();
     assert!(codes.contains(&"store-stopped"), "the status shows it: {:?}", status.problems);
-    // The store stays stopped after the disk has recovered, because the disk's contents are unknown.
+    // The store remains stopped after the disk has recovered, because the disk's contents are unknown.
     preload.fail_syncs(false).expect("trigger");
     let ended = session.send(&entity, "add", "{\"by\":1}", &short).await;
     assert!(
@@ -106,7 +106,7 @@ async fn failed_syncs_stop_replies_and_writes_and_show_in_status() {
     // The last command, sent after the others, may also have run.
     let held = session.query(&entity, "get", "").await.expect("query").body;
     let held: u64 = String::from_utf8_lossy(&held).parse().expect("number");
-    assert!(held == expected || held == expected + 1, "{held} for {expected} acknowledged");
+    assert!(held == expected || held == expected + 1, "holds {held}, with {expected} acknowledged");
     client.close().await;
     node.stop().expect("stop");
 }

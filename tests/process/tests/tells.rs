@@ -17,10 +17,10 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 const GRANT: &str = "[grants]\ntell = [\"misbehaving\"]\n";
-/// Entities that send, and targets that they share.
+/// Number of entities that send, and number of targets that they share.
 const SENDERS: u64 = 100;
 const TARGETS: u64 = 50;
-/// Commands of each sender, and tells of each command, each to another target.
+/// Number of commands per sender, and number of tells per command, each to a different target.
 const COMMANDS: u64 = 40;
 const TELLS: u64 = 5;
 
@@ -78,7 +78,7 @@ async fn each_runs_once() -> Result<String> {
         .await?;
     }
     let all_in = began.elapsed();
-    // Nothing runs again later: outboxes are empty, and lanes keep copies out.
+    // Nothing runs again later: outboxes are empty, and lanes recognise copies.
     sleep(Duration::from_secs(3)).await;
     for (target, count) in &expected {
         let told = call(&client, MessageKind::Query, target, "read", json!("told")).await?;
@@ -188,7 +188,7 @@ async fn refused() -> Result<()> {
     ensure!(format!("{:#}", sly.expect_err("refused")).contains("write-in-query"));
     sleep(Duration::from_millis(500)).await;
     let notes = call(&client, MessageKind::Query, "target", "notes", json!(null)).await?;
-    assert_eq!(notes, json!(["last"]), "a turn that is refused sends nothing");
+    assert_eq!(notes, json!(["last"]), "a refused turn sends nothing");
     client.close().await;
     cluster.stop()
 }
@@ -198,7 +198,7 @@ async fn r19_refused_tells_become_dead_letters_and_block_nobody() {
     refused().await.expect("dead letters");
 }
 
-/// Delayed tells, cancelled, replaced and sent, while their sender sleeps and its node dies.
+/// Delayed tells that are cancelled, replaced and sent, while their sender is passivated and its node dies.
 async fn delayed() -> Result<()> {
     let roles = ["store,manager,gateway", "host,gateway", "host,gateway"];
     let mut cluster = Cluster::start(&Options::new("tells-delayed", &roles)).await?;
@@ -253,7 +253,7 @@ fn number(letter: &DeadLetter) -> Option<u64> {
     letter.tell.as_ref().map(|tell| tell.number)
 }
 
-/// An operator's commands to dead letters, through a node that does not own the sender's shard, and across its kill.
+/// An operator handles dead letters through a node that does not own the sender's shard, and after the owner is killed.
 async fn resent_and_dropped() -> Result<()> {
     let roles = ["store,manager,gateway", "host,gateway", "host,gateway"];
     let mut options = Options::new("tells-dead", &roles);
@@ -279,7 +279,7 @@ async fn resent_and_dropped() -> Result<()> {
     .await?;
     let numbers: Vec<u64> = letters.iter().filter_map(number).collect();
     ensure!(numbers.is_sorted() && letters.iter().all(|it| it.id == "sender"), "{letters:?}");
-    // Page by page, with the bodies.
+    // The dead letters are listed page by page, with their bodies.
     let mut page =
         DeadLettersRequest { limit: 2, values: true, id: "sender".into(), ..all.clone() };
     let mut bodies = Vec::new();
@@ -307,7 +307,7 @@ async fn resent_and_dropped() -> Result<()> {
         .handle_dead_letters(&sender, DeadLetterAction::Drop, &[], &CallOptions::default())
         .await;
     assert_eq!(none.expect_err("refused").code(), "invalid-message");
-    // Sent again while the target still refuses, they are dead letters again, under new numbers.
+    // Resent while the target still refuses them, they become dead letters again, with new numbers.
     let output = dead_letters(&cluster, 0, &all_left).await?;
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
@@ -320,7 +320,7 @@ async fn resent_and_dropped() -> Result<()> {
     })
     .await?;
     ensure!(fresh[0] > numbers[4], "{fresh:?} after {numbers:?}");
-    // The target is repaired, and the sender's node dies: the next owner has the dead letters.
+    // The target is repaired, and the sender's node is killed: the next owner has the dead letters.
     call(&client, MessageKind::Command, "target", "open", json!(null)).await?;
     let owner = client.inspect(&sender, false).await?.owner;
     cluster.kill_9(cluster.place(&owner).context("an owner")?)?;

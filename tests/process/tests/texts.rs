@@ -1,4 +1,4 @@
-//! What real nodes show and refuse, compared with `golden/`. Parts that differ from run to run are masked.
+//! Compares what real nodes show and refuse with `golden/`. Parts that differ from run to run are masked.
 
 use std::path::Path;
 
@@ -77,7 +77,7 @@ fn shown(name: &'static str, exit: i32, words: &str) -> Shown {
     Shown { name, exit, words, lines: |_| true }
 }
 
-/// Compares a node's output with the golden text of that name, with variable parts masked.
+/// Compares a node's output with the golden file of that name, with variable parts masked.
 async fn compare(cluster: &Cluster, it: &Shown) {
     let words: Vec<&str> = it.words.iter().map(String::as_str).collect();
     let output = cluster.command(0, &words).await.expect("it runs");
@@ -122,16 +122,16 @@ async fn entity_of(cluster: &mut Cluster, node: &str) -> String {
             return id;
         }
     }
-    unreachable!("the node owns some entity")
+    unreachable!("the node owns no entity")
 }
 
-/// Read the texts before you commit them: `BLESS=1 cargo test -p ostraca-process-tests --test texts`
-/// rewrites them.
+/// `BLESS=1 cargo test -p ostraca-process-tests --test texts` rewrites the golden files; review them before you commit
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_cluster_is_shown_in_the_golden_texts() {
     let options = Options {
         proxied: false,
-        // Long enough for requests to a live node that does not respond.
+        // Long enough for requests to a paused node before it is marked dead.
         settings: "lease = \"10 s\"".into(),
         ..Options::new("texts", &[ALL, "host,gateway", "host,gateway"])
     };
@@ -236,7 +236,7 @@ async fn a_real_cluster_is_shown_in_the_golden_texts() {
     cluster.stop().expect("stop");
 }
 
-/// Lines of `status` about the cluster and its problems, without the many numbers.
+/// Whether a line of `status` is about the cluster or its problems, and not one of the many metrics.
 fn overview(line: &str) -> bool {
     let begins = |words: &[&str]| words.iter().any(|word| line.starts_with(word));
     begins(&["cluster ", "manager ", "store ", "node-", "  help"])
@@ -244,7 +244,7 @@ fn overview(line: &str) -> bool {
         || (begins(&["shards "]) && line.contains(" assigned"))
 }
 
-/// Events of nodes, in the order in which this node observed them.
+/// Whether a line is an event of a node that dies, drains or cancels its drain.
 fn of_nodes(line: &str) -> bool {
     ["node-dead", "drain-started", "drain-cancelled"].iter().any(|kind| line.contains(kind))
 }

@@ -31,14 +31,15 @@ async fn set(
     call(client, MessageKind::Command, id, "set_timers", body).await.map(drop)
 }
 
-/// Name, firings, latest lateness in milliseconds, missed intervals.
+/// Per timer: name, firings, latest lateness in milliseconds, missed intervals.
 type Rung = Vec<(String, u64, i64, u64)>;
 
 async fn rung(client: &Client, id: &str) -> Result<Rung> {
     Ok(serde_json::from_value(call(client, MessageKind::Query, id, "rung", json!(null)).await?)?)
 }
 
-/// More entities than may live at the same time, so most of them are woken from sleep; a host is killed midway.
+/// More entities than may have an instance at the same time, so their timers activate most of them; a host is killed
+/// midway.
 async fn a_hundred_thousand_timers() -> Result<String> {
     let roles = ["store,manager,gateway,host", "host,gateway", "host,gateway"];
     let mut options = Options::new("timers", &roles);
@@ -55,7 +56,7 @@ async fn a_hundred_thousand_timers() -> Result<String> {
         .try_collect::<()>()
         .await?;
     let set_in = began.elapsed();
-    // Until about half of them have fired.
+    // Wait until about half of the timers have fired.
     sleep(Duration::from_secs(10).saturating_sub(began.elapsed())).await;
     cluster.kill_9(2)?;
 
@@ -109,7 +110,7 @@ async fn an_outage() -> Result<()> {
     for node in 0..2 {
         cluster.start_node(node)?;
     }
-    // Nobody sends a message to the entity before they have fired.
+    // Nobody sends a message to the entity before the timers have fired.
     sleep(Duration::from_secs(10)).await;
     let client = cluster.client(0).await?;
     let rung = until("the timers fire", async || {
@@ -130,7 +131,7 @@ async fn r25_timers_due_in_an_outage_fire_at_recovery() {
     an_outage().await.expect("timers fire at recovery");
 }
 
-/// A timer that fails each time.
+/// Timers that fail each time are set aside.
 async fn a_failing_timer() -> Result<()> {
     let mut options = Options::new("timers-failing", &["store,manager,gateway,host"]);
     options.settings = "[entities]\ntimer-attempts = 3\ntimer-backoff = \"50 ms\"\n".into();
@@ -150,7 +151,7 @@ async fn a_failing_timer() -> Result<()> {
     let read = call(&client, MessageKind::Query, "e", "read", json!("stubborn")).await?;
     assert_eq!(read, json!(null), "a firing that fails has no effect");
     let rung = rung(&client, "e").await?;
-    assert_eq!((rung.len(), &*rung[0].0), (1, "ring"), "the others do not wait for them");
+    assert_eq!((rung.len(), &*rung[0].0), (1, "ring"), "the other timer does not wait");
     let log = cluster.process(0)?.log();
     for why in ["not today", "the alarm fails", "no method with #[timer]"] {
         let line = log.lines().find(|line| line.contains("failed too often") && line.contains(why));
@@ -162,5 +163,5 @@ async fn a_failing_timer() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r25_a_failing_timer_is_set_aside_with_a_warning() {
-    a_failing_timer().await.expect("it is set aside");
+    a_failing_timer().await.expect("failing timers are set aside");
 }

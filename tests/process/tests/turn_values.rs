@@ -1,4 +1,4 @@
-//! Clock and randomness belong to the message: a turn that runs again elsewhere reads the same ones (R20).
+//! Time and random numbers belong to the message: a turn that runs again elsewhere reads the same values (R20).
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn an_abandoned_turn_runs_again() -> Result<()> {
     cluster.stop()
 }
 
-/// Whether this is a time of the last two minutes.
+/// Whether this time is within the last two minutes.
 fn is_recent(unix_ms: u64) -> Result<bool> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis();
     let now = u64::try_from(now)?;
@@ -83,7 +83,7 @@ async fn a_message_without_a_time() -> Result<()> {
     deploy_guest(&cluster.client(0).await?, "misbehaving", "").await?;
     let entity = Entity::new("misbehaving", "e");
     let options = CallOptions { kind: MessageKind::Command, timeout: LIMIT, ..Default::default() };
-    // The gateway's cache has the type once it has forwarded a message.
+    // The gateway's cache contains the type once the gateway has forwarded a message.
     let client = cluster.client(2).await?;
     client.session().send(&entity, "stamp", "", &options).await?;
     client.close().await;
@@ -94,7 +94,7 @@ async fn a_message_without_a_time() -> Result<()> {
     cluster.start_node(2)?;
     let client = cluster.client(2).await?;
     let call = client.session().send(&entity, "stamp", "", &options);
-    assert_eq!(call.id().utc_ms, 0, "the gateway knew the time");
+    assert_eq!(call.id().utc_ms, 0, "the gateway already knew the time");
     let reply = call.await?;
     let reply: (u64, u64) = serde_json::from_slice(&reply.body)?;
     assert!(is_recent(reply.0)?, "{reply:?}");

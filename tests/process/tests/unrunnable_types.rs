@@ -1,4 +1,4 @@
-//! A host that cannot compile a deployed type has no shards while another can (R24).
+//! A host that cannot compile a deployed type has no shards while another host can (R24).
 
 use anyhow::Result;
 use ostraca_client::Entity;
@@ -6,7 +6,7 @@ use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::{Options, View};
 use ostraca_process_tests::node_dir::deploy_example;
 
-/// Too little memory to compile anything.
+/// A configuration with too little memory to compile anything.
 const NO_ROOM: &str = "[compiler]\nmax-memory = \"1 MiB\"";
 
 /// Whether a node's status names this problem.
@@ -22,17 +22,17 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
     cluster.home(2).set(NO_ROOM).expect("settings");
     cluster.start_node(2).expect("start");
     let name = cluster.name(2);
-    // It can run every deployed type, because there is none yet.
+    // The host can run every deployed type, because there is none yet.
     let shares = |view: &View| view.owned_by(&name) > 0 && view.settled(24);
     cluster.wait("it owns shards", shares).await.expect("its share");
 
     let client = cluster.client(0).await.expect("client");
     deploy_example(&client, "counter").await.expect("deploy");
     let left = |view: &View| view.owned_by(&name) == 0 && view.settled(24);
-    cluster.wait("it owns nothing", left).await.expect("its shards are moved");
+    cluster.wait("the host owns nothing", left).await.expect("its shards are moved");
     assert!(
         has_problem(&mut cluster, 2, "type-broken").await.expect("status"),
-        "its status shows why"
+        "the host's status shows why"
     );
     let manager = cluster.manager().await.expect("manager");
     assert!(has_problem(&mut cluster, manager, "unrunnable-type").await.expect("status"));
@@ -42,7 +42,7 @@ async fn a_host_that_cannot_compile_a_type_hosts_nothing() {
         session.command(&entity, "add", "1").await.expect("an answer from another host");
     }
 
-    // Once it can compile, it gets its share again.
+    // Once the host can compile, it gets its share again.
     cluster.term(2).expect("term");
     cluster.home(2).set("[compiler]\nmax-memory = \"1 GiB\"").expect("settings");
     cluster.start_node(2).expect("start");

@@ -2,13 +2,13 @@
 //! that use any gateway, and operators. A run is identified by its seed.
 //!
 //! Each process has a node's machine, a machine for each shard that it holds, and a router. Short delays between them
-//! model their threads. `net` carries frames between nodes, and `client_conns` between clients and gateways. What
-//! gateways accept, and how they reply, is production code, which `gateway` and `admission` call. `rows` and
-//! `storage` keep the rows and the entities. `guard` sees the whole cluster and checks every write of a row;
+//! stand for the switches between threads. `net` carries frames between nodes, and `client_conns` between clients and
+//! gateways. `gateway` and `admission` call production code to decide what gateways accept and how they reply. `rows`
+//! and `storage` keep the rows and the entities. `guard` sees the whole cluster and checks every write of a row;
 //! `final_check` checks the end of the run.
 //!
-//! After the last fault has ended, every shard must be served within [`SERVED`], and all messages answered and shards
-//! balanced within [`SETTLED`].
+//! After the last fault has ended, every shard must be served within [`SERVED`], and all messages must be answered and
+//! the shards balanced within [`SETTLED`].
 
 mod admission;
 mod client_conns;
@@ -87,7 +87,7 @@ pub struct Options {
     pub shard_mutations: Vec<shard::Mutation>,
     /// Disabled rules of the `EntityStore`.
     pub store_mutations: Vec<StoreMutation>,
-    /// The `ClusterStore` answers a write before it is durable (R2).
+    /// The `ClusterStore` answers writes before they are durable (R2).
     pub early_rows: bool,
     /// The only fault is that nodes are paused past their lease, while their clocks continue (R8).
     pub pauses: bool,
@@ -105,12 +105,12 @@ pub struct Options {
     pub leaves: bool,
     /// Connections between clients and gateways are cut in every run.
     pub client_cuts: bool,
-    /// Clients treat silence as proof: messages without an answer when a connection fell silent are sent under
+    /// Clients treat silence as proof: when a connection falls silent, they send its unanswered messages again under
     /// another id (R16).
     pub anew_after_silence: bool,
     /// The number of messages in the run.
     pub messages: u64,
-    /// Prints what happens.
+    /// The run prints what happens.
     pub trace: bool,
 }
 
@@ -192,7 +192,7 @@ enum SimEvent {
         connection: ClientConnId,
         session: usize,
         reply: Box<proto::Reply>,
-        /// A cut lost it: it arrives only if it is sent again.
+        /// Whether a cut dropped the reply, so that it arrives only if retransmitted.
         cut: bool,
     },
     Pump {
@@ -263,7 +263,7 @@ enum SimEvent {
         epoch: Epoch,
         running: Running,
     },
-    /// An operator's command to a dead letter.
+    /// An operator's command on a dead letter.
     DeadLetters {
         command: tells::DeadLetterCommand,
     },
@@ -300,7 +300,8 @@ enum SimEvent {
 }
 
 impl SimEvent {
-    /// The process of the event. While it is paused, the event waits; once it has ended, the event is dropped.
+    /// The process that the event belongs to. While the process is paused, the event waits; once the process has ended,
+    /// the event is dropped.
     fn whose(&self) -> Option<Pid> {
         match self {
             Self::ConnBroken { pid, .. }
@@ -338,7 +339,7 @@ impl SimEvent {
 
 const LEASE: u64 = 600;
 const RENEW: u64 = 150;
-/// How long a node's messages to the manager may be lost.
+/// How long messages between the manager and a host may be lost before both act on it.
 const MANAGER_SILENCE: u64 = LEASE * 2;
 /// The time after the last fault within which every shard must be served, in virtual milliseconds: ten leases.
 pub const SERVED: u64 = 6_000;
@@ -351,10 +352,10 @@ struct World {
     rng: Rng,
     /// Whether the guests set timers.
     timers: bool,
-    /// Draws what concerns timers, so that other runs do not depend on them.
+    /// Draws everything that concerns timers, so that runs without timers do not depend on it.
     timer_rng: Rng,
     firings: Firings,
-    /// Whether the guests send tells, and what draws them.
+    /// Whether the guests send tells, and the generator that draws them.
     tells: bool,
     tell_rng: Rng,
     options: Options,
@@ -376,14 +377,14 @@ struct World {
     revised: BTreeMap<u64, u64>,
     applied: Vec<Applied>,
     watchers: Vec<Watcher>,
-    /// Calls that wait for the next sync.
+    /// Calls waiting for the next sync.
     held: Vec<(ConnId, u64, StoreCall, Option<StoreResponse>)>,
     store_up: bool,
     syncing: bool,
     sync_fails: bool,
     forced_claims: u64,
     asked: BTreeMap<u64, PendingStoreCall>,
-    /// Which connection waits for the engine's answer to a tag.
+    /// By tag, the connection that waits for the engine's answer.
     told: BTreeMap<u64, (ConnId, ShardId, Epoch)>,
     writes: BTreeMap<(Pid, u64), (&'static str, u64)>,
     last_control_message: BTreeMap<(Pid, usize), u64>,
@@ -395,7 +396,7 @@ struct World {
     sessions: Vec<Session>,
     client_conns: Vec<ClientConn>,
     client_cuts: Vec<ActiveClientCut>,
-    /// Bounds of the gateways.
+    /// The gateways' bounds.
     bounds: Bounds,
     /// The deployed types.
     types: [SimType; 2],
@@ -404,7 +405,7 @@ struct World {
     entities: u64,
     /// Percentage of reconnects that go to a different gateway.
     spread: u64,
-    /// Sessions may have few messages in flight.
+    /// Whether sessions may have only few messages in flight.
     narrow: bool,
     loss: u64,
     clocks_stop: bool,
@@ -412,9 +413,9 @@ struct World {
     idle: u64,
     revision: u64,
     issued: u64,
-    /// Entities keep few lanes and few replies.
+    /// Whether entities keep few lanes and few replies.
     forgetful: bool,
-    /// Copies that still reach a gateway although their connection broke.
+    /// Number of copies that may still reach a gateway although their connection broke or was cut.
     late_copies: u64,
     tags: u64,
     tokens: u64,
@@ -428,7 +429,7 @@ struct World {
     healed: u64,
     served_at: Option<u64>,
     violations: Vec<Violation>,
-    /// The time that each message's turn read.
+    /// The UTC that each message's first turn read.
     turn_times: HashMap<(Entity, MessageId, MessageDigest), u64>,
     tally: Tally,
     trace: bool,
@@ -485,13 +486,13 @@ impl World {
         }
     }
 
-    /// Whether the process that keeps the store is running; if it is paused, when to try again.
+    /// How long the process with the store is still paused. `None` if it is not paused.
     fn store_paused(&self) -> Option<u64> {
         let until = self.sites[0].pid.map_or(0, |pid| self.processes[pid].paused_until);
         (until > self.now).then(|| until - self.now)
     }
 
-    /// How long a process's control thread is stalled.
+    /// How long a process's control thread is still stalled. `None` if it is not stalled.
     fn stalled(&self, pid: Pid) -> Option<u64> {
         let it = &self.processes[pid];
         (it.alive && it.stalled_until > self.now).then(|| it.stalled_until - self.now)

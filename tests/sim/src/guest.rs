@@ -1,6 +1,6 @@
 //! Replaces the sandbox: a counter's logic on a live instance's state.
 //!
-//! The real sandbox is `ostraca-wasm`, which its own tests attack. Here only the results that the core sees matter: a
+//! The real sandbox is `ostraca-wasm`, whose own tests attack it. Here, only the results that the core sees matter: a
 //! turn may answer, refuse, fail, write, or ask for passivation.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use ostraca_oracle::{Counter, Model};
 
 use crate::tells;
 
-/// The maximum of a counter; low, so that refusals happen.
+/// A counter's maximum, low enough that refusals occur.
 pub const LIMIT: u64 = 40;
 
 /// What a turn runs.
@@ -31,7 +31,7 @@ pub enum Work {
 /// A live instance.
 #[derive(Debug)]
 pub struct Instance {
-    /// Distinguishes it from its predecessors.
+    /// Distinguishes the instance from its predecessors.
     pub generation: u64,
     state: BTreeMap<Bytes, Bytes>,
 }
@@ -42,13 +42,13 @@ fn number(state: &BTreeMap<Bytes, Bytes>, key: &'static str) -> u64 {
 }
 
 impl Instance {
-    /// An instance with the loaded state.
+    /// Creates an instance with the loaded state.
     #[must_use]
     pub fn new(generation: u64, state: BTreeMap<Bytes, Bytes>) -> Self {
         Self { generation, state }
     }
 
-    /// A start or stop turn, which counts itself under `key` if its type does so.
+    /// Runs a start or stop turn, which increments the counter under `key` if it `writes`.
     pub fn hook(&mut self, key: &'static str, writes: bool) -> TurnOutput {
         let mut turn = answered(GuestReply::Result(Bytes::new()));
         if writes {
@@ -58,7 +58,7 @@ impl Instance {
         turn
     }
 
-    /// Runs one message. `keep_errors` breaks R21: a refused turn's effects stay in memory.
+    /// Runs one message. `keep_errors` breaks R21: a refused turn's effects remain in memory.
     pub fn message(&mut self, message: &Message, keep_errors: bool, passivate: bool) -> TurnOutput {
         if &*message.method == tells::METHOD {
             let turn = if (message.id.sequence >> 16) % 16 == 3 {
@@ -91,7 +91,7 @@ impl Instance {
         turn
     }
 
-    /// Runs a timer's firing, which counts itself. It may refuse.
+    /// Runs a timer's firing, which increments a counter unless it refuses.
     pub fn firing(&mut self, refuses: bool) -> TurnOutput {
         if refuses {
             return answered(GuestReply::Error { code: "no".into(), message: String::new() });

@@ -14,7 +14,7 @@ use crate::violation::{Violation, ViolationKind, of_history};
 #[derive(Default)]
 pub(crate) struct HistoryCheck {
     versions: BTreeMap<String, u64>,
-    /// Versions that hooks made, not messages.
+    /// Versions that were made by turns without a message.
     own_turns: BTreeMap<String, BTreeSet<u64>>,
     /// The version that each message made.
     made: BTreeMap<MessageId, u64>,
@@ -56,7 +56,7 @@ impl HistoryCheck {
         }
     }
 
-    /// All broken promises, and what all sessions saw.
+    /// Returns all broken promises, and the history of all sessions.
     pub(crate) fn of(
         mut self,
         seen: Vec<(ScopedSessionId, Vec<Operation>)>,

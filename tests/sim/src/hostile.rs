@@ -1,10 +1,10 @@
-//! Clients that break every rule, against machines that share one limit on instances. Whatever they do, every request
-//! ends exactly once, no turn takes effect twice, a lane is stored in one place, and at the end nothing stays in
-//! memory.
+//! Clients that break every rule, against machines that share one limit on instances. Whatever the clients do, every
+//! request is answered exactly once, no turn takes effect twice, each lane is stored in one place, and nothing remains
+//! in memory at the end.
 //!
-//! The world of `world.rs` checks that honest clients get what is promised. Here clients are honest only about a
-//! message's creation time. Ticks, the store's answers and the ends of turns come in any order that their contracts
-//! allow.
+//! The world of `world.rs` checks that honest clients get what is promised. Here, clients are honest about nothing but
+//! a message's creation time, and not even about that in every message. Ticks, the store's answers and the results of
+//! turns arrive in any order that their contracts allow.
 
 mod actions;
 mod answers;
@@ -52,7 +52,7 @@ enum Pending {
 struct Shard {
     machine: Machine,
     store: Store,
-    /// In the order of the calls, which the store keeps.
+    /// Pending calls, which the store answers in this order.
     asked: VecDeque<Pending>,
     turns: Vec<Pending>,
     instances: BTreeMap<Entity, u64>,
@@ -199,7 +199,7 @@ impl Harness {
         self.again();
     }
 
-    /// The node learns that another node owns the shard: nothing may remain, whatever was in progress.
+    /// Drops the shard, as when its node learns that another owns it. Nothing may remain, whatever was in progress.
     fn forget(&mut self, shard: usize) {
         self.handle_event(shard, Event::Drop);
         let it = &mut self.shards[shard];
@@ -214,7 +214,7 @@ impl Harness {
         self.handle_event(shard, if suspended { Event::Resume } else { Event::Suspend });
     }
 
-    /// A shard whose machine has ended is assigned again.
+    /// Reassigns shards whose machines have ended.
     fn again(&mut self) {
         for shard in 0..self.shards.len() {
             let it = &self.shards[shard];
@@ -229,7 +229,7 @@ impl Harness {
         }
     }
 
-    /// Another node claims the shard.
+    /// Lets another node claim the shard.
     fn steal(&mut self, shard: usize) {
         let it = &mut self.shards[shard];
         let current = Claim::clone(it.machine.claim());

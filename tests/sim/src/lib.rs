@@ -1,8 +1,8 @@
 //! The simulator: the core's own machines, a store that fails as real ones do, and clients that resend, in virtual
 //! time. A run is identified by its seed; the same seed gives the same run.
 //!
-//! There are two worlds. [`cluster`] has whole clusters of 3 to 7 nodes, with all three kinds of machine. That of
-//! [`run`] is smaller and faster, and tests only the shard's machine and the store.
+//! There are two worlds. [`cluster`] simulates whole clusters of 3 to 7 nodes, with all three kinds of machine. The
+//! world of [`run`] is smaller and faster, and tests only the shard's machine and the store.
 //!
 //! In the small world, two nodes own one shard in turn. A stand-in for the manager assigns it. It is exactly as strict
 //! as the rules require (R7: a shard gets a new owner only after the previous incarnation is known to be dead or has

@@ -1,4 +1,4 @@
-//! A simulated node: it executes a machine's actions with delays, and has a clock of its own.
+//! A simulated node: it executes a machine's actions with delays, and has its own clock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,9 +12,9 @@ use crate::guest::Instance;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplyTo {
     pub(crate) client: usize,
-    /// The connection on which the copy arrived; none if the reply is lost.
+    /// The connection on which the copy arrived. `None` if the reply is lost.
     pub(crate) line: Option<u64>,
-    /// Whether it is a probe that reuses an id.
+    /// Whether the message is a probe that reuses an id.
     pub(crate) probe: bool,
     pub(crate) sequence: u64,
     pub(crate) kind: MessageKind,
@@ -26,25 +26,25 @@ pub(crate) struct Node {
     pub(crate) incarnation: Incarnation,
     pub(crate) alive: bool,
     pub(crate) paused_until: u64,
-    /// Its renewals are lost until then.
+    /// Until when the node's renewals are lost.
     pub(crate) drop_renewals_until: u64,
-    /// When it sent its last successful renewal, by its own clock.
+    /// When the node sent its last successful renewal, by its own clock.
     pub(crate) renewed: Option<u64>,
-    /// The delay between a lapse and its shards' notification.
+    /// The delay between a lapse and the notification of the node's shards.
     pub(crate) lapse_late: u64,
-    /// Its lease lapsed by its own clock, and it has not read its claims since (R9).
+    /// Whether the lease lapsed by the node's own clock, and the node has not read its claims since (R9).
     pub(crate) suspended: bool,
-    /// Its clock has a random start and runs slightly fast or slow, in thousandths.
+    /// The node's clock has a random start, and runs slightly fast or slow: its rate is in thousandths.
     pub(crate) offset: u64,
     pub(crate) rate: u64,
     pub(crate) machine: Option<Machine>,
     pub(crate) instances: BTreeMap<Entity, Instance>,
     pub(crate) cap: InstanceSlots,
-    /// The number of its connection to the store; raised when a connection is given up.
+    /// The number of the node's connection to the store, incremented when a connection is given up.
     pub(crate) connection: u64,
     /// Unanswered requests to the store, by tag.
     pub(crate) asked: BTreeMap<u64, crate::store::Request>,
-    /// Activations that wait for the entity's state.
+    /// Loads and activations that wait for the store, with their generations.
     pub(crate) starting: HashMap<Entity, u64>,
     /// The waiting senders, by reply token.
     pub(crate) tokens: BTreeMap<ReplyToken, ReplyTo>,

@@ -1,4 +1,4 @@
-//! Scheduled events, ordered by time; events of the same time keep the order in which they were scheduled.
+//! Scheduled events, ordered by time. Events with the same time keep the order in which they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Compared only by its position.
+/// An event that is compared only by its position.
 struct Timed<T> {
     at: (u64, u64),
     event: T,

@@ -1,17 +1,17 @@
-//! Randomness that is the same for a seed on every machine and in every release.
+//! Random numbers that depend only on the seed: they are the same on every machine and in every release.
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator for a seed.
+    /// Creates a generator for a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,12 +20,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` up to, but excluding, `high`.
+    /// Returns a number from `low` up to, but excluding, `high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.draw() % (high - low).max(1)
     }
 
-    /// True with a probability of `percent` percent.
+    /// Returns `true` with a probability of `percent` percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.draw() % 100 < percent
     }

@@ -1,8 +1,9 @@
-//! A digest of everything that a run's machines decide. It shows that a change to the code did not change behaviour.
+//! A digest of everything that a run's machines decide. An unchanged digest shows that a change to the code did not
+//! change behaviour.
 //!
-//! It is computed over encoded values, without names of types, fields or variants, and without texts for people. So
-//! renaming or moving code keeps the digest, and a different, earlier or reordered decision changes it.
-//! `tests/digests.rs` compares the digests of many seeds with the recorded ones.
+//! The digest is computed over encoded values, without names of types, fields or variants, and without human-readable
+//! messages. So renaming or moving code preserves it, and a different, earlier or reordered decision changes it.
+//! `tests/common/mod.rs` compares the digests of many seeds with the recorded ones.
 
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::{node, shard};
@@ -20,7 +21,7 @@ impl RunDigest {
         self.0.update(&(of as u64).to_le_bytes());
     }
 
-    /// Adds what a node's machine writes, or sends to another node.
+    /// Adds what a node's machine writes or sends to another node.
     pub(crate) fn node(&mut self, actions: &[node::Action]) {
         for action in actions {
             match action {
@@ -33,7 +34,7 @@ impl RunDigest {
         }
     }
 
-    /// Adds what a shard's machine commits and answers.
+    /// Adds what a shard's machine claims, commits and answers.
     pub(crate) fn shard(&mut self, actions: &[shard::Action]) {
         for action in actions {
             match action {
@@ -55,7 +56,7 @@ impl RunDigest {
         }
     }
 
-    /// The whole digest, including what the clients saw.
+    /// Returns the complete digest, including what the clients saw.
     pub(crate) fn finish(mut self, history: &[Operation]) -> u64 {
         for operation in history {
             let Operation { sequence, command, sent, received, given_up, .. } = operation;

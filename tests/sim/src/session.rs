@@ -1,5 +1,5 @@
 //! A client's session on the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt,
-//! given up or restamped. This module plays the callers, for both simulators.
+//! given up or restamped. This module plays the callers in both worlds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use ostraca_wire::proto::{self, Envelope};
 
 use crate::violation::{Violation, ViolationKind};
 
-/// The deadline of a caller that waits until it is answered.
+/// How long a caller without a deadline waits, in milliseconds: longer than any run.
 pub(crate) const PATIENT: u64 = 600_000;
 
 /// The kind that an envelope names, used where no deployed type determines it.
@@ -35,7 +35,7 @@ pub(crate) struct InFlightMessage {
     pub(crate) created: u64,
 }
 
-/// What a caller remembers of its call.
+/// What a caller remembers about its call.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingCall {
     pub(crate) entity: Entity,
@@ -44,16 +44,16 @@ pub(crate) struct PendingCall {
     pub(crate) method: &'static str,
     /// The argument.
     pub(crate) by: u64,
-    /// When it was called.
+    /// When the call was made.
     pub(crate) sent: u64,
-    /// When its caller stops waiting.
+    /// When the caller stops waiting.
     pub(crate) until: u64,
-    /// When it was given up, if its caller sends it again under its id.
+    /// When the caller gave the call up and resent it under the same id, if it did.
     pub(crate) given_up: Option<u64>,
 }
 
 impl PendingCall {
-    /// Command or query, method and argument.
+    /// A call to an entity: command or query, method and argument.
     pub(crate) fn new(
         entity: Entity,
         (kind, method, by): (MessageKind, &'static str, u64),
@@ -77,7 +77,7 @@ pub(crate) struct SimSession {
 }
 
 impl SimSession {
-    /// Session `number` of a principal, with these mutations.
+    /// Creates session `number` of a principal, with these mutations.
     pub(crate) fn new(number: usize, principal: &str, seed: u64, off: Vec<Mutation>) -> Self {
         let id = SessionId((number as u128 + 1).to_be_bytes());
         Self {
@@ -125,7 +125,7 @@ impl SimSession {
         self.ledger.push(id.sequence, message, called);
     }
 
-    /// The calls that have ended since the last call of this function, by sequence.
+    /// Takes the calls that have completed since the function was last called, each with its sequence.
     pub(crate) fn take_ended(&mut self) -> Vec<(u64, PendingCall, CallOutcome)> {
         let ended: Vec<_> = self.ledger.take_completed().collect();
         self.admission.release(ended.len(), ended.len() * 8);
@@ -140,7 +140,7 @@ impl SimSession {
         ended.collect()
     }
 
-    /// A caller has learnt how its call ended.
+    /// Records the outcome that a caller has learnt.
     pub(crate) fn seen(
         &mut self,
         now: u64,
@@ -163,9 +163,9 @@ impl SimSession {
     }
 }
 
-/// No command may be overtaken in its lane, except one of which a copy may have run, on an entity that keeps few
-/// lanes. Queries whose answer was lost and calls that were given up may be overtaken, since later ones do not wait
-/// for them.
+/// Reports a command that was overtaken in its lane. That may happen only to a command of which a copy may have run, on
+/// an entity that keeps few lanes. Queries whose answer was lost and calls that were given up may be overtaken, since
+/// later calls do not wait for them.
 pub(crate) fn overtaken(
     sequence: u64,
     called: &PendingCall,
@@ -193,7 +193,7 @@ fn seen(outcome: CallOutcome) -> Seen {
             Seen::Final { version, value: Err(code.into()) }
         }
         Err(CallError::NotRun { .. }) => Seen::NotRun,
-        // It is known that the first one ran, but not with which result.
+        // After `ReplyDropped`, it is known that the message ran, but not with which result.
         Err(
             CallError::ReplyDropped { .. }
             | CallError::Unanswered { .. }

@@ -1,8 +1,8 @@
 //! A store that fails as real ones do, sans-IO. Writes are applied before they are synced, with crashes in between;
 //! outcomes get lost; and a failed sync may leave clean pages that never reached the disk (R6).
 //!
-//! It still keeps the contract of `EntityStore`, unless a [`StoreMutation`] breaks a part of it, to test the oracle.
-//! The world handles arrival, delay, duplication and reordering; this file is the engine.
+//! It still satisfies the contract of `EntityStore`, unless a [`StoreMutation`] violates a part of it to test the
+//! oracle. The world handles arrival, delay, duplication and reordering; this file is the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub enum StoreMutation {
     NoClaims,
     /// Reads and claims are answered from what is applied but not yet synced (R2).
     ReadUnsynced,
-    /// `Done` is answered before the sync (R2, promise 2).
+    /// Commits are acknowledged before the sync (R2, promise 2).
     AckUnsynced,
     /// After a failed sync, the store continues with the page cache (R6).
     TrustCache,
-    /// A crash keeps a turn's head and loses its writes (promise 3).
+    /// A crash preserves a turn's head but loses its writes (promise 3).
     TornTurns,
     /// The store opens with an older copy of its data without reporting it (R5).
     OldCopy,
@@ -40,24 +40,24 @@ pub enum StoreMutation {
     RefusalsPass,
 }
 
-/// What is on disk, or in the page cache.
+/// The contents of the disk, or of the page cache.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// The current claim.
     pub claim: Option<Claim>,
-    /// Heads, and the turn ids that made each version.
+    /// The entities' heads.
     pub heads: BTreeMap<Entity, ostraca_core::records::Head>,
-    /// Records beside the heads.
+    /// The records other than heads.
     pub records: BTreeMap<(Entity, RecordKey), Bytes>,
-    /// Every turn that took effect, in order. Only the oracle uses it.
+    /// Every turn that took effect, in order, for the checks and the mutations.
     pub turns: Vec<(Entity, u64, TurnId)>,
-    /// Versions that were written by an older revision than the version before (R24). Only the oracle uses them.
+    /// Versions that were written by an older revision than the version before (R24), for the checks.
     pub older_revisions: Vec<(Entity, u64)>,
-    /// Versions after which an entity's wake-ups were not the one that it needs. Only the oracle uses them.
+    /// Versions after which an entity's wake-ups were not the one that it needs, for the checks.
     pub wrong_wake_ups: Vec<WrongWakeUps>,
-    /// Every change of an outbox, in order. Only the oracle uses them.
+    /// Every change to an outbox, in order, for the checks.
     pub outbox_changes: Vec<OutboxChange>,
-    /// Every change of a timer, in order. Only the oracle uses them.
+    /// Every change to a timer, in order, for the checks.
     pub timer_changes: Vec<DurableChange>,
     /// The number of synced batches (R5).
     pub sequence: u64,
@@ -76,11 +76,11 @@ pub enum Request {
     State(Entity),
     /// Read a page of wake-ups.
     Wakes {
-        /// Returned with the answer.
+        /// A number that is returned with the answer.
         number: u64,
-        /// The first one.
+        /// The wake-up at which the page starts. `None` for the first one.
         from: Option<(u64, Entity)>,
-        /// The most to return.
+        /// Maximum number of wake-ups to return.
         max_records: usize,
     },
 }
@@ -91,15 +91,15 @@ pub type WakePage = (Vec<(u64, Entity)>, bool);
 /// The answer to a request.
 #[derive(Clone, Debug)]
 pub enum Response {
-    /// To a claim.
+    /// The answer to a claim.
     Claim(ClaimOutcome),
-    /// To commits.
+    /// The answer to commits.
     Commit(Vec<(Entity, TurnId, CommitOutcome)>),
-    /// To a load.
+    /// The answer to a load.
     Load(Entity, Result<LoadedEntity, String>),
-    /// To a read of state.
+    /// The answer to a read of state.
     State(Entity, Result<BTreeMap<Bytes, Bytes>, String>),
-    /// To a read of wake-ups, with its number.
+    /// The answer to a read of wake-ups, with its number.
     Wakes(u64, Result<WakePage, String>),
 }
 
@@ -108,7 +108,7 @@ pub enum Response {
 pub struct Store {
     disk: Image,
     cache: Image,
-    /// Answers that wait for the next sync, with the tags by which the world knows them.
+    /// Answers waiting for the next sync, with the tags by which the world knows their requests.
     unsynced_responses: Vec<(u64, Response)>,
     dirty: bool,
     stopped: bool,
@@ -120,7 +120,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(breaches: Vec<StoreMutation>) -> Self {
         Self { mutations: breaches, ..Self::default() }
@@ -199,7 +199,7 @@ impl Store {
         std::mem::take(&mut self.unsynced_responses)
     }
 
-    /// A sync that fails: it is unknown whether applied writes are on disk. The store stops.
+    /// Fails a sync: it is unknown whether applied writes are on disk. The store stops.
     pub fn fail_sync(&mut self, rng: &mut Rng) -> Vec<(u64, Response)> {
         self.stopped = true;
         if self.has_mutation(StoreMutation::TrustCache) {
@@ -210,7 +210,7 @@ impl Store {
         self.lose_waiting("the sync failed")
     }
 
-    /// The process dies. If the power fails, unsynced pages may be lost, in whole batches.
+    /// Crashes the process. If the power fails, the unsynced pages may be lost: all of them or none.
     pub fn crash(&mut self, power: bool, rng: &mut Rng) {
         self.stopped = true;
         self.unsynced_responses.clear();
@@ -228,7 +228,7 @@ impl Store {
         if self.has_mutation(StoreMutation::TornTurns)
             && self.disk.turns.len() < self.cache.turns.len()
         {
-            // The heads reached the disk, and the records beside them did not.
+            // The heads reached the disk, but the other records did not.
             self.disk.heads = self.cache.heads.clone();
             self.disk.turns = self.cache.turns.clone();
         }
@@ -325,7 +325,7 @@ impl Store {
             .filter_map(|(_, value)| ostraca_core::codec::decode::<Lane>(value).ok())
             .collect();
         let head = self.cache.heads.get(entity);
-        // As the contract says: without a count, there is nothing to look for.
+        // According to the contract, only records that the head counts are loaded.
         let has_timers = head.is_some_and(|head| head.timer_count().unwrap_or_default() > 0);
         let own = |((of, key), _): &(&(Entity, RecordKey), _)| {
             has_timers && of == entity && matches!(key, RecordKey::Timer { due: OWN_TIMERS, .. })
@@ -390,7 +390,7 @@ pub fn refusal(request: &Request, why: &str) -> Response {
     }
 }
 
-/// The answer with an unknown outcome.
+/// Replaces the outcome in an answer with an unknown one.
 #[must_use]
 pub fn unknown(answer: Response, why: &str) -> Response {
     match answer {
@@ -408,7 +408,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
 }
 
 impl Request {
-    /// The same, with every entity renamed.
+    /// Renames every entity in the request.
     #[must_use]
     pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
         match self {
@@ -430,7 +430,7 @@ impl Request {
 }
 
 impl Response {
-    /// The same, with every entity renamed.
+    /// Renames every entity in the response.
     #[must_use]
     pub fn renamed(self, name: impl Fn(Entity) -> Entity) -> Self {
         match self {

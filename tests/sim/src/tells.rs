@@ -1,6 +1,6 @@
 //! Tells in the simulated clusters: what guests send, and the check that every tell runs once and in order (R19, R25).
 //!
-//! The check reads the stores alone: what was put into outboxes, what was taken out of them and why, and which turns ran
+//! The check reads only the stores: what was put into outboxes, what was taken out of them and why, and which turns ran
 //! tells, each in the order of commits.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub(crate) fn by_command(rng: &mut Rng, entities: u64, utc: u64) -> Vec<NewTell>
         .collect()
 }
 
-/// What a command's turn does with its entity's delayed tells.
+/// The changes that a command's turn makes to its entity's delayed tells.
 pub(crate) fn delayed_by_command(rng: &mut Rng, entities: u64, utc: u64) -> Vec<TimerChange> {
     if !rng.chance(15) {
         return Vec::new();
@@ -53,7 +53,7 @@ pub(crate) fn delayed_by_command(rng: &mut Rng, entities: u64, utc: u64) -> Vec<
     vec![set_delayed_tell(name, utc + rng.range(0, 600), &tell)]
 }
 
-/// A change of an outbox by a turn that took effect.
+/// A change to an outbox or to dead letters by a turn that took effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutboxChange {
     /// A tell was added, or a failed attempt recorded: sender, target, number, and the tell's UTC in milliseconds.
@@ -67,7 +67,7 @@ pub enum OutboxChange {
 }
 
 impl OutboxChange {
-    /// The change that a write makes, if it is to an outbox.
+    /// The change that a write makes. `None` if it affects neither an outbox nor a dead letter.
     pub(crate) fn of(
         sender: &Entity,
         version: u64,
@@ -91,7 +91,7 @@ impl OutboxChange {
     }
 }
 
-/// What all stores contain of tells.
+/// The tells in all stores.
 #[derive(Default)]
 pub(crate) struct TellCheck {
     put: BTreeSet<(Entity, Entity, u64)>,
@@ -99,9 +99,9 @@ pub(crate) struct TellCheck {
     given_up: BTreeSet<(Entity, u64)>,
     taken: BTreeSet<(Entity, u64)>,
     found: Vec<Violation>,
-    /// Delayed tells that left.
+    /// Number of delayed tells that left.
     pub(crate) left_later: u64,
-    /// By target and sender, in the order in which they ran.
+    /// The numbers of the tells that ran, in order, by target and sender.
     ran: BTreeMap<(Entity, Entity), Vec<u64>>,
 }
 
@@ -146,7 +146,8 @@ impl TellCheck {
         }
     }
 
-    /// A turn without the guest sends a tell only if its delayed one was due, or an operator sent a dead letter again.
+    /// Checks turns without the guest: they send a tell only if a delayed tell was due or an operator resent a dead
+    /// letter.
     fn check_turns_without_guest(&mut self, image: &Image, ran_guest: impl Fn(&TurnId) -> bool) {
         // By sender and version.
         let mut added: BTreeMap<_, BTreeMap<u64, (&Entity, u64)>> = BTreeMap::new();
@@ -230,7 +231,7 @@ impl TellCheck {
     }
 }
 
-/// The tells that wait in outboxes.
+/// The tells waiting in outboxes.
 pub(crate) fn pending(image: &Image) -> Vec<(Entity, Entity, u64)> {
     let waiting = |(sender, key): &(Entity, RecordKey)| match key {
         RecordKey::Outbox { target, number } => Some((sender.clone(), target.clone(), *number)),

@@ -1,8 +1,8 @@
 //! Timers in the simulated worlds: what guests set, and the check that firings obey R25.
 //!
-//! The check reads the store alone: each turn that took effect is compared with the timers that were durable before it,
-//! in the order of commits. So a firing of a timer that was cancelled, replaced or fired before is found, whoever made
-//! it.
+//! The check reads only the store: each turn that took effect is compared with the timers that were durable before it,
+//! in the order of commits. So it detects every firing of a timer that had been cancelled, replaced or fired, whichever
+//! node ran it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::rng::Rng;
 use crate::store::Image;
 use crate::violation::{Violation, ViolationKind};
 
-/// UTC at the beginning of a run, in milliseconds.
+/// UTC at the start of a run, in milliseconds.
 const BEGIN: u64 = 1_700_000_000_000;
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// UTC as a node sees it. Nodes lag behind each other by some milliseconds.
+/// UTC as a node sees it. Nodes lag by a few milliseconds, some more than others.
 pub(crate) fn utc(now: u64, incarnation: u64) -> u64 {
     BEGIN + now - (incarnation % 3 * 15).min(now)
 }
 
-/// What a message's turn does with its entity's timers.
+/// The changes that a message's turn makes to its entity's timers.
 pub(crate) fn by_message(rng: &mut Rng, utc: u64) -> Vec<TimerChange> {
     let count = rng.range(0, 3);
     (0..count).map(|_| change(rng, utc, 25)).collect()
 }
 
-/// What a firing's turn does with its entity's timers: too little to go on for ever.
+/// The changes that a firing's turn makes to its entity's timers: few enough that the firings come to an end.
 pub(crate) fn by_firing(rng: &mut Rng, firing: &Firing, utc: u64) -> Vec<TimerChange> {
     let mut changes = Vec::new();
     if rng.chance(30) {
@@ -53,7 +53,7 @@ fn change(rng: &mut Rng, utc: u64, cancels: u64) -> TimerChange {
     TimerChange::Set { name, due: utc + rng.range(0, 400), interval, payload: Bytes::new() }
 }
 
-/// A change of one timer by a turn that took effect.
+/// A change to one timer by a turn that took effect.
 #[derive(Clone, Debug)]
 pub struct DurableChange {
     turn: TurnId,
@@ -63,7 +63,7 @@ pub struct DurableChange {
 }
 
 impl DurableChange {
-    /// The change that a write makes, if it is to a timer.
+    /// The change that a write makes. `None` if it does not affect a timer.
     pub(crate) fn of(
         turn: TurnId,
         entity: &Entity,
@@ -79,7 +79,7 @@ impl DurableChange {
 }
 
 impl DurableChange {
-    /// The delayed tell that ended, and the turn in which it left or was cancelled.
+    /// The delayed tell that the change removed, and the turn in which it left or was cancelled.
     pub(crate) fn ended_delayed_tell(&self) -> Option<(TurnId, &Timer)> {
         let before = self.before.as_ref().filter(|_| self.after.is_none())?;
         delayed_tell_name(&before.name).map(|_| (self.turn, before))
@@ -98,7 +98,7 @@ impl Firings {
         self.started.contains_key(turn)
     }
 
-    /// A firing's turn starts, on a node that sees this UTC.
+    /// Records that a firing's turn starts on a node that sees this UTC.
     pub(crate) fn started(&mut self, turn: TurnId, firing: &Arc<Firing>, utc: u64) {
         if firing.due > utc || firing.utc_ms > utc {
             let why = format!("fired at {utc}: {firing:?}");
@@ -107,7 +107,7 @@ impl Firings {
         self.started.insert(turn, firing.clone());
     }
 
-    /// The violations in a store's contents.
+    /// Returns all violations that the firings and a store's contents show.
     pub(crate) fn judge(&self, image: &Image) -> Vec<Violation> {
         let mut found = self.early.clone();
         let mut changes: BTreeMap<TurnId, Vec<&DurableChange>> = BTreeMap::new();
@@ -140,7 +140,7 @@ impl Firings {
     }
 }
 
-/// Whether a record decides an entity's wake-up, or is one.
+/// Whether a record is a wake-up, or affects when an entity needs one.
 pub(crate) fn may_move_wake_up(key: &RecordKey) -> bool {
     matches!(key, RecordKey::Timer { .. } | RecordKey::Outbox { .. })
 }
@@ -190,7 +190,7 @@ impl WrongWakeUps {
     }
 }
 
-/// The timers that will fire, by entity.
+/// The timers that have yet to fire, by entity.
 pub(crate) fn pending(image: &Image) -> Vec<(Entity, Timer)> {
     let records = image.records.iter().filter_map(|((entity, key), value)| match key {
         RecordKey::Timer { due: OWN_TIMERS, .. } => {

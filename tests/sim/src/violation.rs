@@ -1,9 +1,9 @@
-//! What a run can violate, as a value. A test that disables a rule names the violation that it expects.
+//! The violations that a run can contain, as values. A test that disables a rule names the violation that it expects.
 
-/// A promise, or a rule, that a run broke.
+/// A promise or a rule that a run broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ViolationKind {
-    /// What clients saw breaks a promise.
+    /// The history that clients saw breaks a promise.
     History(ostraca_oracle::ViolationKind),
     /// One message made two versions.
     RanTwice,
@@ -31,11 +31,11 @@ pub enum ViolationKind {
     TurnAfterDeadline,
     /// A shard was reported as stopped while it still had an instance or a commit (A16).
     StoppedEarly,
-    /// The same events gave different actions.
+    /// On replay, the same events gave different actions.
     NotReplayed,
     /// An older revision of a type ran on state that a newer one had written (R24).
     RevisionFell,
-    /// A shard went to a new owner while the former one held it (R7).
+    /// A shard went to a new owner while the former owner held it (R7).
     OwnerReplacedAlive,
     /// An incarnation registered over a live lease (R7).
     RegisteredOverLiveLease,
@@ -49,7 +49,7 @@ pub enum ViolationKind {
     IncarnationOrder,
     /// A manager decided before it had sealed every row (R10).
     DecidedUnsealed,
-    /// A term is lower than one before it (R10).
+    /// A row's term is lower than before, or a new manager's term is not higher (R10).
     TermOrder,
     /// An epoch went back, or has two owners (R5).
     EpochOrder,
@@ -71,13 +71,13 @@ pub enum ViolationKind {
     RouterSpins,
     /// The oracle could not compare all values: too many combinations of unknown commands explain them.
     NotCompared,
-    /// A node accepted a message although its buffers were full (K19).
+    /// A node accepted a message although its budget was full (K19).
     OverBudget,
     /// A turn started for a message that every gateway must refuse (S11.6).
     InvalidMessageRan,
     /// A message's deadline exceeds its gateway's limit (R22).
     DeadlineUnbound,
-    /// A message's turn ran again with another time (R20).
+    /// A message's turn ran again with a different time (R20).
     TurnTimeChanged,
     /// A timer fired before it was due (R25).
     FiredEarly,
@@ -85,26 +85,26 @@ pub enum ViolationKind {
     FiredVoid,
     /// A timer has not fired long after the last fault (R25).
     TimerNotFired,
-    /// An entity has another wake-up than its timers and its outbox need (R25).
+    /// An entity's wake-up is not the one that its timers and its outbox need (R25).
     WakeUpWrong,
     /// A tell made two versions (R19).
     ToldTwice,
-    /// Tells of one sender ran in another order than they were sent (R19).
+    /// Tells from one sender ran in a different order from that in which they were sent (R19).
     TellOrder,
     /// A tell ran that no committed turn sent (R25).
     ToldUncommitted,
-    /// A tell was deleted that its target had not run (R19).
+    /// A tell was deleted although its target had not run it (R19).
     TellLost,
     /// A tell returned to its outbox under its number, or a dead letter was taken out twice (R19).
     TellReturned,
-    /// A tell waits long after the last fault (R19).
+    /// A tell is still waiting long after the last fault (R19).
     TellNotSent,
-    /// A row holds a record of another kind.
+    /// A row holds a record of the wrong kind.
     RowKind,
 }
 
 impl ViolationKind {
-    /// A finding of this kind.
+    /// A violation of this kind.
     pub(crate) fn because(self, text: String) -> Violation {
         Violation { kind: self, text }
     }
@@ -118,7 +118,7 @@ pub(crate) fn of_history(found: ostraca_oracle::Violation) -> Violation {
     Violation { kind: ViolationKind::History(found.kind), text: found.text }
 }
 
-/// What follows if answered turns are lost or took effect twice: what clients see, and what becomes of timers.
+/// What may follow if answered turns are lost or take effect twice: for clients, timers and tells.
 pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::History(ostraca_oracle::ViolationKind::DuplicateVersion),
     ViolationKind::History(ostraca_oracle::ViolationKind::StaleCommand),

@@ -47,13 +47,13 @@ pub struct Options {
     /// Every fault loses renewals, and the thread that watches a lease may be late, so zombies answer for a long time
     /// (R8).
     pub zombies: bool,
-    /// How many of ten messages are queries.
+    /// How many out of ten messages are queries.
     pub queries: u64,
-    /// How many of a hundred messages have short deadlines: their clients treat a refusal as final.
+    /// How many out of a hundred messages have short deadlines: their clients treat a refusal as final.
     pub impatient: u64,
-    /// How many of a hundred calls with commits the store refuses because of a limit.
+    /// How many out of a hundred calls with commits the store refuses because of a limit.
     pub refused_calls: u64,
-    /// How many of a hundred calls with commits are delivered a second time.
+    /// How many out of a hundred calls with commits are delivered a second time.
     pub repeated_calls: u64,
     /// The number of messages in the run.
     pub messages: u64,
@@ -121,15 +121,15 @@ struct World {
     /// The revision that each node has learnt of.
     revisions: [u64; 2],
     issued: u64,
-    /// Entities keep few lanes and few replies.
+    /// Whether entities keep few lanes and few replies.
     forgetful: bool,
-    /// Copies that a gateway holds for a long time.
+    /// Number of copies that a gateway holds for a long time.
     held_copies: u64,
     loss: u64,
     turns: HashMap<TurnId, Arc<Message>>,
     /// Whether the guests set timers.
     timers: bool,
-    /// Draws what concerns timers, so that other runs do not depend on them.
+    /// Draws everything that concerns timers, so that runs without timers do not depend on it.
     timer_rng: Rng,
     firings: Firings,
     deadlines: HashMap<(usize, MessageId), Option<u64>>,
@@ -336,7 +336,7 @@ impl World {
     }
 }
 
-/// A number that distinguishes loads and activations of one entity.
+/// The key of an entity's load, which differs from the key of its activation.
 fn load_key(entity: &Entity) -> Entity {
     Entity::new(format!("load:{}", entity.entity_type), entity.id.clone())
 }

@@ -1,4 +1,4 @@
-//! Disables each rule of the cluster and expects a run to fail: an oracle that has never failed proves nothing.
+//! Disables each rule of the cluster and expects a violation: an oracle that has never reported one proves nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,12 +11,12 @@ use ostraca_sim::{ViolationKind, WRONG_VERSIONS};
 
 /// Seeds that every test runs, to report how many detect the violation.
 const SAMPLE: u64 = 100;
-/// Further seeds, if the sample does not detect it.
+/// The highest seed to run if the sample does not detect the violation.
 const SEEDS: u64 = 12_000;
 
-/// A stale query: by version, by value, or older than its own session's writes. The last counts as two violations: a
-/// replaced owner answers from before what the session wrote at its successor, which breaks both real time and the
-/// session's order, so the second follows and is never named.
+/// A stale query: by version, by value, or older than its own session's writes. The last comes with another violation:
+/// a replaced owner answers with a state from before the session's write at the successor, which breaks both real time
+/// and the session's order. So it only follows, and is never the named violation.
 const STALE: &[ViolationKind] = &[
     ViolationKind::History(History::StaleQuery),
     ViolationKind::History(History::QueryValue),
@@ -35,7 +35,7 @@ fn sees(options: &Options, named: ViolationKind, follows: &[ViolationKind], seed
     found.iter().any(|it| it.kind == named)
 }
 
-/// At least `least` percent of the seeds must violate it; for 0, some seed must.
+/// At least `least` percent of the sample must cause the named violation, and at least one of all seeds.
 #[track_caller]
 fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], least: u64) {
     let seen = (1..=SAMPLE).filter(|seed| sees(options, named, follows, *seed)).count() as u64;
@@ -49,7 +49,7 @@ fn breaks(options: &Options, named: ViolationKind, follows: &[ViolationKind], le
     }
 }
 
-/// At least this percentage of a thousand seeds must read a stale value, and none may violate anything else, except
+/// At least this percentage of a thousand seeds must read a stale value, and none may cause any other violation, except
 /// the causes of a stale read.
 #[track_caller]
 fn reads_stale(options: &Options, least: u64) {
@@ -57,8 +57,8 @@ fn reads_stale(options: &Options, least: u64) {
     let (next, seen) = (AtomicU64::new(1), AtomicU64::new(0));
     let mut follows = [&STALE[1..], &[RELIES]].concat();
     if !options.shard_mutations.is_empty() {
-        // A machine that trusts an expired lease also starts turns of its own, for timers, and tells targets what
-        // it had to send when it was the owner.
+        // A machine that trusts an expired lease also starts its own turns, for timers, and sends the tells that it
+        // had to send when it was the owner.
         follows.extend([
             ViolationKind::TurnWithoutLease,
             ViolationKind::ToldTwice,
@@ -153,7 +153,7 @@ fn r7_registering_over_a_live_lease_is_detected() {
 fn r8_relying_on_a_longer_lease_before_its_row_is_detected() {
     let node = vec![node::Mutation::ApplyLeaseImmediately];
     let options = Options { node_mutations: node, settings: true, ..Options::default() };
-    // By the lease in its row, such a node suspends too late.
+    // According to the lease in its row, such a node suspends too late.
     let follows = [STALE, &[ViolationKind::NotSuspended]].concat();
     breaks(&options, RELIES, &follows, 0);
 }
@@ -273,7 +273,7 @@ fn r16_not_run_for_a_message_in_doubt_is_detected() {
 
 #[test]
 fn a11_dropping_messages_in_a_hand_off_is_detected() {
-    // The sender of a tell waits for its answer.
+    // The sender of a dropped tell waits for the answer.
     let follows = &[ViolationKind::TellNotSent];
     router_without(route::Mutation::DropBuffered, ViolationKind::Unanswered, follows, 0);
 }
@@ -286,7 +286,7 @@ fn r13_a_route_to_a_lower_epoch_is_detected() {
 #[test]
 fn r1_comparing_only_epochs_lets_a_former_owner_overwrite() {
     let options = Options { store_mutations: vec![StoreMutation::EpochOnly], ..Options::default() };
-    // A former owner's commit puts a tell back that has run: its owner's memory no longer has it (seed 70).
+    // A former owner's commit restores a tell that has already run and that the owner's memory no longer has (seed 70).
     let follows = [WRONG_VERSIONS, &[ViolationKind::TellNotSent]].concat();
     breaks(&options, ViolationKind::RanTwice, &follows, 0);
 }
@@ -352,7 +352,7 @@ fn r17_a_watermark_left_out_of_the_head_reruns_a_copy() {
 
 #[test]
 fn r17_a_restamp_in_doubt_runs_a_message_twice() {
-    // Messages in doubt do not end as too old, but get new times again and again.
+    // Messages in doubt are not given up as too old, but are restamped again and again.
     let follows = [WRONG_VERSIONS, &[ViolationKind::Unanswered]].concat();
     client_without(Mutation::RestampInDoubt, ViolationKind::RanTwice, &follows, 0);
 }
@@ -434,8 +434,8 @@ fn r16_forgetting_in_flight_messages_at_a_stop_is_detected() {
 
 #[test]
 fn r25_a_tell_sent_before_its_turn_is_durable_is_detected() {
-    // Versions of turns that were not committed are reused, and so are the numbers of their tells: a target that ran one
-    // of the lost tells mistakes the next ones for copies (seed 133).
+    // Versions of turns that were not committed are reused, and so are the numbers of their tells: a target that ran
+    // one of the lost tells mistakes the next ones for copies (seed 133).
     let follows = &[ViolationKind::ToldTwice, ViolationKind::TellOrder, ViolationKind::TellLost];
     let named = ViolationKind::ToldUncommitted;
     shard_without(shard::Mutation::TellBeforeCommit, named, follows, 5);
@@ -448,8 +448,8 @@ fn r19_a_tell_deleted_when_it_is_sent_is_detected() {
 
 #[test]
 fn r19_resending_under_the_old_number_is_detected() {
-    // The target may have dropped the lane meanwhile, since the sender had nothing more to send up to its number. And an
-    // old number comes before the tell in flight, whose answer then fits none (seed 76).
+    // The target may have dropped the lane since, because the sender had nothing left to send up to that number. And an
+    // old number comes before the tell in flight, whose answer then matches none (seed 76).
     let follows = &[ViolationKind::ToldTwice, ViolationKind::TellOrder, ViolationKind::TellNotSent];
     shard_without(shard::Mutation::ResendOldNumber, ViolationKind::TellReturned, follows, 5);
 }

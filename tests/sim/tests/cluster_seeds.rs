@@ -1,7 +1,7 @@
-//! Thousands of runs of a whole cluster, each with faults; the oracle and the guard, which sees the whole cluster,
-//! check each of them.
+//! Thousands of runs of a whole cluster, each with faults. The oracle and the guard, which sees the whole cluster,
+//! check each run.
 //!
-//! `SEED=n` replays one (`TRACE=1` prints its events). `SEEDS=n` changes the number of runs; with fewer than the
+//! `SEED=n` replays one run (`TRACE=1` prints its events). `SEEDS=n` changes the number of runs; with fewer than the
 //! default, not every fault has to occur.
 
 mod common;
@@ -88,7 +88,7 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
     }
     assert!(
         sum.broken.is_empty(),
-        "{} seeds broke a promise, the first is SEED={:?}",
+        "{} seeds broke a promise; the first is SEED={:?}",
         sum.broken.len(),
         sum.broken.keys().next()
     );
@@ -97,7 +97,7 @@ fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
     let few = seeds < ENOUGH;
     assert!(
         few || missing.is_empty(),
-        "of {} kinds these never occurred: {missing:?}",
+        "of {} kinds, these never occurred: {missing:?}",
         KINDS.len()
     );
 }

@@ -1,8 +1,8 @@
-//! The simulated store passes the conformance suite of all stores. So if the simulator finds a broken promise, the
+//! The simulated store passes the conformance suite for all stores. So if the simulator finds a broken promise, the
 //! store is not the cause.
 //!
-//! There is one engine for each shard, synced after each call; reopening is a crash of the process. Blobs and limits on
-//! the sizes of records are not simulated, and exist here only to complete the trait.
+//! There is one engine per shard, synced after each call. Reopening the store is a crash of its process. Blobs and
+//! limits on record sizes are not simulated, and exist here only to complete the trait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +53,7 @@ impl Shards {
         }
         match self.ask(&claim.shard.clone(), Request::Claim(Arc::new(claim))) {
             Response::Claim(outcome) => outcome,
-            other => panic!("a claim answered by {other:?}"),
+            other => panic!("expected the answer to a claim, got {other:?}"),
         }
     }
 
@@ -72,7 +72,7 @@ impl Shards {
         self.sequence += 1;
         commit.head.commit_sequence = self.sequence;
         if let Err(limit) = limit {
-            // A wrong claim or version must be reported first: the engine gets a commit that cannot take effect.
+            // A wrong claim or version must be reported in preference to a limit.
             commit.writes.clear();
             commit.head.version = u64::MAX;
             let standing = self.engines.get(&shard).and_then(|e| e.durable().claim.clone());
@@ -87,7 +87,7 @@ impl Shards {
         }
         match self.ask(&shard, Request::Commit(vec![commit])) {
             Response::Commit(mut outcomes) => outcomes.pop().expect("one outcome").2,
-            other => panic!("a commit answered by {other:?}"),
+            other => panic!("expected the answer to a commit, got {other:?}"),
         }
     }
 
@@ -99,7 +99,7 @@ impl Shards {
     fn load(&mut self, shard: &ShardPath, entity: Entity) -> Result<LoadedEntity, StoreError> {
         match self.ask(shard, Request::Load(entity)) {
             Response::Load(_, loaded) => loaded.map_err(StoreError::Unavailable),
-            other => panic!("a load answered by {other:?}"),
+            other => panic!("expected the answer to a load, got {other:?}"),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Clients that break every rule, against the machines alone. `SEED=n` replays one; `SEEDS=n` runs more.
+//! Clients that break every rule, against the machines alone. `SEED=n` replays one run; `SEEDS=n` changes the number of
+//! runs.
 
 use std::collections::BTreeMap;
 

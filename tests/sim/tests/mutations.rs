@@ -1,4 +1,4 @@
-//! Disables each rule and expects the oracle to fail: an oracle that has never failed proves nothing.
+//! Disables each rule and expects a violation: an oracle that has never reported one proves nothing.
 //!
 //! Every test names the expected violation and its possible consequences. Any other violation fails the test.
 
@@ -17,8 +17,8 @@ fn wrong_versions() -> Vec<ViolationKind> {
     [WRONG_VERSIONS, &alone].concat()
 }
 
-/// Consequences of commits that land although their machine has given them up: those of a revision may then land on what
-/// the next one has written.
+/// Consequences of commits that land although their machine has given them up: a commit of one revision may then land
+/// on what the next revision has written.
 fn late_commits() -> Vec<ViolationKind> {
     [&wrong_versions()[..], &[ViolationKind::RevisionFell]].concat()
 }
@@ -49,13 +49,13 @@ fn store_without(breach: StoreMutation, named: ViolationKind, follows: &[Violati
     breaks(&Options { store_mutations: vec![breach], ..Options::default() }, named, follows);
 }
 
-/// Calls are refused and delivered again more often, and more clients treat a refusal as final.
+/// Options with which calls are refused or redelivered more often, and more clients treat a refusal as final.
 fn refusals() -> Options {
     Options { refused_calls: 10, repeated_calls: 30, impatient: 60, ..Options::default() }
 }
 
-/// A zombie learns from its first commit that it lost the shard. So it gets more queries than commands, and for a long
-/// time.
+/// Options with which zombies get more queries than commands, and for a long time, since a zombie learns from its first
+/// commit that it lost the shard.
 fn zombies() -> Options {
     Options { zombies: true, queries: 8, messages: 1_000, ..Options::default() }
 }
@@ -95,7 +95,7 @@ fn r1_without_claims_a_zombie_commit_lands() {
 
 #[test]
 fn r2_reads_of_unsynced_data_show_what_a_crash_undoes() {
-    // The entity was loaded with a turn that a crash undid: from then on, every commit of it is refused.
+    // The entity was loaded with a turn that a crash undid: from then on, all of its commits are refused.
     store_without(StoreMutation::ReadUnsynced, ViolationKind::Unanswered, &wrong_versions());
 }
 
@@ -216,7 +216,7 @@ fn r18_a_copy_that_does_not_join_is_answered_too_early() {
 #[test]
 fn r21_effects_of_a_refused_turn_in_memory_are_detected() {
     let options = Options { keep_errors: true, ..Options::default() };
-    // A wrong value of a command whose sender gave up shows only in what follows it.
+    // If the sender of a command gave up, its wrong value shows only in later answers.
     let follows = [History::QueryValue, History::Unexplained].map(ViolationKind::History);
     breaks(&options, ViolationKind::History(History::CommandValue), &follows);
 }
@@ -226,7 +226,7 @@ fn r22_a_turn_started_after_its_deadline_is_detected() {
     without(Mutation::IgnoreDeadline, ViolationKind::TurnAfterDeadline, &[]);
 }
 
-/// One node learns of redeployments late, and the other receives the older one again.
+/// Options with which one node learns of redeployments late, and the other receives the older one again.
 fn late_redeployments() -> Options {
     Options { late_redeployments: true, ..Options::default() }
 }

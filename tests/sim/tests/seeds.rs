@@ -1,6 +1,6 @@
-//! Thousands of runs through the core, each with faults. The oracle checks each of them.
+//! A thousand runs through the core, each with faults. The oracle checks each of them.
 //!
-//! `SEED=n` replays one and prints what its clients saw. `SEEDS=n` changes the number of runs; with fewer than the
+//! `SEED=n` replays one run and prints what its clients saw. `SEEDS=n` changes the number of runs; with fewer than the
 //! default, not every fault has to occur.
 
 mod common;
@@ -58,13 +58,13 @@ fn no_seed_breaks_a_promise_and_every_fault_occurs() {
     }
     assert!(
         broken.is_empty(),
-        "{} seeds broke a promise, the first is SEED={:?}",
+        "{} seeds broke a promise; the first is SEED={:?}",
         broken.len(),
         broken.keys().next()
     );
     digests.check("shard.txt");
     let missing = if seeds < ENOUGH { Vec::new() } else { tally.missing() };
-    assert_eq!(missing, Vec::<&str>::new(), "of {} kinds these never occurred", KINDS.len());
+    assert_eq!(missing, Vec::<&str>::new(), "of {} kinds, these never occurred", KINDS.len());
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! A type's binding, which decides the shard of each of its entities: fixed by its first deployment, in a row
-//! of its own (R23).
+//! A type's binding, which decides the shard of each of its entities: fixed by the type's first deployment, in a
+//! separate row (R23).
 //!
-//! The row is written before the type's, by compare-and-set, and never changes. So all revisions agree on every
-//! entity's shard, however deploys race and whenever a first entity is activated.
+//! The binding's row is written before the type's row, by compare-and-set, and never changes. So all revisions agree
+//! on every entity's shard, no matter how deploys race or when the first entity is activated.
 
 use ostraca_catalog as catalog;
 use ostraca_catalog::pool::HASH;

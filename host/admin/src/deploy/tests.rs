@@ -19,7 +19,7 @@ fn deployer(store: &Arc<MemoryStore>) -> Deployer {
         allocator: ostraca_wasm::Allocator::OnDemand,
         ..ostraca_wasm::RuntimeSettings::default()
     };
-    let wasm = ostraca_wasm::WasmRuntime::new(&settings).expect("a host");
+    let wasm = ostraca_wasm::WasmRuntime::new(&settings).expect("a runtime");
     let types = TypeRegistry::default();
     let loader = Loader::new(loader::LoaderDeps {
         types: types.clone(),
@@ -101,13 +101,13 @@ async fn limits_beyond_the_nodes_ceilings_are_refused() {
 async fn a_deploy_that_compiles_does_not_block_others() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let deployer = deployer(&store);
-    // Simulates another deploy that is being written: an early refusal does not wait for it.
+    // Simulates another deploy whose row is being written: an early refusal does not wait for that.
     let _writing = deployer.write_lock.lock().await;
     let refused = tokio::time::timeout(
         Duration::from_secs(60),
         deployer.deploy("client/me", upload(EMPTY).await),
     );
-    let refused = refused.await.expect("it does not wait").expect_err("not an entity");
+    let refused = refused.await.expect("does not wait for the lock").expect_err("not an entity");
     assert_eq!(refused.code, "missing-export");
 }
 
@@ -115,7 +115,7 @@ async fn a_deploy_that_compiles_does_not_block_others() {
 fn a_deploy_keeps_unknown_fields_of_the_type() {
     // An optional extension field with number 100.
     let noted: ostraca_core::extensions::Extensions<TypeRow> =
-        ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("may be ignored");
+        ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("an optional field");
     let first = next_row(None, MANIFEST.into(), [1; 32], 8, Vec::new());
     assert_eq!((first.revision, &first.extensions), (1, &Default::default()));
     let found = StoredRow { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };

@@ -1,4 +1,4 @@
-//! A cluster's problems as one node sees them, each with where it is and which command to type.
+//! A cluster's problems as one node sees them, each with its location and the command to run.
 
 use ostraca_codes::{Code, codes};
 use ostraca_core::ids::NodeId;
@@ -8,22 +8,22 @@ use ostraca_wire::proto::{ClusterStatus, StatusProblem};
 use ostraca_control::view::ClusterView;
 use ostraca_stats::FailingType;
 
-/// The state that is diagnosed.
+/// The state to diagnose.
 pub(super) struct Diagnosis<'a> {
     pub(super) view: &'a ClusterView,
     pub(super) cluster: &'a ClusterStatus,
     /// The node that makes the diagnosis.
     pub(super) local_node: &'a str,
-    /// Milliseconds since its lease was renewed, or since the node started.
+    /// Milliseconds since that node's lease was last renewed, or since the node started if it never was.
     pub(super) since_renewal_ms: u64,
-    /// Whether it ever had a lease.
+    /// Whether that node ever had a lease.
     pub(super) registered: bool,
-    /// The duration of its lease in milliseconds.
+    /// The duration of that node's lease in milliseconds.
     pub(super) lease_ms: u64,
 }
 
 impl Diagnosis<'_> {
-    /// Problems of this node's own lease.
+    /// Problems with this node's own lease.
     pub(super) fn lease(&self) -> Option<StatusProblem> {
         if !self.registered && self.since_renewal_ms >= self.lease_ms {
             let text = format!(
@@ -46,7 +46,7 @@ impl Diagnosis<'_> {
         self.view.suspended.then(|| status_problem(codes::SUSPENDED, text.into(), &help))
     }
 
-    /// Problems of the shards' assignment.
+    /// Problems with the assignment of shards.
     pub(super) fn shards(&self, here: u64, serving: u64) -> Vec<StatusProblem> {
         let mut problems = Vec::new();
         if serving < here {
@@ -94,7 +94,7 @@ impl Diagnosis<'_> {
         })
     }
 
-    /// Problems of other nodes.
+    /// Problems with other nodes.
     pub(super) fn nodes(&self, out_of_reach: &[NodeId]) -> Vec<StatusProblem> {
         let mut problems = Vec::new();
         for (node, row) in &self.view.nodes {
@@ -159,11 +159,11 @@ pub(super) fn store_low(why: &str) -> StatusProblem {
     status_problem(
         codes::STORE_DISK_LOW,
         format!("writes are refused: low disk space ({why})"),
-        "free disk space, or lower `store.low-water-bytes`; writes resume by themselves",
+        "free disk space, or lower `store.low-water-bytes`; writes resume automatically",
     )
 }
 
-/// Another node's store is not the one that this node used before.
+/// The store on another node is not the one that this node used before.
 pub(super) fn store_refused(why: &str) -> StatusProblem {
     let (what, help) = why.split_once("; ").unwrap_or((why, ""));
     let text = format!("{what}: this node does not use the store, and its shards do not respond");
@@ -176,7 +176,7 @@ pub(super) fn failing_type(it: &FailingType) -> String {
     format!("{} {} ({})", it.entity_type, it.entities, codes.join(", "))
 }
 
-/// Entities that are not expected to recover by themselves.
+/// Entities that are not expected to recover on their own.
 pub(super) fn failing(node: &str, it: &FailingType) -> Option<StatusProblem> {
     if it.stuck == 0 {
         return None;

@@ -26,7 +26,7 @@ fn bench(hosting: bool) -> Bench {
         allocator: ostraca_wasm::Allocator::OnDemand,
         ..ostraca_wasm::RuntimeSettings::default()
     };
-    let wasm = hosting.then(|| ostraca_wasm::WasmRuntime::new(&settings).expect("a host"));
+    let wasm = hosting.then(|| ostraca_wasm::WasmRuntime::new(&settings).expect("a runtime"));
     let notify = {
         let notified = notified.clone();
         Box::new(move |entry: &Arc<DeployedType>| notified.store(entry.revision, Ordering::SeqCst))
@@ -129,7 +129,7 @@ async fn a_component_missing_from_the_store_is_requested_again() {
     );
     store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
     assert!(types.wait_until_loaded(LONG).await);
-    assert_eq!(types.broken().len(), 1, "it was fetched, and is not an entity");
+    assert_eq!(types.broken().len(), 1, "it was fetched, but is not an entity");
 }
 
 #[tokio::test]

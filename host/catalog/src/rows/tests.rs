@@ -137,7 +137,7 @@ fn a_row_of_another_format_is_refused_by_name() {
         error.contains("`time` cannot be read: it has format 9") && error.contains("newer"),
         "{error}"
     );
-    // As unreleased programs had them: they are refused, not read as something else.
+    // Rows as unreleased programs wrote them: they are refused, not misread.
     for (key, old) in [("nodes/n1", vec![2, 3, 200, 1]), ("shards/default/00000", vec![1, 2])] {
         let error = decode_row(&stored(key, old.into())).expect_err("an old one").to_string();
         assert!(error.contains("has format") && error.contains("init"), "{error}");
@@ -176,7 +176,7 @@ fn row_keys_and_their_texts_map_one_to_one() {
     assert_eq!(type_name("types/other/counter"), None);
 }
 
-/// The row of a node as a later release has it: with a field that may be ignored, and one that may not.
+/// A node's row as a later release may have it: with one field that may be ignored, and one that may not.
 #[derive(Debug, Serialize, Deserialize)]
 struct LaterNode {
     incarnation: Incarnation,
@@ -225,7 +225,7 @@ fn a_row_of_a_later_release_is_kept_whole_or_refused_by_name() {
     let Some((key, Row::Node(mut row), _)) =
         decode_row(&stored("nodes/n1", later(GROUP))).expect("decodes")
     else {
-        panic!("a node's row")
+        panic!("expected a node's row")
     };
     // This release marks the node dead.
     row.status = NodeStatus::Dead;

@@ -1,4 +1,4 @@
-//! What an envelope names, looked up among the deployed types: its type and its method, or why there is none.
+//! Looks up the type and the method that an envelope names among the deployed types, or says why they do not exist.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use ostraca_wire::proto::{Envelope, Problem};
 
 use super::{DeployedType, TypeTable};
 
-/// The type and method that an envelope names, if its sender may use them so.
+/// The type and method that an envelope names, if its sender may use them.
 ///
 /// # Errors
 /// A refusal that says what is wrong with the namespace, the type, the method or the sender.

@@ -25,7 +25,7 @@ pub(crate) fn run(global: &Global, args: &args::Config) -> Result<Exit, Failure>
 fn print(global: &Global, text: &str) {
     match global.output {
         OutputFormat::Table => output::text(text),
-        // It has just been parsed as TOML.
+        // The text is valid TOML: it was generated or is embedded.
         OutputFormat::Json => output::json(&toml_as_json(text)),
     }
 }
@@ -37,7 +37,7 @@ fn toml_as_json(text: &str) -> Value {
         .unwrap_or_default()
 }
 
-/// Checks the file alone: what it names (certificates, the store) is checked when the node starts.
+/// Checks only the file: what it names (certificates, the store) is checked when the node starts.
 fn check(global: &Global, file: &Path) -> Result<(), Failure> {
     let config = Config::load(&config_file(file))?;
     match global.output {

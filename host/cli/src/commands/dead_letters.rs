@@ -15,7 +15,7 @@ use crate::args::{
 use crate::failure::{Exit, Failure};
 use crate::{connection, output, quote};
 
-/// Dead letters in a page.
+/// Maximum number of dead letters per page.
 const PAGE: u32 = 1_000;
 
 pub(crate) async fn run(global: &Global, args: &DeadLetters) -> Result<Exit, Failure> {
@@ -67,7 +67,7 @@ async fn list(global: &Global, args: &ListedDeadLetters) -> Result<Exit, Failure
     Ok(Exit::Done)
 }
 
-/// Up to `limit` dead letters, and the cursor of those that follow.
+/// Reads up to `limit` dead letters, and the cursor of those that follow.
 async fn read(
     client: &Client,
     mut request: DeadLettersRequest,
@@ -104,25 +104,27 @@ async fn handle(
         };
         left = read(&client, request, usize::MAX).await?.0.iter().map(number).collect();
     }
-    let handling = handle_all(&client, &sender, action, &mut left, deadline);
-    let handled = connection::with_spinner("waiting for the outcome", handling).await;
+    let mut handled = Vec::new();
+    let handling = handle_all(&client, &sender, action, &mut left, &mut handled, deadline);
+    let ended = connection::with_spinner("waiting for the outcome", handling).await;
     connection::disconnect(client).await;
-    let handled = handled.map_err(|error| {
+    let count = inspect::many(handled.len() as u64, "dead letter", "dead letters");
+    let done = match action {
+        DeadLetterAction::Resend => format!("{count} of {} resent", args.sender),
+        DeadLetterAction::Drop => format!("{count} of {} dropped", args.sender),
+    };
+    ended.map_err(|error| {
         Failure::from(error).help(format!(
-            "it is safe to repeat the command: no dead letter is handled twice\n`ostraca dead-letters list {}` shows which remain",
+            "so far: {done}\nit is safe to repeat the command: no dead letter is handled twice\n`ostraca dead-letters list {}` shows which remain",
             quote::shell_quote(&args.sender)
         ))
     })?;
-    // Someone else has handled them since they were listed.
+    // With `--all`, someone else has handled them since they were listed.
     let unknown = if args.all { Vec::new() } else { left };
     if global.output == OutputFormat::Json {
         output::json(&json!({ "handled": handled, "unknown": unknown }));
     } else {
-        let count = inspect::many(handled.len() as u64, "dead letter", "dead letters");
-        output::line(&match action {
-            DeadLetterAction::Resend => format!("{count} of {} resent", args.sender),
-            DeadLetterAction::Drop => format!("{count} of {} dropped", args.sender),
-        });
+        output::line(&done);
     }
     if unknown.is_empty() {
         return Ok(Exit::Done);
@@ -136,25 +138,27 @@ async fn handle(
     )))
 }
 
-/// Handles the dead letters in turns of the sender, and removes them from the list. Those that do not exist stay in it.
+/// Resends or drops the dead letters in turns of the sender, and moves them from `left` to `handled`. Those that do not
+/// exist remain in `left`.
 async fn handle_all(
     client: &Client,
     sender: &Entity,
     action: DeadLetterAction,
     left: &mut Vec<u64>,
+    handled: &mut Vec<u64>,
     deadline: connection::Deadline,
-) -> Result<Vec<u64>, CallError> {
+) -> Result<(), CallError> {
     let session = client.session_with_id(SessionId::random(), 1);
-    let (mut all, mut unknown) = (Vec::new(), Vec::new());
+    let mut unknown = Vec::new();
     left.sort_unstable();
     left.dedup();
     while !left.is_empty() {
         let some = &left[..left.len().min(MAX_DEAD_LETTERS)];
         let options = CallOptions { timeout: deadline.remaining(), ..CallOptions::default() };
         match session.handle_dead_letters(sender, action, some, &options).await {
-            Ok(handled) => {
-                left.retain(|number| !handled.contains(number));
-                all.extend(handled);
+            Ok(numbers) => {
+                left.retain(|number| !numbers.contains(number));
+                handled.extend(numbers);
             }
             Err(CallError::NotRun { code, .. }) if code == codes::UNKNOWN_DEAD_LETTER => {
                 unknown.extend(left.drain(..left.len().min(MAX_DEAD_LETTERS)));
@@ -163,7 +167,7 @@ async fn handle_all(
         }
     }
     *left = unknown;
-    Ok(all)
+    Ok(())
 }
 
 fn number(letter: &DeadLetter) -> u64 {

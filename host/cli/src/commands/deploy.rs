@@ -60,7 +60,7 @@ fn hosts(hosts: &[NodeIssue]) -> serde_json::Value {
     hosts.iter().map(|host| json!({ "node": host.node, "reason": host.reason })).collect()
 }
 
-/// One line about the result of a deploy.
+/// The result of a deploy in one line, with another line for each host that does not run it.
 pub(crate) fn summary(it: &DeployResult) -> String {
     let mut text = match it.unchanged {
         true => format!("{}: unchanged, revision {}", it.r#type, it.revision),
@@ -75,7 +75,7 @@ pub(crate) fn summary(it: &DeployResult) -> String {
     text
 }
 
-/// The command to try next.
+/// The type's methods, and the command to try next.
 pub(crate) fn hint(it: &Methods) -> String {
     let names: Vec<_> =
         it.methods.iter().map(|method| format!("{} ({})", method.name, kind(method))).collect();

@@ -47,7 +47,7 @@ pub(crate) async fn run(global: &Global, args: &Dev) -> Result<Exit, Failure> {
     run::finish(node, stop, why).await
 }
 
-/// The node's configuration; initialises the node if there is none.
+/// Returns the node's configuration, and whether the node was initialised because there was none.
 fn settle(args: &Dev) -> Result<(Config, bool), Failure> {
     let file = args.data.join("ostraca.toml");
     let made = !file.exists();
@@ -80,7 +80,7 @@ struct SavedAddress {
 }
 
 impl SavedAddress {
-    /// Unless an address is given, uses the previous one if it is free.
+    /// Uses the previous address if it is free, unless an address is given.
     fn choose(args: &Dev, config: &mut Config) -> Self {
         let file = args.data.join("address");
         let mut taken = None;
@@ -155,7 +155,7 @@ fn greet(
         output::line(&format!("in other terminals, run: export OSTRACA_PROFILE={quoted}"));
     }
     if args.dir.is_none() {
-        output::line("next, in another terminal in this folder:");
+        output::line("next, in another terminal in this directory:");
         output::line("  ostraca new hello");
         output::line("  ostraca deploy --build hello");
     }
@@ -192,7 +192,7 @@ async fn follow(
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             let now = fingerprint(&sources).await;
-            // An editor may write in several steps: build only once nothing changes.
+            // An editor may save in several steps: build only when nothing changes any more.
             if now != before && now == seen {
                 break;
             }

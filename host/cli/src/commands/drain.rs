@@ -1,7 +1,7 @@
 //! `ostraca drain NODE`: moves all shards off a node, so that it can be stopped.
 //!
 //! The drain is a mark in the node's row, so it continues even if nobody watches it (R12). Therefore this command
-//! reconnects if a connection breaks, and prints how to continue if it ends early.
+//! reconnects if a connection breaks, and prints how to continue if the command ends early.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(crate) async fn run(global: &Global, args: &Drain) -> Result<Exit, Failure> 
 }
 
 /// Follows the drain to its end and reconnects if a connection breaks. Returns the number of shards that the node
-/// had at first.
+/// had at the start.
 async fn watch(
     client: &Client,
     args: &Drain,
@@ -95,7 +95,7 @@ async fn follow(
     Ok(false)
 }
 
-/// Reports a mistyped name before anything is requested.
+/// Reports a mistyped name before the drain is requested.
 async fn ensure_node_exists(client: &Client, name: &str) -> Result<(), Failure> {
     let nodes = client.nodes().await?.nodes;
     let names = || nodes.iter().map(|node| node.name.as_str());

@@ -73,7 +73,7 @@ fn print_missed(missed: u64) {
     }
 }
 
-/// One event as a line. Lines are printed one by one, so their columns are fixed.
+/// One event as a line. Lines are printed one by one, so the column widths are fixed.
 fn line(it: &Event) -> String {
     columns(it, &it.kind, &it.message)
 }
@@ -87,7 +87,7 @@ fn columns(it: &Event, kind: &str, text: &str) -> String {
     format!("{:>6}  {at}  {ago:>16}  {kind:<20}  {text}", it.sequence)
 }
 
-/// This many consecutive shard events are grouped into one line.
+/// At least this many consecutive shard events are grouped into one line.
 const MANY: usize = 4;
 
 /// Groups events of many shards into one line: a node that joins or dies moves hundreds of them.
@@ -103,7 +103,7 @@ impl Groups {
             print_missed(page.missed);
         }
         for it in page.events {
-            // A failed hand-off gets a line of its own.
+            // A failed hand-off gets its own line.
             if matches!(it.kind.as_str(), "shard-assigned" | "hand-off-started") {
                 self.run.push(it);
                 continue;

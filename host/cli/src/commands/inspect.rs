@@ -126,7 +126,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     entities::check_owners(it.unresponsive_owner.as_slice())
 }
 
-/// How many of a list are not shown.
+/// Prints how many entries of a list are not shown.
 fn show_rest(count: u64, shown: usize) {
     let more = count.saturating_sub(shown as u64);
     if more > 0 {
@@ -168,7 +168,7 @@ pub(super) fn tell_json(tell: &TellDetail) -> Value {
     })
 }
 
-/// The last failure, and after how many attempts.
+/// The last failure, with the number of attempts.
 fn failure_text(failure: &str, attempts: u32) -> String {
     match failure.is_empty() {
         true => "-".into(),
@@ -204,8 +204,8 @@ fn key_json(key: &StateKey, values: bool) -> Value {
     it
 }
 
-/// Adds bytes that may be cut, of `size`: as JSON if they are complete and parse as that, else as text, else as
-/// hexadecimal digits.
+/// Adds the bytes of a value of `size` bytes, which may be truncated. Complete UTF-8 is added as JSON if it parses and
+/// as text otherwise; everything else as hexadecimal digits.
 pub(super) fn add_bytes(it: &mut Value, name: &str, bytes: &[u8], size: u64) {
     let complete = bytes.len() as u64 == size;
     match std::str::from_utf8(bytes).ok().filter(|_| complete) {
@@ -215,12 +215,12 @@ pub(super) fn add_bytes(it: &mut Value, name: &str, bytes: &[u8], size: u64) {
     it["truncated"] = (!complete).into();
 }
 
-/// Bytes that may be cut, of `size`, in one line that is safe to print on a terminal.
+/// The bytes of a value of `size` bytes, which may be truncated, in one line that is safe to print on a terminal.
 pub(super) fn bytes_text(bytes: &[u8], size: u64) -> String {
     let complete = bytes.len() as u64 == size;
     let text = match String::from_utf8_lossy(bytes) {
         Cow::Borrowed(text) => shown(text),
-        // It was cut within a character, or is not text.
+        // The bytes were truncated within a character, or are not text.
         Cow::Owned(_) if complete => format!("0x{}", hex(bytes)),
         Cow::Owned(text) => shown(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
     };

@@ -28,7 +28,7 @@ pub(crate) mod shards;
 pub(crate) mod status;
 pub(crate) mod tell;
 
-/// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` makes it.
+/// A node's configuration: the file itself, or the `ostraca.toml` of a directory, as `ostraca init` creates it.
 pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
     if path.is_dir() { path.join("ostraca.toml").into() } else { path.into() }
 }

@@ -1,4 +1,4 @@
-//! `ostraca new`: creates an entity project that builds, deploys and answers without further setup.
+//! `ostraca new`: creates an entity project that can be built, deployed and called without further setup.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,9 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
     let dir = Path::new(name);
     if dir.exists() {
         let text = format!("{name} already exists");
-        return Err(Failure::usage(codes::FILE_EXISTS, text).help("choose another name or folder"));
+        return Err(
+            Failure::usage(codes::FILE_EXISTS, text).help("choose another name or directory")
+        );
     }
     let files = template::files(name);
     for (path, text) in &files {
@@ -40,7 +42,7 @@ pub(crate) fn run(global: &Global, args: &New) -> Result<Exit, Failure> {
     output::line(&format!("created {name}: its entity is in {name}/src/lib.rs"));
     output::line("next, start a node that builds and deploys it now and on every save:");
     output::line(&format!("  ostraca dev {name}"));
-    output::line("then, in another terminal in this folder:");
+    output::line("then, in another terminal in this directory:");
     output::line(&format!("  ostraca send {name}/alice greet '\"hello\"'"));
     Ok(Exit::Done)
 }

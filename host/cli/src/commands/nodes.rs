@@ -66,7 +66,7 @@ pub(crate) fn status_name(it: &NodeState) -> &'static str {
     }
 }
 
-/// When its incarnation registered, by the node's own clock, if known.
+/// When the node's incarnation registered, according to the node's own clock, if known.
 fn registered_at(it: &NodeState) -> Option<String> {
     (it.registered_at_unix_ms > 0).then(|| output::wall(it.registered_at_unix_ms))
 }

@@ -79,8 +79,8 @@ fn show_plan(global: &Global, plan: &RebalancePlan) {
     }
 }
 
-/// The JSON of a plan and of a result, in one format: the initial plan and the progress. The progress may count more
-/// moves than the plan has, if shards had to move for other reasons in the meantime.
+/// The JSON of a plan and of a result, which share a format: the initial plan and the progress. The progress may count
+/// more moves than the plan has, if shards had to move for other reasons in the meantime.
 fn shape(plan: &RebalancePlan, done: Option<&RebalanceProgress>) -> Value {
     let moves: Vec<_> = plan
         .moves

@@ -11,9 +11,9 @@ use crate::args::Run;
 use crate::failure::{Exit, Failure};
 use crate::output;
 
-/// How long stopping may take before it is abandoned; unanswered messages then end as unknown.
+/// How long a graceful stop may take before it is abandoned; unanswered messages then have the outcome `unknown`.
 const GRACE: Duration = Duration::from_secs(20);
-/// The same limit if a part of the node has failed: its shards cannot be handed over gracefully.
+/// The limit for a node of which a part has failed: its shards cannot be handed over gracefully.
 const BROKEN: Duration = Duration::from_secs(4);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
@@ -69,7 +69,7 @@ pub(crate) async fn finish(
     }
 }
 
-/// SIGTERM and SIGINT.
+/// Receives SIGTERM and SIGINT.
 pub(crate) struct Stop {
     terminate: Signal,
     interrupt: Signal,

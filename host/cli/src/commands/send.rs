@@ -39,8 +39,8 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let waiting = connection::with_spinner("waiting for the outcome", call);
-    // If no outcome arrives, the error depends on the kind: only a command is in doubt. So find out the kind
-    // meanwhile.
+    // If no outcome arrives, the error depends on the kind: only a command is in doubt. So find out the kind in the
+    // meantime.
     let asking = is_query(&client, &entity.entity_type, &args.method, options.timeout / 2);
     let (outcome, query) = with_kind(waiting, asking).await;
     connection::disconnect(client).await;
@@ -77,7 +77,7 @@ async fn is_query(client: &Client, kind: &str, method: &str, after: Duration) ->
     methods.iter().any(|it| it.name == method && it.kind() == MessageKind::Query)
 }
 
-/// Waits for the outcome only, and returns it with whatever `asking` has found out by then.
+/// Waits only for the outcome, and returns it with whatever `asking` has found out by then.
 async fn with_kind<T>(
     outcome: impl Future<Output = T>,
     asking: impl Future<Output = bool>,
@@ -145,7 +145,7 @@ struct InvalidJson {
 }
 
 fn invalid_json(name: &str, text: &str, error: &serde_json::Error) -> Failure {
-    // serde counts columns in bytes from 1, and reports 0 at the end of the line before.
+    // serde counts columns in bytes from 1, and reports the end of the previous line as column 0.
     let before: usize =
         text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let mut at = (before + error.column().saturating_sub(1)).min(text.len());

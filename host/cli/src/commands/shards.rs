@@ -12,7 +12,7 @@ use crate::{connection, output};
 
 /// Shards per line of the map.
 const LINE: usize = 64;
-/// Maximum number of owners with a letter of their own; all others share one symbol.
+/// Letters for owners, one each; all further owners share one symbol.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub(crate) async fn run(global: &Global, args: &Shards) -> Result<Exit, Failure> {

@@ -1,6 +1,6 @@
 //! `ostraca status`: shows cluster health and how to fix problems, in one screen.
 //!
-//! Problems come last, where they are visible at the end of a terminal. The exit code shows whether there are any,
+//! Problems come last, where they are visible at the bottom of a terminal. The exit code shows whether there are any,
 //! for monitoring.
 
 use ostraca_client::{ClusterStatus, Status};

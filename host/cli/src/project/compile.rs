@@ -1,7 +1,7 @@
-//! Compiles a Rust project to a component: cargo, then the encoder, then the same check that a node makes.
+//! Compiles a Rust project to a component: cargo, then the encoder, then the same check that a node performs.
 //!
 //! Environment variables set the release profile, so that projects need not repeat it. They would invalidate
-//! everything that cargo has built, hence a target directory of its own within the project's.
+//! everything that cargo has built, hence a separate target directory within the project's.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -75,7 +75,7 @@ fn program(variable: &str, name: &str) -> OsString {
     std::env::var_os(variable).filter(|it| !it.is_empty()).unwrap_or_else(|| name.into())
 }
 
-/// Runs a command to its end. Its standard error passes through; its standard output is returned.
+/// Runs a command to completion. Its standard error passes through; its standard output is returned.
 async fn output_of(name: &str, command: &mut Command) -> Result<Output, Failure> {
     // Not `output()`, which would capture standard error too.
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
@@ -167,7 +167,7 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
         .arg("--manifest-path")
         .arg(cargo_toml)
         .envs(PROFILE)
-        // They are for this machine's programs; a guest's own are in its .cargo/config.toml.
+        // These flags are for this machine's programs; a guest's own are in its .cargo/config.toml.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     let output = output_of("cargo", &mut cargo).await?;
@@ -221,7 +221,7 @@ fn refused(error: ostraca_wasm::Error) -> Failure {
     Failure::usage(error.code(), error.to_string())
 }
 
-/// Writes a temporary file and renames it, so that a concurrent deploy reads the former component, complete.
+/// Writes a temporary file and renames it, so that a concurrent deploy never reads an incomplete component.
 fn write(path: &Path, component: &[u8]) -> Result<(), Failure> {
     let failed = |error| Failure::file("write", path, &error);
     if let Some(folder) = path.parent() {

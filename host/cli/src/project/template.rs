@@ -1,4 +1,4 @@
-//! What `ostraca new` writes: a small entity, with the sources of the SDK and the WIT package.
+//! The files that `ostraca new` writes: a small entity, with the sources of the SDK and the WIT package.
 
 /// Sources of the SDK and the WIT, with their paths in this repository.
 const VENDORED: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/vendored.rs"));

@@ -1,4 +1,4 @@
-//! Detects saved source files by polling: a few files need no watcher of the operating system.
+//! Detects saved source files by polling: so few files do not need the operating system's file notifications.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,7 +18,7 @@ pub(crate) fn fingerprint(dir: &Path) -> u64 {
 }
 
 fn walk(dir: &Path, all: &mut Vec<(std::path::PathBuf, u64, Option<std::time::SystemTime>)>) {
-    // A directory that disappears meanwhile is a change like any other.
+    // A directory that has disappeared in the meantime is a change like any other.
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();

@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::AdminError;
 
-/// Bytes of a component in one frame.
+/// Maximum number of a component's bytes per frame.
 const FRAGMENT_BYTES: usize = 256 << 10;
 
 pub(super) async fn upload(writer: &mut FrameWriter, mut component: Bytes) -> Result<(), Error> {
@@ -31,7 +31,7 @@ pub(super) async fn receive(reader: &mut FrameReader) -> Result<Vec<Response>, A
         match frame.response {
             Some(Response::Problem(problem)) => return Err(AdminError::Refused(Box::new(problem))),
             Some(response) => responses.push(response),
-            // Sent by a newer node: ignore it.
+            // An unknown response from a newer node: ignore it.
             None => {}
         }
         if !frame.more {

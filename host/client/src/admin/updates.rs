@@ -60,7 +60,7 @@ impl<T: Update> Updates<T> {
     ///
     /// # Errors
     ///
-    /// [`AdminError`]; nothing follows.
+    /// [`AdminError`], after which nothing follows.
     pub async fn next(&mut self) -> Result<Option<T>, AdminError> {
         while !self.ended {
             let frame = self.reader.next().await.inspect_err(|_| self.ended = true)?;
@@ -80,7 +80,7 @@ impl<T: Update> Updates<T> {
                     self.ended |= part.is_none();
                     return part.map(Some).ok_or_else(other_question);
                 }
-                // The end, or sent by a newer node.
+                // The end, or an unknown response from a newer node.
                 None => {}
             }
         }

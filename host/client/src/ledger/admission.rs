@@ -6,15 +6,15 @@ use ostraca_wire::proto::Problem;
 
 use crate::call::{MessageId, SessionId};
 
-/// Maximum number of a session's messages without an outcome; beyond it `session-full`.
+/// Maximum number of a session's messages without an outcome; beyond it, messages are refused with `session-full`.
 const MAX_PENDING: usize = 65_536;
-/// Maximum size of their bodies in bytes.
+/// Maximum total size of their bodies in bytes.
 const MAX_PENDING_BYTES: usize = 64 << 20;
 
-/// A refused message, with the id that it would have had.
+/// Why a message was refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdmissionError {
-    /// The id.
+    /// The id that the message would have had.
     pub id: MessageId,
     /// Why it was refused.
     pub problem: Box<Problem>,
@@ -34,7 +34,7 @@ pub struct CallAdmission {
 }
 
 impl CallAdmission {
-    /// Admission for a session whose next message is `next`.
+    /// Admission for a session whose next message has the sequence `next`.
     #[must_use]
     pub fn new(session: SessionId, next: u64) -> Self {
         Self { session, next: next.max(1), latest: 0, pending: 0, pending_bytes: 0, ended: false }
@@ -46,8 +46,8 @@ impl CallAdmission {
         self.next
     }
 
-    /// Admits a message with a body of `size` bytes: a new one at this cluster time, or one that is sent
-    /// `again`.
+    /// Admits a message with a body of `size` bytes: a new one at this cluster time, or the one with the id `resend`,
+    /// which is sent again.
     ///
     /// # Errors
     ///
@@ -98,12 +98,12 @@ impl CallAdmission {
         }
     }
 
-    /// The ledger restamped a message: later ones must not have a lower creation time.
+    /// Records that the ledger restamped a message: later messages must not have a lower creation time.
     pub fn stamped(&mut self, latest: u64) {
         self.latest = self.latest.max(latest);
     }
 
-    /// This many messages, with this many bytes, have got their outcome.
+    /// Records that this many messages, with this many bytes, have their outcome.
     pub fn release(&mut self, messages: usize, bytes: usize) {
         self.pending -= messages;
         self.pending_bytes -= bytes;

@@ -1,32 +1,32 @@
 //! When a client switches away from a gateway that is reachable but cut off from its cluster.
 //!
-//! Such a gateway keeps its connections; messages wait at it, or it refuses them itself. A session whose
-//! messages only got such refusals for a while asks for another gateway. A session that gets no replies does so
-//! only if no other session of the client gets any either, since a turn may be slow. The timeout differs
-//! between clients, and each switch that did not help doubles it, so that a cluster in trouble is not flooded
-//! with handshakes.
+//! Such a gateway keeps its connections; messages wait there, or the gateway itself refuses them. A session whose
+//! messages have got only such refusals for a while asks for another gateway. A session that gets no replies does so
+//! only if no other session of the client gets any either, since a turn may be slow. The timeout differs between
+//! clients, and each switch that does not help doubles it, so that a cluster in trouble is not flooded with handshakes.
 
 use std::time::{Duration, Instant};
 
 use super::jitter::JitterRng;
 
-/// The timeout is doubled at most this often.
+/// The timeout is doubled at most this many times.
 const DOUBLINGS: u32 = 4;
 
-/// Lack of progress of a session's messages.
+/// A lack of progress with a session's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// Since when no entity has answered any of them.
+    /// The time since which no entity has answered any of them.
     pub since: Instant,
-    /// The gateway refused them; otherwise there was no reply.
+    /// Whether the gateway itself refused messages; otherwise there was no reply.
     pub rejected_by_gateway: bool,
 }
 
-/// One per client; its sessions report to it. Sans-IO, like the ledger.
+/// Decides when a client switches its gateway. Each client has one, and its sessions report to it. Sans-IO, like the
+/// ledger.
 #[derive(Debug)]
 pub struct SwitchTimer {
     bound: Duration,
-    /// This client's factor on the timeout, so that not all switch at once.
+    /// This client's factor for the timeout, so that not all clients switch at once.
     share: f64,
     switches: u32,
     /// When this connection began, or any session last got an entity's reply.
@@ -45,7 +45,7 @@ impl SwitchTimer {
         Self { bound, share, switches: 0, progress: now, last_switch: None, noise }
     }
 
-    /// A session received replies; `answered`: an entity has answered it.
+    /// Records that a session received replies. `answered` says whether an entity has answered.
     pub fn record_replies(&mut self, answered: bool, now: Instant) {
         if answered {
             self.switches = 0;
@@ -112,7 +112,7 @@ mod tests {
     fn switch_delays_vary_by_a_quarter_between_clients() {
         let (bound, now) = (Duration::from_secs(1), Instant::now());
         let stuck = Stall { since: now, rejected_by_gateway: true };
-        // A client's own changes at each leave, too.
+        // A client's own factor also changes with each switch.
         let first =
             |seed: u64| SwitchTimer::new(bound, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), now);
         let mut same = first(1);

@@ -1,6 +1,6 @@
 //! Random noise that spreads clients' retries over time.
 
-/// Xorshift is random enough for that.
+/// A xorshift generator, which is random enough for this purpose.
 #[derive(Debug)]
 pub(super) struct JitterRng(u64);
 
@@ -9,7 +9,7 @@ impl JitterRng {
         Self(seed | 1)
     }
 
-    /// From 0 to 1.
+    /// A number from 0 up to, but not including, 1.
     pub(super) fn draw(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

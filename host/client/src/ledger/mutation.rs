@@ -20,7 +20,7 @@ pub enum Mutation {
 }
 
 impl<W> Ledger<W> {
-    /// The same ledger without these rules.
+    /// Returns the ledger with these rules disabled.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn with_mutations(mut self, rules: Vec<Mutation>) -> Self {
@@ -33,7 +33,7 @@ impl<W> Ledger<W> {
         self.mutations.contains(&rule)
     }
 
-    /// Builds without the feature `testing` have all rules.
+    /// In builds without the feature `testing`, no rule is disabled.
     #[cfg(not(feature = "testing"))]
     pub(super) const fn has_mutation(&self, _: Mutation) -> bool {
         false

@@ -1,4 +1,4 @@
-//! How a message ends or is retried: by a reply, or by what is known when none will come.
+//! How a message ends or is retried: with a reply, or according to what is known when none will come.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::call::{CallError, Reply};
 const RETRY: BackoffPolicy =
     BackoffPolicy { first: Duration::from_millis(10), longest: Duration::from_secs(1) };
 
-/// Codes that no further copy can improve on: what ran can no longer be found out. (`superseded` says that this
+/// Codes after which another copy does not help: it can no longer be found out what ran. (`superseded` says that this
 /// copy did not run, which is proof if it was the only one.)
 const LOST_FOR_GOOD: [Code; 2] = [codes::SUPERSEDED, codes::REPLY_TOO_LARGE];
-/// Codes of a gateway that does not reach the owner.
+/// Codes with which a gateway that does not reach the owner replies.
 const BOUNCES: [Code; 6] = [
     codes::NO_OWNER,
     codes::NOT_OWNER,
@@ -25,13 +25,13 @@ const BOUNCES: [Code; 6] = [
     codes::UNKNOWN,
     codes::ABANDONED,
 ];
-/// Codes that gateways and owners both use: they indicate neither.
+/// Codes that both gateways and owners use, so that they do not tell which of the two replied.
 const AMBIGUOUS: [Code; 2] = [codes::OVERLOADED, codes::DEADLINE_EXCEEDED];
-/// The id belongs to another message. This one has not run, regardless of the outcome of that one.
+/// The id belongs to another message. This message has not run, whatever the outcome of the other one.
 const OTHER_MESSAGE: Code = codes::ID_REUSED;
 
 impl<W> Ledger<W> {
-    /// Handles a reply. One to a message that already has its outcome changes nothing.
+    /// Handles a reply. If the message already has its outcome, the reply does not change it.
     pub fn on_reply(&mut self, reply: proto::Reply, now: Instant) {
         let sequence = self.sequence_of(&reply);
         let outcome = reply.outcome();
@@ -51,7 +51,7 @@ impl<W> Ledger<W> {
             call.state = State::Ready;
             self.release_window(bytes);
         } else if !is_final(outcome) {
-            // To a copy that no longer matters.
+            // The reply is to a copy that no longer matters.
             return;
         }
         let id = self.id(sequence);
@@ -104,7 +104,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Tracks whether an entity answered, or the gateway itself.
+    /// Tracks whether an entity or the gateway itself replied.
     fn note_speaker(&mut self, reply: &proto::Reply) {
         let code = reply.problem.as_ref().map_or("", |problem| &*problem.code);
         let by_entity = is_final(reply.outcome());
@@ -117,7 +117,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// The message that a reply is to.
+    /// The sequence of the message that a reply is for.
     fn sequence_of(&self, reply: &proto::Reply) -> u64 {
         if self.has_mutation(Mutation::MatchRepliesByOrder) {
             let mut in_flight = self.calls.iter().filter(|(_, call)| call.state == State::InFlight);
@@ -138,7 +138,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Retries it after a pause, if its deadline allows.
+    /// Retries the message after a pause, or ends the call if its deadline comes first.
     pub(super) fn schedule_retry(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let noise = self.noise.draw();
         let Some(call) = self.calls.get_mut(&sequence) else { return };
@@ -155,12 +155,12 @@ impl<W> Ledger<W> {
         self.retry_at.insert((due, sequence));
     }
 
-    /// Ends a call by what is known of its copies: `not-run` if all of them are known not to have run.
+    /// Ends a call according to what is known about its copies: `not-run` if none of them can have run.
     pub(super) fn complete_without_reply(&mut self, sequence: u64, why: Problem, now: Instant) {
         let Some(call) = self.calls.get(&sequence) else { return };
         let sent = call.in_doubt || call.state == State::InFlight;
         if sent && call.message.envelope.kind() == MessageKind::Query {
-            // It changed nothing and is not recorded, so there is nothing to find out later.
+            // A query changes nothing and is not recorded, so there is nothing to find out later.
             let error = CallError::unanswered(self.id(sequence), why);
             self.complete(sequence, Err(error));
         } else if sent {

@@ -1,10 +1,10 @@
 //! When a message may be restamped, after an entity refused its creation time (R17).
 //!
-//! First, no copy of it may be in doubt: a second creation time would let it run a second time. Second, every
-//! later message to the same entity must have a creation time at least as high. An entity that drops a lane
-//! refuses by the highest creation time that ran in it, which must cover every sequence below. A later message
-//! that is in doubt keeps its creation time, and waits at the entity for this one. Then this one takes the
-//! later one's creation time, and no higher one.
+//! First, no copy of it may be in doubt: a second creation time would let it run a second time. Second, every later
+//! message to the same entity must have a creation time at least as high. After an entity has dropped a lane, what it
+//! refuses depends on the highest creation time that ran in the lane, which must cover every lower sequence. A later
+//! message that is in doubt keeps its creation time, and waits at the entity for this message. In that case, this
+//! message takes the creation time of the later one, and no higher one.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use ostraca_wire::proto::{MessageKind, Problem};
 
 use super::{Ledger, Mutation, State};
 
-/// How long a message waits before the next check whether it may be restamped.
+/// How long a message waits before the next check of whether it may be restamped.
 const RESTAMP_RETRY: Duration = Duration::from_millis(20);
 
-/// The acceptable creation time that a refusal holds.
+/// The acceptable creation time that a refusal names.
 pub(super) fn suggested_created_ms(problem: &Problem) -> Option<u64> {
     match problem.hint {
         Some(Hint::CreatedMs(created)) => Some(created),
@@ -24,7 +24,7 @@ pub(super) fn suggested_created_ms(problem: &Problem) -> Option<u64> {
     }
 }
 
-/// What may be done now with a message that needs another creation time.
+/// What can be done now with a message that needs another creation time.
 enum Restamp {
     Done,
     Later,
@@ -32,14 +32,14 @@ enum Restamp {
 }
 
 impl<W> Ledger<W> {
-    /// The entity does not remember the session, and the message may be a copy of one that ran before the
-    /// session was dropped.
+    /// Handles `too-old`: the entity does not remember the session, and the message may be a copy of one that ran
+    /// before the session was dropped.
     pub(super) fn too_old(&mut self, sequence: u64, problem: Problem, now: Instant) {
         let restamps = self.has_mutation(Mutation::RestampInDoubt);
         let Some(call) = self.calls.get_mut(&sequence) else { return };
         let stamp = suggested_created_ms(&problem).filter(|stamp| *stamp > call.message.created_ms);
         match stamp {
-            // No copy will do better.
+            // Another copy does not help.
             _ if call.in_doubt && !restamps => self.complete_without_reply(sequence, problem, now),
             None => self.complete_without_reply(sequence, problem, now),
             Some(stamp) => {
@@ -49,7 +49,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Restamps a message if it needs it; false: it must not be sent now.
+    /// Restamps a message if necessary. Returns `false` if the message must not be sent now.
     pub(super) fn apply_restamp(&mut self, sequence: u64, now: Instant) -> bool {
         let Some(stamp) = self.calls.get(&sequence).and_then(|call| call.restamp) else {
             return true;
@@ -91,9 +91,9 @@ impl<W> Ledger<W> {
                 continue;
             }
             if later.in_doubt {
-                // The later message waits for this one at the entity, so waiting for it would never end. Its
-                // creation time may be accepted: if not now, then on a host where the entity still remembers
-                // the session; otherwise it is itself refused.
+                // The later message waits at the entity for this one, so waiting for it here would never end. Its
+                // creation time may be accepted: if not now, then on a host where the entity still remembers the
+                // session. Otherwise, the later message is itself refused.
                 stamp = later.message.created_ms;
             } else if later.state == State::InFlight {
                 return Restamp::Later;

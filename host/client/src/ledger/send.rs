@@ -10,7 +10,7 @@ use prost::Message as _;
 use super::{Ledger, Mutation, Stall, State};
 
 impl<W> Ledger<W> {
-    /// The lowest ready message, if the window has room. It counts as sent from now on.
+    /// The ready message with the lowest sequence, if the window has capacity. It counts as sent from now on.
     pub fn next_to_send(&mut self, now: Instant) -> Option<&Envelope> {
         let sequence = loop {
             if self.messages_in_flight >= self.limits.messages
@@ -26,8 +26,8 @@ impl<W> Ledger<W> {
             }
         };
         let after = self.after(sequence);
-        // Gateways refuse more than the message's own sequence. Only `Mutation::SettleUnreadReplies` gets
-        // there.
+        // Gateways refuse a value above the message's own sequence, which only `Mutation::SettleUnreadReplies` can
+        // produce.
         let settled = self.settled().min(sequence);
         let call = self.calls.get_mut(&sequence)?;
         call.state = State::InFlight;
@@ -46,7 +46,7 @@ impl<W> Ledger<W> {
         Some(&call.message.envelope)
     }
 
-    /// The last unresolved sequence below `sequence` to the same entity; 0: none (R17).
+    /// The last unresolved sequence below `sequence` to the same entity; 0 if there is none (R17).
     fn after(&self, sequence: u64) -> u64 {
         self.calls
             .get(&sequence)
@@ -59,7 +59,7 @@ impl<W> Ledger<W> {
 
     fn too_large(&self, sequence: u64) -> Option<Problem> {
         let envelope = &self.calls.get(&sequence)?.message.envelope;
-        // Maximum size of the fields that are filled in when it is sent.
+        // Maximum size of the fields that are filled in when the message is sent.
         const FILLED_IN: usize = 64;
         let (size, body) = (envelope.encoded_len() + FILLED_IN, envelope.body.len());
         let (what, size, limit, setting) = if body > self.limits.max_message as usize {

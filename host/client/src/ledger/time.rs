@@ -7,9 +7,9 @@ use ostraca_wire::proto;
 
 use super::restamp::suggested_created_ms;
 
-/// A client's reading of cluster time, which stamps its messages. Being behind is safe: a refusal of a creation
-/// time that is too low names an acceptable one. One that is ahead is refused until the cluster's time catches
-/// up.
+/// A client's reading of cluster time, with which it stamps its messages. A reading that is behind is safe: a refusal
+/// of a creation time that is too low names an acceptable one. A creation time that is ahead is refused until cluster
+/// time catches up.
 ///
 /// Sans-IO: `local` is the reading of a clock of this machine that counts suspension.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,14 +35,14 @@ impl ClusterTime {
         }
     }
 
-    /// Adopts the acceptable creation time in a refusal (R17).
+    /// Adopts the acceptable creation time that a refusal names (R17).
     pub fn observe_reply(&mut self, reply: &proto::Reply, local: Duration) {
         let Some(problem) = &reply.problem else { return };
         let Some(time) = suggested_created_ms(problem) else { return };
         if problem.code == codes::TOO_OLD {
             self.advance_to(time, local);
         } else if problem.code == codes::CREATED_IN_FUTURE {
-            // An owner reports its time, and that this clock is far ahead.
+            // An owner reports its own time, and that this clock is far ahead of it.
             self.0 = Some((time, local));
         }
     }

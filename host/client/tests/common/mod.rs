@@ -1,4 +1,4 @@
-//! A node with the real network side, whose handling of messages each test defines.
+//! A node with a real network side. Each test defines how the node handles messages.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::sync::{Arc, Mutex};
@@ -141,7 +141,7 @@ pub(crate) fn result(version: u64, body: impl Into<bytes::Bytes>) -> Reply {
     }
 }
 
-/// Fails a test that hangs: no step takes this long otherwise.
+/// Fails a test that hangs: nothing else takes this long.
 pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), work).await.expect("in time")
 }

@@ -1,4 +1,4 @@
-//! Made by the client library, or by a node that is the client of another one.
+//! Errors of the client library, or of a node that is the client of another one.
 
 section! {
     class: Client,
@@ -8,7 +8,7 @@ section! {
             outcome: NotRunOrUnknown,
             retry: Yes,
             happened: "There was no connection until the deadline. `not-run` if no copy was ever sent, otherwise `unknown`.",
-            help: "As [`no-node-reachable`](#connecting).",
+            help: "See [`no-node-reachable`](#connecting).",
         }
         CONNECTION_LOST = "connection-lost" {
             outcome: Unknown,
@@ -30,7 +30,7 @@ section! {
             outcome: NotRunOrUnknown,
             retry: No,
             happened: "The client was closed or dropped before the outcome. `not-run` if the message was never sent, otherwise `unknown`.",
-            help: "Keep the client until its calls have ended.",
+            help: "Keep the client until its calls have completed.",
         }
         SESSION_FULL = "session-full" {
             retry: Yes,

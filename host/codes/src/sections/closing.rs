@@ -47,7 +47,7 @@ section! {
         NODES_ONLY = "nodes-only" {
             retry: No,
             happened: "A client's certificate was used on a protocol for nodes; the reason names the client.",
-            help: "Give the node a certificate of its own: `ostraca ca issue node NAME`.",
+            help: "Give the node its own certificate: `ostraca ca issue node NAME`.",
         }
         NODE_MISMATCH = "node-mismatch" {
             retry: No,
@@ -97,7 +97,7 @@ section! {
         REPLY_TIMEOUT = "reply-timeout" {
             retry: No,
             happened: "The peer read no waiting reply for `network.reply-timeout`.",
-            help: "Read replies as they come.",
+            help: "Read replies as they arrive.",
         }
         TOO_MANY_STREAMS = "too-many-streams" {
             retry: No,

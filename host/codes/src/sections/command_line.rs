@@ -1,4 +1,4 @@
-//! Made by the command `ostraca`.
+//! Errors of the `ostraca` command.
 
 section! {
     class: CommandLine,
@@ -13,7 +13,7 @@ section! {
         INVALID_JSON = "invalid-json" {
             retry: No,
             exit: 2,
-            happened: "The arguments are not JSON. The place is marked.",
+            happened: "The arguments are not JSON. The position is marked.",
             help: "Text needs double quotes within single ones: `'\"text\"'`.",
         }
         INVALID_NAME = "invalid-name" {
@@ -55,7 +55,7 @@ section! {
         INVALID_CURSOR = "invalid-cursor" {
             retry: No,
             exit: 2,
-            happened: "`--cursor` is not a cursor that `ostraca entities` printed.",
+            happened: "`--cursor` is not a cursor that a previous page printed.",
             help: "Use one that it printed, or leave it out.",
         }
         NO_OTHER_HOST = "no-other-host" {

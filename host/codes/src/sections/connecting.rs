@@ -1,4 +1,4 @@
-//! No connection to a node.
+//! Failures to connect to a node.
 
 section! {
     class: Connecting,

@@ -1,4 +1,4 @@
-//! A component, its manifest or an admin request is refused.
+//! Refusals of a component, its manifest or an admin request.
 
 section! {
     class: Deploying,
@@ -13,7 +13,7 @@ section! {
         NOT_SUPPORTED_YET = "not-supported-yet" {
             retry: No,
             exit: 2,
-            happened: "The manifest or the configuration uses a feature that this release does not support: `remember-entities = true`, grants, another namespace.",
+            happened: "The manifest or the configuration uses a feature that this release does not support: `remember-entities = true`, a grant other than `tell`, another namespace.",
             help: "Leave it out.",
         }
         NOT_WASM = "not-wasm" {
@@ -92,7 +92,7 @@ section! {
             retry: No,
             exit: 2,
             happened: "The compiler needed more memory than `compiler.max-memory`. The node is not affected.",
-            help: "The same.",
+            help: "Split its largest functions, leave out what is not needed, or raise the setting on every node.",
         }
         COMPILER_CRASHED = "compiler-crashed" {
             retry: No,

@@ -1,4 +1,4 @@
-//! The application refused. Its own codes are not in the table.
+//! Refusals by the application. The codes that an application chooses are not in the table.
 
 section! {
     class: Entity,

@@ -1,4 +1,4 @@
-//! Refused by a node before the message reaches an entity.
+//! Refusals by a node before the message reaches an entity.
 
 section! {
     class: Gateway,
@@ -6,7 +6,7 @@ section! {
     codes: {
         INVALID_MESSAGE = "invalid-message" {
             retry: No,
-            happened: "The envelope cannot be decoded, or its fields are inconsistent: a session other than its stream's, `after` or `settled` beyond the sequence, an unknown kind, a type or method that is empty or longer than 255 bytes, text that is not UTF-8, fields nested too deep.",
+            happened: "The envelope cannot be decoded, or its fields are inconsistent: a session other than its stream's, `after` or `settled` beyond the sequence, an unknown kind, a type or method that is empty or longer than 255 bytes, text that is not UTF-8, fields nested too deeply.",
             help: "Fix the client; the text names the field.",
         }
         INVALID_ENTITY_ID = "invalid-entity-id" {

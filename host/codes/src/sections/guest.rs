@@ -1,4 +1,4 @@
-//! The guest failed, or the host failed while it ran.
+//! Failures of the guest, or of the host while the guest ran.
 
 section! {
     class: Guest,
@@ -21,7 +21,7 @@ section! {
         }
         TRAP = "trap" {
             retry: No,
-            happened: "The guest trapped (unreachable, out of bounds, division by zero), or called exit.",
+            happened: "The guest trapped (unreachable, out of bounds, division by zero), or called `exit`.",
             help: "Fix the guest.",
         }
         TURN_TIME_LIMIT = "turn-time-limit" {
@@ -79,7 +79,7 @@ section! {
         OUTBOX_FULL = "outbox-full" {
             retry: No,
             happened: "The entity's outbox would have more tells than `limits.outbox`, dead letters included: its targets cannot keep up, or refuse them.",
-            help: "`ostraca inspect` shows waiting tells and dead letters. Fix the targets, then run `ostraca dead-letters resend` or `drop`; or send less, or raise the limit.",
+            help: "`ostraca inspect` shows queued tells and dead letters. Fix the targets, then run `ostraca dead-letters resend` or `drop`; or send less, or raise the limit.",
         }
         OUTBOX_TOO_LARGE = "outbox-too-large" {
             retry: No,
@@ -109,17 +109,17 @@ section! {
         }
         VALUE_TOO_LARGE = "value-too-large" {
             retry: No,
-            happened: "In one call the guest passed to the host, or returned, more bytes than 64 KiB plus the largest of `limits.state`, `limits.turn-bytes` and `limits.reply`. They were not copied.",
+            happened: "In one call the guest passed to the host, or returned, more bytes than 64 KiB plus the largest of `limits.state`, `limits.turn-bytes`, `limits.reply` and `limits.outbox-bytes`. They were not copied.",
             help: "Pass less in one call, or raise the limit concerned.",
         }
         WRITE_IN_QUERY = "write-in-query" {
             retry: No,
-            happened: "A query set or deleted a key.",
+            happened: "A query tried to change state, a timer or the outbox.",
             help: "Make the method a command (`&mut self`).",
         }
         INVALID_HOST_CALL = "invalid-host-call" {
             retry: No,
-            happened: "A host function was called with an invalid argument: a key that is empty or longer than 512 bytes, or a page limit that is not 1 to 1,000.",
+            happened: "A host function was called with an invalid argument, such as a key that is empty or longer than 512 bytes, a page limit that is not 1 to 1,000, or an invalid name of a timer.",
             help: "Fix the guest.",
         }
         INVALID_GUEST_VALUE = "invalid-guest-value" {
@@ -145,12 +145,12 @@ section! {
         INTERRUPTED = "interrupted" {
             retry: Yes,
             happened: "The owner interrupted the running instance: its shard's stop deadline passed.",
-            help: "Nothing: it is resent.",
+            help: "Nothing: the client resends the message.",
         }
         STATE_UNAVAILABLE = "state-unavailable" {
             retry: Yes,
             happened: "The entity's state could not be read from the store.",
-            help: "As `store-unavailable`.",
+            help: "See `store-unavailable`.",
         }
         HOST_PANICKED = "host-panicked" {
             outcome: NotRunOrUnknown,
@@ -166,12 +166,12 @@ section! {
         INSTANCE_DROPPED = "instance-dropped" {
             retry: Yes,
             happened: "The instance was dropped before the turn could run on it.",
-            help: "Nothing: it is resent.",
+            help: "Nothing: the client resends the message.",
         }
         INSTANCE_LIMIT = "instance-limit" {
             retry: Yes,
             happened: "The limit on live instances was reached.",
-            help: "As `overloaded`.",
+            help: "See `overloaded`.",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Refused by a shard's owner, or by a router on the way to it.
+//! Refusals by a shard's owner, or by a router on the way to the owner.
 
 section! {
     class: Shard,
@@ -11,7 +11,7 @@ section! {
         }
         ENTITY_BACKOFF = "entity-backoff" {
             retry: Yes,
-            happened: "The entity did not start several times in a row, and the next attempt comes after the message's deadline. The text has the last failure, and the time until the next attempt (`entities.start-backoff`, doubled each time).",
+            happened: "The entity failed to start several times in a row, and the next attempt comes after the message's deadline. The text has the last failure, and the time until the next attempt (`entities.start-backoff`, doubled each time).",
             help: "Fix the guest; a deployment ends the pause. Or send again later.",
         }
         TOO_MANY_SENDERS = "too-many-senders" {
@@ -43,7 +43,7 @@ section! {
             outcome: NotRunOrUnknown,
             retry: No,
             happened: "The entity no longer remembers the message's session (`entities.max-lanes`, `entities.lane-ttl`), and by its creation time it may be a copy of a message that ran before.",
-            help: "The client restamps it by itself if no copy of it is in doubt. Otherwise it can no longer be determined whether it ran: read the entity's state.",
+            help: "The client restamps it automatically if no copy of it is in doubt. Otherwise it can no longer be determined whether it ran: read the entity's state.",
         }
         CREATED_IN_FUTURE = "created-in-future" {
             retry: Yes,
@@ -75,7 +75,7 @@ section! {
         NOT_OWNER = "not-owner" {
             retry: Yes,
             happened: "The shard belongs to another node, or this node has just lost it and claims it again.",
-            help: "Nothing: it is resent.",
+            help: "Nothing: the client resends the message.",
         }
         NO_OWNER = "no-owner" {
             outcome: NotRunOrUnknown,
@@ -112,7 +112,7 @@ section! {
             outcome: NotRunOrUnknown,
             retry: Yes,
             happened: "A limit on load was reached; the text names it. Live instances: no slot became free within `entities.instance-slot-timeout`. Messages buffered for their shards: `gateway.buffered-messages`, `gateway.buffered-bytes`. Messages in flight to one node: `gateway.link-messages`, `gateway.link-bytes`. Bytes of messages without a reply and of unread replies: `network.connection-bytes`, `network.principal-bytes`, `network.node-bytes`, or the principal's share of `peers.in-flight-message-bytes` on a link between nodes; then the turn did not start, or a reply was dropped (for a command as `unknown`: its next copy gets the reply). Deployments being received: `network.max-uploads`, `network.principal-uploads`. Requests or messages in flight between nodes: the setting in the text.",
-            help: "Read replies as they come, keep fewer messages in flight, send to fewer entities at once, or raise the setting that the text names, or `guests.max-live-instances`.",
+            help: "Read replies as they arrive, keep fewer messages in flight, send to fewer entities at once, or raise the setting that the text names, or `guests.max-live-instances`.",
         }
         UNKNOWN = "unknown" {
             outcome: Unknown,

@@ -1,4 +1,4 @@
-//! A node, a store or a setting of the cluster cannot be used.
+//! Errors of a node, a store or a cluster setting that cannot be used.
 
 section! {
     class: Starting,
@@ -46,7 +46,7 @@ section! {
         }
         INVALID_SETTING = "invalid-setting" {
             retry: No,
-            happened: "A setting does not fit this machine or another setting: `allocator = \"pooling\"` without room for the pool, `max-live-instances` beyond what `vm.max_map_count` allows.",
+            happened: "A setting does not fit this machine or another setting: `allocator = \"pooling\"` without enough memory for the pool, `max-live-instances` beyond what `vm.max_map_count` allows.",
             help: "Change the setting that the text names, or the machine's limit.",
         }
         ENGINE_FAILED = "engine-failed" {
@@ -82,7 +82,7 @@ section! {
         NAME_IN_USE = "name-in-use" {
             retry: No,
             happened: "Another process uses this node's name and renews its lease, so this one could not register for three leases.",
-            help: "Stop the other process. A copied data directory needs a name and an identity of its own: `ostraca init`.",
+            help: "Stop the other process. A copied data directory needs its own name and identity: `ostraca init`.",
         }
         NO_STORE_NODE = "no-store-node" {
             retry: Yes,

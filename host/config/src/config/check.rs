@@ -1,4 +1,4 @@
-//! Checks of a configuration's values that their types do not express.
+//! Checks the values of a configuration beyond what their types express.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::user_file::{SourceText, closest_name, units};
 
 /// The default number of shards of a pool (M1).
 pub const DEFAULT_SHARDS: u32 = 1024;
-/// The maximum number of shards of a pool: with more, there are too many rows of assignments.
+/// The maximum number of shards of a pool: more would need too many rows of assignments.
 pub const MAX_SHARDS: u32 = 65_536;
 
 const MS: Duration = Duration::from_millis(1);
@@ -232,7 +232,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
         (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
-        // One session may use half of this, and a session is written whole with each of its turns.
+        // One session may use half of this, and the whole session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),
         (["entities", "inline-lane-bytes"], entities.inline_lane_bytes, 0, 64 * KIB),
         (["store", "cache-bytes"], store.cache_bytes, MIB, 1024 * GIB),

@@ -19,7 +19,7 @@ pub struct ClusterSettings {
     /// Added to another node's lease before it counts as expired, to allow for clock drift (R8). Default 600
     /// ms.
     pub lease_margin: Duration,
-    /// How long after its last use a client's session is remembered (R17). Default 1 h.
+    /// How long a client's session is remembered after its last use (R17). Default 1 h.
     pub lane_ttl: Duration,
 }
 
@@ -55,7 +55,7 @@ impl ClusterSettings {
     /// Sets a setting by name, from a duration as in a configuration (`10 s`).
     ///
     /// # Errors
-    /// Names the valid settings, or the range of the value.
+    /// A message that names the valid settings, or the valid range of the value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let Some(at) = ALL.iter().position(|(known, ..)| *known == name) else {
             let names = ALL.map(|(name, ..)| format!("`{name}`")).join(", ");
@@ -77,7 +77,7 @@ impl ClusterSettings {
 pub(super) struct ExplicitSettings([bool; 3]);
 
 impl ExplicitSettings {
-    /// Finds them in the text of a configuration.
+    /// Finds the settings in the text of a configuration.
     pub(super) fn from_toml(text: &str) -> Self {
         let table: toml::Table = text.parse().unwrap_or_default();
         Self(ALL.map(|(name, ..)| match name.split_once('.') {
@@ -113,7 +113,7 @@ impl ExplicitSettings {
 }
 
 impl Config {
-    /// The cluster's settings according to this configuration: explicit values, else defaults.
+    /// The cluster's settings according to this configuration: explicit values, otherwise defaults.
     #[must_use]
     pub fn cluster_settings(&self) -> ClusterSettings {
         let file = &self.file;

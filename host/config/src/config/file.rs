@@ -1,4 +1,4 @@
-//! The configuration as it is written. Defaults come from the libraries.
+//! The configuration as written in its file. Defaults come from the libraries.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -264,7 +264,7 @@ impl NetworkSection {
         let short = |of: u64| u32::try_from(of).unwrap_or(u32::MAX);
         Limits {
             max_message: short(self.max_message),
-            // Leaves room for the rest of the envelope.
+            // Leaves space for the rest of the envelope.
             max_frame: short(self.max_message).saturating_add(64 << 10),
             session_in_flight_messages: self.session_in_flight_messages,
             session_in_flight_bytes: self.session_in_flight_bytes,

@@ -1,4 +1,4 @@
-//! The sections about running, checking and compiling guests, as they are written.
+//! The sections about running, checking and compiling guests, as written in the file.
 
 use std::path::PathBuf;
 use std::time::Duration;

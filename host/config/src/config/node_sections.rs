@@ -1,5 +1,5 @@
 //! A node's roles, and its sections about other nodes: gateway, peers, hand-off, rebalance. Defaults come from the
-//! libraries. What all nodes share is in `cluster_settings.rs`; network, entities and store are in `file.rs`.
+//! libraries. Settings that all nodes share are in `cluster_settings.rs`; network, entities and store in `file.rs`.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -22,8 +22,8 @@ pub(super) const DEFAULT_MANAGER_SILENCE_LEASES: u32 = 2;
 pub struct ControlInboxLimits {
     /// Total number of messages from all nodes (`peers.control-messages`). Default 4,096.
     pub messages: usize,
-    /// Their bytes (`peers.control-message-bytes`); a larger message is accepted when the inbox is empty.
-    /// Default 16 MiB.
+    /// Total bytes of these messages (`peers.control-message-bytes`); a larger message is accepted when the inbox is
+    /// empty. Default 16 MiB.
     pub bytes: usize,
 }
 

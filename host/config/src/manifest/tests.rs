@@ -118,6 +118,6 @@ fn a_deeply_nested_manifest_is_refused_by_name() {
     ] {
         let error = refused(&more);
         assert_eq!(error.code(), "invalid-manifest");
-        assert!(error.to_string().ends_with(": nested too deep"), "{error}");
+        assert!(error.to_string().ends_with(": nested too deeply"), "{error}");
     }
 }

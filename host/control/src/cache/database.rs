@@ -11,11 +11,11 @@ use ostraca_store_sled::{DatabaseOpenError, open_database};
 
 use super::CachedCluster;
 
-/// Version of the cache's layout, to be raised when that changes; rows have versions of their own.
+/// Version of the cache's layout, to be raised when the layout changes; rows have their own versions.
 const VERSION: u8 = 1;
 /// Key of the entry that holds the layout version and the cluster id.
 const ABOUT: &str = "about";
-/// sled's page cache, in bytes.
+/// Size of sled's page cache in bytes.
 const PAGES: u64 = 4 << 20;
 
 /// Why the database is unavailable.

@@ -1,4 +1,4 @@
-//! Writes the route cache in the background, on a thread of its own.
+//! Writes the route cache in the background, on a dedicated thread.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};

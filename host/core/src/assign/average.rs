@@ -5,9 +5,9 @@
 //! - The average is a fraction, but the number of shards is an integer. A host's excess (S16.2) is rounded *up*: it
 //!   may give away every shard that it has beyond the average rounded down. If it were rounded down, counts of 4, 4,
 //!   4 and 1 would stay as they are. S16.7 keeps a host from giving away too many.
-//! - "Then shards on the pods with most shards" (S16.3) is evaluated before each pick, not once at the start. If
-//!   evaluated once, host after host goes down to the average rounded down, and some are filled up again:
-//!   a tenth host that joins nine with 11 shards each would cause 13 moves, where 9 suffice.
+//! - "Then shards on the pods with most shards" (S16.3) is evaluated before each pick, not once at the start. If it
+//!   were evaluated once, one host after another would drop to the average rounded down, and some would be filled up
+//!   again: a tenth host that joins nine with 11 shards each would cause 13 moves, where 9 suffice.
 //!
 //! So each move goes from the host with the most shards to the one with the fewest, while they differ by at least
 //! two. No plan has fewer moves. A host that gave a shard away never gets one, in this round or a later one, so
@@ -74,8 +74,8 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         excess[owner].push(shard);
     }
 
-    // Hosts above the average only give shards, the others only get them. While two hosts differ by more than one,
-    // the host with the most is above the average and the host with the fewest is not, so this misses no move.
+    // Hosts above the average only give away shards, and the others only get them. While two hosts differ by more than
+    // one, the host with the most is above the average and the host with the fewest is not, so this misses no move.
     let mut most = BinaryHeap::new();
     let mut fewest = BinaryHeap::new();
     for (host, count) in counts.into_iter().enumerate() {
@@ -96,7 +96,7 @@ pub(super) fn level(view: &AllocationView, gap: usize, limit: usize) -> Vec<Move
         if count.saturating_sub(*least) <= gap {
             break;
         }
-        // All its shards are in a hand-off: the host stays as it is for now (A5).
+        // The host has no more shards that can be moved: skip it for now (A5).
         let Some(shard) = random.take(&mut excess[from]) else { continue };
         // S16.8: from now on the shard counts toward its new owner.
         moves.push(Move { shard, to: *to });

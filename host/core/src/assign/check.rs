@@ -1,4 +1,5 @@
-//! Checks what a strategy proposes: an application may bring its own, and the manager acts only on checked moves.
+//! Checks the moves that a strategy proposes: an application may supply its own strategy, and the manager makes only
+//! valid moves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AllocationView, Move};
 
-/// The request that the strategy answers.
+/// What the strategy was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MoveKind {
     /// Owners for shards without one.

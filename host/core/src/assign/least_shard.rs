@@ -5,12 +5,11 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use super::average::{allocate_to_emptiest, level};
 use super::{AllocationStrategy, AllocationView, BuiltinStrategy, Move};
 
-/// A shard without an owner gets the host with the fewest shards. Shards move from the host with the most, only
-/// while it exceeds the host with the fewest by more than a threshold, and only a few at the same time (K22, K23,
-/// K40).
+/// A shard without an owner goes to the host with the fewest shards. Shards move from the host with the most only while
+/// it exceeds the host with the fewest by more than a threshold, and only a few at the same time (K22, K23, K40).
 ///
-/// Hosts may differ by as much as the threshold. Use it where moves are expensive: many entities per shard,
-/// long recoveries.
+/// Hosts may differ by as much as the threshold. Use it where moves are expensive: many entities per shard, or long
+/// recoveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastShard {
     threshold: NonZeroU32,
@@ -18,9 +17,9 @@ pub struct LeastShard {
 }
 
 impl LeastShard {
-    /// The number of shards by which two hosts may differ before any is moved (`rebalance-threshold`), and the
-    /// number of moves that may be in progress at the same time (`max-simultaneous-rebalance`), whatever their
-    /// cause. Defaults 10 and 3.
+    /// The number of shards by which two hosts may differ before a shard is moved (`rebalance-threshold`), and the
+    /// number of moves that may be in progress at the same time (`max-simultaneous-rebalance`), whatever their cause.
+    /// The defaults are 10 and 3.
     ///
     /// A threshold of 0 would move a shard back and forth forever, and a limit of 0 would move none.
     #[must_use]
@@ -43,7 +42,7 @@ impl LeastShard {
 
 impl Default for LeastShard {
     fn default() -> Self {
-        // One plus an offset.
+        // `MIN` is 1, so these are 10 and 3.
         Self::new(NonZeroU32::MIN.saturating_add(9), NonZeroUsize::MIN.saturating_add(2))
     }
 }

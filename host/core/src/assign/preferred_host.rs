@@ -1,6 +1,6 @@
 //! Strategies in which the hosts' names alone determine each shard's preferred host.
 //!
-//! Two managers decide the same without exchanging a message, and shards need not be counted. The price is more
+//! Two managers make the same decisions without exchanging messages, and shards need not be counted. The price is more
 //! moves ([`Ranges`]) or less balance ([`Rendezvous`]).
 
 use super::random::mix;
@@ -31,9 +31,9 @@ impl AllocationStrategy for Ranges {
 /// A shard's preferred host is the one whose name, hashed together with the shard's number, gives the highest
 /// value.
 ///
-/// Adding a node moves only the shards that it takes over, one in `hosts` on average; removing one moves only its
-/// own. But counts vary randomly: with 1,024 shards on 16 hosts, 64 each on average, expect some hosts with 50 and
-/// some with 80. The time for a plan is proportional to shards times hosts.
+/// Adding a node moves only the shards that it takes over, one in `hosts` on average; removing a node moves only that
+/// node's shards. But counts vary randomly: with 1,024 shards on 16 hosts, 64 each on average, expect some hosts with
+/// 50 and some with 80. The time to compute a plan is proportional to shards times hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rendezvous;
 

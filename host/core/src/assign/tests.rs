@@ -13,7 +13,7 @@ use crate::ids::ShardId;
 
 const ALL: usize = usize::MAX;
 
-/// Hosts of one version with these numbers of shards, and additional shards that need an owner.
+/// Hosts of the same version with these numbers of shards, and `unassigned` more shards that need an owner.
 fn view(counts: &[usize], unassigned: usize) -> AllocationView {
     let hosts = (0..counts.len()).map(host).collect();
     let owned = counts.iter().enumerate().flat_map(|(owner, count)| {
@@ -169,7 +169,7 @@ fn s16_4_every_shard_is_considered() {
     assert_eq!(Average.allocate(&both).len(), 3);
     settle(&Average, &mut both, ALL);
     assert_eq!(both.counts(), [4, 4, 3]);
-    // The most loaded host has no movable shard: the next one gives.
+    // The most loaded host has no movable shard: the next one gives up shards.
     let mut view = view(&[8, 5, 0], 0);
     view.shards[..8].iter_mut().for_each(|place| place.hand_off_in_progress = true);
     assert_eq!(given(&view, &Average.rebalance(&view, ALL)), [0, 2, 0]);

@@ -111,7 +111,7 @@ fn a_block_has_a_bound_on_fields_and_on_bytes() {
     };
     old(&fields(60)).expect("within the limit");
     let most = [&fields(63)[2..], &[0x80, 1, 0]].concat();
-    old(&[&[9, 64][..], &most].concat()).expect("as many as a block may have");
+    old(&[&[9, 64][..], &most].concat()).expect("as many fields as a block may have");
     // Numbers from 128 upwards take two bytes.
     let mut many: Vec<u8> = vec![9, 65];
     (1..=65_u32).for_each(|number| {
@@ -132,7 +132,7 @@ fn a_block_has_a_bound_on_fields_and_on_bytes() {
     let large = codec::encode(&vec![0_u8; MAX_BYTES + 1]).expect("encodes");
     assert_eq!(old(&[&[9, 1, 2][..], &large].concat()), Err(too_large));
     let most = codec::encode(&vec![0_u8; MAX_BYTES]).expect("encodes");
-    old(&[&[9, 1, 2][..], &most].concat()).expect("as many as a block may have");
+    old(&[&[9, 1, 2][..], &most].concat()).expect("as many bytes as a block may have");
 }
 
 /// A struct with one more field than a block may have.
@@ -165,7 +165,7 @@ fn setting_fields_respects_the_limit_of_decoding() {
         Err(ExtensionError::TooLarge { struct_name: "Wide" }.into())
     );
     assert!(block == before);
-    block.set(rest[0], &1_u8).expect("it has the field already");
+    block.set(rest[0], &1_u8).expect("the block has the field already");
 }
 
 #[test]

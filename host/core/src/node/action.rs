@@ -10,15 +10,15 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::rows::{Member, Row, RowKey};
 use crate::shard::StopReason;
 
-/// One action. If it has an answer, that arrives as an event.
+/// One action. Its answer, if there is one, arrives as an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Read all rows of nodes, manager and shards, and begin a watch from there:
+    /// Read all rows of nodes, manager and shards, and start a watch from there. The answer is
     /// [`Event::RowsListed`](super::Event::RowsListed).
     ListRows,
-    /// Read one row: [`Event::RowObserved`](super::Event::RowObserved).
+    /// Read one row. The answer is [`Event::RowObserved`](super::Event::RowObserved).
     ReadRow(RowKey),
-    /// Write one row by compare-and-set: [`Event::RowWritten`](super::Event::RowWritten).
+    /// Write one row by compare-and-set. The answer is [`Event::RowWritten`](super::Event::RowWritten).
     WriteRow {
         /// Returned with the answer.
         request_id: u64,
@@ -39,18 +39,18 @@ pub enum Action {
     /// This incarnation of the node is registered: each `hello` names it from now on, and shards are claimed in its
     /// name.
     Registered(Member),
-    /// The lease was renewed by a request sent at this time of the node's clock. All shards are notified (R8).
+    /// The lease was renewed by a request sent at `sent_at` on the node's clock. All shards are notified (R8).
     LeaseRenewed {
-        /// When it was sent.
+        /// When the request was sent.
         sent_at: u64,
-        /// How long the lease may be relied on. The most recent action counts.
+        /// How long the lease may be relied on, in milliseconds. The most recent action counts.
         lease: u64,
     },
     /// The lease lapsed: shards suspend turns, queries and asks, and keep their instances (R9).
     Suspend,
     /// The lease is valid again and the claims are unchanged: shards resume (R9).
     Resume,
-    /// Read the current claims of these shards: [`Event::ClaimsRead`](super::Event::ClaimsRead).
+    /// Read the current claims of these shards. The answer is [`Event::ClaimsRead`](super::Event::ClaimsRead).
     ReadClaims {
         /// Returned with the answer.
         request_id: u64,
@@ -66,7 +66,7 @@ pub enum Action {
         /// The incarnation that claims it.
         member: Member,
     },
-    /// Stop a shard gracefully: [`Event::ShardStopped`](super::Event::ShardStopped) follows.
+    /// Stop a shard gracefully. [`Event::ShardStopped`](super::Event::ShardStopped) follows.
     StopShard {
         /// The shard.
         shard: ShardId,
@@ -100,7 +100,7 @@ pub enum Action {
         /// The epoch that ends.
         epoch: Epoch,
     },
-    /// A node's row changed: its addresses and whether it is alive, for links.
+    /// A node's row changed. Links use its addresses and whether it is alive.
     UpdatePeer {
         /// The incarnation.
         member: Member,
@@ -182,7 +182,7 @@ pub enum Notice {
     MovesRejected {
         /// The strategy's name.
         strategy: String,
-        /// How many moves.
+        /// The number of invalid moves.
         moves: usize,
         /// Why they are invalid.
         reason: InvalidMove,
@@ -217,13 +217,13 @@ impl fmt::Display for Notice {
             }
             Self::ManagerSteppedDown { to } => write!(
                 f,
-                "no reports of other hosts reach this manager: it hands the leadership to {to}"
+                "no reports from other hosts reach this manager: it hands the leadership to {to}"
             ),
             Self::LeaseLapsed => write!(f, "this node's lease lapsed: its shards are suspended"),
             Self::LeaseRecovered => write!(f, "this node's lease is valid again"),
             Self::ShardsReleased { shards, probation } => write!(
                 f,
-                "the store did not respond to this node for one lease: the node released {shards} shards, and for {probation} ms gets none that another host can take"
+                "the store did not respond to this node for one lease: the node released {shards} shards, and gets none that another host can take for {probation} ms"
             ),
             Self::MovesRejected { strategy, moves, reason: why } => write!(
                 f,

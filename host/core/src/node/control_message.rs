@@ -7,10 +7,10 @@ use crate::extensions::{Extensible, Extensions};
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::rows::{HandOffId, Row, RowKey};
 
-/// A message from one node to another. Variants are only added at the end: their numbers are on the wire.
+/// A message from one node to another. Variants are only added at the end: their numbers are part of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ControlMessage {
-    /// Manager to all: a row that it wrote, so that nodes need not wait for the watch (S4).
+    /// Manager to all nodes: a row that it wrote, so that nodes need not wait for the watch (S4).
     RowUpdate {
         /// The row's key.
         key: RowKey,
@@ -19,11 +19,11 @@ pub enum ControlMessage {
         /// The row's revision in the store.
         revision: u64,
     },
-    /// Manager to all: buffer messages for the shard (K24, A7).
+    /// Manager to all nodes: buffer messages for the shard (K24, A7).
     BeginHandOff {
         /// The hand-off that begins.
         hand_off: HandOff,
-        /// The revision of the row that has the intent.
+        /// The revision of the row that contains the intent.
         revision: u64,
     },
     /// Acknowledges a begin-hand-off, whether or not the shard was known (A8). It does not name the owner's
@@ -84,8 +84,8 @@ pub struct NodeReport {
     pub applied_chunks: Vec<(u32, u64)>,
     /// The shards that it holds.
     pub shards: Vec<ReportedShard>,
-    /// Whether the `EntityStore` responds to the node (R9). While it does not, the node would release any shard it
-    /// got. The node's row contains the same, but only from its next renewal on.
+    /// Whether the `EntityStore` responds to the node (R9). While it does not, the node would release any shard it got.
+    /// The node's row says the same, but only from its next renewal on.
     pub store_available: bool,
     /// Shards whose claim was refused, each with its epoch and the epoch of the store's current claim (R5).
     pub refused_claims: Vec<(ShardId, Epoch, Epoch)>,
@@ -111,10 +111,10 @@ impl NodeReport {
         self.extensions.get(Self::UNRUNNABLE).ok().flatten().unwrap_or_default()
     }
 
-    /// Sets the types; at most [`Self::MAX_UNRUNNABLE_TYPES`] of them.
+    /// Sets the types, of which at most [`Self::MAX_UNRUNNABLE_TYPES`] are kept.
     ///
     /// # Errors
-    /// They need more bytes than an extension block may have.
+    /// [`CodecError`] if they need more bytes than an extension block may have.
     pub fn set_unrunnable_types(&mut self, types: &[String]) -> Result<(), CodecError> {
         if types.is_empty() {
             return Ok(());
@@ -123,8 +123,8 @@ impl NodeReport {
         self.extensions.set(Self::UNRUNNABLE, &named)
     }
 
-    /// Removes and returns the report's number. Each report of a process has a higher number than those before it,
-    /// so a late one is recognized. `None` for a report of a release that does not number them.
+    /// Removes and returns the report's number. Each report of a process has a higher number than those before it, so a
+    /// late one is recognized. `None` for a report from a release that does not number reports.
     pub fn take_number(&mut self) -> Option<u64> {
         self.extensions.take(Self::NUMBER).ok().flatten()
     }
@@ -132,7 +132,7 @@ impl NodeReport {
     /// Sets the report's number.
     ///
     /// # Errors
-    /// The block has no room for the number.
+    /// [`CodecError`] if the block has no space for the number.
     pub fn set_number(&mut self, number: u64) -> Result<(), CodecError> {
         self.extensions.set(Self::NUMBER, &number)
     }

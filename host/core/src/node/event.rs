@@ -28,12 +28,12 @@ pub enum Event {
     WatchLost,
     /// The answer to [`Action::WriteRow`](super::Action::WriteRow).
     RowWritten {
-        /// The action's number.
+        /// The action's request id.
         request_id: u64,
         /// The new revision, or why the write failed.
         result: Result<u64, WriteError>,
     },
-    /// A message from another node, authenticated by its certificate and hello.
+    /// A message from another node, whose certificate and hello authenticate it.
     Received {
         /// The sender.
         from: Member,
@@ -63,24 +63,24 @@ pub enum Event {
         /// The epoch of the current claim, if the store returned it.
         current_epoch: Option<Epoch>,
     },
-    /// The `EntityStore` answered a request *sent* at this time of the node's clock (R9).
+    /// The `EntityStore` answered a request that was *sent* at `sent_at` on the node's clock (R9).
     StoreResponded {
-        /// When it was sent.
+        /// When the request was sent.
         sent_at: u64,
     },
-    /// The answer to [`Action::ReadClaims`](super::Action::ReadClaims), in its order; `None`: the store did not
-    /// respond.
+    /// The answer to [`Action::ReadClaims`](super::Action::ReadClaims), in the order of the request; `None`: the store
+    /// did not respond.
     ClaimsRead {
-        /// The action's number.
+        /// The action's request id.
         request_id: u64,
         /// The current claims.
         claims: Option<Vec<Option<Claim>>>,
     },
-    /// Rows from a cache on disk, before any list: used only to route messages, they confer no ownership (R13, S8).
+    /// Rows from a cache on disk, before any list: used only to route messages; they confer no ownership (R13, S8).
     CachedRows(Vec<(RowKey, Row, u64)>),
-    /// Exactly these deployed types cannot be run on this node (R24).
+    /// The complete list of deployed types that this node cannot run (R24).
     UnrunnableTypes(Vec<String>),
-    /// The cluster's settings, as their row has them now. A revision older than the known one changes nothing.
+    /// The cluster's settings, as their row contains them now. A revision older than the known one changes nothing.
     LeaseSettingsChanged(LeaseSettings),
     /// An operator wants a node's shards moved elsewhere, or revokes that (R12).
     Drain {
@@ -98,7 +98,7 @@ pub enum Event {
     },
     /// Leave the cluster gracefully: drain, then write the row as left (S10, K35).
     Leave,
-    /// The time for draining has passed: stop the remaining shards, and write the row as left.
+    /// The time allowed for draining has passed: stop the remaining shards, and write the row as left.
     LeaveNow,
 }
 

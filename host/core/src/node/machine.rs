@@ -48,7 +48,7 @@ pub struct NodeIdentity {
     pub version: u64,
     /// The node's addresses.
     pub addresses: Vec<String>,
-    /// Number of shards of the pool.
+    /// Number of shards in the pool.
     pub shard_count: u32,
     /// Random: nonces and random choices are derived from it.
     pub seed: u64,
@@ -94,8 +94,8 @@ impl Machine {
         self.context.now = now;
         self.check_clock_gap();
         self.membership.check_lapse(&mut self.context);
-        // A thousand of these may arrive at the same time, and none affects a decision of the manager: it decides
-        // at its next event.
+        // A thousand of these may arrive at the same time, and none affects the manager's decisions: the manager
+        // decides at a later event.
         let is_minor = matches!(event, Event::ShardServing { .. } | Event::StoreResponded { .. });
         self.dispatch(event);
         self.deliver_local_messages();
@@ -113,7 +113,7 @@ impl Machine {
         self.next_wake
     }
 
-    /// The node that it belongs to.
+    /// The node that this machine belongs to.
     #[must_use]
     pub fn node(&self) -> &NodeId {
         &self.context.identity.node
@@ -125,19 +125,19 @@ impl Machine {
         self.context.unix_ms = Some(unix_ms);
     }
 
-    /// Its current incarnation, if it is registered.
+    /// The node's current incarnation, if it is registered.
     #[must_use]
     pub fn member(&self) -> Option<Member> {
         self.membership.member().cloned()
     }
 
-    /// The term of which this node is the manager with every row sealed, if any.
+    /// The term in which this node is the manager and has sealed every row, if any.
     #[must_use]
     pub fn managing_term(&self) -> Option<u64> {
         self.manager.sealed_term()
     }
 
-    /// Whether its lease has lapsed, so that its shards are suspended (R9).
+    /// Whether the node's lease has lapsed, so that its shards are suspended (R9).
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.membership.is_suspended()
@@ -168,7 +168,7 @@ impl Machine {
         self.observed.chunks()
     }
 
-    /// The shards that it holds: shard, epoch, and whether it is served.
+    /// The shards that the node holds: shard, epoch, and whether the shard is served.
     pub fn held_shards(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
         self.holdings.shards()
     }
@@ -303,7 +303,7 @@ impl Machine {
             return None;
         }
         let now = self.context.mono();
-        // A message of this node to itself may require a decision.
+        // A message from this node to itself may require a decision.
         let decides = !self.membership.is_suspended() && self.manager.decision_is_due();
         let interval = if decides { 1 } else { self.context.settings.tick_interval() };
         let report = self.holdings.report_due(&self.membership).unwrap_or(u64::MAX);

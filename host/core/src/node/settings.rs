@@ -9,31 +9,31 @@ pub struct Settings {
     pub settings_revision: u64,
     /// How long a lease lasts after its last renewal was sent. Default 3,000.
     pub lease: u64,
-    /// How often it is renewed. Default 750.
+    /// Interval between renewals of the lease. Default 750.
     pub renew_interval: u64,
-    /// What an observer adds to the leases of others, for clocks that differ. Default 600.
+    /// What an observer adds to the leases of others, for clocks that run at different speeds. Default 600.
     pub lease_margin: u64,
     /// How long to wait before repeating a request that the store did not answer. Default 250.
     pub store_retry_interval: u64,
     /// How long a begin-hand-off waits for its acknowledgements (S15.2 `pingTimeout`; R12). Default 1,000.
     pub ack_timeout: u64,
-    /// How often a hand-off is sent again to an owner that has not stopped. Default 500.
+    /// Interval at which a hand-off is sent again to an owner that has not stopped. Default 500.
     pub stop_resend_interval: u64,
     /// How long a hand-off may take before it is abandoned (K40). Default 60,000.
     pub hand_off_timeout: u64,
-    /// Hand-offs for drains that may be in progress at the same time (R12). Default 32.
+    /// Maximum number of hand-offs for drains in progress at the same time (R12). Default 32.
     pub max_drain_hand_offs: usize,
-    /// Hand-offs for balancing that may be in progress at the same time (K23, K40). Default 32.
+    /// Maximum number of hand-offs for balancing in progress at the same time (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
-    /// How often the manager balances (S13, A1). Default 10,000.
+    /// Interval at which the manager balances (S13, A1). Default 10,000.
     pub rebalance_interval: u64,
     /// How soon the manager retries after a failure (S15.8). Default 2,000.
     pub rebalance_retry_interval: u64,
     /// How soon after a change a node reports what it holds; it also reports with each renewal. Default 20.
     pub report_delay: u64,
-    /// How long messages between two live nodes may be lost before they act: two leases. Then a node ends its own
-    /// incarnation if rows wait for something that it cannot report to the manager, and the manager gives a node
-    /// whose reports do not arrive no shards that others can own. Default 6,000.
+    /// How long messages between two live nodes may be lost before the nodes act: two leases. Then a node ends its own
+    /// incarnation if rows wait for something that it cannot report to the manager, and the manager gives no shards
+    /// that others can own to a node whose reports do not arrive. Default 6,000.
     pub manager_silence_timeout: u64,
     /// Delay between successive candidates for the leadership, in order of age (K21). Default 150.
     pub campaign_stagger: u64,
@@ -120,9 +120,9 @@ pub enum Mutation {
     IgnoreUnrunnableTypes,
     /// A new manager decides before it has sealed every row (R10).
     SkipSeal,
-    /// Answers of hand-offs count whatever their epoch or id (R11).
+    /// Answers to hand-offs count whatever their epoch or id (R11).
     SkipHandOffMatching,
-    /// A shard that its owner does not list stays assigned to it (R11).
+    /// A shard that its owner does not report remains assigned to it (R11).
     KeepUnreportedAssignments,
     /// A hand-off waits for every acknowledgement (R12).
     RequireAllAcks,
@@ -134,7 +134,7 @@ pub enum Mutation {
     SkipSuspend,
     /// A node whose messages do not reach the manager continues forever (R11).
     IgnoreManagerSilence,
-    /// A manager that gets no report from another host stays the manager forever (decision 0051).
+    /// A manager that gets no report from another host remains the manager forever (decision 0051).
     NeverStepDown,
     /// A longer lease is relied on before the row shows it, and a shorter one is shown before it is relied on (R8).
     ApplyLeaseImmediately,

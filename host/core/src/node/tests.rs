@@ -1,6 +1,6 @@
-//! Unit tests of the node's machine: a few machines with one store of rows that responds instantly.
+//! Unit tests of the node's machine: a few machines that share a store of rows, which responds instantly.
 //!
-//! The simulator runs the same code with all faults; these tests show the intended behavior.
+//! The simulator runs the same code with faults of every kind; these tests show the intended behavior.
 
 mod alone;
 mod canonical;

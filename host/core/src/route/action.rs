@@ -68,7 +68,7 @@ pub enum AttemptResult {
     },
     /// It did not run there: the shard is being released.
     Rebalancing,
-    /// It never left this node: there is no link to that incarnation, or no machine of the shard here.
+    /// It never left this node: there is no link to that incarnation, or no machine for the shard here.
     NotSent,
 }
 

@@ -1,4 +1,4 @@
-//! How messages move between buffered and in flight.
+//! Moves messages between the states *buffered* and *in flight*.
 //!
 //! A shard with buffered messages is in exactly one place: in `timers` if it is blocked until a time, in its link's
 //! `waiting_shards` if the window is full, or in neither if it has no live owner, so that only a new route can help.
@@ -21,8 +21,7 @@ impl<T: Clone> Router<T> {
         })
     }
 
-    /// The owner to which a message of this size may be sent now. If it may not, the shard is put where it will be
-    /// woken.
+    /// The owner to which a message of this size may be sent now. Otherwise, the shard is put where it will be woken.
     pub(super) fn destination_or_wait(
         &mut self,
         now: u64,
@@ -69,7 +68,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// Lets the shards that wait for a window with room send again, one message each in turn.
+    /// Lets the shards that wait for a window send again if it has space, one message each in turn.
     pub(super) fn pump(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         while let Some(member) = self.unblocked.pop() {
             while let Some(link) = self.windows.get_mut(&member)
@@ -249,7 +248,7 @@ impl<T: Clone> Router<T> {
     pub(super) fn retry_later(&mut self, now: u64, index: usize) {
         let longest = self.settings.max_backoff;
         let slot = &mut self.routes[index];
-        // Of many messages that were sent together, each is returned separately.
+        // Of many messages that were sent together, each is returned separately: only the first extends the pause.
         if slot.backoff_until <= now {
             let first = longest / FIRST_PAUSE;
             slot.backoff = (slot.backoff * 2).max(first).max(1).min(longest.max(1));

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 /// Bounds of a router. Times are in milliseconds.
 ///
-/// In the worst case it keeps `buffered_bytes`, plus `link_bytes` for each node that it sends to.
+/// In the worst case it holds `buffered_bytes`, plus `link_bytes` for each node that it sends to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Number of messages that may be buffered for one shard (K19). Default 10,000.
+    /// Maximum number of messages buffered per shard (K19). Default 10,000.
     pub buffered_messages: usize,
-    /// Total bytes of messages that may be buffered for all shards (K19). Default 64 MiB.
+    /// Maximum total size of the messages buffered for all shards, in bytes (K19). Default 64 MiB.
     pub buffered_bytes: usize,
     /// How long a message may be buffered in total, and how long a hand-off buffers messages before the known route
     /// is tried again (R12). Default 10,000.
@@ -17,9 +17,10 @@ pub struct Settings {
     /// The longest pause before a message that was not accepted is sent again (S12). The first pause is a sixteenth
     /// of it, and each further one is twice as long. Default 100.
     pub max_backoff: u64,
-    /// Messages that may be in flight to one other node. Default 4,096.
+    /// Maximum number of messages in flight to each other node. Default 4,096.
     pub link_messages: usize,
-    /// Bytes of messages that may be in flight to one other node; a larger one is sent alone. Default 32 MiB.
+    /// Maximum total size of the messages in flight to each other node, in bytes; a larger message is sent alone.
+    /// Default 32 MiB.
     pub link_bytes: usize,
     /// Rules that tests disable to check that the oracle fails. Ignored without the feature `testing`.
     pub mutations: Vec<Mutation>,

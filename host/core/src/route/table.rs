@@ -1,4 +1,4 @@
-//! What a router keeps for each shard, each link and each message.
+//! The state that a router keeps for each shard, each link and each message.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -59,12 +59,12 @@ pub(super) struct ShardRoute<T> {
     pub(super) buffering: Option<Buffering>,
     /// No message is sent before this time.
     pub(super) backoff_until: u64,
-    /// How long the last such pause was; `None` if something has been answered since.
+    /// How long the last such pause was; 0 if a message has been answered or the route has changed since.
     pub(super) backoff: u64,
     pub(super) buffered: BTreeMap<u64, BufferedMessage<T>>,
     /// Tags by place.
     pub(super) in_flight: BTreeMap<u64, u64>,
-    /// The time of its timer.
+    /// When its timer is due.
     pub(super) timer: Option<u64>,
     /// The link whose window it waits for.
     pub(super) waiting_for: Option<Member>,
@@ -107,7 +107,7 @@ pub(super) struct LinkWindow {
 }
 
 impl LinkWindow {
-    /// Whether the window has room. One message may always be sent, whatever its size.
+    /// Whether the window has space for a message of this size. One message may always be sent, whatever its size.
     pub(super) fn takes(&self, settings: &Settings, bytes: usize) -> bool {
         self.in_flight.is_empty()
             || (self.in_flight.len() < settings.link_messages

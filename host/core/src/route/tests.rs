@@ -10,7 +10,7 @@ pub(super) fn member(node: &str, counter: u64) -> Member {
     Member { node: node.into(), incarnation: Incarnation { counter, nonce: counter } }
 }
 
-/// Shard 1, at time 1,000, on node `me`, and the recorded results.
+/// A router on node `me`, at first at time 1,000, and its recorded results.
 pub(super) struct Harness {
     pub(super) router: Router<u32>,
     pub(super) now: u64,
@@ -92,7 +92,7 @@ impl Harness {
         self.act(|router, now, out| router.tick(now, out));
     }
 
-    /// The items that were sent since the last call, in order, and the recipient of the last.
+    /// The items that were sent since the last call, in order.
     pub(super) fn sent(&mut self) -> Vec<u32> {
         self.sent.drain(..).map(|(.., item)| item).collect()
     }
@@ -186,13 +186,13 @@ fn buffering_times_out_to_the_known_route() {
     harness.router.buffer_shard(harness.now, ONE, Epoch(1));
     harness.wait(1);
     harness.route(1);
-    // A repeated announcement does not extend it.
+    // A repeated announcement does not extend the buffering.
     harness.router.buffer_shard(harness.now, ONE, Epoch(1));
     harness.update(1, Some(member("a", 1)), true);
     harness.wait(9_998);
     assert_eq!(harness.sent(), []);
     harness.wait(1);
-    assert_eq!(harness.sent.len(), 1, "it tries the owner, whose answer corrects the route");
+    assert_eq!(harness.sent.len(), 1, "the router tries the owner, which corrects the route");
     let tag = harness.last_tag();
     harness.answer(tag, AttemptResult::NotOwner { epoch: Epoch(2), owner: Some(member("b", 1)) });
     assert_eq!(harness.sent.last().and_then(|s| s.0.clone()), Some(member("b", 1)));
@@ -254,7 +254,7 @@ fn messages_in_flight_to_a_dead_node_wait_for_a_new_owner() {
     harness.lost(&member("a", 1));
     harness.route(3);
     harness.wait(5_000);
-    assert_eq!(harness.sent(), [1, 2], "there is no owner to send it to");
+    assert_eq!(harness.sent(), [1, 2], "there is no owner to send them to");
     harness.update(2, Some(member("b", 1)), false);
     assert_eq!(harness.sent(), [1, 2, 3]);
     assert!(harness.refused.is_empty());

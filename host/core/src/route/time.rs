@@ -1,4 +1,4 @@
-//! Timeouts of messages, and their refusals.
+//! Message timeouts and refusals.
 
 use ostraca_codes::{Code, codes};
 
@@ -38,7 +38,7 @@ impl<T: Clone> Router<T> {
         while let Some(&(at, index, place)) = self.expiries.first()
             && at <= now
         {
-            // Never `None`: both change together. If it were, this would be an endless loop.
+            // Removed here, not only by `unbuffer`, so that this cannot become an endless loop.
             self.expiries.pop_first();
             let Some(entry) = self.unbuffer(now, index, place) else { continue };
             out.push(self.refuse_expired(now, index, entry));
@@ -48,7 +48,7 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// The node is about to stop: returns buffered messages. Messages in flight may still be answered.
+    /// Refuses all buffered messages, because the node is about to stop. Messages in flight may still be answered.
     pub fn refuse_buffered(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         for index in 0..self.routes.len() {
             if self.routes[index].buffered.is_empty() {
@@ -63,8 +63,8 @@ impl<T: Clone> Router<T> {
         }
     }
 
-    /// One round of a node's stop: returns the buffered messages, and, once `until` has passed, all messages
-    /// (see [`Self::close`]). Returns true once no messages are left; the caller repeats the call until it does.
+    /// One round of a node's stop: refuses the buffered messages, and, once `until` has passed, all messages (see
+    /// [`Self::close`]). Returns true once no messages are left; the caller repeats the call until it does.
     pub fn shut_down_step(&mut self, now: u64, until: u64, out: &mut Vec<Action<T>>) -> bool {
         self.refuse_buffered(now, out);
         let left = self.buffered > 0 || !self.in_flight.is_empty();
@@ -75,7 +75,7 @@ impl<T: Clone> Router<T> {
         true
     }
 
-    /// The node stops: returns all messages. Those in flight are in doubt.
+    /// Refuses all messages, because the node stops. Those in flight are in doubt.
     pub fn close(&mut self, now: u64, out: &mut Vec<Action<T>>) {
         for index in 0..self.routes.len() {
             self.withdraw(index);
@@ -128,7 +128,7 @@ impl<T: Clone> Router<T> {
         entry.into_refusal(code, message, self.retry_after())
     }
 
-    /// Why no further message may be buffered for the shard; `None` if one may.
+    /// Why no further message may be buffered for the shard; `None` if another one may.
     pub(super) fn buffer_full_reason(&self, index: usize, bytes: usize) -> Option<String> {
         let (messages, all) = (self.settings.buffered_messages, self.settings.buffered_bytes);
         let shard = shard_at(index);
@@ -141,7 +141,7 @@ impl<T: Clone> Router<T> {
         })
     }
 
-    /// When a retry of a refused message may succeed.
+    /// Milliseconds after which a retry of a refused message may succeed.
     pub(super) fn retry_after(&self) -> Option<u32> {
         Some(u32::try_from(self.settings.max_backoff).unwrap_or(u32::MAX))
     }

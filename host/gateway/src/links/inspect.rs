@@ -1,7 +1,7 @@
-//! Requests between nodes on behalf of operators: for in-memory state, which only a shard's owner knows.
+//! Requests between nodes on behalf of operators, for in-memory state that only a shard's owner knows.
 //!
-//! One request and one response, on a stream separate from the messages. A node answers from its own workers only,
-//! so a request makes at most one hop.
+//! There is one request and one response, on a stream separate from the messages. A node answers from its own workers
+//! only, so a request makes at most one hop.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Gateway {
     /// order.
     ///
     /// # Errors
-    /// The node did not respond in time, or is unreachable.
+    /// If the node does not respond in time, is stopping, or is unreachable.
     pub async fn inspect(
         &self,
         at: &Member,
@@ -66,10 +66,11 @@ impl Gateway {
         try_join_all(question.into_iter().map(ask)).await.ok()
     }
 
-    /// A node's progress with a type. The node may be this one.
+    /// A node's progress with a type: the revision that it runs, and the one that it cannot run. The node may be this
+    /// one.
     ///
     /// # Errors
-    /// The node did not respond in time, or is unreachable.
+    /// If the node does not respond in time, is stopping, or is unreachable.
     pub async fn inspect_type(&self, at: &Member, name: &str) -> Result<InspectedType, NodeIssue> {
         if at.node == self.links.local_node {
             return Ok(self.inspect_type_local(name));
@@ -129,7 +130,7 @@ fn send_inspect(
 }
 
 impl MessageLinks {
-    /// Requests it from another node, over its established link.
+    /// Requests the inspection from another node, over the established link to it.
     async fn inspect(
         &self,
         to: &Member,
@@ -159,12 +160,13 @@ impl MessageLinks {
             let route = routes.get(&to.node).filter(|route| route.member == *to);
             route.and_then(|route| lock(&route.state.link).as_ref().map(|up| up.peer.clone()))
         };
-        let peer = peer.ok_or_else(|| format!("{} has no connection to it", self.local_node))?;
+        let peer =
+            peer.ok_or_else(|| format!("{} has no connection to this node", self.local_node))?;
         inspect::request(&peer, request).await.map_err(|error| error.to_string())
     }
 }
 
-/// Converts an entity's last failure to its form on the wire, between nodes and to operators.
+/// Converts an entity's last failure to its protobuf form, for other nodes and for operators.
 #[must_use]
 pub fn failure_to_wire(failure: LastFailure) -> proto::LastFailure {
     let LastFailure { code, message, wall_ms: unix_ms, consecutive_failures } = failure;

@@ -1,5 +1,4 @@
-//! A node's parts, each built by a function of its own; [`Node::launch`](super::Node::launch) defines the
-//! order.
+//! A node's parts, each built by its own function; [`Node::launch`](super::Node::launch) defines the order.
 
 use std::sync::{Arc, OnceLock};
 
@@ -165,7 +164,7 @@ impl NodeBuilder {
     }
 }
 
-/// The program's version as one number that rises with each version: 1.2.3 is 1,002,003.
+/// The program's version as one number that increases with each version: 1.2.3 is 1,002,003.
 fn version() -> u64 {
     let part = |text: &str| text.parse::<u64>().unwrap_or(0);
     (part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000 + part(env!("CARGO_PKG_VERSION_MINOR"))) * 1_000

@@ -78,10 +78,10 @@ impl Network {
         Ok(Self { server, dialer, address, addresses, client_service, peers, descriptor })
     }
 
-    /// Sets what the store says about the cluster, once the store is found: from now on other nodes may read its
-    /// rows here.
+    /// Sets what the store says about the cluster, once the store is found. From then on, other nodes can read the
+    /// store's rows here.
     pub(super) fn set_cluster_info(&mut self, stores: &StoreHandles) {
-        // Set only here.
+        // Cannot fail: it is set only here.
         let rows = ClusterServer::new(stores.cluster_store.clone(), ServerOptions::default());
         let _ = self.peers.cluster_server.set(rows);
         self.descriptor.node.store_id = stores.cluster_info.identity.store_id;
@@ -91,9 +91,9 @@ impl Network {
         self.server.set_peer_descriptor(self.descriptor.clone());
     }
 
-    /// From now on the node can accept messages that other nodes forward.
+    /// Sets the gateway. From then on, the node can accept messages that other nodes forward.
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
-        // Set only here.
+        // Cannot fail: it is set only here.
         let _ = self.peers.gateway.set(gateway.clone());
     }
 
@@ -109,7 +109,7 @@ impl Network {
     }
 }
 
-/// What the node knows about itself before it has found the store.
+/// Describes the node as far as is known before the store of another node is found.
 fn descriptor(basis: &NodeBuilder, own: Option<&LocalStore>) -> PeerDescriptor {
     let config = &basis.config;
     let node = NodeDescriptor {

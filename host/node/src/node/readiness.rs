@@ -1,4 +1,4 @@
-//! The conditions that a node waits for: it is ready, another process uses its name, or a part of it has ended.
+//! The conditions that a node waits for: it is ready, another process uses its name, or one of its parts has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::error::NodeError;
 
-/// How long a start waits until every shard has an owner. After that the node counts as ready anyway, with a
-/// warning.
+/// How long a start waits until every shard has an owner. After that, a warning is logged, and the node counts as
+/// ready anyway.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a start waits for deployed types to be compiled.
 const TYPES: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const TYPES: Duration = Duration::from_secs(60);
 /// fails.
 const NAME_CONFLICT_THRESHOLD: usize = 3;
 
-/// Waits until the node knows an owner of every shard, serves its own, and has compiled what is deployed.
+/// Waits until the node knows an owner of every shard, serves its own, and has compiled the deployed types.
 pub(super) async fn wait_until_ready(
     mut view: watch::Receiver<Arc<ClusterView>>,
     types: &TypeRegistry,
@@ -59,7 +59,7 @@ pub(super) async fn wait_for_name_conflict(
     }
 }
 
-/// Resolves when a part of the node ends unexpectedly. A control thread that panicked sends no error.
+/// Resolves when a part of the node ends unexpectedly. A control thread that panics sends no error.
 pub(super) async fn wait_for_failure(
     failed: &mut mpsc::UnboundedReceiver<ostraca_control::Error>,
     vital: &mut JoinSet<()>,

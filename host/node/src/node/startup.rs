@@ -1,5 +1,5 @@
-//! The order in which a node's parts are built: each after those that it depends on. [`super::builder`] builds each
-//! part.
+//! The order in which a node's parts are built: each part after those that it depends on. [`super::builder`] has the
+//! functions that build them.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Node {
     /// be stopped, not dropped.
     ///
     /// # Errors
-    /// As [`Node::start`].
+    /// The same as for [`Node::start`].
     pub async fn launch(config: Config) -> Result<Self, NodeError> {
         let (trust, identity) = config.load_identity()?;
         let mut basis = NodeBuilder::new(config, trust.cluster);

@@ -23,7 +23,7 @@ use crate::stores::{self, ClusterInfo, LocalStore};
 
 /// How long a start waits for an unavailable store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same timeout, if the node can route by its cache.
+/// The same timeout if the node can route with its cached routes.
 const CONNECT_TIMEOUT_WITH_CACHE: Duration = Duration::from_secs(3);
 
 /// Handles to the cluster's store, wherever it is.
@@ -33,7 +33,7 @@ pub(super) struct StoreHandles {
     pub(super) cluster_info: ClusterInfo,
     /// The store, if it is in this process.
     pub(super) local_store: Option<Arc<SledStore>>,
-    /// The store has not responded yet.
+    /// Whether the store has not responded yet.
     pub(super) deferred: bool,
 }
 
@@ -133,7 +133,7 @@ impl StoreConnector {
             Err(error) => error,
         };
         let Some(pool) = pool.filter(|_| error.is_retryable()) else { return Err(error) };
-        tracing::warn!(%error, "store unavailable: routing by cached routes until it responds");
+        tracing::warn!(%error, "store unavailable: using cached routes until it responds");
         let (stores, deferred) = StoreHandles::deferred(
             self.cluster,
             pool,
@@ -182,7 +182,7 @@ impl StoreConnector {
     }
 }
 
-/// Sets what turns need of the cluster: its UTC and its secret.
+/// Sets the values that turns need from the cluster: its UTC and its secret.
 pub(super) fn apply_cluster_info(
     cluster_info: &ClusterInfo,
     clock: &ClusterClock,
@@ -190,7 +190,7 @@ pub(super) fn apply_cluster_info(
 ) {
     clock.advance_utc_to(cluster_info.utc_ms);
     if let Some(key) = cluster_info.random_key {
-        // It never changes: a second value would be the same.
+        // The secret never changes: a second value would be the same.
         let _ = random_key.set(key);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that a whole node ends after a panic of its own code.
+//! Tests that a whole node ends after a panic in its own code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use ostraca_config::config::ClusterSettings;
 use super::*;
 use crate::{InitOptions, init};
 
-/// Timeout of each step.
+/// Timeout for each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_inside_the_router_ends_the_node() {
-    let home = tempfile::tempdir().expect("a folder");
+    let home = tempfile::tempdir().expect("a directory");
     let options = InitOptions {
         cluster_name: "test".into(),
         node: "n1".into(),

@@ -22,7 +22,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts the workers, none on a node without the role `host`. They share `total_instances` instances, and
+    /// Starts the workers (none on a node without the role `host`). They share `total_instances` instances, and
     /// report to the control thread.
     pub(super) fn start(
         basis: &NodeBuilder,
@@ -68,9 +68,9 @@ impl Workers {
         self.threads.iter().map(|worker| worker.input.clone()).collect()
     }
 
-    /// Sets the receiver of the workers' replies: the workers are created before the gateway.
+    /// Sets the gateway, which receives the workers' replies and messages: the workers are created before it.
     pub(super) fn set_gateway(&self, gateway: &Arc<Gateway>) {
-        // Set once, during the start.
+        // Cannot fail: it is set once, during the start.
         let _ = self.gateway.0.set(gateway.clone());
     }
 }
@@ -87,7 +87,7 @@ impl ReplySink for DeferredGateway {
     }
 
     fn send_messages(&self, messages: &mut Vec<EntityMessage>) {
-        // Before there is a gateway they stay in the list.
+        // Until the gateway is set, the messages remain in the list.
         if let Some(gateway) = self.0.get() {
             gateway.send_messages(messages);
         }

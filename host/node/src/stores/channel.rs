@@ -1,4 +1,4 @@
-//! A stream of store calls, in the form that the stores' clients need.
+//! A stream of store calls as the [`Channel`] that the stores' clients need.
 
 use std::sync::Arc;
 
@@ -54,8 +54,8 @@ impl Channel for CallChannel {
     }
 }
 
-/// What is known about a call without a response. A mistake here would report `not run` although a turn may have
-/// run.
+/// Determines whether a call without a response may have been executed. A mistake here would report `not run` although
+/// a turn may have run.
 pub(super) fn failure(error: ostraca_wire::Error) -> ChannelError {
     use ostraca_wire::Error;
     let why = error.to_string();

@@ -1,4 +1,4 @@
-//! Finds the store node: queries every known address, again each time a link to the store is lost.
+//! Finds the store node: tries the address where the store was last found, or else queries every known address.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub(super) struct StoreLocator {
     cluster: ClusterId,
     /// `host:port`, without duplicates.
     places: Mutex<StoreAddresses>,
-    /// Timeout for the nodes' responses, less than the timeout of a link, so that their errors still arrive.
+    /// Timeout for the nodes' responses, shorter than the timeout for a link, so that their errors still arrive.
     wait: Duration,
     /// Why the last attempt failed to connect.
     failed: Mutex<Option<NodeError>>,
@@ -41,7 +41,7 @@ struct StoreAddresses {
 /// The result for one address.
 enum Probe {
     Store(PeerLink),
-    /// Another node, and the addresses that it reports for the store.
+    /// A node without the store, and the addresses that it reports for the store.
     Other(String, Vec<String>),
 }
 
@@ -80,7 +80,7 @@ impl StoreLocator {
             Err(NodeError::StoreUnreachable(why))
         });
         found.inspect_err(|_| {
-            // Next time all addresses are queried again.
+            // The next attempt queries all addresses again.
             lock(&self.places).store = None;
         })
     }
@@ -136,7 +136,8 @@ impl StoreLocator {
             |error: std::io::Error| NodeError::StoreUnreachable(format!("{place}: {error}"));
         let addresses: Vec<SocketAddr> =
             tokio::net::lookup_host(place).await.map_err(unreached)?.collect();
-        let mut last = NodeError::StoreUnreachable(format!("{place} resolves to no address"));
+        let mut last =
+            NodeError::StoreUnreachable(format!("{place} does not resolve to an address"));
         for address in addresses {
             match self.dialer.connect(address, alpn, None).await {
                 Ok(link) if link.info.roles.store => return Ok(Probe::Store(link)),
@@ -191,7 +192,7 @@ async fn read_store_addresses(
         async move { open(link, Alpn::Control).await.map_err(|error| error.to_string()) }.boxed()
     };
     let known = StoreVerifier::open(cluster, None)?;
-    // This is a single request, so nothing drives the link.
+    // This is a single request, so the driver need not run.
     let (store, _driver) =
         PeerClusterStore::connect(again, known, ClientOptions::default()).await?;
     let (rows, _) = store.list("nodes/").await?;

@@ -65,7 +65,7 @@ impl PeerService for Serves {
     ) -> BoxFuture<'static, ()> {
         let Self { entities, rows } = self.clone();
         async move {
-            // The other side learns how the stream ends.
+            // The other side learns how the stream ended.
             let _ = match (kind, entities, rows) {
                 (StreamKind::EntityStore, Some(server), _) => {
                     let mut link = server.link(&peer.member);
@@ -134,7 +134,7 @@ async fn founded(shards: u32) -> MemoryStore {
     let store = MemoryStore::new(9, CLUSTER, "test");
     ostraca_catalog::bootstrap::initialize_cluster(&store, shards, &ClusterSettings::default())
         .await
-        .expect("founded");
+        .expect("initialized");
     store
 }
 
@@ -173,7 +173,7 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     let store = founded(64).await;
     let first = run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&store));
     register(&store, "n1", &first.address).await;
-    // This node relays the store's rows, as every node does.
+    // This node relays the store's rows, as every joined node does.
     let rows = Serves { entities: None, ..Serves::store(&store) };
     let other = run(&ca, "n3", Roles::default(), rows);
     let own = run(&ca, "n2", Roles { host: true, ..Roles::default() }, Serves::default());
@@ -189,12 +189,12 @@ async fn the_store_is_found_through_any_node_and_remembered() {
     assert_eq!(row, store.get("cluster").await.expect("read"));
     drop(remote);
 
-    // Another store takes the place of the first one (R5).
+    // Another store replaces the first one (R5).
     first.server.shut_down(Duration::ZERO).await;
     let strange = MemoryStore::new(10, CLUSTER, "test");
     ostraca_catalog::bootstrap::initialize_cluster(&strange, 64, &ClusterSettings::default())
         .await
-        .expect("founded");
+        .expect("initialized");
     let stranger =
         run(&ca, "n1", Roles { store: true, ..Roles::default() }, Serves::store(&strange));
     let config = self::config(dir.path(), &[&stranger.address], "");

@@ -1,4 +1,4 @@
-//! Shared by tests of whole nodes: a node's directory, a client, and a guest that each test run builds once.
+//! Helpers for tests of whole nodes: a node's directory, a client, and a guest that each test process builds once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +39,7 @@ pub(crate) fn make(home: &Path) -> InitializedCluster {
     make_with(home, ClusterSettings::default())
 }
 
-/// The same, with cluster settings.
+/// Creates the directory of a cluster's first node, n1, with these cluster settings.
 pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> InitializedCluster {
     let options = InitOptions {
         cluster_name: "test".into(),
@@ -51,12 +51,12 @@ pub(crate) fn make_with(home: &Path, settings: ClusterSettings) -> InitializedCl
     init(home, &options).expect("a new node")
 }
 
-/// Starts the node of a folder.
+/// Starts the node in the directory `home`.
 pub(crate) async fn start(home: &Path) -> Node {
     Node::start(config(home)).await.expect("a node that serves")
 }
 
-/// The configuration of a folder.
+/// The configuration of the node in the directory `home`, with a compiler for tests.
 pub(crate) fn config(home: &Path) -> Config {
     let file = home.join("ostraca.toml");
     let text = std::fs::read_to_string(&file).expect("the configuration that was written");

@@ -31,7 +31,7 @@ impl std::fmt::Debug for PeerClusterStore {
 }
 
 impl PeerClusterStore {
-    /// Creates the first link. The driver maintains the link from then on, and must be run.
+    /// Creates the first link. The driver maintains the link from then on; the caller must run it.
     ///
     /// # Errors
     /// [`ConnectError`]; if it is retryable, a retry may succeed later.

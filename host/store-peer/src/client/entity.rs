@@ -36,7 +36,7 @@ impl std::fmt::Debug for PeerEntityStore {
 }
 
 impl PeerEntityStore {
-    /// Creates the first link. The driver maintains the link from then on, and must be run.
+    /// Creates the first link. The driver maintains the link from then on; the caller must run it.
     ///
     /// # Errors
     /// [`ConnectError`]; if it is retryable, a retry may succeed later.
@@ -66,7 +66,7 @@ impl PeerEntityStore {
         drop(body);
         let Request::Commit(mut turns) = request else { return Vec::new() };
         if count <= 1 {
-            // A frame fits any turn that a store accepts, so the store would refuse this turn too.
+            // A frame can hold any turn that a store accepts, so the store would refuse this turn too.
             let limit = turns.first().map_or(Ok(()), check_commit);
             let why = limit.err().unwrap_or_else(|| {
                 format!("turn of {bytes} bytes exceeds the limit of {most} (`peers.max-frame`)")
@@ -119,7 +119,7 @@ async fn load_all(
     let count = entities.len();
     match first.await {
         Ok(ResponseBody::Load(loaded)) if loaded.len() == count => loaded,
-        // Together they exceed one frame: load them one by one.
+        // Together, the entities exceed one frame: load them one by one.
         Err(RequestError::ResponseTooLarge(_)) if count > 1 => {
             let mut all = Vec::with_capacity(count);
             for entity in entities {
@@ -229,7 +229,7 @@ impl EntityStore for PeerEntityStore {
                         return if digest == *blake3::hash(&bytes).as_bytes() {
                             Ok(digest)
                         } else {
-                            Err(StoreError::Corrupt("blob stored under a wrong digest".into()))
+                            Err(StoreError::Corrupt("blob stored under the wrong digest".into()))
                         };
                     }
                     Ok(ResponseBody::PutBlob(Err(error))) => return Err(error),

@@ -32,7 +32,7 @@ pub(super) struct Link {
 #[derive(Default)]
 struct InFlight {
     last: u64,
-    /// Ordered by when they were made.
+    /// In the order in which they were made.
     calls: BTreeMap<u64, Arc<Mutex<InFlightCall>>>,
 }
 
@@ -71,9 +71,8 @@ impl Link {
         PendingCall { link: self.clone(), number, call }
     }
 
-    /// Ends only the calls that have been unanswered for this long: the store may be slow, or just these calls.
-    /// Their outcome is unknown; later calls on this link take effect after them. Returns the number of ended
-    /// calls.
+    /// Ends only the calls that have been unanswered for `limit`: the store may be slow, or just these calls. Their
+    /// outcome is unknown; later calls on this link take effect after them. Returns the number of calls that it ended.
     pub(super) fn expire(&self, limit: Duration) -> usize {
         let mut expired = 0;
         loop {

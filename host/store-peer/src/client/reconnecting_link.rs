@@ -18,7 +18,7 @@ use crate::error::{ConnectError, RequestError};
 use crate::options::ClientOptions;
 use crate::protocol::{self, Hello, Request, Response, ResponseBody};
 
-/// The caller's end. Dropping the last one ends its driver.
+/// The caller's end of the link. Dropping it ends its driver.
 pub(super) struct ReconnectingLink {
     pub(super) shared: Arc<ClientContext>,
     _stop: DropGuard,
@@ -36,8 +36,8 @@ enum State {
 }
 
 /// Maintains the link. Run its future as a separate task, in the runtime of the connection that carries the links.
-/// It ends when its store is dropped. If it ends earlier, calls fail as if without a link once the current link
-/// breaks.
+/// The future completes when its store is dropped. If it ends earlier, calls fail as they do without a link once the
+/// current link breaks.
 pub struct Driver {
     shared: Arc<ClientContext>,
     connect: Box<dyn Connect>,
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Why there is no link, as text: permanent or temporary.
+/// Why there is no link, as a message: a temporary failure, or a store that must not be used.
 enum ConnectFailure {
     Transient(String),
     Refused(String),
@@ -99,8 +99,8 @@ impl ReconnectingLink {
         }
     }
 
-    /// Makes a call over the link with this number, or over any; returns the link's number. If another link is up,
-    /// the call is not sent.
+    /// Makes a call over the link with this number, or over any link if `None`; returns the link's number. If another
+    /// link is up, the call is not sent.
     pub(super) fn call_on(
         &self,
         link: Option<u64>,
@@ -189,7 +189,7 @@ impl ReconnectingLink {
         self.shared.verifier.identity().ok_or_else(nobody)
     }
 
-    /// Size of the largest call in bytes; `None` without a link.
+    /// Maximum size of a call in bytes; `None` without a link.
     pub(super) fn max_call(&self) -> Option<usize> {
         match &*self.shared.state() {
             State::Up(link) => Some(link.channel.max_call()),
@@ -274,7 +274,7 @@ impl Driver {
         };
         let ClientOptions { backoff, max_backoff, .. } = shared.options;
         let policy = BackoffPolicy { first: backoff, longest: max_backoff };
-        // May be dropped at any point: it could only complete a link that nothing would use.
+        // The future may be dropped at any point: it could only complete a link that nothing would use.
         stop.run_until_cancelled(keep_up(up, policy, Keeper(self))).await;
         let gone = StoreError::Unavailable("store client dropped".into());
         if let State::Up(link) = std::mem::replace(&mut *shared.state(), State::Down(gone)) {
@@ -282,8 +282,8 @@ impl Driver {
         }
     }
 
-    /// Returns when the link is broken and all its calls have ended. A single slow call ends on its own. To find
-    /// out whether the link itself has failed, it pings the peer, which responds without using the store.
+    /// Returns when the link is broken or closed. A single slow call times out without ending the link. To find out
+    /// whether the link itself has failed, this pings the peer, which responds without using the store.
     async fn supervise(&self, link: &Link) {
         let limit = self.shared.options.call_timeout;
         let every = (limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));

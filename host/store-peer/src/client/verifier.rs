@@ -1,4 +1,4 @@
-//! What this node remembers of the cluster's store (R5).
+//! Remembers the cluster's store, to detect when it is replaced or rolled back (R5).
 //!
 //! A store's sequence rises while a hello is in progress, and two links may observe it in any order. So a hello is
 //! compared with what was known when it was *sent*.
@@ -32,8 +32,7 @@ struct Verified {
 }
 
 impl StoreVerifier {
-    /// Opens the file `path`, saved by a node of that cluster. Without a path, nothing is remembered beyond this
-    /// process. Blocks.
+    /// Reads the witness file `path`, if it exists. Without a path, nothing is remembered beyond this process. Blocks.
     ///
     /// # Errors
     /// [`ConnectError::InvalidWitness`], [`ConnectError::Io`].
@@ -52,7 +51,7 @@ impl StoreVerifier {
     }
 
     /// Writes the newest durable sequence to the file. Call it periodically: after this process has ended, a
-    /// rollback of the store is detected only if it goes behind the last sequence in the file. Blocks.
+    /// rollback of the store is detected only if the store falls behind the last sequence in the file. Blocks.
     ///
     /// # Errors
     /// [`ConnectError::Io`].
@@ -142,9 +141,9 @@ impl StoreVerifier {
         )
     }
 
-    /// Whether this refusal differs from the last reported one. Links retry several times a second, forever.
+    /// Records a refusal, and returns whether it differs from the last one. Links retry forever, so it may recur often.
     pub(crate) fn record_refusal(&self, why: &str) -> bool {
-        // The text contains the store's sequence, which rises.
+        // The message contains the store's sequence, which rises.
         let why: String = why.chars().filter(|c| !c.is_ascii_digit()).collect();
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let news = refused.as_ref() != Some(&why);
@@ -237,7 +236,7 @@ mod tests {
         assert!(known.record_refusal(&older) && !known.record_refusal(&older));
         let still = meet(&known, store(1, 10, 3), &[10]).unwrap_err();
         assert_ne!(older, still);
-        assert!(!known.record_refusal(&still), "only its sequence differs");
+        assert!(!known.record_refusal(&still), "only the sequence differs");
         let other =
             meet(&known, StoreIdentity { store_id: 8, ..store(1, 10, 5) }, &[10]).unwrap_err();
         assert!(known.record_refusal(&other));

@@ -1,6 +1,6 @@
 //! A watch over a reconnecting link: it polls for changes, and the store holds each poll until there are some.
 //!
-//! Polling bounds the cost of a slow watcher: changes that it has not fetched stay in the store's own bounded
+//! Polling bounds the cost of a slow watcher: changes that it has not fetched remain in the store's own bounded
 //! history, and the watch is lost once the history has dropped them. The watch is also lost with its link. The
 //! watcher must then list the rows again.
 
@@ -22,7 +22,7 @@ pub(super) struct PeerWatch {
     revision: u64,
     /// The link on which the watch exists.
     link_number: Option<u64>,
-    /// A pending poll, kept here if the future that waits for it is dropped.
+    /// The pending poll, kept here so that it survives when the future that waits for it is dropped.
     asked: Option<BoxFuture<'static, Result<ResponseBody, RequestError>>>,
     events: VecDeque<RowEvent>,
     lost: bool,

@@ -42,7 +42,7 @@ fn turn() -> Commit {
 }
 
 const SHARD: [u8; 6] = [1, b'n', 1, b'p', 0xac, 2];
-/// The tell of the tests.
+/// The encoded tell of these tests.
 const TELL: [u8; 18] = [1, b't', 1, b'i', 1, b'm', 1, b'b', 1, b'c', 1, b'p', 1, 2, 3, 4, 1, b'f'];
 const CLAIM: [u8; 14] = [1, 1, b'n', 1, b'p', 0xac, 2, 2, 1, b'a', 3, 4, 5, 0];
 

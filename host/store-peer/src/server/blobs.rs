@@ -1,5 +1,5 @@
-//! Blobs in transfer, fragment by fragment: an incoming blob is stored when it is complete, an outgoing one is read
-//! once.
+//! Blobs in transfer, fragment by fragment: an incoming blob is stored when it is complete, an outgoing blob is kept
+//! between its fragments, so that it is normally read from the store only once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ impl Blobs {
         Ok(None)
     }
 
-    /// A fragment of a blob, and the blob's size.
+    /// Returns a fragment of a blob, and the blob's size.
     pub(super) fn read_fragment(
         self: Arc<Self>,
         store: &Arc<dyn EntityStore>,

@@ -28,7 +28,7 @@ impl std::fmt::Debug for ClusterServer {
 }
 
 impl ClusterServer {
-    /// Creates a server of `store`.
+    /// Creates a server for `store`.
     #[must_use]
     pub fn new(store: Arc<dyn ClusterStore>, options: ServerOptions) -> Arc<Self> {
         Arc::new(Self { store, options, fence: Fence::default() })

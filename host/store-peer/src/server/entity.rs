@@ -30,7 +30,7 @@ impl std::fmt::Debug for EntityServer {
 }
 
 impl EntityServer {
-    /// Creates a server of `store`.
+    /// Creates a server for `store`.
     #[must_use]
     pub fn new(store: Arc<dyn EntityStore>, options: ServerOptions) -> Arc<Self> {
         Arc::new(Self { store, options, fence: Fence::default() })
@@ -134,8 +134,8 @@ impl EntityServer {
     }
 }
 
-/// Separates a node's own claims from those in the name of another node. Returns the latter as positions with
-/// refusals.
+/// Separates the claims or turns that `peer` may make from those in the name of another node. Returns the latter as
+/// positions with error messages.
 fn own<T>(
     peer: &NodeId,
     all: Vec<T>,

@@ -28,10 +28,10 @@ pub(super) struct LinkPermit {
 }
 
 impl Fence {
-    /// Admits a link, and fences off all older ones of its client.
+    /// Admits a link, and fences off all older links of its client.
     ///
     /// # Errors
-    /// The link is not the newest one itself.
+    /// If the link is not the newest one of its client.
     pub(super) fn enter(&self, node: &NodeId, hello: &Hello) -> Result<LinkPermit, String> {
         let mut clients = lock(&self.clients);
         clients.retain(|_, newest| newest.strong_count() > 0);
@@ -57,7 +57,7 @@ impl LinkPermit {
     /// Makes a call while no newer link can be admitted.
     ///
     /// # Errors
-    /// A newer link exists already.
+    /// If a newer link has been admitted.
     pub(super) fn call<T>(&self, call: impl FnOnce() -> T) -> Result<T, &'static str> {
         let newest = lock(&self.newest);
         if *newest == self.link {

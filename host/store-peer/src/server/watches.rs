@@ -1,4 +1,4 @@
-//! The watches of a link: each waits in the store's own history, and returns its changes when it is polled.
+//! The watches of a link. Changes remain in the store's own history until their watch is polled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ impl Watches {
                     watches.insert(number, None);
                     Ok(store.watch(prefix, revision))
                 }
-                None => Err("limit of watches per link reached"),
+                None => Err("limit on watches per link reached"),
             }
         };
         let mut watch = match taken {

@@ -1,5 +1,5 @@
 //! A store served to nodes `a` and `b` within one process, over links that break when a test requests it.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "each test uses only part of it")]
 
 pub(crate) mod net;
 pub(crate) mod quic;

@@ -20,6 +20,7 @@ pub(crate) struct LinkFaults {
     /// One in this many calls breaks its link; 0 means none.
     pub(crate) breaks: AtomicU64,
     random: AtomicU64,
+    /// Number of links created so far.
     pub(crate) links: AtomicUsize,
     pub(crate) broken: AtomicUsize,
     /// Whether the store is unreachable.
@@ -28,7 +29,7 @@ pub(crate) struct LinkFaults {
     pub(crate) held: AtomicBool,
     /// The requests in transit, each with its link.
     wire: Mutex<Vec<(Arc<Mutex<Serve>>, Bytes)>>,
-    /// Number of links created so far.
+    /// One token per link, which breaks the link when it is cancelled.
     ends: Mutex<Vec<CancellationToken>>,
     /// Maximum size of a call in bytes.
     pub(crate) max_call: AtomicUsize,

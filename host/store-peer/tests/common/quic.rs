@@ -160,7 +160,7 @@ pub(crate) fn remote<B: EntityStore + ClusterStore>(backend: &Arc<B>, breaking: 
     let weathers = [weather.clone(), control];
     let remote = Remote::reach(entities, rows, quick(), runtime, weathers, backend.clone());
     if breaking {
-        // Nothing retries a failed first link.
+        // A failed first link is not retried, so breaking starts only now.
         remote.spawn(async move {
             // The maximum interval doubles with each round, so that eventually the largest call succeeds even on a
             // slow machine.

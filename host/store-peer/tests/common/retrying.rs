@@ -3,7 +3,7 @@
 //!
 //! An unknown commit is resolved as the contract defines (R3): the shard is claimed again under the next number,
 //! and then the head shows whether the turn took effect; if not, it never will, and may be sent again. The suite's
-//! claim number `n` becomes `n * 2^20` or more over the links, which leaves room for these claims. A row that may
+//! claim number `n` becomes `n * 2^20` or more over the links, which leaves space for these claims. A row that may
 //! have been written is read, and recognized by a mark in its value. Reads are repeated. Only one call runs at a
 //! time.
 
@@ -26,7 +26,7 @@ use ostraca_store::{
 };
 
 const ROOM: u32 = 20;
-/// Timeout of an answer, however often links break.
+/// Timeout for a call to be answered, however often links break.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MARK: &[u8] = b"\0mark";
 
@@ -94,7 +94,7 @@ fn again<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < until, "no answer for {TIMEOUT:?}");
+        assert!(Instant::now() < until, "no answer within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -139,7 +139,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
     fn commit(&self, turn: Commit) -> CommitOutcome {
         let is_there = || {
             let head = self.load(&turn.claim.shard, &turn.entity).unwrap().head;
-            // No head is not a head of version 0: nothing was committed.
+            // A missing head differs from a head of version 0: nothing was committed.
             head.is_some_and(|head| {
                 head.turn == turn.head.turn && head.version == turn.head.version
             })
@@ -201,7 +201,7 @@ impl<S: EntityStore + ClusterStore> Worker<S> {
                 Some(Ok(row.revision))
             }
             Err(CompareAndSetError::RevisionMismatch(None)) if in_doubt && cas.value.is_none() => {
-                // Deleted at some revision, which the list's revision is not before.
+                // Deleted at some revision that is not higher than the list's.
                 Some(Ok(again(|| block_on(self.remote.list("")).ok()).1))
             }
             other => Some(other),
@@ -304,8 +304,8 @@ impl<S: EntityStore + ClusterStore> ClusterStore for RetryingStore<S> {
     }
 }
 
-/// A watch that was lost with its link continues from its last revision. If the store has dropped that, the watch
-/// is lost again immediately.
+/// A watch that was lost with its link continues from its last revision. If the store has dropped that revision, the
+/// watch is lost again immediately.
 struct LastingWatch<S> {
     remote: Arc<S>,
     watch: Box<dyn Watch>,
@@ -324,7 +324,7 @@ impl<S: ClusterStore> Watch for LastingWatch<S> {
                         // Requires a link: a watch that is lost without one proves nothing.
                         let until = Instant::now() + TIMEOUT;
                         while sure(self.remote.get("any").await).is_none() {
-                            assert!(Instant::now() < until, "no link for {TIMEOUT:?}");
+                            assert!(Instant::now() < until, "no link within {TIMEOUT:?}");
                             std::thread::sleep(Duration::from_millis(1));
                         }
                         self.watch = self.remote.watch(&self.prefix, self.revision);

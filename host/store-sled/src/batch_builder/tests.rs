@@ -1,4 +1,4 @@
-//! What a batch writes, reads and leaves behind, one batch at a time.
+//! Tests of what each batch writes, reads and leaves behind.
 
 use bytes::Bytes;
 use ostraca_core::codec;
@@ -10,7 +10,7 @@ use ostraca_store::record::Codec;
 use super::*;
 use crate::tests::{CLUSTER, claim, set, shard, turn};
 
-/// The size of a value in several fragments, and of one that is not fragmented.
+/// The size of a value with several fragments, and of a value that is not fragmented.
 const LARGE: usize = 30_000;
 const SMALL: usize = 10;
 
@@ -22,7 +22,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// With a current claim.
+    /// Creates a bench whose shard has a current claim.
     fn new() -> Self {
         let db = sled::Config::new().temporary(true).flush_every_ms(None).open().unwrap();
         let mut bench = Self { judge: judge(&db, 0), db, from: 0 };
@@ -31,7 +31,7 @@ impl Bench {
         bench
     }
 
-    /// Evaluates a turn of the entity `a`, which must be written.
+    /// Evaluates a turn of the entity `a`, which must be committed.
     fn turn(&mut self, writes: Vec<RecordWrite>, lanes: Vec<Lane>) {
         let mut next = turn(&claim(), "a", self.from);
         next.writes = writes;
@@ -102,7 +102,7 @@ fn lane_beside(size: usize) -> RecordWrite {
 fn leaves_no_fragment(turn: impl Fn(&mut Bench, usize)) {
     for (batches, restarts) in [(1, false), (2, false), (2, true)] {
         let mut bench = Bench::new();
-        // The first turn of an entity need not look for existing records, a later one must.
+        // The first turn of an entity need not look for existing records; a later one must.
         for round in 0..2 {
             turn(&mut bench, LARGE);
             if batches == 2 {
@@ -167,7 +167,7 @@ fn a_row_that_shrinks_leaves_no_fragment() {
 fn records_without_fragments_are_not_looked_up() {
     let mut bench = Bench::new();
     let writes = || vec![state(SMALL), lane_beside(SMALL)];
-    // Reading these fails: they are corrupt records of an entity that is marked as fragmented.
+    // These records are corrupt, so that reading them fails, and their entity seems to have fragments.
     let keys = [bench.key(RecordKind::State, b"value"), bench.key(RecordKind::Lane, &[1; 16])];
     let plant = |db: &sled::Db| {
         for key in &keys {
@@ -184,7 +184,7 @@ fn records_without_fragments_are_not_looked_up() {
     bench.turn(writes(), vec![]);
     assert!(bench.judge.record_fragments.is_empty(), "nothing is cached for the rest of the batch");
     bench.end();
-    // A lookup would have detected them.
+    // After a restart they are looked up, which detects the corruption.
     bench.restart();
     plant(&bench.db);
     let mut next = turn(&claim(), "a", bench.from);
@@ -205,7 +205,7 @@ fn every_new_claim_raises_the_sequence() {
         let next = Claim { number, ..(*claim()).clone() };
         assert_eq!(bench.judge.claim(next), ClaimOutcome::Granted);
         let prepared = bench.judge.finish().unwrap().unwrap();
-        assert!(prepared.sequence > last, "otherwise the witness would not detect its loss");
+        assert!(prepared.sequence > last, "otherwise the witness would not detect a lost claim");
         last = prepared.sequence;
     }
 }

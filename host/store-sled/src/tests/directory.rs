@@ -1,4 +1,4 @@
-//! Directories in various conditions, the witness, and what must never appear in sled's folder.
+//! Directories in various conditions, the witness, and what must never appear in sled's directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,7 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
     drop(open(&store_dir).expect("openings without the witness are not a fork"));
     copy(&store_dir, &copied);
 
-    // The store continues, and the witness records that; the copy lacks it.
+    // The store advances, and the witness records this; the copy does not have the new turn.
     let store = blind(&store_dir);
     drop(store);
     let store = open(&store_dir).unwrap();
@@ -148,7 +148,7 @@ fn the_witness_detects_other_forked_and_rolled_back_stores() {
     drop(store);
     assert!(matches!(open(&copied), Err(OpenError::RolledBack { .. })));
 
-    // The copy continues beyond the store, with a different history.
+    // The copy advances past the store, with a different history.
     let forked = blind(&copied);
     for from in 0..9 {
         assert_eq!(

@@ -23,7 +23,7 @@ use crate::disk::{Disk, RealDisk};
 use crate::open::open_on;
 use crate::{Options, SledStore};
 
-/// Each sync reports that it began, and waits for the result that a test chooses.
+/// Each sync reports that it has begun, and waits for the result that a test chooses.
 #[derive(Debug)]
 struct Gated {
     began: Mutex<Sender<()>>,
@@ -101,7 +101,7 @@ fn a_failed_sync_makes_its_batch_unknown_and_stops_the_store() {
     let is_stopped = |error| matches!(error, StoreError::Stopped(_));
     assert!(
         is_stopped(block_on(loading).remove(0).unwrap_err()),
-        "nothing is shown that is not durable"
+        "reads must not return anything that is not durable"
     );
     assert!(block_on(stopping).unwrap().contains("injected"));
     let later = store.commit(vec![turn(&claim, "b", 0)]);
@@ -129,7 +129,7 @@ fn a_failed_sync_makes_its_batch_unknown_and_stops_the_store() {
     assert_eq!(
         block_on(watch.next()),
         RowEvent::ResyncRequired,
-        "a watcher learns that nothing will follow"
+        "a watcher learns that no changes will follow"
     );
     assert_eq!(store.identity().durable_sequence, sequence, "the sequence must not advance");
 }
@@ -178,7 +178,7 @@ fn a_load_returns_only_when_what_it_read_is_durable() {
 
     let committing = store.commit(vec![turn(&claim, "a", 0)]);
     begins.recv().unwrap();
-    // sled already shows the turn, but its sync has not ended.
+    // sled already shows the turn, but its sync has not completed.
     let mut loading = load(&store);
     assert!(answered(&store, &mut loading).is_none());
     ends.send(true).unwrap();
@@ -296,7 +296,7 @@ fn a_panicking_read_stops_no_other_reads() {
         block_on(read);
         let claims = store.current_claims(vec![shard()]);
         assert_eq!(block_on(claims), Ok(vec![None]));
-        // The panic is counted a moment after the answer.
+        // The panic is counted shortly after the read has failed.
         for _ in 0..1_000 {
             if store.read_panics() == panics {
                 break;

@@ -1,4 +1,4 @@
-//! Fragmented records: no fragment is left over, whatever the committer has cached for the entity.
+//! Fragmented records: no fragment is left over, no matter what the committer has cached for the entity.
 
 use futures::executor::block_on;
 use ostraca_core::records::CommitOutcome;
@@ -7,10 +7,10 @@ use ostraca_store::EntityStore;
 use super::{claimed, create, set, turn};
 use crate::{Options, SledStore, open_database};
 
-/// The number of fragments of the store in that directory.
+/// The number of fragments in the store in that directory.
 fn fragment_count(dir: &std::path::Path) -> usize {
     let config = sled::Config::new().path(dir.join("sled")).segment_size(1 << 20);
-    // The store that was just closed keeps its lock for a moment.
+    // This waits for the lock, which the store that was just closed holds for a moment longer.
     let db = open_database(&config).unwrap();
     db.scan_prefix(b"K").inspect(|fragment| assert!(fragment.is_ok())).count()
 }

@@ -12,7 +12,7 @@ use super::faults::{answered, gated_with};
 use super::{claim, set, shard, turn};
 use crate::{Options, SledStore};
 
-/// A claim of shard `number`.
+/// A claim for shard `number`.
 fn of_shard(number: u32) -> Arc<Claim> {
     let mut claim = (*claim()).clone();
     claim.shard.shard = ShardId(number);
@@ -23,7 +23,7 @@ fn renewal(number: u64) -> CompareAndSet {
     CompareAndSet { key: format!("lease-{number}"), expected: None, value: Some("renewed".into()) }
 }
 
-/// Allows batches to be written until the call is answered, and returns their number.
+/// Lets batches be written until the call is answered; returns their number and the result of the call.
 fn batches<T>(
     call: StoreFuture<T>,
     begins: &std::sync::mpsc::Receiver<()>,
@@ -57,7 +57,7 @@ fn a_renewal_overtakes_all_queued_commits() {
     let renewed = store.compare_and_set(renewal(0));
     let (count, answer) = batches(renewed, &begins, &ends);
     answer.unwrap();
-    assert!(count <= 2, "the running batch and its own, not {count}");
+    assert!(count <= 2, "at most the running batch and its own, got {count}");
     for _ in 0..200 {
         ends.send(true).unwrap();
     }
@@ -77,18 +77,18 @@ fn endless_row_writes_do_not_starve_commits() {
     begins.recv().unwrap();
     let (count, outcome) = batches(store.commit(vec![turn(&claim, "a", 0)]), &begins, &ends);
     assert_eq!(outcome, [CommitOutcome::Committed]);
-    assert!(count <= 2, "each batch takes commits too, not {count}");
+    assert!(count <= 2, "each batch must take commits too, got {count}");
     for _ in 0..200 {
         ends.send(true).unwrap();
     }
     assert!(rows.into_iter().all(|row| block_on(row).is_ok()));
 }
 
-/// Sixteen shards with much to write, and one with little: counts the batches for which the small shard waits, and
-/// checks its load.
+/// Sixteen shards have a lot to write, and one has little: counts the batches for which the small shard waits, and
+/// checks a load of its entity.
 #[test]
 fn a_write_heavy_shard_delays_only_itself() {
-    // A batch has room for one of the turns of 400 keys, or not even for that.
+    // A batch has space for one of the turns of 400 keys, or not even for one.
     for batch_records in [500, 100] {
         little_beside_much(batch_records);
     }
@@ -116,7 +116,7 @@ fn little_beside_much(batch_records: usize) {
     let (count, outcome) = batches(little, &begins, &ends);
     assert_eq!(outcome, [CommitOutcome::Committed]);
     assert!(count <= 3, "{count} batches");
-    // Its load waits only for its own shard's commits: at most for the running batch.
+    // The load waits only for commits of its own shard: at most for the running batch.
     let loaded = answered(&store, &mut loading).unwrap_or_else(|| {
         ends.send(true).unwrap();
         block_on(loading)

@@ -80,7 +80,7 @@ fn shards_of_other_pools_and_namespaces_are_other_shards(store: &impl EntityStor
 fn reading_claims_shows_earlier_claims(store: &impl EntityStore) {
     let made = claim_of(shard(1), 1, 1);
     let claiming = store.claim(vec![made.clone()]);
-    assert_eq!(current_claim(store), Some(made), "R2: a read follows the calls queued before it");
+    assert_eq!(current_claim(store), Some(made), "R2: a read sees the calls queued before it");
     assert_eq!(block_on(claiming), [ClaimOutcome::Granted]);
 }
 
@@ -98,5 +98,5 @@ fn claims_survive_reopening<S: EntityStore>(factory: &Factory<S>) {
     assert_eq!((after.store_id, after.cluster), (before.store_id, before.cluster));
     assert!(after.open_count > before.open_count, "R5: each opening is counted");
     assert_ne!(after.open_nonce, before.open_nonce, "R5: each opening has its own nonce");
-    assert!(after.durable_sequence >= before.durable_sequence, "R5: the sequence never goes back");
+    assert!(after.durable_sequence >= before.durable_sequence, "R5: the sequence never decreases");
 }

@@ -1,4 +1,4 @@
-//! Commits: R1, R3, R4 and the sequences.
+//! Commits: R1, R3, R4 and commit sequences.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn a_repeated_commit_is_answered_already_committed(store: &impl EntityStore) {
         "regardless of the current claim"
     );
     done(store, vec![turn(&next, "a", 1, 3)]);
-    assert_eq!(commit(store, vec![again]), [refused_version(2)], "it is no longer the head's turn");
+    assert_eq!(commit(store, vec![again]), [refused_version(2)], "no longer the head's turn");
 }
 
 fn a_commit_repeated_after_reopening_is_already_committed<S: EntityStore>(factory: &Factory<S>) {
@@ -184,7 +184,7 @@ fn a_commit_is_written_whole_or_not_at_all(store: &impl EntityStore) {
     assert_eq!(outcomes[0], refused_version(2));
     for outcome in &outcomes[1..4] {
         let never = matches!(outcome, CommitOutcome::Refused(CommitRefusal::TooLarge(_)));
-        assert!(never, "in every backend: {outcome:?}");
+        assert!(never, "every backend must refuse it: {outcome:?}");
     }
     assert_eq!(outcomes[4], CommitOutcome::AlreadyCommitted);
     assert_eq!(state(store, &shard(1), "a"), expected, "no part of a refused commit is written");
@@ -205,7 +205,7 @@ fn a_commit_that_skips_a_version_is_refused(store: &impl EntityStore) {
     (nothing.head.version, nothing.head.turn) = (0, TurnId::default());
     let outcome = commit(store, vec![nothing]).remove(0);
     let no = matches!(outcome, CommitOutcome::Refused(CommitRefusal::LimitReached(_)));
-    assert!(no, "without a head there was no earlier commit: {outcome:?}");
+    assert!(no, "without a head, nothing was committed: {outcome:?}");
     assert_eq!(load(store, &shard(1), "a").head, None);
 }
 

@@ -84,9 +84,9 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     model::check(factory);
 }
 
-/// Checks the whole contract of [`ClusterStore`]. After `forgets` further changes, the backend must have dropped an
-/// old one, so that a watch from before it must get [`RowEvent::ResyncRequired`](crate::RowEvent::ResyncRequired);
-/// 0 if the backend never drops any.
+/// Checks the whole contract of [`ClusterStore`]. After `forgets` changes, the backend must have dropped the oldest of
+/// them, so that a watch from before it must get [`RowEvent::ResyncRequired`](crate::RowEvent::ResyncRequired); 0 if
+/// the backend never drops any.
 pub fn check_cluster_store<S: ClusterStore>(factory: &Factory<S>, forgets: usize) {
     rows::check(factory, forgets);
 }
@@ -96,7 +96,7 @@ fn shard(number: u32) -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(number) }
 }
 
-/// A claim by node `a` in its first incarnation.
+/// The first incarnation of `node`, with this nonce.
 fn owner(node: &str, nonce: u64) -> Member {
     Member { node: NodeId::from(node), incarnation: Incarnation { counter: 1, nonce } }
 }
@@ -125,7 +125,7 @@ fn granted(store: &impl EntityStore, number: u32) -> Arc<Claim> {
     Arc::new(wanted)
 }
 
-/// A turn from version `from` to the next one. Each `turn` number gives a different turn id.
+/// A turn from version `from` to the next one. Each number `turn` gives a different turn id.
 fn turn(claim: &Arc<Claim>, id: &str, from: u64, turn: u64) -> Commit {
     let shard = claim.shard.shard.0;
     let turn = TurnId { nonce: 11, shard, epoch: claim.epoch, number: turn };

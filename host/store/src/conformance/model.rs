@@ -24,7 +24,7 @@ pub(super) fn check<S: EntityStore>(factory: &Factory<S>) {
     }
 }
 
-/// SplitMix64, so that a suite in a library needs no additional crate.
+/// SplitMix64, so that a test suite inside a library needs no additional crate.
 struct Random(u64);
 
 impl Random {

@@ -106,7 +106,7 @@ fn dead_letters_are_scanned_by_entity_and_number(store: &impl EntityStore) {
     assert_eq!(found.collect::<Vec<_>>(), all);
     let from = Some(Entity::new("counter", "a\0"));
     let some = scan_all(store, scan(&shard(1), ScanKind::DeadLetters { from }));
-    assert_eq!(some.iter().map(|page| page.records.len()).sum::<usize>(), 4, "from an entity on");
+    assert_eq!(some.iter().map(|page| page.records.len()).sum::<usize>(), 4, "from that entity");
     let none = scan_all(store, scan(&shard(2), ScanKind::DeadLetters { from: None }));
     assert!(none.iter().all(|page| page.records.is_empty()));
 }

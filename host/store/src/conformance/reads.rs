@@ -71,7 +71,7 @@ fn reads_follow_earlier_calls(store: &impl EntityStore) {
         let scanning = store.scan(scan(&shard(1), ScanKind::State(Entity::new("counter", "a"))));
         let listing = store.scan(scan(&shard(1), ScanKind::Heads));
         let head = block_on(loading).remove(0).unwrap().head.unwrap();
-        assert_eq!(head.version, from + 1, "R2: a load sees what was queued before it");
+        assert_eq!(head.version, from + 1, "R2: a load sees the commits queued before it");
         let value = from.to_string();
         let expected = crate::ScannedRecord::State("version".into(), value.into());
         assert_eq!(block_on(scanning).unwrap().records, [expected]);
@@ -99,7 +99,7 @@ fn reads_show_turns_whole(store: &impl EntityStore) {
             assert!(state.len() == 2 || state.is_empty());
             let mut bytes = state.iter().flat_map(|(_, value)| value);
             let first = bytes.next();
-            assert!(bytes.all(|byte| Some(byte) == first), "a turn was read in part");
+            assert!(bytes.all(|byte| Some(byte) == first), "a read showed part of a turn");
         }
     });
     assert_eq!(version(store, &shard(1), "a"), 100);

@@ -56,7 +56,7 @@ fn a_row_changes_only_if_it_is_as_expected(store: &impl ClusterStore) {
     let second = cas(store, "a", Some(first), Some("")).unwrap();
     assert!(second > first, "revisions rise");
     let is_second = Err(CompareAndSetError::RevisionMismatch(Some(row("a", second, ""))));
-    assert_eq!(cas(store, "a", Some(first), Some("x")), is_second, "a revision is used once");
+    assert_eq!(cas(store, "a", Some(first), Some("x")), is_second, "an old revision fails");
     let third = cas(store, "a", Some(second), None).unwrap();
     assert!(third > second);
     assert_eq!(get(store, "a"), None);
@@ -114,7 +114,7 @@ fn keys_and_values_have_limits(store: &impl ClusterStore) {
 fn reads_follow_earlier_writes(store: &impl ClusterStore) {
     let make = CompareAndSet { key: "a".into(), expected: None, value: Some("1".into()) };
     let writing = store.compare_and_set(make);
-    let row = get(store, "a").expect("R2: a read follows the calls queued before it");
+    let row = get(store, "a").expect("R2: a read sees the calls queued before it");
     let (rows, revision) = block_on(store.list("a")).unwrap();
     assert_eq!(rows, std::slice::from_ref(&row));
     assert!(revision >= row.revision);

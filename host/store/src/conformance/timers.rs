@@ -113,11 +113,11 @@ fn wakes_are_scanned_by_time_then_entity(store: &impl EntityStore) {
         (u64::MAX - 1, "d".into()),
     ];
     for most in [1, 2, 100] {
-        assert_eq!(wakes(store, &shard(1), None, most), expected, "own timers are no wake-ups");
+        assert_eq!(wakes(store, &shard(1), None, most), expected, "timers are not wake-ups");
         let from = Some((256, Entity::new("counter", "a\0")));
-        assert_eq!(wakes(store, &shard(1), from, most), expected[2..], "from that one on");
+        assert_eq!(wakes(store, &shard(1), from, most), expected[2..], "from that wake-up on");
         let from = Some((256, Entity::new("counter", "b")));
-        assert_eq!(wakes(store, &shard(1), from, most), expected[3..], "there need be none");
+        assert_eq!(wakes(store, &shard(1), from, most), expected[3..], "`from` need not exist");
     }
     assert!(wakes(store, &shard(3), None, 10).is_empty());
 }
@@ -133,7 +133,7 @@ fn a_wake_follows_the_commit_that_moves_it(store: &impl EntityStore) {
         let scanned =
             block_on(store.scan(scan(&shard(1), ScanKind::Wakes { from: None }))).unwrap();
         let expected = ScannedRecord::Wake(1_000 + from, Entity::new("counter", "a"));
-        assert_eq!(scanned.records, [expected], "R2: a scan sees what was queued before it");
+        assert_eq!(scanned.records, [expected], "R2: a scan sees the commits queued before it");
         block_on(committing);
     }
     let writes = vec![unset_timer("t"), wake(1_019, None)];
@@ -142,7 +142,7 @@ fn a_wake_follows_the_commit_that_moves_it(store: &impl EntityStore) {
     assert!(load(store, &shard(1), "a").timers.is_empty());
 }
 
-/// Payloads that a backend may store as fragments, and ones that it does not: each replaces the one before.
+/// Payloads that a backend may store as fragments, and payloads that it does not; each replaces the previous one.
 fn large_timers_are_whole_and_leave_nothing<S: EntityStore>(factory: &Factory<S>) {
     let mut store = factory.make();
     let claim = granted(&store, 1);

@@ -130,7 +130,7 @@ fn a_head_counts_its_timers_in_field_4() {
     assert_eq!(bytes[bytes.len() - 4..], [1, 4, 1, 2], "one field: number 4, one byte, 2");
     assert_eq!(codec::decode::<Head>(&bytes).unwrap().timer_count().unwrap(), 2);
     head.set_timer_count(0).unwrap();
-    assert!(head.extensions.is_empty(), "without timers a head is as short as before");
+    assert!(head.extensions.is_empty(), "a head without timers is no longer than before");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_truncated_or_extended_record_is_corrupt() {
 
 #[test]
 fn every_body_passes_the_seal_with_its_key() {
-    /// Exclusive-or with the key's first byte: enough to check what passes through.
+    /// XORs with the key's first byte: enough to check what passes through.
     #[derive(Debug)]
     struct Xor;
     impl Seal for Xor {

@@ -2,6 +2,6 @@
 
 fn main() {
     ostraca_wasm::compiler_main();
-    eprintln!("this program compiles components for a node, which starts it itself");
+    eprintln!("this program compiles components for a node; only the node starts it");
     std::process::exit(2);
 }

@@ -61,7 +61,7 @@ fn compile(job: &CompileJob) -> Result<(), Failed> {
 /// Limits this process to what a compilation needs.
 fn confine(job: &CompileJob) -> rustix::io::Result<()> {
     let limit = |resource, most: u64| {
-        // A lower limit that the node itself runs under stays.
+        // A lower limit that the node itself runs under is kept.
         let current = rustix::process::getrlimit(resource).maximum;
         let most = Some(current.map_or(most, |current| most.min(current)));
         rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most })
@@ -69,7 +69,7 @@ fn confine(job: &CompileJob) -> rustix::io::Result<()> {
     limit(Resource::As, job.memory)?;
     limit(Resource::Fsize, job.memory)?;
     limit(Resource::Core, 0)?;
-    // The node enforces the timeout by the clock. This limit is for when the node is gone.
+    // The node enforces the timeout in elapsed time. This limit ends the process if the node is gone.
     limit(Resource::Cpu, job.seconds)?;
     // The rest is not needed for the node's safety, and may be forbidden in some environments.
     let _ = rustix::process::nice(NICE);

@@ -5,7 +5,7 @@ fn counts(text: &str) -> Result<Counts, Error> {
     survey(&component, 1_000).map(|survey| survey.counts)
 }
 
-/// A component that instantiates the one nested in it twice, `levels` deep.
+/// A component that instantiates the one nested in it twice, `levels` levels deep.
 fn doubling(levels: u32) -> String {
     let innermost =
         "(component $c0 (core module $m (memory 1)) (core instance (instantiate $m)))".to_owned();
@@ -31,7 +31,7 @@ fn nested_instances_are_counted_each_time() {
 
 #[test]
 fn counts_saturate_instead_of_overflowing() {
-    // Every count of the inner one is full; the outer ones add to each.
+    // The counts saturate in the inner levels, and the outer levels still add to each of them.
     let inner = "(core module $m (type (func)) (table 1 funcref) (memory 1) (func))
         (type (func)) (core func $f (canon resource.drop $r))
         (core instance (instantiate $m))";
@@ -98,7 +98,7 @@ fn code_of_unknown_size_cannot_be_instantiated() {
 fn the_survey_itself_is_bounded() {
     let many = format!("(component {})", "(component)".repeat(1_001));
     assert_eq!(counts(&many).unwrap_err().code(), "too-many-definitions");
-    // Deeper than text may be nested.
+    // Nested more deeply than the text format allows.
     let mut deep = b"\0asm\x0d\0\x01\0".to_vec();
     for _ in 0..1_001 {
         let mut around = b"\0asm\x0d\0\x01\0\x04".to_vec();
@@ -154,7 +154,7 @@ fn a_truncated_or_dangling_component_is_invalid() {
         let _ = survey(&whole[..end], 1_000);
     }
     assert_eq!(survey(&whole[..whole.len() / 2], 1_000).unwrap_err().code(), "invalid-component");
-    // An instance of component 9, of which there is none.
+    // An instance of component 9, which does not exist.
     let mut bytes = b"\0asm\x0d\0\x01\0".to_vec();
     bytes.extend([5, 4, 1, 0, 9, 0]);
     assert_eq!(survey(&bytes, 1_000).unwrap_err().code(), "invalid-component");

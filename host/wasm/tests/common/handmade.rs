@@ -1,4 +1,4 @@
-//! Guests written as text, for what no compiler makes.
+//! Guests written in the text format, for behaviour that no compiler produces.
 
 use wasmparser::{Parser, Payload};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
@@ -6,7 +6,7 @@ use wit_parser::Resolve;
 
 const WIT: &str = include_str!("../../../../wit/ostraca-entity.wit");
 
-/// As much of WASI as these guests use.
+/// The part of WASI that these guests use.
 const WASI: &str = "
 package wasi:io@0.2.0 {
     interface poll { resource pollable { block: func(); } }
@@ -37,8 +37,8 @@ package wasi:cli@0.2.0 {
     }
 }";
 
-/// A guest whose memory is all zeros, so that every pointer into it is an empty list, or ok. `parts` are functions
-/// `$start` and `$message` (and `$init`), `imports` what they call.
+/// A guest whose memory is all zeros, so that every result that is read from it is an empty list or `ok`. `parts` are
+/// the functions `$start` and `$message` (and `$init`); `imports` are the functions that they call.
 pub(crate) fn guest(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
     let wit = WIT.replacen("world entity {", &format!("world entity {{ {wasi}"), 1) + WASI;
     let module = format!(
@@ -53,20 +53,21 @@ pub(crate) fn guest(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
             (func (export "ostraca:entity/handler@0.1.0#message") (param i32 i32 i32 i32) (result i32)
                 call $message (i32.const 1024)))"#
     );
-    let mut module = wat::parse_str(module).expect("a module");
+    let mut module = wat::parse_str(module).expect("valid WAT");
     let mut resolve = Resolve::default();
-    let package = resolve.push_str("test.wit", &wit).expect("WIT");
-    let world = resolve.select_world(&[package], Some("entity")).expect("a world");
+    let package = resolve.push_str("test.wit", &wit).expect("valid WIT");
+    let world = resolve.select_world(&[package], Some("entity")).expect("the world exists");
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).expect("types");
     let encoder = ComponentEncoder::default().validate(true).module(&module);
-    encoder.and_then(|mut encoder| encoder.encode()).expect("a component")
+    encoder.and_then(|mut encoder| encoder.encode()).expect("an encodable module")
 }
 
-/// An entity that does nothing, with one more component in it that is instantiated once. `nested` is its text.
+/// An entity that does nothing, and contains one more component, which is instantiated once. `nested` is the text of
+/// that component.
 pub(crate) fn with_nested(nested: &str) -> Vec<u8> {
     let mut component = guest("", "", "(func $start) (func $message)");
     let before = Parser::new(0).parse_all(&component).filter_map(Result::ok);
-    // The outermost component's own index space; what is deeper ends with its own end.
+    // Counts the components nested directly in the outermost one; `depth` excludes those nested more deeply.
     let (mut depth, mut index) = (0, 0_u8);
     for payload in before {
         match payload {
@@ -76,11 +77,11 @@ pub(crate) fn with_nested(nested: &str) -> Vec<u8> {
             _ => {}
         }
     }
-    let nested = wat::parse_str(nested).expect("a component");
+    let nested = wat::parse_str(nested).expect("valid WAT");
     component.push(4);
     leb(&mut component, nested.len());
     component.extend(nested);
-    // One instance of it, without arguments.
+    // One instance of the nested component, without arguments.
     component.extend([5, 4, 1, 0, index, 0]);
     component
 }
@@ -93,7 +94,7 @@ fn leb(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-/// A component that instantiates the one nested in it twice, `levels` deep: 2 to that power in all.
+/// A component that instantiates the one nested in it twice, `levels` levels deep: 2 to the power of `levels` in all.
 pub(crate) fn doubling(levels: u32) -> String {
     let innermost = "(component $c0 (core module $m) (core instance (instantiate $m)))".to_owned();
     (1..=levels).fold(innermost, |inner, level| {

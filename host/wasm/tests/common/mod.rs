@@ -20,7 +20,7 @@ pub(crate) const BARE: &str = "wasm32-unknown-unknown";
 /// A component as it comes out of rustc.
 pub(crate) const WASI: &str = "wasm32-wasip2";
 
-/// The body of misbehaving's `add`: one to the number under `k`.
+/// The body for `add` of the misbehaving guest: adds one to the number under `k`.
 pub(crate) const ADD: &str = r#"{"key":"k","by":1}"#;
 
 static COUNTER: LazyLock<Vec<u8>> = LazyLock::new(|| build("counter", BARE));
@@ -44,7 +44,7 @@ pub(crate) fn rubbish() -> &'static [u8] {
     &RUBBISH
 }
 
-/// Builds a guest into a target directory of its own, so that it never waits for the build that runs this test.
+/// Builds a guest into a separate target directory, so that it never waits for the build that runs this test.
 pub(crate) fn build(package: &str, target: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let out = std::env::var_os("CARGO_TARGET_DIR")
@@ -55,7 +55,7 @@ pub(crate) fn build(package: &str, target: &str) -> Vec<u8> {
         .current_dir(root)
         .args(["build", "--quiet", "--release", "-p", package, "--target", target, "--target-dir"])
         .arg(&out)
-        // The build of this test must not leak into the guest's: flags and profile are its own.
+        // This test's build flags must not leak into the build of the guest.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
@@ -127,12 +127,12 @@ fn context(kind: MessageKind) -> MessageContext {
     }
 }
 
-/// Clock and randomness of a turn.
+/// The clock and randomness of a turn.
 pub(crate) fn values(seed: u8) -> TurnValues {
     TurnValues { utc_ms: 1_700_000_000_000, seed: [seed; 32] }
 }
 
-/// An instance without state, started.
+/// Starts an instance without state.
 pub(crate) async fn started(program: &Arc<Program>, id: &str) -> Instance {
     started_with(program, id, Box::new(NoState)).await
 }

@@ -11,7 +11,7 @@ use super::OVERHEAD;
 use crate::error::problem;
 use crate::proto::{MessageKind, Outcome, Problem, Reply};
 
-/// Budget for the replies that wait on one link between nodes, shared by all principals.
+/// Budget for the replies that are queued on one link between nodes, shared by all principals.
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     limit: u64,
@@ -37,9 +37,9 @@ pub(super) struct Budget {
     limit: u64,
     messages: AtomicU64,
     replies: AtomicU64,
-    /// The link's budget that this one is a share of. Such a level never refuses messages.
+    /// The link's budget, if this one is a share of it. Such a level never refuses messages.
     reply_budget: Option<Arc<ReplyBudget>>,
-    /// Notified when the level has room again.
+    /// Notified when the level has capacity again.
     freed: Notify,
 }
 
@@ -58,7 +58,7 @@ impl Budget {
     }
 
     /// A principal's share of the reply budget of a link: at most the bytes that are still free there. So one principal
-    /// gets at most half of it, two get a third each, and there is always room for another one.
+    /// gets at most half of it, two get a third each, and there is always capacity for another one.
     pub(super) fn share(shared: Arc<ReplyBudget>, principal: &str) -> Self {
         let whose = format!("{principal} on a link between two nodes").into();
         let level = Self::new("peers.in-flight-message-bytes", whose, shared.limit);
@@ -78,7 +78,7 @@ impl Budget {
         let replies = self.replies.load(Ordering::Acquire).saturating_sub(own);
         match &self.reply_budget {
             None => replies >= self.limit,
-            // A principal without replies may always have one.
+            // A principal without queued replies may always queue one.
             Some(shared) => replies > 0 && replies >= shared.free().saturating_add(own),
         }
     }
@@ -127,7 +127,7 @@ impl Budget {
     }
 }
 
-/// The budget that is used up.
+/// A budget that is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetExceeded {
     setting: &'static str,
@@ -136,12 +136,12 @@ pub struct BudgetExceeded {
 }
 
 impl BudgetExceeded {
-    /// The error code of what is refused because of it.
+    /// The error code of a refusal because of this.
     pub const CODE: Code = codes::OVERLOADED;
     /// Milliseconds after which a retry is worthwhile.
     pub const RETRY_AFTER: u32 = 100;
 
-    /// The refusal of `what` because of it.
+    /// The refusal of `what` because this budget is used up.
     #[must_use]
     pub fn problem(&self, what: &str) -> Problem {
         let mut details = problem(Self::CODE, format!("{what}: {self}"));
@@ -161,7 +161,7 @@ impl std::fmt::Display for BudgetExceeded {
     }
 }
 
-/// What one principal uses on this node. It lives as long as anything is held for the principal.
+/// What one principal uses on this node. Kept as long as anything is held for the principal.
 #[derive(Debug)]
 pub(super) struct PrincipalUsage {
     pub(super) name: Arc<str>,
@@ -171,10 +171,10 @@ pub(super) struct PrincipalUsage {
     pub(super) uploads: AtomicUsize,
 }
 
-/// The budgets that the traffic of a connection is charged to.
+/// The budgets to which the traffic of a connection is charged.
 #[derive(Debug)]
 pub struct Account {
-    /// For forwarded messages this is the principal's share of the link, if it has one.
+    /// The connection's own budget. For forwarded messages, the principal's share of the link's, if it has one.
     connection: Option<Budget>,
     pub(super) principal: Arc<PrincipalUsage>,
     node: Arc<Budget>,
@@ -193,20 +193,20 @@ impl Account {
         self.connection.iter().chain([&self.principal.bytes, &*self.node])
     }
 
-    /// Whether the connection's own budget is used up. Then the node reads nothing more from it.
+    /// Whether the connection's own budget is used up. If so, the node reads nothing more from the connection.
     #[must_use]
     pub fn connection_is_full(&self) -> bool {
         self.connection.as_ref().is_some_and(Budget::is_full)
     }
 
-    /// Waits until the connection's own budget has room.
+    /// Waits until the connection's own budget has capacity.
     pub(crate) async fn connection_room(&self) {
         if let Some(level) = &self.connection {
             level.wait_for_room().await;
         }
     }
 
-    /// Waits until every level has room.
+    /// Waits until every level has capacity.
     pub(crate) async fn wait_for_room(&self) {
         while self.exceeded_budget().is_some() {
             for level in self.levels() {
@@ -220,7 +220,7 @@ impl Account {
         self.levels().find(|level| level.is_full()).map(Budget::exceeded_error)
     }
 
-    /// Charges a message of `bytes` bytes, even if there is no room.
+    /// Charges a message of `bytes` bytes, even if that exceeds a limit.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Arc<Charge> {
         let message = bytes.saturating_add(OVERHEAD);
         for level in self.levels() {
@@ -229,7 +229,7 @@ impl Account {
         Arc::new(Charge { account: Arc::clone(self), message, reply: AtomicU64::new(0) })
     }
 
-    /// Charges a message of `bytes` bytes, and returns the refusal if there is no room for it.
+    /// Charges a message of `bytes` bytes, and returns a refusal if a level was already full.
     #[must_use]
     pub fn admit(self: &Arc<Self>, bytes: u64) -> (Arc<Charge>, Option<Problem>) {
         let full = self.exceeded_budget();
@@ -243,7 +243,7 @@ impl Account {
     }
 }
 
-/// What one message and its reply are charged, until this is dropped.
+/// The charge for one message and its reply, held until it is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -252,7 +252,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// The budget that has no room for a further reply, if any. Check it before a turn starts.
+    /// The budget that has no capacity for another reply, if any. Check it before a turn starts.
     #[must_use]
     pub fn exceeded_reply_budget(&self) -> Option<BudgetExceeded> {
         self.account.levels().find(|level| level.replies_exceed_limit()).map(Budget::exceeded_error)
@@ -263,7 +263,7 @@ impl Charge {
         &self.account
     }
 
-    /// Whether `account` is charged.
+    /// Whether `account` is the account that is charged.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.account, account)
     }
@@ -281,7 +281,7 @@ impl Charge {
         }
     }
 
-    /// Returns the reply, or an `overloaded` refusal if it does not fit the budget.
+    /// Returns the reply, or an `overloaded` refusal if a budget has no capacity for it.
     #[must_use]
     pub fn admit_reply(&self, reply: Reply) -> Reply {
         let size = reply.encoded_len() as u64;
@@ -291,8 +291,8 @@ impl Charge {
         }
     }
 
-    /// Charges a reply that is about to be queued for its sender. One that was not charged when it was made
-    /// needs room.
+    /// Charges a reply that is about to be queued for its sender. If the reply was not charged when it was made, every
+    /// budget must have capacity for it.
     ///
     /// # Errors
     ///
@@ -303,7 +303,7 @@ impl Charge {
         if counted(bytes) <= former {
             return Ok(());
         }
-        // Another copy of the message may have set another size meanwhile.
+        // Another copy of the message may have set another size in the meantime.
         let over = |level: &&Budget| level.replies_exceed_limit_without(counted(bytes));
         match self.account.levels().find(over).map(Budget::exceeded_error) {
             Some(full) => {
@@ -324,8 +324,8 @@ impl Drop for Charge {
     }
 }
 
-/// Replaces a reply for which there is no room. A query can be sent again; the outcome of a command is
-/// recorded, and its next copy gets it.
+/// Replaces a reply for which a budget has no capacity. A query can be sent again. The outcome of a command is
+/// recorded, and the next copy of the command gets it.
 fn overloaded_reply(reply: &Reply, size: u64, full: &BudgetExceeded) -> Reply {
     let query = reply.kind() == MessageKind::Query && reply.outcome() != Outcome::Unknown;
     let outcome = if query { Outcome::NotRun } else { Outcome::Unknown };

@@ -10,7 +10,7 @@ use super::account::{Account, PrincipalUsage};
 use super::principals::Budgets;
 use super::send_window;
 
-/// `reserved_connections` is at most this part (a quarter) of `max_connections`.
+/// `reserved_connections` is at most `max_connections` divided by this.
 const MOST_RESERVED: usize = 4;
 
 /// The pause between two attempts to get a permit.
@@ -25,7 +25,7 @@ pub struct LimitReached {
     pub limit: usize,
 }
 
-/// One slot of the node's and of a principal's limit, held until it is dropped.
+/// One slot of a principal's limit, and of the node's if there is one, held until it is dropped.
 #[derive(Debug)]
 pub struct Permit {
     budgets: Arc<Budgets>,
@@ -44,9 +44,9 @@ impl Drop for Permit {
 }
 
 impl Budgets {
-    /// Admits one more connection of a principal: its permit, its account, and its send window. The last
-    /// `reserved_connections` permits are for principals without a connection, so an operator gets in whatever
-    /// one client does.
+    /// Admits one more connection of a principal, and returns its permit, its account and its send window. The last
+    /// `reserved_connections` permits are for principals without a connection, so that an operator can connect whatever
+    /// any one client does.
     ///
     /// # Errors
     ///
@@ -96,8 +96,8 @@ impl Budgets {
         }
     }
 
-    /// A permit for one more upload, waiting for it up to `upload_queue_timeout`. So a client that deploys in a
-    /// loop is slowed down by the wait instead of being refused once a round trip.
+    /// Waits up to `upload_queue_timeout` for a permit for one more upload. So a client that deploys in a loop is
+    /// slowed down instead of being refused once per round trip.
     pub(crate) async fn wait_for_upload_permit(
         self: &Arc<Self>,
         account: &Account,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::account::{Account, Budget, Charge, PrincipalUsage, ReplyBudget};
 use crate::limits::Limits;
 
-/// Names that are kept before unused ones are first purged.
+/// Number of names at which unused ones are first purged.
 const PURGE_THRESHOLD: usize = 64;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Budgets {
     pub(super) limits: Limits,
     node: Arc<Budget>,
     principals: Mutex<PrincipalTable>,
-    /// Connections of clients.
+    /// Number of client connections.
     pub(super) connections: AtomicUsize,
     pub(super) uploads: AtomicUsize,
 }
@@ -57,7 +57,7 @@ impl Budgets {
         self.principals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The usage of a principal, shared as long as somebody holds it.
+    /// The usage of a principal, shared by everything that holds it at the same time.
     pub(super) fn principal(&self, name: &str) -> Arc<PrincipalUsage> {
         let mut known = self.lock_principals();
         if let Some(principal) = known.by_name.get(name).and_then(Weak::upgrade) {
@@ -94,7 +94,7 @@ impl Budgets {
         Account::new(None, self.principal(principal), self.node.clone())
     }
 
-    /// The same, with a share of the link's budget for replies.
+    /// Like [`Budgets::forwarded_account`], with a share of the link's reply budget.
     pub(crate) fn on_link(&self, principal: &str, link: &Arc<ReplyBudget>) -> Arc<Account> {
         let level = Budget::share(link.clone(), principal);
         Account::new(Some(level), self.principal(principal), self.node.clone())
@@ -108,7 +108,7 @@ impl Budgets {
 }
 
 impl Charge {
-    /// A charge against no budget, for messages that no client has sent. It always finds room.
+    /// A charge against none of the node's budgets, for messages that do not come from a client. It is never refused.
     #[must_use]
     pub fn unmetered() -> Arc<Self> {
         Budgets::new(&Limits::default()).forwarded_account("").charge(0)

@@ -25,7 +25,7 @@ fn limits() -> Limits {
 }
 
 fn account(budgets: &Arc<Budgets>, name: &str) -> (Permit, Arc<Account>) {
-    let (place, account, _) = budgets.admit_connection(name).expect("a place");
+    let (place, account, _) = budgets.admit_connection(name).expect("a permit");
     (place, account)
 }
 
@@ -74,12 +74,12 @@ fn a_reply_without_room_is_dropped_and_not_charged() {
     let (_place, account) = account(&budgets, "client/a");
     let (first, second, third) = (account.charge(0), account.charge(0), account.charge(0));
     assert_eq!(first.try_charge_reply(MIB), Ok(()));
-    // The one that passes the limit is still taken: a reply of any size gets through alone.
+    // The reply that crosses the limit is still accepted, so that a single reply may have any size.
     assert_eq!(second.try_charge_reply(3 * MIB), Ok(()));
     let full = third.try_charge_reply(MIB).expect_err("full");
     assert!(full.to_string().contains("`network.connection-bytes` (2097152 bytes)"), "{full}");
     assert_eq!(budgets.charged_bytes(), 4 * MIB + 3 * OVERHEAD);
-    // A short reply carries the reason, and is charged.
+    // A short reply, which carries the reason, is accepted: the message's charge covers it.
     assert_eq!(third.try_charge_reply(OVERHEAD), Ok(()));
     drop((first, second));
     assert_eq!(third.try_charge_reply(MIB), Ok(()));
@@ -115,7 +115,7 @@ fn a_link_always_has_room_for_one_more_principal() {
         charges
     };
     let (a, b, c) = (of("client/a"), of("client/b"), of("client/c"));
-    // Half of it, a half of the rest, and so on; each has one always.
+    // Each principal gets about half of what is left, and always at least one reply.
     let (first, second) = (until_clogged(&a), until_clogged(&b));
     assert_eq!((first.len(), second.len()), (3, 2));
     assert_eq!(
@@ -157,7 +157,7 @@ async fn a_wait_for_room_ends_when_charges_are_dropped() {
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
     drop(charges);
-    timeout(Duration::from_secs(20), waiting).await.expect("in time").expect("it waited");
+    timeout(Duration::from_secs(20), waiting).await.expect("in time").expect("no panic");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn the_last_connections_are_for_principals_without_one() {
     assert_eq!(refused("client/a"), Some("network.reserved-connections"));
     for name in ["client/op", "client/b", "client/c", "client/d"] {
         places.push(account(&budgets, name));
-        assert!(refused(name).is_some(), "{name} has one");
+        assert!(refused(name).is_some(), "{name} already has a connection");
     }
     assert_eq!(refused("client/e"), Some("network.max-connections"));
     places.clear();
@@ -198,7 +198,7 @@ fn a_principal_gets_no_more_than_its_limits() {
     assert_eq!(refused, Some("network.principal-connections"));
     let (_three, other) = account(&budgets, "client/b");
 
-    let streams: Vec<_> = (0..3).map(|_| budgets.admit_stream(&first).expect("a place")).collect();
+    let streams: Vec<_> = (0..3).map(|_| budgets.admit_stream(&first).expect("a permit")).collect();
     assert_eq!(
         budgets.admit_stream(&first).map(drop).map_err(|r| r.setting),
         Err("network.principal-streams")
@@ -207,12 +207,12 @@ fn a_principal_gets_no_more_than_its_limits() {
     drop(streams);
     assert!(budgets.admit_stream(&first).is_ok());
 
-    let upload = budgets.admit_upload(&first).expect("a place");
+    let upload = budgets.admit_upload(&first).expect("a permit");
     assert_eq!(
         budgets.admit_upload(&first).map(drop).map_err(|r| r.setting),
         Err("network.principal-uploads")
     );
-    let second = budgets.admit_upload(&other).expect("a place");
+    let second = budgets.admit_upload(&other).expect("a permit");
     let third = budgets.forwarded_account("client/c");
     assert_eq!(
         budgets.admit_upload(&third).map(drop).map_err(|r| r.setting),

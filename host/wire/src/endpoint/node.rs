@@ -13,18 +13,18 @@ use crate::error::Error;
 use crate::identity::{Identity, IdentityError};
 use crate::limits::Limits;
 
-/// Handshakes that may be queued.
+/// Maximum number of queued handshakes.
 const MAX_INCOMING: usize = 512;
-/// Bytes that may be buffered for each of them.
+/// Maximum number of bytes buffered for each queued handshake.
 const INCOMING_BYTES: u64 = 64 << 10;
-/// Bytes that may be buffered for all of them.
+/// Maximum number of bytes buffered for all queued handshakes.
 const INCOMING_BYTES_TOTAL: u64 = 4 << 20;
 /// Length of a connection id in bytes.
 const CONNECTION_ID: usize = 8;
 
-/// [`bind`](super::bind) for a node. After a crash, its next incarnation at the same address tells the clients of the
-/// former one at once that their connections are gone (by a stateless reset). Otherwise they would wait for their
-/// `idle_timeout`.
+/// [`bind`](super::bind) for a node. After a crash, the node's next incarnation at the same address immediately tells
+/// the clients of the former one that their connections are gone (by a stateless reset). Otherwise, they would wait for
+/// their `idle_timeout`.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub fn bind_node(
     server: quinn::ServerConfig,
     identity: &Identity,
 ) -> Result<quinn::Endpoint, Error> {
-    // The reset key must be secret and the same in each incarnation, so it derives from the node's key.
+    // The reset key must be secret and the same in each incarnation, so it is derived from the node's key.
     const PURPOSE: &str = "ostraca 2026-11 stateless reset";
     let reset = ResetKey(blake3::derive_key(PURPOSE, identity.key_der.secret_der()));
     let mut config = EndpointConfig::new(Arc::new(reset));
@@ -76,7 +76,7 @@ impl HmacKey for ResetKey {
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
         let signature = signature.try_into().map_err(|_| CryptoError)?;
-        // Hashes compare in constant time.
+        // Comparing `blake3::Hash` takes constant time.
         let same = blake3::keyed_hash(&self.0, data) == blake3::Hash::from_bytes(signature);
         if same { Ok(()) } else { Err(CryptoError) }
     }

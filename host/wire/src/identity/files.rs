@@ -7,14 +7,15 @@ use std::path::Path;
 use super::IdentityError;
 use crate::private_file;
 
-/// Larger than any chain of certificates: stops reading at a wrong path (a device, a database).
+/// Maximum size of a file in bytes, larger than any certificate chain. Stops the reading of a wrong path (a device, a
+/// database).
 const LARGEST: u64 = 1 << 20;
 
 /// Reads a certificate or key.
 ///
 /// # Errors
 ///
-/// [`IdentityError::File`], also if the file is larger than any chain of certificates.
+/// [`IdentityError::File`], also if the file is too large to be a certificate or key.
 pub fn read(path: &Path) -> Result<String, IdentityError> {
     let failed =
         |source| IdentityError::File { action: "read", path: path.display().to_string(), source };

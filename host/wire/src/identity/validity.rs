@@ -1,5 +1,5 @@
-//! Checks whether certificates are valid now. Peers check each other's; only the node itself checks its own
-//! before it starts.
+//! Checks whether certificates are valid at a given time. TLS checks the certificates of peers; only the node itself
+//! checks its own, before it starts.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use x509_parser::time::ASN1Time;
 use super::{Identity, IdentityError, TrustRoot};
 
 impl Identity {
-    /// Refuses a certificate that every peer would refuse at that time.
+    /// Refuses a certificate that every peer would refuse at the given time.
     ///
     /// # Errors
     ///
@@ -23,7 +23,7 @@ impl Identity {
 }
 
 impl TrustRoot {
-    /// Refuses an authority certificate that is not valid at that time.
+    /// Refuses an authority certificate that is not valid at the given time.
     ///
     /// # Errors
     ///

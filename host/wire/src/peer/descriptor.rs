@@ -17,14 +17,14 @@ use crate::proto::Hello;
 
 /// Maximum number of addresses that a node may announce.
 const ADDRESSES: usize = 16;
-/// Maximum length in bytes of an address and of the hash's name.
+/// Maximum length in bytes of an address or of the hash's name.
 const TEXT: usize = 255;
 
 /// What a node announces about itself to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerDescriptor {
-    /// What clients see too. An incarnation of 0 stands for one that has not registered yet (R7), and a store
-    /// of 0 for one that is not known yet.
+    /// The part that clients see too. An incarnation of 0 means that the node has not registered yet (R7), and a store
+    /// id of 0 that the store is not known yet.
     pub node: NodeDescriptor,
     /// The node's roles.
     pub roles: Roles,
@@ -32,9 +32,9 @@ pub struct PeerDescriptor {
     pub shards: u32,
     /// The hash that maps entities to shards; empty if not known yet.
     pub hash: String,
-    /// The addresses at which it accepts clients and nodes.
+    /// The addresses at which the node accepts clients and nodes.
     pub addresses: Vec<String>,
-    /// The highest record format that it reads; 0 if not announced.
+    /// The highest record format that the node can read; 0 if not announced.
     pub format: u32,
 }
 
@@ -63,8 +63,8 @@ impl PeerDescriptor {
         }
     }
 
-    /// The identity of the peer, or the code and reason with which to close the connection. Its certificate has
-    /// been verified; here it must be a node's, and that of the node in the hello.
+    /// Returns the identity of the peer, or the code and reason with which to close the connection. The peer's
+    /// certificate has been verified; here it must be a node's, and name the same node as the hello.
     pub(crate) fn negotiate(
         &self,
         theirs: Hello,
@@ -81,7 +81,8 @@ impl PeerDescriptor {
         }
         if theirs.node != *name.0 {
             let named: String = theirs.node.chars().take(100).collect();
-            let text = format!("the certificate names node {name}, the hello node {named:?}");
+            let text =
+                format!("the certificate names node {name}, but the hello names node {named:?}");
             return Err((CloseCode::NodeMismatch, text));
         }
         let store = match <[u8; 16]>::try_from(&theirs.store_id[..]) {
@@ -230,7 +231,7 @@ mod tests {
     fn two_releases_use_their_highest_common_version() {
         let newer = agree(hello(|h| h.protocol_max = 9)).expect("they overlap");
         assert_eq!(newer.version, *PEER_PROTOCOL_VERSIONS.end());
-        // Before the first release.
+        // Version 1 was never released.
         let old = agree(hello(|h| (h.protocol_min, h.protocol_max) = (1, 1)));
         let (code, text) = old.expect_err("refused");
         assert_eq!(code, CloseCode::UnsupportedProtocol);

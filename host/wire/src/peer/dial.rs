@@ -1,9 +1,8 @@
 //! Connects a node to other nodes. It dials from the node's own endpoint, so others see the address that the
 //! node listens on.
 //!
-//! A connection's packets are made and timed by a task of the runtime on which [`PeerDialer::connect`] is
-//! called. That may be another runtime than the endpoint's, so the control thread's links do not wait for bulk
-//! traffic.
+//! A connection's packets are built and timed by a task of the runtime on which [`PeerDialer::connect`] is called. That
+//! may be a different runtime from the endpoint's, so the control thread's links do not wait for bulk traffic.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,13 +51,13 @@ impl PeerDialer {
         Ok(Self { endpoint, bulk, control, limits: limits.clone(), descriptor })
     }
 
-    /// Connects and exchanges hellos, within `hello_timeout`. With `expect`, any other node is refused. Must be
-    /// called within a tokio runtime that outlives the link, as must the endpoint's runtime.
+    /// Connects and exchanges hellos, within `hello_timeout`. With `expect`, any other node is refused. Must be called
+    /// within a tokio runtime. That runtime and the endpoint's must outlive the link.
     ///
     /// # Errors
     ///
     /// [`Error::CertificateRejected`], [`Error::Violation`] (this side refused) and [`Error::Closed`] (the peer
-    /// did) say why this node cannot be used; [`Error::ConnectionLost`] that it does not respond.
+    /// did) say why this node cannot be used; [`Error::ConnectionLost`] means that it does not respond.
     pub async fn connect(
         &self,
         address: SocketAddr,
@@ -110,12 +109,12 @@ impl PeerDialer {
     }
 }
 
-/// Help texts about certificates address clients; replace them by ones for a node's operator.
+/// Help texts about certificates are written for clients. Replaces them with texts for a node's operator.
 fn for_nodes(error: Error, address: SocketAddr) -> Error {
     let Error::CertificateRejected { code, message: text, help } = error else { return error };
     let help = match code {
         codes::UNKNOWN_CA => {
-            "both nodes need certificates of the same authority: check the address in `join`, and `[identity]` of both nodes".into()
+            "both nodes need certificates from the same authority: check the address in `join`, and `[identity]` of both nodes".into()
         }
         codes::UNKNOWN_PROTOCOL => {
             "the server there does not accept nodes: check the address in `join`, and the versions".into()
@@ -125,8 +124,8 @@ fn for_nodes(error: Error, address: SocketAddr) -> Error {
     Error::CertificateRejected { code, message: format!("{text}, at {address}"), help }
 }
 
-/// A connection to another node, after a successful exchange of hellos. Clones share one connection, which ends
-/// when all of them and its streams are gone.
+/// A connection to another node, after a successful exchange of hellos. Clones share one connection, which ends when
+/// all clones and all streams are dropped.
 #[derive(Clone, Debug)]
 pub struct PeerLink {
     /// The identity of the peer.
@@ -136,7 +135,7 @@ pub struct PeerLink {
 }
 
 impl PeerLink {
-    /// Opens a stream of this kind. Waits while the node's `max_streams` are open.
+    /// Opens a stream of this kind. Waits while as many streams are open as the node's `max_streams` allows.
     ///
     /// # Errors
     ///
@@ -150,7 +149,7 @@ impl PeerLink {
         Ok((writer, FrameReader::new(recv, frame, deadline)))
     }
 
-    /// Opens a stream of requests.
+    /// Opens a stream for requests.
     ///
     /// # Errors
     ///
@@ -160,7 +159,7 @@ impl PeerLink {
         Ok(RpcClient::new(writer, reader, &self.info.limits))
     }
 
-    /// Opens a stream of forwarded messages.
+    /// Opens a stream for forwarded messages.
     ///
     /// # Errors
     ///

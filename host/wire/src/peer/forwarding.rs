@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! let link: MessageLink = peer_link.open_forwarding(sink).await?;   // sink: Arc<dyn ReplyHandler>
-//! link.send(&mut batch)?;                                           // never waits; what does not fit stays
+//! link.send(&mut batch)?;                                           // never waits; what does not fit remains
 //! forwarding::serve(reader, writer, &peer, kind, &service).await;   // at the other node
 //! ```
 //!
-//! The sender's limit counts messages *without a reply*, both queued and in flight. A reply says what is known
-//! of a message (R16). A broken link says only which tags were never sent and which are in doubt; sending those
-//! again is up to the sender.
+//! The sender's limit counts messages *without a reply*, both queued and in flight. A reply says what is known about a
+//! message (R16). A broken link says only which tags were never sent and which are in doubt; it is up to the sender to
+//! send those messages again.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,32 +29,33 @@ use crate::message_stream::{self, IncomingMessage, StreamHandler, StreamLimits};
 use crate::proto::{self, Envelope, ForwardedReply, Reply};
 use crate::validate::{self, InvalidFrame};
 
-/// Senders of a stream that are kept before unused ones are first purged.
+/// Number of a stream's senders at which unused ones are first purged.
 const KEPT: usize = 64;
 
 /// A message to forward.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forward {
-    /// The tag under which its reply comes: from 1, and unique on the link.
+    /// The tag that its reply carries: from 1, and unique on the link.
     pub tag: u64,
-    /// With `session` as the entity knows it, and `principal`, `origin`, `hops`, `route_epoch` set.
-    /// `remaining_ms` is as of now: the time in the link's queue is subtracted when it is sent (R22).
+    /// The message, with `session` as the entity knows it, and with `principal`, `origin`, `hops` and `route_epoch`
+    /// set. `remaining_ms` counts from the call of [`MessageLink::send`]: the time in the link's queue is subtracted
+    /// when the message is sent (R22).
     pub envelope: Envelope,
 }
 
 /// Receives the replies of a link. The link's task calls both methods, so they must not wait.
 pub trait ReplyHandler: Send + Sync + 'static {
-    /// Takes replies by their tags, and leaves the batch empty.
+    /// Takes replies with their tags, and leaves the batch empty.
     fn on_replies(&self, batch: &mut Vec<(u64, Reply)>);
 
-    /// The link has ended, and no more replies come. Called once.
+    /// Called once, when the link has ended and no more replies will come.
     fn on_closed(&self, lost: UnansweredMessages);
 }
 
-/// The messages without a reply when a link broke.
+/// The messages that had no reply when a link broke.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnansweredMessages {
-    /// Tags of messages that the other node never receives, in the order in which they were sent.
+    /// Tags of messages that the other node never receives, in the order in which they were queued.
     pub not_sent: Vec<u64>,
     /// Tags of messages that may have arrived, in ascending order.
     pub in_doubt: Vec<u64>,
@@ -96,12 +97,12 @@ impl MessageLink {
         Self { pending, frame: bounds.max_frame, _stop: stop.drop_guard() }
     }
 
-    /// Queues messages in order; never waits. Removes those that it accepts from the batch. The error is about
-    /// the first that remains.
+    /// Queues messages in order; never waits. Removes the accepted messages from the batch. An error is about the first
+    /// message that remains.
     ///
     /// # Errors
     ///
-    /// [`Error::Overloaded`] and [`Error::NotSent`]: nothing that remains in the batch is sent.
+    /// [`Error::Overloaded`], [`Error::NotSent`] and [`Error::TooLarge`]: nothing that remains in the batch is sent.
     pub fn send(&self, batch: &mut Vec<Forward>) -> Result<(), Error> {
         let now = BootInstant::now();
         let mut taken = 0;
@@ -147,7 +148,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, stop: CancellationToken) {
         let (code, why) = tokio::select! {
-            // First, so that nothing queued is sent any more once this side has closed.
+            // Checked first, so that nothing queued is sent after this side has closed the link.
             biased;
             () = stop.cancelled() => (CloseCode::Done, "this side closed the link".to_owned()),
             error = self.work() => (error.close_code(), error.to_string()),
@@ -238,14 +239,14 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Ends the link also if the runtime shuts down or the task panics.
+    /// Also ends the link if the runtime shuts down or the task panics.
     fn drop(&mut self) {
         self.lose("link task ended".into());
     }
 }
 
-/// Each holder subtracts the time that it held a message from the remaining time. An expired deadline stays
-/// one.
+/// Each node subtracts the time for which it held a message from the remaining time. An expired deadline becomes 1,
+/// since 0 means that there is no deadline.
 fn deduct_elapsed(mut envelope: Envelope, millis: u64) -> Envelope {
     if envelope.remaining_ms > 0 {
         envelope.remaining_ms = envelope.remaining_ms.saturating_sub(millis).max(1);
@@ -255,8 +256,8 @@ fn deduct_elapsed(mut envelope: Envelope, millis: u64) -> Envelope {
 
 /// Handles the messages that other nodes forward to this node.
 pub trait ForwardedMessageHandler: Send + Sync {
-    /// Takes messages of one stream in the order in which they were sent, and leaves the batch empty: what is
-    /// left in it is answered as `unknown`. Until it returns, nothing more is read from this stream.
+    /// Takes messages of one stream in the order in which they were sent, and leaves the batch empty: a message that
+    /// is left in it is answered with `unknown`. Until this returns, nothing more is read from the stream.
     fn handle_messages(
         &self,
         peer: &Arc<PeerInfo>,
@@ -333,9 +334,9 @@ impl<S: ForwardedMessageHandler> StreamHandler for ForwardedStream<'_, S> {
     }
 }
 
-/// The receiving half: serves a stream of messages to its end. `window` holds the limits on unanswered messages
-/// and their bytes that the peer asked for in the stream's kind; 0 stands for this side's own limit, which
-/// applies anyway. When the node stops, it reads nothing more, and answers what it has accepted.
+/// The receiving half: serves a stream of messages to its end. `window` holds the limits on unanswered messages and on
+/// their bytes that the peer asked for when it opened the stream; 0 stands for this side's own limit, which always
+/// applies. When the node stops, reads nothing more, and answers what has been accepted.
 ///
 /// # Errors
 ///

@@ -1,5 +1,4 @@
-//! Inspecting the entities in another node's memory, for operators. An inspection is one request, on a stream
-//! of its own.
+//! Inspects the entities in another node's memory, for operators. An inspection is one request, on its own stream.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -13,7 +12,7 @@ use crate::error::{Error, decode_error_message};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::proto::{PeerInspectRequest, PeerInspectResponse};
 
-/// Sends the request to a node, and waits for the response as long as the connection lasts.
+/// Sends a request to a node, and waits for the response as long as the connection lasts.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Connections between nodes: identities, links, and what the links carry.
 //!
-//! [`descriptor`] says who a node is and what two nodes must agree on. [`dial`] makes links to other nodes, and
+//! [`descriptor`] says who a node is and what two nodes must agree on. [`dial`] opens links to other nodes, and
 //! [`PeerService`] serves theirs. [`forwarding`] carries clients' messages to the node that runs them.
 //! [`rpc_client`] and [`rpc_server`] are the two halves of a stream of requests, whose bodies are defined by
 //! the stores and by the manager.
@@ -37,7 +37,7 @@ use crate::limits::Limits;
 use crate::proto::{self, peer_open};
 use crate::{ALPN_CONTROL, ALPN_PEER};
 
-/// The versions of the control messages and store calls that this release supports. Two nodes use the highest
+/// The versions of the control messages and store calls that this release supports. Two nodes use the highest version
 /// that both support. Version 1 was never released.
 pub const PEER_PROTOCOL_VERSIONS: std::ops::RangeInclusive<u32> = 2..=2;
 
@@ -79,14 +79,14 @@ impl fmt::Display for Alpn {
 pub enum StreamKind {
     /// Messages for this node to run, and their replies: [`forwarding::serve`].
     Forwarding {
-        /// Limit that the peer asks for on unanswered messages.
+        /// The limit on unanswered messages that the peer asks for.
         max_in_flight_messages: u32,
-        /// Limit on their bytes.
+        /// The limit on the bytes of unanswered messages that the peer asks for.
         max_in_flight_bytes: u64,
     },
-    /// Calls of the EntityStore.
+    /// Calls to the EntityStore.
     EntityStore,
-    /// Calls and watches of the ClusterStore.
+    /// Calls to the ClusterStore, and watches of it.
     ClusterStore,
     /// Control messages.
     Control,
@@ -95,7 +95,7 @@ pub enum StreamKind {
 }
 
 impl StreamKind {
-    /// The protocol whose connections carry it.
+    /// The protocol whose connections carry this kind of stream.
     #[must_use]
     pub fn alpn(self) -> Alpn {
         match self {
@@ -120,7 +120,7 @@ impl StreamKind {
         }
     }
 
-    /// The kind that a stream's first frame names, on a connection of `alpn`.
+    /// The kind that a stream's first frame names, if a connection of `alpn` may carry it.
     pub(crate) fn opened(stream: Option<peer_open::Stream>, alpn: Alpn) -> Result<Self, Error> {
         use peer_open::Stream;
         let kind = match stream {
@@ -164,9 +164,9 @@ impl fmt::Display for StreamKind {
 
 /// Serves the streams of other nodes.
 pub trait PeerService: Send + Sync + 'static {
-    /// Serves a stream to its end. It is polled on the [`PeerService::runtime`] of its connection. When the
-    /// connection breaks, its reader and writer fail. When the node stops, [`forwarding::serve`] and
-    /// [`rpc_server::serve_rpc`] end by themselves; anything else gets the node's grace period.
+    /// Serves a stream to its end. The future is polled on the [`PeerService::runtime`] of its connection. When the
+    /// connection breaks, `reader` and `writer` fail. When the node stops, [`forwarding::serve`] and
+    /// [`rpc_server::serve_rpc`] end automatically; anything else gets the node's grace period.
     fn serve_stream(
         &self,
         peer: Arc<PeerInfo>,
@@ -186,23 +186,23 @@ pub struct PeerInfo {
     pub member: Member,
     /// The node's roles.
     pub roles: Roles,
-    /// The addresses at which it accepts clients and nodes, as it announced them.
+    /// The addresses at which the node accepts clients and nodes, as it announced them.
     pub addresses: Vec<String>,
     /// The address of the connection's other end.
     pub remote: SocketAddr,
     /// The identity of its `EntityStore` (R5); 0 if not announced.
     pub store_id: u128,
-    /// Number of shards of the pool `default`; 0 if it does not know yet.
+    /// Number of shards of the pool `default`; 0 if the node does not know it yet.
     pub shards: u32,
-    /// The hash that maps entities to shards; empty if it does not know yet.
+    /// The hash that maps entities to shards; empty if the node does not know it yet.
     pub hash: String,
-    /// The highest record format that it reads; 0 if not announced.
+    /// The highest record format that the node can read; 0 if not announced.
     pub format: u32,
-    /// The highest version that both support, of [`PEER_PROTOCOL_VERSIONS`].
+    /// The highest version in [`PEER_PROTOCOL_VERSIONS`] that both nodes support.
     pub version: u32,
-    /// Its software, for logs.
+    /// The node's software, for logs.
     pub software: String,
-    /// The limits that both accept.
+    /// The limits that both nodes accept.
     pub limits: NegotiatedLimits,
     /// The budgets for the principals whose messages this peer forwards.
     pub(crate) budgets: Arc<Budgets>,
@@ -210,25 +210,25 @@ pub struct PeerInfo {
     pub(crate) stopping: CancellationToken,
 }
 
-/// The negotiated limits of a connection: of each limit the smaller of both sides' values.
+/// The negotiated limits of a connection: the smaller of the two sides' values, except for `max_message`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedLimits {
-    /// The largest frame that the peer accepts, in bytes.
+    /// Maximum size of a frame that this side sends, in bytes.
     pub max_frame: u32,
-    /// Unanswered requests per stream.
+    /// Maximum number of unanswered requests per stream.
     pub in_flight_requests: u32,
-    /// Their bytes.
+    /// Maximum total size of unanswered requests per stream, in bytes.
     pub in_flight_request_bytes: u64,
-    /// Unanswered messages per stream.
+    /// Maximum number of unanswered messages per stream.
     pub in_flight_messages: u32,
-    /// Their bytes.
+    /// Maximum total size of unanswered messages per stream, in bytes.
     pub in_flight_message_bytes: u64,
-    /// The largest message body that this side accepts, in bytes.
+    /// Maximum size of a message body that this side accepts, in bytes.
     pub max_message: u32,
 }
 
 impl NegotiatedLimits {
-    /// Computes them from this side's limits and the announced ones, where 0 stands for "not announced".
+    /// Computes the limits from this side's and those that the peer announced, where 0 stands for "not announced".
     #[must_use]
     pub fn negotiate(own: &Limits, theirs: &proto::Limits) -> Self {
         let message = own.max_message;

@@ -1,4 +1,4 @@
-//! Requests without a response on a stream: their limits, and what is known of them when the stream breaks.
+//! Requests without a response on a stream: their limits, and what is known about them when the stream breaks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
-/// Limits on unanswered requests, with the names of their settings.
+/// Limits on unanswered requests, each with what it limits and the name of its setting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingLimits {
     pub(super) count: (u32, &'static str, &'static str),
     pub(super) bytes: (u64, &'static str, &'static str),
 }
 
-/// `I` is what is sent, `W` waits for the response.
+/// The unanswered requests of a stream. `I` is sent, and `W` waits for the response.
 pub(super) struct PendingRequests<I, W> {
     state: Mutex<State<I, W>>,
     queued: Notify,
@@ -27,12 +27,12 @@ struct State<I, W> {
     /// Not handed to the stream yet; each also has an entry in `waiting`.
     queue: VecDeque<(u64, I)>,
     waiting: HashMap<u64, (W, u64)>,
-    /// Of all that wait.
+    /// Total size of all requests in `waiting`.
     bytes: u64,
     lost: Option<String>,
 }
 
-/// The requests without a response when the stream broke.
+/// The requests that had no response when the stream broke.
 pub(super) struct Unanswered<W> {
     /// Never handed to the stream.
     pub(super) not_sent: Vec<(u64, W)>,
@@ -75,7 +75,7 @@ impl<I, W> PendingRequests<I, W> {
         self.queued.notified().await;
     }
 
-    /// Takes queued requests in order, until `put` returns that it has enough.
+    /// Passes queued requests to `put`, in order, until it returns `false` because it has enough.
     pub(super) fn send(&self, mut put: impl FnMut(u64, I) -> bool) {
         let mut state = self.state();
         while let Some((tag, item)) = state.queue.pop_front() {
@@ -85,7 +85,7 @@ impl<I, W> PendingRequests<I, W> {
         }
     }
 
-    /// The waiters of these responses, in order; `None` for a tag without a waiter, which ends the iteration.
+    /// Passes each response to `give` with its waiter, in order. Stops at a tag without a waiter, and returns that tag.
     pub(super) fn complete<A>(
         &self,
         responses: impl Iterator<Item = (u64, A)>,
@@ -100,7 +100,7 @@ impl<I, W> PendingRequests<I, W> {
         Ok(())
     }
 
-    /// Ends all requests. Only the first reason counts; a second call returns nothing.
+    /// Ends all requests. Only the first reason is kept; a second call returns no requests.
     pub(super) fn lose(&self, why: &str) -> Unanswered<W> {
         let (queue, mut waiting) = {
             let mut state = self.state();
@@ -140,7 +140,7 @@ impl<I, W> QueueGuard<'_, I, W> {
         if state.waiting.len() >= count as usize {
             return Err(Error::Overloaded { what, limit: count.into(), setting });
         }
-        // A request larger than the whole limit may go alone.
+        // A single request may be larger than the whole limit.
         let (limit, what, setting) = self.limits.bytes;
         if state.bytes > 0 && state.bytes.saturating_add(bytes) > limit {
             return Err(Error::Overloaded { what, limit, setting });
@@ -151,7 +151,7 @@ impl<I, W> QueueGuard<'_, I, W> {
         Ok(())
     }
 
-    /// Queues one; [`QueueGuard::check`] has accepted it.
+    /// Queues a request that [`QueueGuard::check`] has accepted.
     pub(super) fn put(&mut self, tag: u64, bytes: u64, item: I, waiting: W) {
         self.state.bytes += bytes;
         self.state.waiting.insert(tag, (waiting, bytes));

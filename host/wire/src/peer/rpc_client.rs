@@ -1,15 +1,15 @@
-//! The requesting half of a stream of RPCs: opaque bodies in both directions, many requests at a time.
+//! The requesting half of an RPC stream: opaque bodies in both directions, and many requests in flight.
 //!
 //! ```text
-//! let client = RpcClient::new(writer, reader, &bounds);  // of PeerLink::open, within a tokio runtime
+//! let client = RpcClient::new(writer, reader, &bounds);  // from PeerLink::open, within a tokio runtime
 //! let response = client.call(bytes);                     // queued now; frames keep the order of calls
 //! let response: Result<Bytes, Error> = response.await;   // responses come in any order
 //! ```
 //!
-//! The error of a request says what is known of it. [`Error::NotSent`], [`Error::Overloaded`] and a *request*
-//! that is [`Error::TooLarge`]: the peer never receives it. [`Error::ConnectionLost`]: it may have been
-//! executed, or may still be. A *response* that is [`Error::TooLarge`]: the request was executed. Nothing is
-//! ever sent twice.
+//! The error of a request says what is known about it. After [`Error::NotSent`], [`Error::Overloaded`] and
+//! [`Error::TooLarge`] for the *request*, the peer never receives it. After [`Error::ConnectionLost`], it may have been
+//! executed, or may still be. After [`Error::TooLarge`] for the *response*, it has been executed. Nothing is ever sent
+//! twice.
 //!
 //! [`NegotiatedLimits`] bounds the unanswered requests and their bytes, and the size of a frame.
 
@@ -31,7 +31,7 @@ use crate::proto::{RpcRequest, RpcResponse};
 
 type ResponseSender = oneshot::Sender<Result<Bytes, Error>>;
 
-/// Sends requests over one stream. Dropping it ends the stream, and with it all unanswered requests.
+/// Sends requests over one stream. Dropping it ends the stream and all unanswered requests.
 pub struct RpcClient {
     shared: Arc<Inner>,
     _stop: DropGuard,
@@ -65,12 +65,12 @@ impl RpcClient {
         Self { shared, _stop: stop.drop_guard() }
     }
 
-    /// Sends a request. It is queued, behind earlier ones, when this returns. The future only waits for the
+    /// Sends a request. When this returns, the request is queued behind earlier ones. The future only waits for the
     /// response; dropping it does not cancel the request.
     ///
     /// # Errors
     ///
-    /// Those of the future: see the module.
+    /// The future returns the errors that the module's documentation describes.
     pub fn call(
         &self,
         body: Bytes,
@@ -120,7 +120,7 @@ impl Inner {
             bytes => Err(self.too_large("an answer", bytes)),
         };
         let give = |_, asker: ResponseSender, result| {
-            // A caller that no longer waits does not need it.
+            // A caller that no longer waits does not need the response.
             let _ = asker.send(result);
         };
         self.pending.complete(std::iter::once((answer.tag, result)), give).map_err(|tag| {
@@ -156,7 +156,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, stop: CancellationToken) {
         let (code, why) = tokio::select! {
-            // First, so that nothing queued is sent any more once this side has closed.
+            // Checked first, so that nothing queued is sent after this side has closed the stream.
             biased;
             () = stop.cancelled() => (CloseCode::Done, "this side closed the stream".to_owned()),
             error = self.work() => (error.close_code(), error.to_string()),
@@ -211,7 +211,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Ends the requests also if the runtime shuts down or the task panics.
+    /// Also ends the requests if the runtime shuts down or the task panics.
     fn drop(&mut self) {
         self.shared.lose("stream task ended");
     }

@@ -1,12 +1,11 @@
-//! The responding half of a stream of RPCs; [`rpc_client`](super::rpc_client) is the requesting one.
+//! The responding half of an RPC stream; [`rpc_client`](super::rpc_client) is the requesting half.
 //!
-//! Everything runs in the task that calls [`serve_rpc`]: the handler in the order of frames, its futures
-//! concurrently. A request is in flight from its reading until its response has been handed to QUIC, so a node
-//! that does not read its responses is not read either.
+//! Everything runs in the task that calls [`serve_rpc`]: the handler in the order of frames, its futures concurrently.
+//! A request is in flight from the time it is read until its response has been handed to QUIC. So nothing is read from
+//! a node that does not read its responses.
 //!
-//! Memory of a stream: requests up to their limit and one frame, 256 KiB and one frame of responses to be
-//! written, and what the handler's futures hold. The handler should not make more responses at once than it can
-//! afford.
+//! Memory per stream: requests up to their limit plus one frame, 256 KiB plus one frame of responses to be written, and
+//! what the handler's futures hold. The handler should not prepare more responses at once than it can afford.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -22,9 +21,9 @@ use crate::error::{Error, decode_error_message};
 use crate::framed::{BATCH_BYTES, FrameReader, FrameWriter, LINGER};
 use crate::proto::{RpcRequest, RpcResponse};
 
-/// Serves a stream of requests to its end. Calls the handler with each request's tag and body, in the order in
-/// which they were sent; what depends on that order, the handler must do before it returns. When the stream
-/// breaks, unfinished responses are dropped. When the node stops, it reads nothing more, and answers what it has
+/// Serves a stream of requests to its end. Calls the handler with each request's tag and body, in the order in which
+/// the requests were sent. Before it returns its future, the handler must do what depends on that order. When the
+/// stream breaks, unfinished responses are dropped. When the node stops, reads nothing more, and answers what has been
 /// accepted.
 ///
 /// # Errors
@@ -77,7 +76,7 @@ struct InFlight {
 
 struct Made {
     tag: u64,
-    /// Of the request.
+    /// Size of the request.
     bytes: u64,
     answer: Bytes,
 }
@@ -86,9 +85,8 @@ struct RpcServer<'a, H> {
     peer: &'a PeerInfo,
     handler: H,
     making: FuturesUnordered<BoxFuture<'static, Made>>,
-    /// In flight.
     in_flight: InFlight,
-    /// The part of them whose responses are in the writer.
+    /// The part of `in_flight` whose responses are in the writer.
     written: InFlight,
     read_all: bool,
 }
@@ -111,7 +109,7 @@ where
         let full = self.is_full();
         // While nothing is read, this is how the end of the stream is noticed.
         let unwanted = writer.unwanted();
-        // In this order, ready responses go into one write, and the window opens before it is checked.
+        // In this order, ready responses go into one write, and written ones free the window before it is checked.
         tokio::select! {
             biased;
             () = self.peer.stopping.cancelled(), if !self.read_all => {

@@ -1,8 +1,8 @@
 //! Administrative requests: one per stream.
 //!
-//! There are two kinds of responses. Most are complete when they begin, and are split into frames here.
+//! There are two kinds of responses. Most are complete before the first frame is sent, and are split into frames here.
 //! Streamed responses ([`AdminOutput::Updates`]) are sent as they are produced, until the service drops its
-//! sender, the client stops reading, or the node stops. None of these cancels the operation.
+//! sender, the client stops reading, or the node stops. None of these events cancels the operation.
 
 mod upload;
 
@@ -23,13 +23,13 @@ use crate::proto::{self, AdminRequest, AdminResponse, Problem};
 use upload::receive;
 pub use upload::{Upload, UploadPermit};
 
-/// Deployments, shards or moves per frame.
+/// Maximum number of deployments, shards or moves per frame.
 const PAGE: usize = 256;
-/// Updates that may be queued: a client that reads slowly slows only its own response.
+/// Maximum number of queued updates: a client that reads slowly delays only its own response.
 const GROWING: usize = 16;
-/// Default number of entities per page.
+/// Default number of entities or dead letters per page.
 const ENTITIES: u32 = 100;
-/// Maximum number of entities per page.
+/// Maximum number of entities or dead letters per page.
 const MAX_ENTITIES: u32 = 1_000;
 /// Maximum length of a type's name in bytes.
 const TYPE: usize = 255;
@@ -50,25 +50,25 @@ pub enum AdminOperation {
     Deployments,
     /// List the methods of this type.
     Methods(String),
-    /// Health of the node.
+    /// Report the health of the node.
     Status,
-    /// Identity of the node.
+    /// Report the identity of the node.
     Node,
     /// List the nodes with their status.
     Nodes,
     /// List the shards with their owners.
     Shards,
-    /// One page of entities; `limit` is 1 to 1,000.
+    /// List one page of entities; `limit` is 1 to 1,000.
     Entities(proto::EntitiesRequest),
-    /// State of one entity.
+    /// Show the state of one entity.
     Inspect(proto::InspectRequest),
-    /// One page of dead letters; `limit` is 1 to 1,000.
+    /// List one page of dead letters; `limit` is 1 to 1,000.
     DeadLetters(proto::DeadLettersRequest),
     /// Drain a node, or stop draining it.
     Drain {
         /// Name of the node.
         node: String,
-        /// Let the node have shards again.
+        /// Whether to stop draining, so that the node may own shards again.
         undo: bool,
     },
     /// Mark a permanently lost node as removed.
@@ -103,11 +103,11 @@ pub enum AdminOutput {
     Nodes(proto::Nodes),
     /// All shards; sent in pages.
     Shards(Vec<proto::ShardInfo>),
-    /// One page.
+    /// One page of entities.
     Entities(proto::Entities),
     /// One entity.
     Entity(Box<proto::EntityDetail>),
-    /// One page.
+    /// One page of dead letters.
     DeadLetters(proto::DeadLetters),
     /// The moves of a rebalance; sent in pages.
     RebalancePlan(proto::RebalancePlan),
@@ -115,7 +115,7 @@ pub enum AdminOutput {
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
     Cluster(proto::ClusterConfig),
-    /// Of a drain, a rebalance or events: the updates until the sender is dropped. See [`update_channel`].
+    /// The updates of a drain, a rebalance or events, until the sender is dropped. See [`update_channel`].
     Updates(mpsc::Receiver<Result<AdminUpdate, Problem>>),
 }
 
@@ -130,7 +130,7 @@ pub enum AdminUpdate {
     Events(proto::Events),
 }
 
-/// Both ends of a streamed response: updates are sent as they come, and a problem ends it. The sender is
+/// Both ends of a streamed response: updates are sent as they come, and a problem ends the response. The sender is
 /// [closed](mpsc::Sender::closed) when the response is no longer being read.
 #[must_use]
 pub fn update_channel() -> (mpsc::Sender<Result<AdminUpdate, Problem>>, AdminOutput) {
@@ -333,7 +333,7 @@ async fn grow<S>(
     }
 }
 
-/// The frame if it is within the client's limit, else a refusal that is.
+/// Returns the frame if it is within the client's limit, else a refusal that is.
 fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
     let bytes = frame.encoded_len();
     if bytes <= most {
@@ -348,12 +348,12 @@ fn fitting(frame: AdminResponse, most: usize) -> AdminResponse {
             problem(codes::REPLY_TOO_LARGE, text)
         }
     };
-    // Reserve room for the headers of response and problem.
+    // Reserve space for the headers of response and problem.
     let problem = within(problem, most.saturating_sub(16));
     AdminResponse { more: false, response: Some(Response::Problem(problem)) }
 }
 
-/// Splits a long list into frames no larger than the client accepts; an empty list has one frame.
+/// Splits a long list into frames that are no larger than the client accepts. An empty list becomes one frame.
 fn pages<T: Clone>(
     all: &[T],
     most: usize,
@@ -375,7 +375,7 @@ fn pages<T: Clone>(
     }
 }
 
-/// The frames of a response. One that is too large for the client is replaced by a refusal, which ends the
+/// The frames of a response. A frame that is too large for the client is replaced by a refusal, which ends the
 /// response.
 fn frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResponse> {
     let mut frames: Vec<_> =

@@ -28,8 +28,8 @@ const HANDSHAKES: usize = 256;
 const MIN_CLIENT_MAX_FRAME: u32 = 4 << 10;
 
 impl<S: Service> Inner<S> {
-    /// Maximum number of connections of all kinds. Which of them belong to nodes, and to which principals, is
-    /// known only after their handshakes. Allows as many outgoing connections to nodes as incoming ones.
+    /// Maximum number of connections of all kinds. Whether a connection belongs to a node, and to which principal, is
+    /// known only after its handshake. Allows as many outgoing connections to nodes as incoming ones.
     pub(super) fn most_connections(&self) -> usize {
         let nodes = self.peers.as_ref().map_or(0, |_| 2 * self.limits.peers.max_connections);
         self.limits.max_connections.saturating_add(nodes).saturating_add(HANDSHAKES)
@@ -136,7 +136,7 @@ impl<S: Service> Inner<S> {
         match ended {
             Some(error) => Err(error.into()),
             None => {
-                // Replies under way must arrive before the close does.
+                // Replies in flight must arrive before the close does.
                 streams.wait().await;
                 connection.close(CloseCode::ShuttingDown.into(), b"the node is shutting down");
                 Ok(())
@@ -207,7 +207,7 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// The first frame of a stream, which names its kind.
+    /// Waits for the first frame of a stream, which names the stream's kind.
     pub(super) async fn first(&self, reader: &mut FrameReader) -> Result<Bytes, Error> {
         let deadline = self.limits.open_timeout;
         let first = tokio::select! {

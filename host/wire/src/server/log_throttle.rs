@@ -1,4 +1,4 @@
-//! Rate-limits the log line for refused peer connections, and counts the suppressed ones.
+//! Rate-limits the log line for refused peer connections, and counts the suppressed lines.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 /// The minimum time between two log lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// When the last line was logged, and how many were suppressed since.
+/// When the last line was logged, and how many have been suppressed since.
 #[derive(Debug, Default)]
 pub(super) struct LogThrottle(Mutex<(Option<Instant>, u64)>);
 
 impl LogThrottle {
-    /// If this one should be logged, the number of those suppressed since the last logged one.
+    /// If this line should be logged, returns the number of lines suppressed since the last logged one; else `None`.
     pub(super) fn should_log(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.0.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {

@@ -1,9 +1,9 @@
 //! Server side of a node: accepts connections and streams, validates frames against the limits, and passes them
 //! to a [`Service`].
 //!
-//! Whatever an unknown or faulty client does ends here, with a code, and affects only its own stream or
-//! connection: garbage, partial frames, lengths beyond the limit, abandoned streams. Each connection and each
-//! stream is a task of one tracker, and the end of one, for any reason, ends no other.
+//! Whatever an unknown or faulty client does ends here, with a code, and affects only the client's own stream or
+//! connection: garbage, partial frames, lengths beyond the limit, abandoned streams. Each connection and each stream is
+//! a task of the same tracker. For whatever reason a task ends, the others continue.
 
 mod admin;
 mod connection;
@@ -45,8 +45,8 @@ use crate::{ALPN_CLIENT, ALPN_CONTROL, ALPN_PEER, endpoint, tls};
 
 /// Handles what clients send to a node.
 pub trait Service: Send + Sync + 'static {
-    /// Takes messages of one session in the order in which they were sent, and leaves the batch empty: what is
-    /// left in it is answered as `unknown`. Until it returns, nothing more is read from this session.
+    /// Takes messages of one session in the order in which they were sent, and leaves the batch empty: a message that
+    /// is left in it is answered with `unknown`. Until this returns, nothing more is read from the session's stream.
     fn handle_messages(
         &self,
         session: &Arc<SessionInfo>,
@@ -60,12 +60,12 @@ pub trait Service: Send + Sync + 'static {
         request: AdminOperation,
     ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send;
 
-    /// Cluster time in milliseconds, with which clients stamp their messages (R17); 0 if not known.
+    /// Cluster time in milliseconds, with which clients stamp their messages (R17); 0 if unknown.
     fn cluster_time_ms(&self) -> u64 {
         0
     }
 
-    /// The cluster's UTC in milliseconds since 1970, with which clients stamp their messages; 0 if not known.
+    /// The cluster's UTC in milliseconds since 1970, with which clients stamp their messages; 0 if unknown.
     fn utc_ms(&self) -> u64 {
         0
     }
@@ -76,13 +76,13 @@ pub trait Service: Send + Sync + 'static {
 pub struct ClientInfo {
     /// The principal in its certificate, in the form that access rules use: `client/alice`.
     pub principal_name: Arc<str>,
-    /// The same, parsed.
+    /// The principal, parsed.
     pub principal: Principal,
     /// The client's address.
     pub address: SocketAddr,
-    /// The limits that it announced; 0 stands for "not announced".
+    /// The limits that the client announced; 0 stands for "not announced".
     pub limits: proto::Limits,
-    /// The budgets that its traffic is charged to.
+    /// The budgets to which the client's traffic is charged.
     pub(crate) account: Arc<Account>,
 }
 
@@ -93,15 +93,15 @@ pub struct SessionInfo {
     pub client: Arc<ClientInfo>,
     /// The id that the client chose.
     pub client_session_id: [u8; 16],
-    /// The id that entities know (R17).
+    /// The id under which entities know the session (R17).
     pub session: ScopedSessionId,
 }
 
 /// What a node needs to accept other nodes.
 pub struct PeerConfig {
-    /// What it announces about itself.
+    /// What the node announces about itself.
     pub descriptor: PeerDescriptor,
-    /// Serves their streams.
+    /// Serves the streams of other nodes.
     pub service: Arc<dyn PeerService>,
 }
 
@@ -207,7 +207,7 @@ impl<S: Service> Server<S> {
         Ok(Self { shared, endpoint })
     }
 
-    /// The address that it listens on.
+    /// The address that the server listens on.
     ///
     /// # Errors
     ///
@@ -216,8 +216,8 @@ impl<S: Service> Server<S> {
         self.endpoint.local_addr().map_err(|e| Error::ConnectionLost(e.to_string()))
     }
 
-    /// Changes what later hellos announce, such as the incarnation after a re-registration. Hellos to nodes
-    /// change as well; the rest of their descriptor stays.
+    /// Changes what later hellos announce, such as the incarnation after a re-registration. This includes hellos to
+    /// nodes, but not the rest of the peer descriptor.
     pub fn set_node_descriptor(&self, descriptor: NodeDescriptor) {
         self.shared.descriptor.change(|all| all.node = descriptor);
     }
@@ -233,7 +233,7 @@ impl<S: Service> Server<S> {
         self.endpoint.open_connections()
     }
 
-    /// Bytes charged for clients, here and through other nodes.
+    /// Bytes charged for clients, whether they are connected to this node or to one that forwards their messages.
     #[must_use]
     pub fn charged_bytes(&self) -> u64 {
         self.shared.budgets.charged_bytes()
@@ -267,8 +267,8 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Accepts nothing new, waits up to `grace` until accepted requests are answered and the replies have
-    /// arrived, then closes every connection as `shutting-down`.
+    /// Stops accepting anything new, waits up to `grace` until accepted requests are answered and the replies have
+    /// arrived, then closes every connection with `shutting-down`.
     pub async fn shut_down(&self, grace: Duration) {
         self.shared.stopping.cancel();
         self.shared.tasks.close();

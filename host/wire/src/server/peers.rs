@@ -19,7 +19,7 @@ use crate::peer::{Alpn, PeerInfo, PeerService, StreamKind};
 use crate::proto::{PeerOpen, peer_open};
 use crate::tls;
 
-/// Serves a connection, with the service's streams, on the runtime of its protocol.
+/// Serves a connection on the runtime of its protocol, and passes its streams to the service.
 pub(super) async fn connection<S: Service>(
     shared: Arc<Inner<S>>,
     service: Arc<dyn PeerService>,
@@ -73,7 +73,7 @@ async fn opened<S: Service>(
     StreamKind::opened(open.stream, alpn)
 }
 
-/// Checks the certificate first, since a client without a node's certificate sends no hello, and then exchanges hellos.
+/// Checks the certificate first, since a peer that is not a node might never send a hello, and then exchanges hellos.
 async fn linked<S: Service>(
     shared: &Inner<S>,
     connection: &quinn::Connection,
@@ -90,7 +90,7 @@ async fn linked<S: Service>(
     shared.exchange_hello(connection, answer).await
 }
 
-/// Answers the node's hello, which is the connection's first frame.
+/// Answers the other node's hello, which is the connection's first frame.
 async fn answer_hello<S: Service>(
     shared: &Inner<S>,
     connection: &quinn::Connection,

@@ -12,7 +12,7 @@ use crate::message_stream::{self, IncomingMessage, StreamHandler, StreamLimits};
 use crate::proto::{Envelope, Reply};
 use crate::validate::{self, InvalidFrame};
 
-/// A client's messages: each frame is an envelope or a reply, correlated by its sequence.
+/// A client's messages: each frame is an envelope or a reply, and the two are correlated by sequence.
 struct SessionStream<'a, S> {
     shared: &'a Inner<S>,
     info: &'a Arc<SessionInfo>,

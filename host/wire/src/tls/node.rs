@@ -1,4 +1,4 @@
-//! A node's side: its configuration, and what it learns of the peer.
+//! A node's side of TLS: its configuration, and what it learns about the peer.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use super::{named, provider, roots};
 use crate::identity::{Identity, IdentityError, Principal, TrustRoot};
 
-/// A node's side: presents `identity`, offers the application protocols `alpns`, and accepts every peer that
-/// the trusted authority has certified.
+/// A node's TLS configuration: presents `identity`, offers the application protocols `alpns`, and accepts every peer
+/// that the trusted authority has certified.
 ///
 /// # Errors
 ///
-/// [`IdentityError`] if key and certificate do not match.
+/// [`IdentityError`] if the key and the certificate do not match.
 pub fn server(
     identity: &Identity,
     trust: &TrustRoot,

@@ -27,8 +27,8 @@ use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, problem, tls};
 use prost::Message;
 use tokio_util::task::TaskTracker;
 
-/// Answers with the body; "hold" keeps the ticket, "drop" drops it, "big" is a query with a reply of as many bytes
-/// as the body says, and "large" a command.
+/// Replies with the body. The method "hold" keeps the ticket, "drop" drops it, "big" is a query whose reply has as many
+/// bytes as the body says, and "large" is such a command.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub(crate) held: std::sync::Mutex<Vec<IncomingMessage>>,
@@ -174,7 +174,7 @@ impl Node {
         self.dialer(Some(&identity)).connect(self.address).await
     }
 
-    /// A connection with small windows: a client that does not read soon receives nothing more.
+    /// A connection with small windows: if the client does not read, it soon receives nothing more.
     pub(crate) async fn narrow_link_of(&self, name: &str) -> ClientConnection {
         let limits = Limits {
             stream_receive_window: 16 << 10,
@@ -204,7 +204,7 @@ impl Node {
         (endpoint, connection)
     }
 
-    /// A connection with hellos exchanged.
+    /// A connection after the exchange of hellos.
     pub(crate) async fn greeted(&self) -> (quinn::Endpoint, quinn::Connection) {
         let (endpoint, connection) = self.raw().await;
         let own = hello::client_hello(Some(self.ca.cluster()), &Limits::default());
@@ -230,13 +230,13 @@ pub(crate) fn frame<M: Message>(message: &M) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// An unknown field of groups nested `deep` levels.
+/// An unknown field: groups that are nested `deep` levels deep.
 pub(crate) fn nested(deep: usize) -> Vec<u8> {
-    // Field 100, as a group's begin and end.
+    // The tags that begin and end a group in field 100.
     [[0xa3, 0x06].repeat(deep), [0xa4, 0x06].repeat(deep)].concat()
 }
 
-/// Bytes as a frame.
+/// The bytes as a frame.
 pub(crate) fn framed(body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32).to_be_bytes(), body].concat()
 }

@@ -1,5 +1,5 @@
-//! Nodes that serve each other's streams: calls that echo, hold or push, and messages that echo or hold, or are queries
-//! with a reply of the size in their body ("big").
+//! Nodes that serve each other's streams: calls that echo, hold or get a large response, and messages that echo, hold,
+//! are dropped, or are queries with a reply of the size in their body ("big").
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Echo, authority, envelope, limits};
 
-/// What a node does with other nodes' streams, and what it saw.
+/// Serves other nodes' streams, and records what it has seen.
 pub(crate) struct Streams {
     bulk: Handle,
     control: Handle,
@@ -40,7 +40,7 @@ pub(crate) struct Streams {
     pub(crate) called: Mutex<Vec<Bytes>>,
     /// Threads on which the handler was called.
     pub(crate) threads: Mutex<Vec<String>>,
-    /// Answers calls of `hold`.
+    /// Notified to let the calls of `hold` respond.
     pub(crate) release: Notify,
     pub(crate) peers: Mutex<Vec<Arc<PeerInfo>>>,
     pub(crate) held: Mutex<Vec<IncomingMessage>>,
@@ -95,7 +95,7 @@ impl ForwardedMessageHandler for Streams {
     }
 }
 
-/// What a node's server holds: the streams' own state is shared with the test.
+/// The service that a node's server holds. Its state is shared with the test.
 struct Serving(Arc<Streams>);
 
 impl PeerService for Serving {
@@ -158,7 +158,7 @@ pub(crate) fn peer_descriptor(ca: &Ca, name: &str) -> PeerDescriptor {
     }
 }
 
-/// Small bounds, so that tests reach them.
+/// Small limits, so that tests reach them.
 pub(crate) fn small() -> Limits {
     let mut limits = Limits { hello_timeout: Duration::from_secs(3), ..limits() };
     limits.peers.max_frame = 100_000;
@@ -219,7 +219,7 @@ impl PeerNode {
         self.dialer.connect(other.address, Alpn::Bulk, Some(NodeId::from(node))).await
     }
 
-    /// A connection of this identity without a hello.
+    /// A connection with this identity, without a hello.
     pub(crate) async fn raw(
         &self,
         identity: &Identity,
@@ -247,7 +247,7 @@ pub(crate) fn pair() -> (PeerNode, PeerNode) {
     (PeerNode::start(&ca, "one"), PeerNode::start(&ca, "two"))
 }
 
-/// Where a link's replies go, in a test.
+/// Collects a link's replies.
 #[derive(Default)]
 pub(crate) struct Sink {
     pub(crate) replies: Mutex<Vec<(u64, Reply)>>,
@@ -270,12 +270,12 @@ impl Sink {
     }
 }
 
-/// A message as a node passes it on.
+/// A message as a node forwards it.
 pub(crate) fn forward(tag: u64, method: &str, body: &[u8]) -> Forward {
     let envelope = Envelope {
         session: vec![9; 16].into(),
         principal: "client/alice".into(),
-        // Not so: the link's certificate names another.
+        // Deliberately wrong: the link's certificate names another node.
         origin: "nine".into(),
         hops: 1,
         route_epoch: 3,

@@ -24,7 +24,7 @@ use super::{PendingReply, Worker};
 use crate::guest_types::{self, TurnOrigin};
 use crate::{EntityMessage, EntityMessageContent, WorkerReport};
 
-/// Maximum number of records and bytes of state that are read at a time.
+/// Maximum number of records and bytes that one scan reads.
 const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
 
 impl Worker {
@@ -121,7 +121,7 @@ impl Worker {
         }
     }
 
-    /// Sends an entity's message with the round's others.
+    /// Queues an entity's message, to be sent with the others of the round.
     fn send(&mut self, id: MachineId, from: Entity, to: Entity, content: EntityMessageContent) {
         let Some(slot) = self.machines.get(id) else { return };
         let (shard, epoch) = (slot.shard(), slot.epoch());
@@ -148,7 +148,7 @@ impl Worker {
         let mut all = std::mem::take(&mut self.commits);
         let mut commits = all.drain(..).peekable();
         while let Some(first) = commits.next() {
-            // A call is answered as a whole: a large commit is sent alone, so that no other commit waits for it.
+            // A call is answered as a whole: a large commit gets its own call, so that no other commit waits for it.
             let alone = writes_much(&first.1);
             let capacity = if alone { 1 } else { commits.len() + 1 };
             let (mut names, mut requests) =
@@ -225,7 +225,7 @@ impl Worker {
         let entry = self.types.get(&entity.entity_type);
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
         let Some((revision, program)) = runs else {
-            // Not expected: a machine activates entities only of types that were announced to it, and only runnable
+            // Not expected: a machine activates only entities of types that were announced to it, and only runnable
             // types are announced.
             return self.tasks.push_ready(Completion::Started(
                 id,

@@ -35,7 +35,7 @@ pub(super) enum Completion {
 /// The result of a turn.
 pub(super) enum Ran {
     Turn(ostraca_wasm::GuestTurnOutput, TurnOrigin),
-    /// It did not start: its sender's budget has no room for a reply.
+    /// The turn did not start: the sender's budget has no space for a reply.
     Refused(BudgetExceeded),
 }
 
@@ -53,7 +53,7 @@ pub(super) enum StartOutcome {
     Panicked(Panicked),
 }
 
-/// The code of a turn that a panic of the host's own code ended, and the milliseconds after which it may be
+/// The code of a turn that was ended by a panic in the host's own code, and the milliseconds after which it may be
 /// retried.
 const PANICKED: (Code, u32) = (codes::HOST_PANICKED, 1_000);
 
@@ -203,7 +203,7 @@ impl Worker {
         self.handle_event(id, Event::TurnDone { entity, generation, turn, result });
     }
 
-    /// Records that an entity failed, unless its shard has left in the meantime.
+    /// Records that an entity failed, unless its shard has left this worker in the meantime.
     fn failed(&self, id: MachineId, entity: &Entity, code: Code, message: &str) {
         let Some(shard) = self.machines.get(id).map(MachineEntry::shard) else { return };
         if self.by_shard.get(&shard) == Some(&id) {

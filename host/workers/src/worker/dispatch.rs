@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Passes the round's replies and the messages of entities to the gateway.
+    /// Passes the round's replies and entity messages to the gateway.
     pub(super) fn flush_replies(&mut self) {
         if !self.replies.is_empty() {
             self.deps.replies.deliver_replies(&mut self.replies);
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// Answers all pending messages as having an unknown outcome.
+    /// Answers all pending messages with an unknown outcome.
     pub(super) fn abandon(&mut self) {
         for (_, PendingReply { back, kind, .. }) in std::mem::take(&mut self.pending_replies) {
             let message = "the node stopped before the message's outcome was known".into();

@@ -1,8 +1,8 @@
 //! A worker's machines, and the state that is kept with each.
 //!
 //! An entry outlives its machine: futures may still hold an instance of it, and store calls may be pending. The
-//! entry is removed when neither is the case. Events for a removed entry find nothing: indices are reused but
-//! serials never are, since a worker adopts many shards in its lifetime.
+//! entry is removed when neither is the case. Events for a removed entry find nothing: indices are reused, since a
+//! worker adopts many shards in its lifetime, but serials never are.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use ostraca_wasm::{Instance, InterruptHandle};
 pub(super) enum InstanceState {
     Idle(Box<Instance>),
     Busy(InterruptHandle),
-    /// It is being created: there is nothing to interrupt yet.
+    /// The instance is being created: there is nothing to interrupt yet.
     Starting,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct MachineEntry {
     pub(super) instances: HashMap<Entity, (u64, InstanceState)>,
     /// Running futures that hold an instance: "stopped" is reported only when there are none.
     pub(super) running: usize,
-    /// Claims, commits and loads that the store has not answered.
+    /// Number of claims, commits, loads and scans for wake-ups that the store has not answered.
     pub(super) pending_store_calls: usize,
     pub(super) serving: bool,
     /// Whether "stopped" must be reported once no instance is left.
@@ -40,8 +40,9 @@ pub(super) struct Totals {
     /// Machines that have not ended.
     pub(super) shards: u64,
     pub(super) serving: u64,
-    /// Entities in memory, and messages that wait for a turn.
+    /// Entities in memory.
     pub(super) entities: u64,
+    /// Messages that wait for a turn.
     pub(super) queued: u64,
 }
 
@@ -244,7 +245,7 @@ mod tests {
         for (id, at) in [(ids[7], 0), (ids[3], 100)] {
             let now = Now { mono: at, cluster_time: at, utc: 0 };
             let outcome = ClaimOutcome::Failed("no".into());
-            let machine = &mut slots.get_mut(id).expect("a slot").machine;
+            let machine = &mut slots.get_mut(id).expect("the slot exists").machine;
             machine.handle(now, Event::ClaimResult { number: 1, outcome });
             slots.refresh(id);
             slots.refresh(id);
@@ -252,12 +253,12 @@ mod tests {
         assert_eq!(slots.due(249), []);
         assert_eq!(slots.due(250), [ids[7]]);
         assert_eq!(slots.due(350), [ids[7], ids[3]]);
-        slots.get_mut(ids[7]).expect("a slot").serving = true;
+        slots.get_mut(ids[7]).expect("the slot exists").serving = true;
         slots.refresh(ids[7]);
         assert_eq!(slots.totals(), Totals { serving: 1, ..claiming });
         slots.remove(ids[7]);
         assert_eq!(slots.due(350), [ids[3]]);
-        let machine = &mut slots.get_mut(ids[3]).expect("a slot").machine;
+        let machine = &mut slots.get_mut(ids[3]).expect("the slot exists").machine;
         machine.handle(Now { mono: 100, cluster_time: 100, utc: 0 }, Event::Drop);
         slots.refresh(ids[3]);
         assert_eq!((slots.totals().shards, slots.due(u64::MAX).len()), (998, 0));

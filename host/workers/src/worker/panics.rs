@@ -15,7 +15,7 @@ use super::Worker;
 use super::machines::{InstanceState, MachineId};
 use crate::WorkerReport;
 
-/// A future or call panicked; holds the panic's text.
+/// A future or call panicked; contains the panic's message.
 #[derive(Debug, thiserror::Error)]
 #[error("the host panicked: {0}")]
 pub(super) struct Panicked(String);
@@ -52,8 +52,8 @@ fn panic_message(what: &(dyn Any + Send)) -> Panicked {
 }
 
 impl Worker {
-    /// Ends a machine that panicked, as if its shard were lost: its state cannot be trusted. The shard is reported,
-    /// and gets a new owner and epoch.
+    /// Ends a machine that panicked as if its shard were lost, because its state cannot be trusted. The shard is
+    /// reported as lost, and gets a new owner and epoch.
     pub(super) fn drop_panicked_machine(&mut self, id: MachineId, panicked: &Panicked) {
         let now = self.deps.clock.now();
         let Some(slot) = self.machines.get_mut(id) else { return };

@@ -1,7 +1,7 @@
-//! The lifecycle of shards: adopted, stopped, dropped, inspected.
+//! The lifecycle of shards: adopting, stopping, dropping and inspecting them.
 //!
 //! Reporting "stopped" guarantees that no instance of the shard's machine is left in this process. An
-//! interrupted instance is gone only when its future has returned, so the report may come later than the
+//! interrupted instance is gone only when its future has completed, so the report may come later than the
 //! machine's own action.
 
 use std::sync::atomic::Ordering;
@@ -57,7 +57,7 @@ impl Worker {
         let is_requested = |slot: &MachineEntry| slot.shard() == shard && slot.epoch() == epoch;
         let present = self.by_shard.get(&shard).copied();
         let present = present.filter(|id| self.machines.get(*id).is_some_and(is_requested));
-        // A dropped machine may still exist; that is rare.
+        // A dropped machine may still exist, which is rare.
         let former = || self.machines.iter().find(|(_, slot)| is_requested(slot)).map(|(id, _)| id);
         let found = present.or_else(former);
         let Some((id, ended)) = found.and_then(|id| Some((id, self.machines.get(id)?.has_ended())))
@@ -73,7 +73,8 @@ impl Worker {
         self.remove_if_finished(id);
     }
 
-    /// Drops a shard's machine. Its entry stays, without receiving messages, until nothing holds an instance of it.
+    /// Drops a shard's machine. Its entry remains, without receiving messages, until no instance of it is held and no
+    /// store call is pending.
     pub(super) fn forget(&mut self, shard: ShardId, epoch: Epoch) {
         let Some(id) = self.by_shard.get(&shard).copied() else { return };
         if self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch) {
@@ -96,8 +97,8 @@ impl Worker {
         }
     }
 
-    /// Reports that a machine has stopped once that is true, and removes an entry for which nothing can arrive any
-    /// more.
+    /// Reports that a machine has stopped as soon as that is true, and removes an entry for which nothing can arrive
+    /// any more.
     pub(super) fn remove_if_finished(&mut self, id: MachineId) {
         let Some(slot) = self.machines.get_mut(id) else { return };
         if !slot.has_ended() || slot.running > 0 {

@@ -1,6 +1,6 @@
 //! A worker's futures, in groups that take turns: the store's responses, each type's turns, each type's stop hooks.
 //!
-//! A guest that runs for long yields after each slice. In a single queue, a type with hundreds of running
+//! A guest that runs for a long time yields after each slice. In a single queue, a type with hundreds of running
 //! instances would get hundreds of slices for each slice of its neighbours. Here each group has one share,
 //! which its futures divide among themselves.
 //!
@@ -112,7 +112,7 @@ impl Stream for Tasks {
         match polled.or_else(|| self.poll_groups(!slow_first, context)) {
             Some(Some(done)) => Poll::Ready(Some(done)),
             Some(None) => {
-                // The worker handles other work before the next slice.
+                // Lets the worker handle other work before the next slice.
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -183,7 +183,7 @@ mod tests {
             let share = TaskGroupKey::Turns("greedy".into());
             tasks.push(share, spin(10_000, done(id, "greedy"), greedy.clone()));
         }
-        // The group runs, and its neighbour is added later.
+        // The group is already running when its neighbour is added.
         for _ in 0..10 {
             assert!(futures::poll!(tasks.next()).is_pending());
         }
@@ -197,7 +197,7 @@ mod tests {
             matches!(first, Some(Completion::Started(_, entity, ..)) if &*entity.id == "modest")
         );
         let meanwhile = greedy.get() - before;
-        assert!(meanwhile <= 5 * modest.get(), "{meanwhile} slices during {}", modest.get());
+        assert!(meanwhile <= 5 * modest.get(), "{meanwhile} greedy slices for {}", modest.get());
     }
 
     /// A future that occupies the worker for a long slice at each poll, and counts its polls.
@@ -241,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn short_slices_go_before_long_ones_that_were_just_served() {
-        // Served in order of arrival, there would be as many long slices as futures.
+        // If futures were served in order of arrival, there would be as many long slices as short futures.
         let long = long_slices_beside(50).await;
         assert!(long <= 10, "{long} long slices");
     }
@@ -270,7 +270,7 @@ mod tests {
                 short += polled.elapsed();
             }
         }
-        assert!(!short.is_zero(), "the short ones starve");
+        assert!(!short.is_zero(), "the short slices starve");
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Drives a worker step by step, with a memory store and a real guest: nothing happens except what a test drives.
+//! Drives a worker step by step, with a memory store and a real guest: nothing happens unless a test drives it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ impl ReplySink for RecordedReplies {
     fn deliver_replies(&self, replies: &mut Vec<WorkerReply>) {
         let reported =
             replies.drain(..).map(|reported| (reported.tag, reported.outcome, reported.epoch));
-        self.0.lock().expect("a lock").extend(reported);
+        self.0.lock().expect("the lock is not poisoned").extend(reported);
     }
 
     fn send_messages(&self, messages: &mut Vec<EntityMessage>) {
@@ -61,7 +61,7 @@ impl TestWorker {
     }
 
     fn over(store: Arc<dyn EntityStore>) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let recorded = Arc::new(RecordedReplies::default());
         let recorder = Recorder::create(folder.path(), 0, 1).expect("a recorder");
@@ -75,7 +75,7 @@ impl TestWorker {
             stats: Arc::default(),
             gauges: Arc::default(),
             recording_dir: None,
-            reports: Arc::new(move |report| reports.send(report).expect("the test receives")),
+            reports: Arc::new(move |report| reports.send(report).expect("the test still receives")),
             replies: recorded.clone(),
         };
         Self {
@@ -194,10 +194,10 @@ impl TestWorker {
         all
     }
 
-    /// The answer to a message, with its epoch.
+    /// The outcome of a message, with the epoch of its reply.
     fn answer(&mut self, tag: u64) -> Option<(String, u64)> {
         self.worker.flush_replies();
-        let recorded = self.replies.0.lock().expect("a lock");
+        let recorded = self.replies.0.lock().expect("the lock is not poisoned");
         recorded.iter().find(|(other, ..)| *other == tag).map(|(_, outcome, epoch)| {
             let text = match outcome {
                 Outcome::Final { .. } => "final".into(),
@@ -215,13 +215,13 @@ impl TestWorker {
     fn replay(&mut self) -> u64 {
         self.worker.tick();
         let path = self.folder.path().join("incarnation-000001-worker-00.events");
-        replay(&path).expect("the same actions")
+        replay(&path).expect("the replay acts the same")
     }
 }
 
-/// The misbehaving guest, with a minute for each turn.
+/// The misbehaving guest, with a time limit of one minute per turn.
 fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a root");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a workspace");
     let target = "wasm32-unknown-unknown";
     let out = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root.join("target"), PathBuf::from)
@@ -234,17 +234,17 @@ fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
-        .expect("cargo");
+        .expect("cargo starts");
     assert!(built.success(), "the guest did not build");
-    let module = std::fs::read(out.join(target).join("release/misbehaving.wasm")).expect("a file");
-    let component = ostraca_wasm::encode(&module).expect("a component");
+    let module = std::fs::read(out.join(target).join("release/misbehaving.wasm")).expect("a guest");
+    let component = ostraca_wasm::encode(&module).expect("an encodable module");
     let limits = ostraca_wasm::InstanceLimits {
         turn_time: Duration::from_secs(60),
         ..ostraca_wasm::InstanceLimits::default()
     };
-    let program = host.prepare_blocking(&component, limits).expect("a program");
+    let program = host.prepare_blocking(&component, limits).expect("a valid component");
     let text = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
-    let manifest = Manifest::parse(text, "entity.toml").expect("a manifest");
+    let manifest = Manifest::parse(text, "entity.toml").expect("a valid manifest");
     Arc::new(DeployedType::new(1, manifest, &[], Some(program), [0; 32], 0))
 }
 
@@ -257,7 +257,7 @@ fn host() -> ostraca_wasm::WasmRuntime {
         compiler,
         ..Default::default()
     };
-    ostraca_wasm::WasmRuntime::new(&settings).expect("a host")
+    ostraca_wasm::WasmRuntime::new(&settings).expect("a runtime")
 }
 
 #[tokio::test]
@@ -267,7 +267,7 @@ async fn shards_that_come_and_go_leave_nothing_in_the_worker() {
         for shard in 1..=3 {
             driver.adopt(shard, round * 2 + 1);
         }
-        // Dropped while it claims, stopped while it claims, stopped while it serves.
+        // Shard 1 is dropped while it claims, 2 is stopped while it claims, and 3 is stopped while it serves.
         driver.forget(1, round * 2 + 1);
         driver.stop(2, round * 2 + 1);
         driver.settle().await;

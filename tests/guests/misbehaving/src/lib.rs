@@ -1,4 +1,5 @@
-//! A guest that does what no guest should: each method breaks one limit or rule. For tests of the host only.
+//! A guest that does what no guest should: its methods each break one limit or rule, unless their summary says that
+//! they behave. For tests of the host only.
 
 #![allow(
     unconditional_recursion,
@@ -15,7 +16,7 @@ use ostraca_sdk::{
     serde_json, state, timers,
 };
 
-/// A line break with a line that seems to be the node's, bytes that a terminal obeys, and marks of direction.
+/// A line break followed by a line that looks like the node's, bytes that a terminal interprets, and direction marks.
 const CONTROL: &str =
     "a\n2026-01-01T00:00:00Z  INFO forged: all is well\r\u{1b}[2J\u{7}\0\u{9b}\u{202e}\u{2066}z";
 
@@ -58,7 +59,7 @@ impl Misbehaving {
         state::set("stop-reason", &format!("{reason:?}"));
     }
 
-    /// Behaves: adds to the number under `key`, and answers the sum.
+    /// Behaves: adds to the number under `key`, and returns the sum.
     #[message]
     pub fn add(&mut self, key: String, by: u64) -> u64 {
         let sum = state::get(&key).unwrap_or(0_u64) + by;
@@ -75,7 +76,7 @@ impl Misbehaving {
         }
     }
 
-    /// Behaves: tells entities any method with any text, `count` times.
+    /// Behaves: sends an entity a tell with any method and any text, `count` times.
     #[message]
     pub fn tell(&mut self, of: String, id: String, method: String, body: String, count: u64) {
         for _ in 0..count {
@@ -95,7 +96,7 @@ impl Misbehaving {
         messaging::cancel(&name)
     }
 
-    /// Behaves: the names and targets of the delayed tells.
+    /// Behaves: returns the names and targets of the delayed tells.
     #[message]
     pub fn delayed_tells(&self) -> Vec<(String, String)> {
         let shown = |tell: messaging::DelayedTell| (tell.name, tell.to.id().to_owned());
@@ -116,20 +117,20 @@ impl Misbehaving {
         }
     }
 
-    /// Tells, and then is refused.
+    /// Sends a tell, and then refuses the message.
     #[message]
     pub fn tell_and_refuse(&mut self, id: String) -> Result<(), Error> {
         Entity::new("misbehaving", id).tell("note", &"never");
         Err(Error::new("refused", "as asked"))
     }
 
-    /// A query that tells.
+    /// A query that sends a tell.
     #[message]
     pub fn sly_tell(&self) {
         Entity::new("misbehaving", "x").tell("note", &"sly");
     }
 
-    /// Behaves: appends a text to those under `notes`.
+    /// Behaves: appends a text to the list under `notes`.
     #[message]
     pub fn note(&mut self, text: String) {
         let mut notes: Vec<String> = state::get("notes").unwrap_or_default();
@@ -137,13 +138,13 @@ impl Misbehaving {
         state::set("notes", &notes);
     }
 
-    /// Behaves: lets `note_if_open` do its work from now on.
+    /// Behaves: lets `note_if_open` succeed from now on.
     #[message]
     pub fn open(&mut self) {
         state::set("open", &true);
     }
 
-    /// Appends a text to those under `notes`, but only after `open`.
+    /// Appends a text to the list under `notes`, but only after `open`.
     #[message]
     pub fn note_if_open(&mut self, text: String) -> Result<(), Error> {
         if !state::get("open").unwrap_or(false) {
@@ -153,26 +154,26 @@ impl Misbehaving {
         Ok(())
     }
 
-    /// Behaves: the texts under `notes`.
+    /// Behaves: returns the list under `notes`.
     #[message]
     pub fn notes(&self) -> Vec<String> {
         state::get("notes").unwrap_or_default()
     }
 
-    /// Behaves: the JSON value of a key as text.
+    /// Behaves: returns the JSON value of a key as text.
     #[message]
     pub fn read(&self, key: String) -> Option<String> {
         state::get_raw(&key).map(|value| String::from_utf8_lossy(&value).into_owned())
     }
 
-    /// Panics, having written a key.
+    /// Writes a key, then panics.
     #[message]
     pub fn panic(&mut self, message: String) {
         state::set("panicked", &true);
         panic!("{message}");
     }
 
-    /// Puts control characters where `what` says: `log`, `panic`, `refuse`, `code`, or else into the reply.
+    /// Puts control characters where `what` says (`log`, `panic`, `refuse` or `code`), otherwise into the reply.
     #[message]
     pub fn control(&mut self, what: String) -> Result<String, Error> {
         match what.as_str() {
@@ -185,14 +186,14 @@ impl Misbehaving {
         Ok(CONTROL.into())
     }
 
-    /// Traps without a word, having written a key.
+    /// Writes a key, then traps without a message.
     #[message]
     pub fn trap(&mut self) {
         state::set("trapped", &true);
         std::process::abort();
     }
 
-    /// Is refused with a code, having written a key.
+    /// Writes a key, then refuses the message with a code.
     #[message]
     pub fn refuse(&mut self, code: String) -> Result<(), Error> {
         state::set("refused", &true);
@@ -205,13 +206,13 @@ impl Misbehaving {
         loop {}
     }
 
-    /// The same in a query.
+    /// Never returns, in a query.
     #[message]
     pub fn spin_for_ever_in_a_query(&self) {
         loop {}
     }
 
-    /// Works for a while: `millions` of million steps.
+    /// Works for a while: `millions` million steps.
     #[message]
     pub fn spin(&mut self, millions: u64) -> u64 {
         let mut sum = 0_u64;
@@ -230,7 +231,7 @@ impl Misbehaving {
         }
     }
 
-    /// Calls itself until the stack ends.
+    /// Calls itself until the stack overflows.
     #[message]
     pub fn recurse(&mut self) -> u64 {
         recurse(0)
@@ -266,19 +267,19 @@ impl Misbehaving {
         }
     }
 
-    /// Sets a key of `bytes` bytes; the host takes 1 to 512.
+    /// Sets a key of `bytes` bytes; the host accepts 1 to 512.
     #[message]
     pub fn set_key_of(&mut self, bytes: usize) {
         state::set_raw(&"k".repeat(bytes), b"1");
     }
 
-    /// Lists with a limit that the host does not take, if it is zero or beyond 1000.
+    /// Lists with a limit, which the host refuses if it is zero or above 1000.
     #[message]
     pub fn list(&self, limit: u32) -> usize {
         state::list_raw("", limit, None).entries.len()
     }
 
-    /// Answers with a string of `bytes` bytes.
+    /// Returns a string of `bytes` bytes.
     #[message]
     pub fn reply(&self, bytes: usize) -> String {
         "x".repeat(bytes)
@@ -296,14 +297,14 @@ impl Misbehaving {
         state::delete("starts")
     }
 
-    /// Asks for passivation, and answers how often this entity was started.
+    /// Asks for passivation, and returns how often this entity was started.
     #[message]
     pub fn passivate(&mut self) -> u64 {
         lifecycle::passivate();
         state::get("starts").unwrap_or(0)
     }
 
-    /// What the host says of this entity and message: type, id, principal, sequence, version.
+    /// Returns what the host reports about this entity and message: type, id, principal, sequence, version.
     #[message]
     pub fn who(&self) -> (String, String, String, u64, u64) {
         let identity = context::identity();
@@ -313,7 +314,7 @@ impl Misbehaving {
         (identity.entity_type, identity.id, principal, sequence, version)
     }
 
-    /// Behaves: the turn's time and its first random number, which it also logs, as `stamp=TIME,NUMBER;`.
+    /// Behaves: returns the turn's time and its first random number, and logs both as `stamp=TIME,NUMBER;`.
     #[message]
     pub fn stamp(&mut self) -> (u64, u64) {
         let stamp = (clock::unix_ms(), random::u64());
@@ -322,7 +323,7 @@ impl Misbehaving {
         stamp
     }
 
-    /// Behaves: the turn's time, by the standard library too, and `bytes` random bytes.
+    /// Behaves: returns the turn's time, the time from the standard library, and `bytes` random bytes.
     #[message]
     pub fn values(&self, bytes: usize) -> (u64, u64, Vec<u8>) {
         let mut drawn = vec![0; bytes];
@@ -337,7 +338,7 @@ impl Misbehaving {
     }
 
     /// Behaves: sets `count` timers, `name` or `name/1` to `name/count`, that fire after `after_ms`, then every
-    /// `every_ms` unless that is 0, each with `bytes` bytes.
+    /// `every_ms` unless that is 0, each with a payload of `bytes` bytes.
     #[message]
     pub fn set_timers(
         &mut self,
@@ -363,14 +364,14 @@ impl Misbehaving {
         timers::cancel(&name)
     }
 
-    /// Behaves: each timer's name, failed attempts, and whether it was set aside.
+    /// Behaves: returns each timer's name, failed attempts, and whether it was set aside.
     #[message]
     pub fn timers(&self) -> Vec<(String, u32, bool)> {
         let all = timers::list().into_iter();
         all.map(|timer| (timer.name, timer.attempts, timer.set_aside)).collect()
     }
 
-    /// Behaves: what has rung: name, number of firings, the latest lateness in milliseconds, intervals missed.
+    /// Behaves: returns what rang: name, number of firings, lateness of the last one in milliseconds, intervals missed.
     #[message]
     pub fn rung(&self) -> Vec<(String, u64, i64, u64)> {
         let all = state::list::<(u64, i64, u64)>("rung/");
@@ -394,14 +395,14 @@ impl Misbehaving {
         state::set(&key, &(count + 1, late, missed + firing.missed));
     }
 
-    /// Panics, having written a key.
+    /// Writes a key, then panics.
     #[timer]
     fn alarm(&mut self) {
         state::set("alarmed", &true);
         panic!("the alarm fails");
     }
 
-    /// Refuses, having written a key and set a timer.
+    /// Writes a key and sets a timer, then refuses.
     #[timer]
     fn stubborn(&mut self) -> Result<(), Error> {
         state::set("stubborn", &true);
@@ -409,7 +410,7 @@ impl Misbehaving {
         Err(Error::new("stubborn", "not today"))
     }
 
-    /// The message's content type, traceparent and tracestate, as the host passes them.
+    /// Returns the message's content type, traceparent and tracestate, as the host passes them.
     #[message]
     pub fn envelope(&self) -> (String, String, String) {
         context::current_message()
@@ -438,6 +439,6 @@ fn raw_random_bytes(bytes: u32) -> usize {
 }
 
 fn recurse(depth: u64) -> u64 {
-    // The sum after the call keeps it from being made a loop.
+    // The addition after the call keeps the compiler from turning the recursion into a loop.
     black_box(recurse(black_box(depth + 1)) + depth)
 }

@@ -1,7 +1,7 @@
 //! A guest without the SDK: it knows nothing but `wit/`, as a guest in any other language would. It keeps a guest book:
 //! a command signs it, queries read it.
 
-/// What wit-bindgen generates from the interfaces.
+/// The bindings that wit-bindgen generates from the interfaces.
 #[allow(
     unsafe_code,
     missing_docs,
@@ -104,7 +104,7 @@ fn sign(body: Vec<u8>) -> Result<Vec<u8>, MessageError> {
     Ok(number.to_string().into_bytes())
 }
 
-/// All lines, page by page.
+/// Reads all lines, page by page.
 fn lines() -> Vec<String> {
     let (mut lines, mut cursor) = (Vec::new(), None);
     loop {

@@ -1,5 +1,4 @@
-//! A raw guest whose methods and replies are rubbish, as far as its id and the method's name ask for it. For tests of
-//! the host only.
+//! A raw guest that returns rubbish where its id or the method's name asks for it. For tests of the host only.
 
 use ostraca_sdk::context::{self, MessageKind};
 use ostraca_sdk::raw::{Handler, MessageError, Method};
@@ -35,7 +34,7 @@ impl Handler for Rubbish {
             "bytes" => Ok(vec![0xff, 0xfe, 0x00, b'{', 0xc3]),
             "echo" => Ok(body),
             "empty" => Ok(Vec::new()),
-            // A code as long as the body, of which the contract takes 1 to 128 bytes.
+            // A code as long as the body; the contract allows 1 to 128 bytes.
             "code" => Err(MessageError::Application {
                 code: "c".repeat(body.len()),
                 message: "m".repeat(body.len()),

@@ -17,14 +17,14 @@ use tokio::task::JoinSet;
 use crate::HistoryRecorder;
 use crate::history::{is_superseded, now, until_answered};
 
-/// Of a hundred messages that a session sends, the number of queries.
+/// Percentage of queries among the messages that a session sends.
 const QUERIES: u32 = 30;
 
 /// The size of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadSize {
-    /// Number of sessions over all gateways. They send commands and queries; half as many additional sessions only
-    /// read.
+    /// Number of sessions over all gateways. They send commands and queries; half as many further sessions send only
+    /// queries.
     pub sessions: usize,
     /// Number of messages in flight in each session.
     pub in_flight: usize,
@@ -32,7 +32,7 @@ pub struct LoadSize {
     pub counters: u64,
     /// Number of accounts.
     pub accounts: u64,
-    /// How long a session waits after each answer, for long loads, whose histories are long.
+    /// How long a session waits after each reply. Long loads set it, since their histories are long.
     pub pace: Duration,
 }
 
@@ -49,15 +49,15 @@ pub struct Load {
     senders: JoinSet<()>,
 }
 
-/// The messages in flight, shared with the test.
+/// Counts of the messages in flight, shared with the test.
 #[derive(Default)]
 struct LoadCounters {
     done: AtomicU64,
     end: AtomicBool,
     number: AtomicU64,
-    /// Each command without an outcome, by its own number: when it was sent, and through which client.
+    /// Each command without an outcome, by its number: when it was sent, and through which client.
     waiting: Mutex<HashMap<u64, (u64, usize)>>,
-    /// Commands that ended without a final outcome.
+    /// Commands that completed without a final outcome.
     failed: Mutex<Vec<String>>,
 }
 
@@ -106,14 +106,14 @@ impl Load {
         self.counters.waiting().values().filter(|(sent, _)| *sent < moment).count()
     }
 
-    /// The same, for the commands of one client.
+    /// Number of commands that one client sent before a moment and that have no outcome yet.
     #[must_use]
     pub fn unanswered_at(&self, client: usize, moment: u64) -> usize {
         let waiting = self.counters.waiting();
         waiting.values().filter(|(sent, at)| *sent < moment && *at == client).count()
     }
 
-    /// Whether a command has already ended without a final outcome.
+    /// Fails if a command has already completed without a final outcome.
     ///
     /// # Errors
     /// The first such command.
@@ -124,10 +124,10 @@ impl Load {
         }
     }
 
-    /// Stops sending, and waits until everything is answered.
+    /// Stops sending, and waits until every message is answered.
     ///
     /// # Errors
-    /// If a command ended without a final outcome.
+    /// If a command completed without a final outcome.
     pub async fn end(mut self) -> Result<Arc<HistoryRecorder>> {
         self.counters.end.store(true, Ordering::SeqCst);
         while let Some(sender) = self.senders.join_next().await {

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 use super::Report;
 
-/// The rounds of one attack that counted in earlier runs, if they are kept. Each has a line: the number of commands
-/// in doubt, the milliseconds until every shard was served again, and the total number of commands.
+/// The rounds of one attack that counted in earlier runs, if they are kept. Each round has a line: the number of
+/// commands in doubt, the milliseconds until every shard was served again, and the total number of commands.
 pub(super) struct Soak {
     file: Option<PathBuf>,
     rounds: u64,
@@ -22,7 +22,7 @@ impl Soak {
 
     fn in_folder(folder: Option<&Path>, name: &str) -> Result<Self> {
         let Some(folder) = folder else { return Ok(Self { file: None, rounds: 0 }) };
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let file = folder.join(name.replace([' ', '/'], "-"));
         let rounds = lines(&file)?.len() as u64;
         Ok(Self { file: Some(file), rounds })
@@ -71,7 +71,7 @@ fn lines(file: &Path) -> Result<Vec<[u64; 3]>> {
     };
     let rounds = text.lines().map(|line| {
         round(line)
-            .with_context(|| format!("{} has a line that is no round: {line}", file.display()))
+            .with_context(|| format!("{} has a line that is not a round: {line}", file.display()))
     });
     rounds.collect()
 }
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn rounds_add_up_over_runs() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a directory");
         let soak = || Soak::in_folder(Some(folder.path()), "cut from all").expect("a soak");
         assert_eq!(soak().rounds(), 0);
         let round = |doubtful, served| Report {

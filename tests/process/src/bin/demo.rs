@@ -26,7 +26,7 @@ const COMMANDS: u64 = 36_000;
 const SIZE: LoadSize =
     LoadSize { sessions: 36, in_flight: 8, counters: 2_000, accounts: 1_000, pace: Duration::ZERO };
 const SHARDS: u32 = 60;
-/// Minimum number of commands in doubt on the killed manager's clients.
+/// Minimum number of commands in doubt from the clients of the killed manager.
 const DOUBTFUL: usize = 64;
 /// Timeout of every wait.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -59,7 +59,7 @@ struct Demo {
 /// A node that was killed.
 struct Kill {
     node: usize,
-    /// On the history's clock.
+    /// When it was killed, on the history's clock.
     at: u64,
     doubtful: usize,
     /// The shards that it owned.
@@ -111,7 +111,7 @@ async fn run() -> Result<()> {
     demo.finish(drained, &[manager, store]).await
 }
 
-/// One character per shard: the number of the node that owns it.
+/// Prints one character per shard: the number of the node that owns it.
 fn show(view: &View) {
     let of = |shard| view.owner(shard).map_or("-", |name| name.trim_start_matches('n'));
     let line: String = (1..=SHARDS).map(of).collect();
@@ -124,7 +124,7 @@ fn show(view: &View) {
 }
 
 impl Demo {
-    /// Prints the progress every second, until this many commands have ended.
+    /// Prints the progress every second, until this many commands have been answered.
     async fn progress(&self, until: u64) -> Result<()> {
         let mut shown = Instant::now();
         while self.load.done() < until {
@@ -144,7 +144,8 @@ impl Demo {
         println!("demo: {:>6} answered after {seconds} s", self.load.done());
     }
 
-    /// Drains a node that is neither the manager nor the store's node. Returns when, and which shards moved.
+    /// Drains a node that is neither the manager nor the store's node. Returns the start and end of the drain, and the
+    /// shards that moved.
     async fn drain(&mut self) -> Result<(u64, u64, Vec<u32>)> {
         let view = self.cluster.wait_settled().await?;
         let manager = view.manager().context("no manager")?.to_owned();
@@ -156,7 +157,7 @@ impl Demo {
         let (from, began) = (now(), Instant::now());
         let mut updates = self.clients[0].drain(&name, false).await?;
         loop {
-            let progress = updates.next().await?.context("the drain was not finished")?;
+            let progress = updates.next().await?.context("the drain did not complete")?;
             println!(
                 "demo: {name} still owns {} of {} shards, {} in a hand-off",
                 progress.remaining, progress.total, progress.in_flight
@@ -171,7 +172,7 @@ impl Demo {
         show(&view);
         let mut undone = self.clients[0].drain(&name, true).await?;
         while undone.next().await?.is_some_and(|progress| !progress.done) {}
-        // The revocation may already have begun balancing: follow this rebalance to its end.
+        // Cancelling the drain may already have started balancing: follow this rebalance to its end.
         let mut balancing = self.clients[0].rebalance().await?;
         while balancing.next().await?.is_some_and(|progress| !progress.done) {}
         let drained = view;
@@ -203,7 +204,7 @@ impl Demo {
         bail!("the manager's node never had {DOUBTFUL} commands in flight")
     }
 
-    /// Where the clients of a dead node are connected, once they are.
+    /// Waits until the clients of a dead node are connected to another one, and returns that node.
     async fn other_gateway(&self, node: usize) -> Result<Option<(String, SocketAddr)>> {
         let until = Instant::now() + Duration::from_secs(30);
         let gone = self.cluster.name(node);
@@ -325,7 +326,8 @@ fn pauses(operations: &[Operation], shards: &[u32], from: u64, to: u64) -> Vec<D
     longest.into_values().map(Duration::from_nanos).collect()
 }
 
-/// How commands ended that were sent before a kill and not answered shortly after.
+/// Number of results and number of refusals among the commands that were in doubt: sent before a kill and not answered
+/// shortly after it.
 fn ends(operations: &[Operation], kill: u64) -> (usize, usize) {
     let arrived = kill + u64::try_from(ARRIVAL.as_nanos()).unwrap_or(u64::MAX);
     let doubtful = operations.iter().filter(|it| it.sent < kill && it.received > arrived);

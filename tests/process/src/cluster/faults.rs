@@ -9,7 +9,7 @@ use super::{Cluster, TIMEOUT};
 use crate::node::NodeProcess;
 
 impl Cluster {
-    /// Starts a node that is not running, at its address, and waits until it is ready.
+    /// Starts a node that is not running, at its previous address, and waits until it is ready.
     ///
     /// # Errors
     /// The node's error.
@@ -72,7 +72,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Heals everything: the network works, and every node that was started runs again.
+    /// Heals everything: the network works again, and each of these nodes runs again.
     ///
     /// # Errors
     /// The error of a node that does not start.
@@ -92,16 +92,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether its process exists.
+    /// Whether the node's process exists.
     #[must_use]
     pub fn runs(&mut self, node: usize) -> bool {
         self.members[node].node.as_mut().is_some_and(NodeProcess::runs)
     }
 
-    /// Waits until a node that was asked to end has ended.
+    /// Waits until a node that was told to stop has ended.
     ///
     /// # Errors
-    /// If it does not.
+    /// If it does not end.
     pub fn ended(&mut self, node: usize) -> Result<()> {
         let status = self.take(node)?.ended(TIMEOUT)?;
         ensure!(status.success(), "n{} ended with {status}", node + 1);

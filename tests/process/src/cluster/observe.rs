@@ -25,7 +25,7 @@ impl Cluster {
         Ok(tokio::task::spawn_blocking(move || command.output()).await??)
     }
 
-    /// The program, with a profile that contains only this node.
+    /// A command of the program, with a profile that contains only this node.
     ///
     /// # Errors
     /// If the profile cannot be written.
@@ -57,7 +57,7 @@ impl Cluster {
     pub async fn watcher(&mut self, node: usize) -> Result<&Client> {
         if self.members[node].watcher.is_none() {
             let connect = Client::connect_with(self.direct(node), impatient());
-            let client = timeout(GLANCE, connect).await.context("no answer")??;
+            let client = timeout(GLANCE, connect).await.context("no response")??;
             self.members[node].watcher = Some(client);
         }
         self.members[node].watcher.as_ref().context("no watcher")
@@ -90,7 +90,7 @@ impl Cluster {
         let client = self.watcher(node).await?;
         let both =
             async { Ok::<_, anyhow::Error>((client.nodes().await?, client.shards().await?)) };
-        let (nodes, shards) = timeout(GLANCE, both).await.context("no answer")??;
+        let (nodes, shards) = timeout(GLANCE, both).await.context("no response")??;
         Ok(View { nodes, shards })
     }
 
@@ -130,7 +130,7 @@ impl Cluster {
         self.wait_for(TIMEOUT, what, found).await
     }
 
-    /// The same, with a timeout.
+    /// Polls until the condition holds, for at most `limit`.
     ///
     /// # Errors
     /// After `limit`, with the last view.
@@ -159,7 +159,7 @@ impl Cluster {
     /// Waits until every shard has a live owner that serves it, and there is a manager.
     ///
     /// # Errors
-    /// As [`Cluster::wait`].
+    /// Those of [`Cluster::wait`].
     pub async fn wait_settled(&mut self) -> Result<View> {
         let shards = self.shards;
         self.wait("every shard is served", |view| view.settled(shards)).await

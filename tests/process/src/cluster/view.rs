@@ -1,4 +1,4 @@
-//! The cluster as one of its nodes shows it.
+//! The cluster as one of its nodes sees it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct View {
 }
 
 impl View {
-    /// The manager's name, if it is known and alive as far as this node knows.
+    /// The manager's name, if the manager is known and live as far as this node knows.
     #[must_use]
     pub fn manager(&self) -> Option<&str> {
         let name = Some(self.nodes.manager.as_str()).filter(|name| !name.is_empty())?;
@@ -23,7 +23,7 @@ impl View {
         Some(name)
     }
 
-    /// A node by its name.
+    /// The node with this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&NodeState> {
         self.nodes.nodes.iter().find(|node| node.name == name)
@@ -35,7 +35,7 @@ impl View {
         self.node(name).is_some_and(alive)
     }
 
-    /// Names of the live nodes that run entities and do not drain.
+    /// Names of the live nodes that run entities and are not draining.
     #[must_use]
     pub fn hosts(&self) -> Vec<&str> {
         let live = |node: &&NodeState| {
@@ -51,7 +51,7 @@ impl View {
         Some(it.owner.as_str()).filter(|owner| !owner.is_empty())
     }
 
-    /// Number of shards of each node.
+    /// Number of shards per node.
     #[must_use]
     pub fn owned(&self) -> BTreeMap<&str, usize> {
         let mut owned = BTreeMap::new();
@@ -93,7 +93,7 @@ impl View {
         most <= least.saturating_add(1) && most > 0
     }
 
-    /// Number of shards with another owner than in an earlier view.
+    /// Number of shards whose owner is not the same as in an earlier view.
     #[must_use]
     pub fn moved_since(&self, before: &Self) -> usize {
         self.shards.iter().filter(|it| before.owner(it.shard) != self.owner(it.shard)).count()

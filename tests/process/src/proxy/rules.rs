@@ -16,7 +16,7 @@ pub enum Endpoint {
     Clients,
 }
 
-/// The rule for packets in one direction. By default all pass unchanged.
+/// The rule for packets in one direction. By default, all packets pass unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rule {
     /// Whether all packets are dropped.
@@ -36,7 +36,8 @@ impl Rule {
     pub const CUT: Self =
         Self { cut: true, loss: 0, double: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
 
-    /// A bad line: one packet in twenty lost, one in fifty duplicated, all delayed by 1 to 16 ms and so reordered.
+    /// A bad line: one packet in twenty is lost, one in fifty duplicated, and all are delayed by 1 to 16 ms, which
+    /// reorders them.
     pub const BAD: Self = Self {
         cut: false,
         loss: 50,
@@ -52,7 +53,7 @@ impl Rule {
     }
 }
 
-/// Counts of packets, by what happened to them.
+/// Numbers of packets, by what happened to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Forwarded, immediately or later; copies are not counted here.
@@ -117,7 +118,8 @@ impl Table {
         total
     }
 
-    /// When a packet and its copy are forwarded, if at all. `room`: whether the packet may be delayed.
+    /// Decides after which delay a packet and its copy are forwarded, if at all. `room` is whether there is capacity to
+    /// delay the packet.
     pub(super) fn judge(
         &mut self,
         from: Endpoint,

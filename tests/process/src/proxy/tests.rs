@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use super::{Endpoint, Network, Rule};
 
-/// How long to wait for a packet that must arrive.
+/// How long to wait for an expected packet.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for a packet that must not arrive.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Two nodes and a client, as plain sockets: what they receive is read here.
+/// Two nodes and a client, as plain sockets that the tests read.
 struct Three {
     network: Network,
     nodes: [UdpSocket; 2],
@@ -36,7 +36,7 @@ impl Three {
     }
 }
 
-/// Reads until the text arrives.
+/// Reads until a packet with this content arrives.
 fn receive(socket: &UdpSocket, text: &[u8]) -> Option<SocketAddr> {
     let mut buffer = [0; 64];
     loop {
@@ -62,7 +62,7 @@ fn each_source_has_its_own_port_and_gets_replies_there() {
     assert_eq!(receive(&three.nodes[0], b"back"), Some(three.network.front(1)));
     three.client.send_to(b"client", three.network.front(1)).expect("sent");
     let other = receive(&three.nodes[1], b"client").expect("received");
-    assert_ne!(other, port, "each source has a port of its own");
+    assert_ne!(other, port, "each source has its own port");
     assert_eq!(three.send_to_1(b"again"), Some(port));
     let counts = |from, to| three.network.counts(from, to).passed;
     assert_eq!(counts(Endpoint::Node(0), Endpoint::Node(1)), 2);

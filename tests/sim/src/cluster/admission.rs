@@ -1,6 +1,6 @@
-//! What a gateway decides about a message before the router sees it, and after its answer. It uses the product's own
-//! checks, budgets, bounds and types ([`ostraca_wire`]'s `check`, `budget` and `envelope`). This module plays the
-//! sockets: a gateway stops reading from a full connection, and from every connection once the node stops.
+//! What a gateway decides about a message before the router sees it, and about its answer. The checks, budgets, bounds
+//! and types are production code ([`ostraca_wire`]'s `validate`, `budget` and `envelope`). This module stands in for
+//! the sockets: a gateway stops reading from a full connection, and from every connection once the node stops.
 
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ use crate::violation::ViolationKind;
 pub(super) const PRINCIPAL: &str = "client/any";
 /// Maximum size in bytes of a body.
 const BODY: u64 = 64;
-/// How often a stopping node checks whether everything is answered.
+/// Interval at which a stopping node checks whether everything is answered.
 const ROUND: u64 = 5;
-/// The time within which the last answers arrive.
+/// The time within which the last answers arrive, before the gateway closes.
 const LINGER: u64 = 25;
 
 /// A rule of gateways that a test can disable.
@@ -43,11 +43,11 @@ const LINGER: u64 = 25;
 pub enum Mutation {
     /// Messages are accepted beyond the budget (K19).
     TakeWithoutRoom,
-    /// A message has the time that its sender requests (R22).
+    /// A message's deadline is what its sender requests, however late (R22).
     UnboundDeadlines,
     /// Messages are accepted without validation (S11.6).
     DontCheck,
-    /// A copy gets its time from its gateway (R20).
+    /// The gateway of each copy sets the copy's time (R20).
     StampAtGateway,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct GatewayAccount {
     _place: Permit,
 }
 
-/// Bounds of every gateway in a run.
+/// The bounds of all gateways in a run.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
     pub(super) limits: Limits,
@@ -72,7 +72,7 @@ impl Bounds {
         Self {
             limits,
             timeout_limits: TimeoutLimits { default_ms: 60_000, max_ms: 600_000 },
-            // Wider than any run: clients' clocks are far from those of the nodes.
+            // Unlimited: the clients' clocks are far from those of the nodes.
             utc_limits: UtcLimits { past_ms: u64::MAX, future_ms: u64::MAX },
         }
     }
@@ -119,7 +119,7 @@ impl TypeInfo for SimType {
 }
 
 impl World {
-    /// Uses a random generator of its own, so that the other choices of each seed stay the same.
+    /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_gateways(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x6a7e_3a75);
         if self.options.pauses || self.options.slow_store {
@@ -152,14 +152,14 @@ impl World {
         self.options.gateway_mutations.contains(&mutation)
     }
 
-    /// The state of a connecting client at the node, unless the node accepts no more connections.
+    /// The state of a connecting client at the node. `None` if the node accepts no more connections.
     pub(super) fn take_connection(&self, pid: Pid) -> Option<GatewayAccount> {
         let (place, account, _) =
             self.processes[pid].gateway.budgets.admit_connection(PRINCIPAL).ok()?;
         Some(GatewayAccount { account, _place: place })
     }
 
-    /// Whether a message is left unread for now, or forever.
+    /// Whether a message is left unread because its connection is full.
     pub(super) fn left_unread(&mut self, pid: Pid, post: &ClientFrame) -> bool {
         let Some(taken) = &self.client_conns[post.connection].taken else { return false };
         let full =
@@ -170,7 +170,7 @@ impl World {
         full
     }
 
-    /// Reads a client's message; none: it was refused, or ended its stream.
+    /// Reads a client's message. `None` if the message was refused, or if its frame reset the stream.
     pub(super) fn read_message(
         &mut self,
         pid: Pid,
@@ -194,7 +194,7 @@ impl World {
         let bytes = frame.len() as u64;
         let charge = match &self.client_conns[post.connection].taken {
             Some(taken) => taken.account.admit(bytes),
-            // The connection is closed: the node bears the cost of late messages.
+            // The connection is closed: late messages are charged like forwarded ones.
             None => self.processes[pid].gateway.budgets.forwarded_account(PRINCIPAL).admit(bytes),
         };
         let charge = self.admitted(pid, bytes, charge);
@@ -210,7 +210,7 @@ impl World {
         Some((envelope, charge))
     }
 
-    /// Whether there is room for a message of this size; checks that the node's budget holds.
+    /// Returns the charge if there is capacity for a message of this size. Checks that the node's budget is respected.
     fn admitted(
         &mut self,
         pid: Pid,
@@ -289,7 +289,7 @@ impl World {
         Ok((envelope, session, charge))
     }
 
-    /// The core's message, if its type accepts it.
+    /// Converts a pending message to the core's message, if its type accepts it.
     pub(super) fn accept_message(
         &mut self,
         pid: Pid,
@@ -326,7 +326,8 @@ impl World {
         Ok(envelope.to_message(token, pending.session, resolved, (now, held), context))
     }
 
-    /// No turn starts for a message that a gateway must refuse, or whose deadline exceeds every bound.
+    /// Checks a message whose turn starts: no gateway should have refused it, all its copies have the same time, and
+    /// its deadline is within the bounds.
     pub(super) fn check_message(&mut self, pid: Pid, message: &Message) {
         let id = message.id;
         let known = self.types.iter().find(|it| *it.name == *message.target.entity_type);
@@ -354,7 +355,7 @@ impl World {
         }
     }
 
-    /// A client sends an invalid message, or one that its type refuses, on a separate stream.
+    /// Sends an invalid message, or one that its type refuses, from a client, on a separate stream.
     pub(super) fn send_bad(&mut self, which: u64, pick: u64) {
         let standing = |line: &ClientConnId| {
             let it = &self.client_conns[*line];
@@ -392,7 +393,8 @@ impl World {
         self.put(line, session, envelope);
     }
 
-    /// A node left: its gateway accepts nothing new, and closes once everything is answered, or after a timeout.
+    /// Closes the gateway of a node that left. The gateway accepts nothing new, and closes once everything is answered,
+    /// or after a timeout.
     pub(super) fn close_gateway(&mut self, pid: Pid) {
         let grace = self.rng.range(1, if self.options.leaves { 2 * ROUND } else { 160 });
         let it = &mut self.processes[pid];
@@ -400,7 +402,7 @@ impl World {
         self.wind_down(pid);
     }
 
-    /// One step of closing the gateway.
+    /// Performs one step of closing the gateway.
     pub(super) fn wind_down(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         let now = it.mono(self.now);

@@ -1,8 +1,8 @@
 //! Connections between clients and gateways. They are less reliable than QUIC's: messages may overtake each other.
 //!
-//! A message that a gateway accepts is answered at most once, and on the connection that it arrived on. A connection
-//! that breaks is silent at first: the client continues to send into it until it notices. Messages in
-//! flight are lost, or arrive later, some of them much later: a stalled gateway reads its buffers when it continues.
+//! A message that a gateway accepts is answered at most once, and on the connection on which it arrived. A broken
+//! connection is silent at first: the client continues to send on it until it notices. Messages in flight are lost, or
+//! arrive later, some of them much later: a stalled gateway reads its buffers when it resumes.
 
 use ostraca_wire::proto::{Envelope, Reply};
 
@@ -20,9 +20,9 @@ pub(super) struct ClientConn {
     pub(super) client: usize,
     pub(super) site: usize,
     pid: Pid,
-    /// Whether no message passes any more.
+    /// Whether messages no longer pass.
     pub(super) broken: bool,
-    /// The ends that have closed it.
+    /// Which ends have closed the connection.
     ended: [bool; 2],
     /// The client's state at the gateway, until that end is closed.
     pub(super) taken: Option<GatewayAccount>,
@@ -47,14 +47,14 @@ pub(super) struct ClientFrame {
     pub(super) connection: ClientConnId,
     pub(super) session: usize,
     pub(super) envelope: Envelope,
-    /// It arrives although its connection broke.
+    /// Whether the message arrives although its connection broke.
     late: bool,
-    /// A cut dropped it: it arrives only if retransmitted.
+    /// Whether a cut dropped the message, so that it arrives only if retransmitted.
     cut: bool,
 }
 
 impl World {
-    /// Connects a client that has no connection, to a gateway that answers.
+    /// Connects a client that has no connection to a gateway that answers.
     pub(super) fn connect_client(&mut self, client: usize) {
         if self.clients[client].connection.is_some() {
             return;
@@ -146,7 +146,7 @@ impl World {
                 0..=3 => return self.lost(&post),
                 4..=6 => self.rng.range(1, 200),
                 _ => {
-                    // A stalled gateway reads its machine's buffers later.
+                    // A stalled gateway reads its socket's buffers later.
                     self.tally.count("fault: copy delayed long at another gateway");
                     self.rng.range(500, 4_000)
                 }
@@ -167,7 +167,7 @@ impl World {
         self.arrive(pid, *post);
     }
 
-    /// A message was lost in a cut: the client has to resend it, and may have given up.
+    /// Whether a cut drops the message. The transport then retransmits it, unless an end has given up.
     fn cut_swallows(&mut self, post: &mut Box<ClientFrame>) -> bool {
         let line = &self.client_conns[post.connection];
         if line.ended(Endpoint::Gateway) || (post.cut && line.ended(Endpoint::Client)) {
@@ -225,7 +225,7 @@ impl World {
         self.replied(session, *reply);
     }
 
-    /// Resets a connection; a cut keeps the client from noticing it.
+    /// Resets a connection, but not during a cut, which would keep the client from noticing.
     pub(super) fn on_conn_reset(&mut self, line: ClientConnId) {
         let cut = Endpoint::BOTH.iter().find_map(|to| self.again_after_cut(line, *to));
         match cut {
@@ -246,7 +246,7 @@ impl World {
         self.at(delay, SimEvent::ClientConnLost { connection: line });
     }
 
-    /// A process has ended, or stalls for so long that its clients close their connections.
+    /// Breaks all client connections of a process that has ended, or that stalls for so long that its clients give up.
     pub(super) fn break_lines(&mut self, pid: Pid) {
         for line in 0..self.client_conns.len() {
             if self.client_conns[line].pid == pid {
@@ -300,7 +300,8 @@ impl World {
         }
     }
 
-    /// A client's switch timer fired: it switches to another gateway if one responds; otherwise it stays.
+    /// Handles a client's switch timer: the client switches to another gateway if one responds. Otherwise it keeps its
+    /// gateway.
     pub(super) fn switch_gateway(&mut self, client: usize) {
         let home = self.clients[client].gateway;
         let answers = |site: &usize| {

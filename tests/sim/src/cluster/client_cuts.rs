@@ -1,4 +1,4 @@
-//! Packets between clients and gateways that are silently lost, in one direction or both, while both ends consider the
+//! Cuts between clients and gateways: packets are silently lost, in one direction or both, while both ends consider the
 //! connection open.
 //!
 //! The transport retransmits: a message arrives late if the cut ends before either end gives up, and otherwise never.
@@ -12,7 +12,7 @@ use super::plan::{FROM, TO};
 use super::{LEASE, SimEvent, World};
 use crate::rng::Rng;
 
-/// The idle timeout of both ends: a little more than two leases, as the client's default is.
+/// The idle timeout of both ends: a little more than two leases, like the client's default.
 const IDLE: u64 = LEASE * 2 + 50;
 /// Interval of keep-alives on an idle connection; retransmissions are about as frequent.
 const KEEP_ALIVE: u64 = 240;
@@ -53,7 +53,7 @@ pub(super) enum CutTarget {
 pub(super) struct ClientCut {
     target: CutTarget,
     pick: u64,
-    /// The direction in which packets are lost; none: both.
+    /// The end whose incoming packets are lost. `None` for both ends.
     to: Option<Endpoint>,
     millis: u64,
 }
@@ -76,7 +76,7 @@ impl ActiveClientCut {
 }
 
 impl World {
-    /// Uses a random generator of its own, so that the other choices of each seed stay the same.
+    /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_client_cuts(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x11ec_0751);
         let another_alone = self.options.pauses || self.options.slow_store;
@@ -177,7 +177,7 @@ impl World {
         if self.client_conns[line].ended(end.other()) {
             return;
         }
-        // A gateway that has closed answers further packets with a reset, if that gets through.
+        // A gateway that has closed answers further packets with a reset, if packets get through.
         let told = end == Endpoint::Gateway
             && Endpoint::BOTH.iter().all(|to| self.cut_until(client, site, *to).is_none());
         if told {
@@ -191,14 +191,14 @@ impl World {
         }
     }
 
-    /// When the transport retransmits what a cut dropped; none: that direction works.
+    /// How long it takes until the transport retransmits what a cut dropped. `None` if that direction works.
     pub(super) fn again_after_cut(&mut self, line: ClientConnId, to: Endpoint) -> Option<u64> {
         let ClientConn { client, site, .. } = self.client_conns[line];
         let until = self.cut_until(client, site, to)?;
         Some(until - self.now + self.rng.range(1, KEEP_ALIVE))
     }
 
-    /// How long a client waits for an unreachable gateway; none if the gateway is reachable.
+    /// How long a client waits for an unreachable gateway. `None` if the gateway is reachable.
     pub(super) fn handshake_fails(&self, client: usize, site: usize) -> Option<u64> {
         let cut = Endpoint::BOTH.iter().any(|to| self.cut_until(client, site, *to).is_some());
         cut.then_some(HANDSHAKE)

@@ -1,5 +1,5 @@
 //! Clients of a cluster with the real [`ostraca_client::ledger`], which decides what is sent, resent, in doubt, given
-//! up or restamped. This module plays the rest of a client: callers and time.
+//! up or restamped. This module stands in for the rest of a client: callers and time.
 //!
 //! A client has a connection, which its sessions share (`client_conns`), and switches to another gateway when its
 //! switch timer fires.
@@ -22,23 +22,23 @@ use super::{LEASE, SimEvent, World};
 use crate::session::{PATIENT, PendingCall, SimSession, overtaken};
 use crate::violation::ViolationKind;
 
-/// How long messages only wait or bounce before a client tries another gateway.
+/// How long a client's messages may only wait or bounce before the client tries another gateway.
 const STALL_TIMEOUT: Duration = Duration::from_millis(LEASE * 5 / 2);
-/// Maximum messages of a session without an outcome.
+/// Maximum number of messages per session without an outcome.
 const UNRESOLVED: usize = 8;
 
 /// What a client's sessions share.
 pub(super) struct Client {
     /// Its current or last gateway.
     pub(super) gateway: usize,
-    /// The open connection, to the client's knowledge.
+    /// The open connection, as far as the client knows.
     pub(super) connection: Option<ClientConnId>,
-    /// Whether its gateways are chosen for it.
+    /// Whether its gateways are chosen for it, and its connections are neither reset nor cut.
     pub(super) tied: bool,
     pub(super) sessions: Vec<usize>,
     switch_timer: SwitchTimer,
     time: ClusterTime,
-    /// How far its cluster time is ahead or behind.
+    /// How far its cluster time is ahead or behind, in milliseconds.
     skew: i64,
 }
 
@@ -46,9 +46,9 @@ pub(super) struct Client {
 pub(super) struct Session {
     pub(super) client: usize,
     pub(super) session: SimSession,
-    /// For the mutation that treats silence as proof: the sequences under which messages were resent.
+    /// For the mutation that treats silence as proof: by former sequence, the one under which a message was resent.
     renamed: BTreeMap<u64, u64>,
-    /// When it will next be examined.
+    /// When the session will next be driven.
     armed: Option<u64>,
 }
 
@@ -120,7 +120,7 @@ impl World {
         self.drive(session);
     }
 
-    /// A session without open calls may be replaced by a new one: many sessions are short.
+    /// Returns the session or, if it has no open calls, perhaps a new one: many sessions are short.
     fn maybe_another(&mut self, session: usize) -> usize {
         let it = &self.sessions[session];
         let (client, used) = (it.client, it.session.admission.next_sequence() > 1);
@@ -149,7 +149,7 @@ impl World {
         it.session.take(self.begun, cluster_ms, called, again);
     }
 
-    /// One iteration of the client's task for a session: timeouts, sending, delivering outcomes.
+    /// Runs one iteration of the client's task for a session: timeouts, sending, delivering outcomes.
     pub(super) fn drive(&mut self, session: usize) {
         let now = self.instant();
         let it = &mut self.sessions[session];
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// A gateway that clients know. One that has ended usually refuses them immediately.
+    /// Picks a gateway that clients know, usually one that is running.
     pub(super) fn a_gateway(&mut self) -> usize {
         let any = self.rng.chance(30) || self.sites.iter().all(|site| site.pid.is_none());
         let gateways: Vec<usize> = self
@@ -315,7 +315,7 @@ impl World {
         self.drive(session);
     }
 
-    /// A client is connected: its sessions continue.
+    /// Handles a new connection of a client: its sessions continue.
     pub(super) fn connected(&mut self, client: usize) {
         let it = &mut self.clients[client];
         let hello = self.now.saturating_add_signed(it.skew).max(1);
@@ -327,7 +327,7 @@ impl World {
         }
     }
 
-    /// A client has lost its connection.
+    /// Handles the loss of a client's connection.
     pub(super) fn disconnected(&mut self, client: usize) {
         self.clients[client].connection = None;
         for session in self.clients[client].sessions.clone() {

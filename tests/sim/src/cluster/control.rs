@@ -119,7 +119,7 @@ impl World {
                 self.tally.count("transition: resumed");
                 let it = &mut self.processes[pid];
                 it.suspended = None;
-                // To the machine's knowledge: the notification of a claim may be in transit.
+                // As far as the machine knows: the notification of a claim may be in transit.
                 let serves = it.machine.held_shards().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
                     let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// The answer to a write arrived, which is a step of its own.
+    /// Handles the answer to a write, which is a separate step.
     pub(super) fn wrote_step(
         &mut self,
         pid: Pid,
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Checks that what a message announces was written before, or has happened.
+    /// Checks that what a message announces has been written or has happened.
     fn check_control_message(&mut self, pid: Pid, to: &NodeId, message: &ControlMessage) {
         let it = &self.processes[pid];
         let mono = it.mono(self.now);
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// A control message arrives.
+    /// Handles an incoming control message.
     pub(super) fn heard(
         &mut self,
         pid: Pid,

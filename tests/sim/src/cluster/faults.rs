@@ -30,35 +30,35 @@ pub(super) const OWNER_STEPS: &[&str] = &[
 /// A fault or an operator action.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// One direction between two nodes.
+    /// A cut in one direction between two nodes.
     OneWay {
         millis: u64,
     },
-    /// Between a node and the store's node, in one direction or both.
+    /// A cut between a node and the store's node, in one direction or both.
     FromStore {
         millis: u64,
         both: bool,
     },
-    /// Between a node and all others.
+    /// A cut between some nodes and all others.
     Partition {
         millis: u64,
     },
-    /// Only between a node and the entities' store.
+    /// A cut between a node and the `EntityStore` only.
     EntityStoreCut {
         millis: u64,
     },
-    /// The connection between a host and the `EntityStore` carries one frame each `gap` milliseconds.
+    /// The connection between a host and the `EntityStore` carries one frame every `gap` milliseconds.
     StoreSlow {
         millis: u64,
         gap: u64,
     },
-    /// Only between a node and the rows.
+    /// A cut between a node and the rows only.
     Rows {
         millis: u64,
     },
-    /// Between a node and the entities' store, until the end of the run.
+    /// A cut between a node and the `EntityStore`, until the end of the run.
     EntityStoreCutForever,
-    /// A host's messages to the manager, or both directions, until the end of the run.
+    /// A cut of a host's control messages to the manager, or of both directions, until the end of the run.
     ControlMessagesCut {
         both: bool,
     },
@@ -79,7 +79,7 @@ pub(super) enum Fault {
         back: u64,
     },
     SyncFails,
-    /// The next claim finds a higher current one, as after rows were restored from an older copy.
+    /// The next claim finds a higher current one, as it would after rows were restored from an older copy.
     HigherClaim,
     Trap {
         step: &'static str,
@@ -101,14 +101,14 @@ pub(super) enum Fault {
     UnrunnableType {
         millis: Option<u64>,
     },
-    /// Between clients and gateways.
+    /// A cut between clients and gateways.
     ClientCut(ClientCut),
     /// A client sends a message that every gateway must refuse.
     InvalidMessage {
         which: u64,
         pick: u64,
     },
-    /// A change of the lease, which each node learns at a different time, or never.
+    /// A change to the lease, of which each node learns at a different time, or never.
     Settings {
         lease: u64,
     },
@@ -126,7 +126,7 @@ pub(super) fn node_settings(revision: u64, lease: u64) -> LeaseSettings {
     }
 }
 
-/// A process is struck when a step is reached for the nth time.
+/// A fault that strikes the process that reaches a step, once the step has been reached `left` more times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepTrap {
     pub(super) step: &'static str,
@@ -136,7 +136,7 @@ pub(super) struct StepTrap {
 }
 
 impl World {
-    /// The site of a running node; not the store's, if there is another.
+    /// Picks the site of a running node. Picks the store's only with `store_too`, or if no other node is running.
     pub(super) fn any_site(&mut self, store_too: bool) -> usize {
         let living: Vec<usize> = (0..self.sites.len())
             .filter(|site| self.sites[*site].pid.is_some() && (store_too || *site > 0))
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Whether, without this node, some host can own shards until the end.
+    /// Whether, without this node, at least two hosts can own shards until the end. `false` for the store's node.
     pub(super) fn spare(&self, site: usize) -> bool {
         let lasting = |at: usize| {
             let it = &self.sites[at];
@@ -328,7 +328,7 @@ impl World {
         }
     }
 
-    /// The worst case for a row of settings: nodes learn of it in any order, regardless of other cuts.
+    /// Simulates the worst case for a row of settings: nodes learn of it in any order, regardless of other cuts.
     fn change_settings(&mut self, lease: u64) {
         self.tally.count("operator: lease changed");
         let revision = self.agreed.revision + 1;

@@ -54,7 +54,7 @@ impl World {
             .collect()
     }
 
-    /// Diagnostics of unserved shards.
+    /// Diagnostics for unserved shards.
     fn why_unserved(&self, shards: &[ShardId]) -> String {
         let rows = self.shard_rows();
         let why = shards.iter().map(|shard| {
@@ -84,7 +84,7 @@ impl World {
         format!("{}; manager {manager:?}", why.collect::<Vec<_>>().join("; "))
     }
 
-    /// The hosts that should own shards, with the number that they own.
+    /// The hosts that should own shards, with the number of shards that each of them owns.
     fn counts(&self) -> BTreeMap<NodeId, usize> {
         let rows = self.shard_rows();
         let may = |row: &NodeRow| {
@@ -135,7 +135,7 @@ impl World {
             }
         }
         let bound = self.options.messages * 20 + SETTLED;
-        // Shares are even only after every host may get shards.
+        // Shares can be even only once every host may get shards.
         if self.now > self.healed.max(self.on_probation_at) + bound && !self.settled() {
             let left: Vec<_> = self
                 .sessions
@@ -180,7 +180,7 @@ impl World {
         self.stores.iter().flat_map(|store| tells::pending(store.durable())).collect()
     }
 
-    /// Requests that gateways have not answered.
+    /// The number of requests that gateways have not answered.
     fn open(&self) -> usize {
         self.processes.iter().filter(|it| it.alive).map(|it| it.gateway.open.len()).sum()
     }
@@ -193,7 +193,7 @@ impl World {
         let counts = self.counts();
         let (most, least) = (counts.values().max(), counts.values().min());
         let balanced = most.zip(least).is_none_or(|(most, least)| most - least <= 1);
-        // A host whose messages are lost keeps its shards, but gets no others.
+        // A host whose control messages are lost keeps its shards, but gets no others.
         let silenced = self.cuts.iter().any(|cut| cut.what == Scope::ControlMessages);
         let owned: usize = counts.values().sum();
         self.sessions.iter().all(|session| session.session.unresolved.is_empty())

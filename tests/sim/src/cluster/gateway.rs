@@ -1,7 +1,6 @@
 //! A node's gateway: messages from clients, the real router between them and the owners, and the owner's check.
 //!
-//! The product's gateway decides what an answer means for the route and for the client
-//! ([`ostraca_wire::outcome`]).
+//! Production code decides what an answer means for the route and for the client ([`ostraca_wire::outcome`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,13 +25,13 @@ use super::tells::Sent;
 use super::{SimEvent, World};
 use crate::violation::ViolationKind;
 
-/// A message on arrival.
+/// A message as it arrived.
 #[derive(Clone, Debug)]
 pub(super) struct PendingMessage {
     token: ReplyToken,
     pub(super) session: SessionKey,
     pub(super) envelope: Envelope,
-    /// When it arrived, on this node's clock.
+    /// When the message arrived, by this node's clock.
     pub(super) received: u64,
 }
 
@@ -47,13 +46,13 @@ impl PendingMessage {
     }
 }
 
-/// A request of a client.
+/// A client's request that has not been answered yet.
 #[derive(Clone, Debug)]
 pub(super) struct OpenRequest {
     pub(super) connection: ClientConnId,
     pub(super) session: usize,
     pub(super) sequence: u64,
-    /// Its charge against the sender's budget.
+    /// The request's charge against the sender's budget.
     pub(super) charge: Arc<Charge>,
     attempts: u32,
     buffered: bool,
@@ -62,18 +61,18 @@ pub(super) struct OpenRequest {
 /// The gateway of one process.
 pub(super) struct Gateway {
     pub(super) router: Router<Arc<PendingMessage>>,
-    /// Messages of this node's entities that wait for their answers.
+    /// Messages from this node's entities that have not been answered yet.
     pub(super) sent: BTreeMap<ReplyToken, Sent>,
-    /// Pending requests.
+    /// Clients' pending requests.
     pub(super) open: BTreeMap<ReplyToken, OpenRequest>,
-    /// When a tick of the router is due, in the world's time.
+    /// When the router's next tick is due, in the world's time.
     pub(super) armed: Option<u64>,
     pub(super) budgets: Arc<Budgets>,
     /// Charges of messages that other nodes forwarded.
     pub(super) forwarded: BTreeMap<ReplyToken, Arc<Charge>>,
     /// Whether the node has started; before that, it answers that it is starting.
     pub(super) opened: bool,
-    /// If the node is stopping: the latest time on its clock at which everything is returned.
+    /// If the node is stopping: the time by which everything must be answered, by the node's clock.
     pub(super) closing: Option<u64>,
 }
 
@@ -199,7 +198,7 @@ impl World {
         self.steps(pid, out);
     }
 
-    /// Hands a message to this node's own machine of the shard.
+    /// Hands a message to this node's own machine for the shard.
     fn run_local(&mut self, pid: Pid, shard: ShardId, tag: u64, item: &PendingMessage) {
         if !self.processes[pid].identity.roles.host {
             return self.not_sent(pid, tag);
@@ -219,7 +218,7 @@ impl World {
         self.handle_shard_event(pid, shard, shard::Event::Message(Arc::new(message)));
     }
 
-    /// Sends a message to another node's current incarnation, if linked.
+    /// Sends a message to another node's incarnation, if there is a link or one can be created.
     fn send_remote(&mut self, pid: Pid, to: Member, epoch: Epoch, tag: u64, item: &PendingMessage) {
         let Some(conn) = self.link(pid, &to) else {
             let delay = self.rng.range(1, 60);
@@ -231,7 +230,7 @@ impl World {
         self.frame(conn, 0, Frame::Forward(tag, Box::new(envelope)));
     }
 
-    /// The link to an incarnation of a node, created if there is none. Frames put into a broken link are lost.
+    /// The link to an incarnation of a node, created if there is none. Frames sent on a broken link are lost.
     fn link(&mut self, pid: Pid, to: &Member) -> Option<ConnId> {
         if let Some((conn, member)) = self.processes[pid].links.get(&to.node)
             && member == to
@@ -250,7 +249,7 @@ impl World {
         Some(conn)
     }
 
-    /// A link was given up: messages in flight on it are in doubt.
+    /// Handles a link that was given up: messages in flight on it are in doubt.
     pub(super) fn link_lost(&mut self, pid: Pid, conn: ConnId) {
         let it = &mut self.processes[pid];
         let lost: Vec<Member> = it
@@ -271,7 +270,7 @@ impl World {
         }
     }
 
-    /// A message arrives from another node: this node runs it, or answers that it does not (S11.6).
+    /// Handles a message from another node: this node runs it, or answers that it does not (S11.6).
     pub(super) fn forward_came(&mut self, pid: Pid, conn: ConnId, tag: u64, envelope: Envelope) {
         if let Err(problem) = self.run_forwarded(pid, conn, tag, envelope) {
             let reply = outcome::not_run(problem);
@@ -315,7 +314,7 @@ impl World {
         self.answered(pid, tag, outcome::attempt_result_for_reply(&reply), || Some(reply));
     }
 
-    /// An attempt ended at this node's own machine of the shard.
+    /// Handles the outcome of an attempt at this node's own machine for the shard.
     pub(super) fn ended(
         &mut self,
         pid: Pid,
@@ -328,7 +327,7 @@ impl World {
         self.answered(pid, tag, verdict, || Some(outcome::reply_for_outcome(outcome, kind, epoch)));
     }
 
-    /// An attempt could not be sent.
+    /// Handles an attempt that could not be sent.
     pub(super) fn not_sent(&mut self, pid: Pid, tag: u64) {
         self.answered(pid, tag, AttemptResult::NotSent, || None);
     }

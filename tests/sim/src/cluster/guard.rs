@@ -1,7 +1,7 @@
 //! Checks what no node can observe: whether each write of a row was allowed at that moment.
 //!
 //! The guard knows every row and every process. It checks the writes that became durable, as of the moment at which
-//! they were applied. A write that a crash of the store undid never happened.
+//! they were applied. A write that a crash of the store undid does not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -27,7 +27,7 @@ pub(super) struct Applied {
     pub(super) old: Option<Row>,
     pub(super) new: Row,
     pub(super) by: Pid,
-    /// Shards whose owner this write replaces although a machine of the owner, which may commit, was alive.
+    /// Shards whose owner this write replaced while the owner's machine was alive and could commit.
     pub(super) living: Vec<ShardId>,
     pub(super) at: u64,
 }
@@ -37,15 +37,15 @@ pub(super) struct Applied {
 pub(super) struct Guard {
     /// When each incarnation's lease was last renewed, as applied.
     pub(super) renewed: BTreeMap<Member, u64>,
-    /// The last few such times.
+    /// When each incarnation's last few renewals were applied.
     renewals: BTreeMap<Member, VecDeque<u64>>,
-    /// The violation of a term's candidate, which is reported if the candidate wins.
+    /// By candidate and term, a violation that is reported if the candidate wins.
     campaigns: BTreeMap<(Pid, u64), Violation>,
     pub(super) dead: BTreeSet<Member>,
     pub(super) node_status: BTreeMap<NodeId, (Member, NodeStatus)>,
-    /// The owner of a shard in each epoch, and the term of the row that assigned it.
+    /// The owner of a shard in each epoch.
     pub(super) owners: BTreeMap<(ShardId, Epoch), Member>,
-    /// Terms of the chunks' rows.
+    /// The terms of the chunks' rows.
     pub(super) terms: BTreeMap<RowKey, u64>,
     /// The hand-offs in rows.
     pub(super) intents: BTreeSet<HandOffId>,
@@ -96,7 +96,7 @@ impl Guard {
 }
 
 impl World {
-    /// Shards whose owner `new` replaces although a machine of the old owner, which may commit, is alive.
+    /// Shards whose owner `new` replaces while the old owner's machine is alive and can commit.
     pub(super) fn live_owners_replaced(
         &self,
         key: &RowKey,
@@ -246,8 +246,8 @@ impl World {
         self.guard.node_status.insert(node.clone(), (member, row.status));
     }
 
-    /// Checks an ended incarnation: no process may rely on its lease any longer and answer queries (R8). A process
-    /// whose clock stood still cannot know.
+    /// Checks that no process still relies on an ended incarnation's lease, with which it could answer queries (R8).
+    /// Skipped if clocks may stop: a process whose clock stopped cannot know.
     fn guard_belief(&mut self, member: &Member) {
         let now = self.now;
         let relies = |it: &Process| {
@@ -256,7 +256,7 @@ impl World {
                 && it.member.as_ref() == Some(member)
                 && since.is_some_and(|at| at < it.lease / 5 * 4)
         };
-        // If leases do not change, clients see it: a run ends with the first violation.
+        // If leases do not change, the violation must show in what clients see, since a run ends with the first one.
         let changed = self.agreed.revision > 0;
         if changed && !self.clocks_stop && self.processes.iter().any(relies) {
             self.violations.push(
@@ -279,9 +279,9 @@ impl World {
         }
     }
 
-    /// Checks a node that campaigns. It must not consider a holder lapsed whose renewals it received, or may have
-    /// missed while it was paused, unless its clock was paused too (R8). A running node that receives nothing may do
-    /// so: only a term is lost.
+    /// Checks a node that campaigns. It must not consider the holder's lease lapsed if it received the renewals, or may
+    /// have missed them while it was paused, unless its clock was paused too (R8). A running node that receives nothing
+    /// may campaign: that costs only a term.
     pub(super) fn guard_campaign(&mut self, pid: Pid, term: u64) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = &row.holder;
@@ -291,7 +291,7 @@ impl World {
         }
         let now = self.now;
         let woke = it.woke_detected_at.max(it.started);
-        // With changed settings, it may campaign sooner.
+        // With changed settings, the node may campaign sooner.
         let lease = if self.agreed.revision > 0 { LEASE / 2 } else { LEASE };
         let slept = now < woke + lease;
         let deaf = now > it.heard_at + NEWS / 2;

@@ -1,4 +1,4 @@
-//! The guard's checks of rows of assignments: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
+//! The guard's checks of assignment rows: terms, seals, epochs, former owners, hand-offs (R5, R7, R10, R12).
 
 use ostraca_core::ids::ShardId;
 use ostraca_core::rows::{Assignment, AssignmentsRow, RowKey, shard_at};
@@ -46,7 +46,7 @@ impl World {
                 self.guard_owner(applied, shard, before, after);
             }
         }
-        // A manager decides only from rows that it sealed (R10).
+        // A manager decides only from rows that it has sealed (R10).
         let chunks = ostraca_core::rows::chunk_count(self.shards);
         let sealed = (0..chunks).all(|other| {
             other == chunk || self.guard.terms.get(&RowKey::Assignments(other)) == Some(&row.term)
@@ -116,17 +116,18 @@ impl World {
         });
     }
 
-    /// Checks a hand-off that timed out: the owner must have been asked, whichever node did not acknowledge it (R12).
+    /// Checks a hand-off that was aborted: even if some node did not acknowledge it, the owner must have been asked in
+    /// time (R12).
     pub(super) fn guard_acks(&mut self, applied: &Applied, shard: ShardId, before: &Assignment) {
         let Some(moving) = &before.hand_off else { return };
         let it = &self.processes[applied.by];
         let Some((begun, told)) = it.begun.get(&moving.id) else { return };
         let since = it.world_time(*begun);
         if before.owner.as_ref().is_some_and(|owner| owner.node == it.node) {
-            // It sends messages to itself, which no cut affects.
+            // The manager is the owner itself: no cut affects its messages to itself.
             return;
         }
-        // Neither a pause of the manager nor a slow write of a row is the cause.
+        // Whether neither a pause of the manager nor a slow write of a row is the cause.
         let steady = it.woke < since
             && it.control_since < since
             && it.lapsed_at < since

@@ -8,7 +8,7 @@ use super::process::Pid;
 use super::{LEASE, MANAGER_SILENCE, SimEvent, World};
 
 impl World {
-    /// Frames from one site to another are lost; connections end if that lasts.
+    /// Drops frames from one site to another. If that lasts, connections end.
     pub(super) fn cut(&mut self, from: usize, to: usize, what: Scope, millis: u64) {
         if from == to {
             return;
@@ -19,13 +19,13 @@ impl World {
         self.schedule_cut_detection(from, to, what);
     }
 
-    /// A host's messages to the current manager are lost from now on; both still reach the store and each other's
-    /// gateways.
+    /// Drops a host's control messages to the current manager from now on. Both nodes still reach the store and each
+    /// other's gateways.
     pub(super) fn cut_control_messages(&mut self, both: bool) {
         let Some((Row::Manager(row), _)) = self.rows.applied(&RowKey::Manager) else { return };
         let holder = self.sites.iter().position(|site| site.node == row.holder.node);
         let (host, Some(holder)) = (self.any_site(true), holder) else { return };
-        // A host that is never notified needs this time to learn it from the row.
+        // A host that gets no control messages needs this time to learn of a hand-off from the row.
         let in_time = self.hand_off_timeout > MANAGER_SILENCE + LEASE;
         if host == holder || !self.sites[host].roles.host || !in_time {
             return;
@@ -47,7 +47,7 @@ impl World {
         self.at(delay, SimEvent::CutDetected { from, to, what });
     }
 
-    /// How long a connection is silent before it is closed: less than a lease or more.
+    /// How long a connection is silent before it is closed: for a shorter or longer time than a lease.
     pub(super) fn silence(&mut self) -> u64 {
         if self.rng.chance(70) { self.rng.range(100, 500) } else { self.rng.range(500, 1_500) }
     }
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Handles a reached step, for which a trap may be set.
+    /// Counts a step that was reached, and springs the trap that may be set for it.
     pub(super) fn step(&mut self, pid: Pid, step: &'static str) {
         if step != "step: row of a node asked for" {
             self.tally.count(step);
@@ -100,7 +100,7 @@ impl World {
         if !it.alive || it.paused_until > self.now {
             return;
         }
-        // Until it resumes: no other event of that moment comes first.
+        // One more, so that the event that resumes the process comes before all others of that moment.
         it.paused_until = self.now + millis + 1;
         self.tally.count("fault: node paused");
         if millis > LEASE * 3 / 2 {

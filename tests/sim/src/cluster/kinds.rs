@@ -1,4 +1,5 @@
-//! Every kind of fault and transition that a full set of seeds must cover: one that never occurred proves nothing.
+//! Every kind of fault and transition that a full set of seeds must cover. Runs prove nothing about a kind that never
+//! occurred.
 
 /// The kinds of the cluster's runs.
 pub const KINDS: &[&str] = &[

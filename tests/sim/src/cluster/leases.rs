@@ -1,9 +1,9 @@
 //! Faults that test leases: a control thread that stalls while its shards continue, and answers to renewals and
-//! registrations that arrive late, followed by silence of the node.
+//! registrations that arrive late, after which the node is cut off from the rows.
 //!
-//! Meanwhile, readers with sessions of their own keep querying entities that the node owned, as clients with outdated
-//! routes do, and writers use other gateways, which know the next owner. A node that trusts its lease for too long then
-//! returns a stale answer (R8).
+//! During such a fault, readers with separate sessions keep querying entities that the node owned, as clients with
+//! outdated routes do, and writers use other gateways, which know the next owner. A node that trusts its lease for too
+//! long then returns a stale answer (R8).
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use super::net::{Cut, Scope};
 use super::{LEASE, SimEvent, World};
 use crate::session::PendingCall;
 
-/// The intervals of queries: at first, to keep the entities active, and later, to catch a stale answer.
+/// The intervals between queries: at first, to keep the entities active, and later, to catch a stale answer.
 const SELDOM: u64 = 80;
 const OFTEN: u64 = 16;
 /// The time after which no answer can be stale: a lease is never trusted for more than twice its length.
@@ -53,7 +53,7 @@ struct Watched {
 }
 
 impl World {
-    /// A host that is also a gateway, and whose shards other hosts can take over.
+    /// Picks a host that is also a gateway, has shards, is not the manager, and is not being tested already.
     fn a_strained_site(&mut self) -> Option<usize> {
         let leader = match self.rows.applied(&RowKey::Manager) {
             Some((Row::Manager(row), _)) => Some(row.holder.node.clone()),
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// A node's control thread stalls, and its workers continue.
+    /// Stalls a node's control thread while its workers continue.
     pub(super) fn control_stalls(&mut self) {
         if self.clocks_stop {
             return;
@@ -94,7 +94,7 @@ impl World {
         self.start_stale_read_probe(site);
     }
 
-    /// Delays the answer to a node's next renewal, and then blocks its control connections.
+    /// Delays the answer to a node's next renewal, and then cuts the node off from the rows.
     pub(super) fn renewal_slow(&mut self) {
         if let Some(site) = self.a_strained_site().filter(|_| !self.clocks_stop) {
             self.delayed_responses.push(DelayedResponse { site, registration: false });
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// A node joins, and its registration gets a late answer.
+    /// Lets a node join whose registration gets a late answer.
     pub(super) fn registration_slow(&mut self) {
         let site = self.join(true);
         if !self.clocks_stop {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Checks whether the answer to this write must be delayed.
+    /// Delays the answer to this write if it is one that a fault selected.
     pub(super) fn slow_answer(&mut self, applied: &Applied) {
         let site = self.processes[applied.by].site;
         let Some(at) = self.delayed_responses.iter().position(|late| late.site == site) else {
@@ -185,8 +185,8 @@ impl World {
         found
     }
 
-    /// Sends queries: rarely while the node owns the shard according to the rows, and often once another node does, to
-    /// which the writers then send.
+    /// Sends queries: rarely while the node owns the shard according to the rows, and often once another node does.
+    /// Writers then send to that node.
     pub(super) fn probe_stale_reads(&mut self, vigil: usize) {
         let StaleReadProbe { site, since, reader, .. } = self.stale_read_probes[vigil];
         let age = self.now - since;

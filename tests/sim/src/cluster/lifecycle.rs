@@ -25,11 +25,11 @@ pub(super) struct Site {
     pub(super) version: u64,
     /// The process that is running there.
     pub(super) pid: Option<Pid>,
-    /// Its data directory is a copy of another's.
+    /// Whether its data directory is a copy of another site's.
     pub(super) copy: bool,
-    /// The rows in its route cache, which are used for sending only (S8).
+    /// The rows in its route cache, which are used only for sending (S8).
     pub(super) cache: Vec<Change>,
-    /// Whether it left, or has ended permanently.
+    /// Whether its node left, or has ended permanently.
     pub(super) over: bool,
 }
 
@@ -176,21 +176,21 @@ impl World {
             self.handle_node_event(pid, Event::CachedRows(cache));
         }
         if self.processes[pid].control.is_none() {
-            // It waits for the store first.
+            // The process waits for the store first.
             return self.at(20, SimEvent::Begin { pid });
         }
         self.processes[pid].gateway.opened = true;
         self.handle_node_event(pid, Event::Tick);
     }
 
-    /// Probes the entities' store at intervals, even from nodes that do not need it.
+    /// Probes the `EntityStore` at intervals, even from nodes that do not need it.
     pub(super) fn probe(&mut self, pid: Pid) {
         let sent = self.processes[pid].mono(self.now);
         self.call(pid, super::storage::StoreCall::Ping { sent });
         self.at(RENEW, SimEvent::Probe { pid });
     }
 
-    /// A process dies, and may be started again.
+    /// Crashes a process, which may be started again.
     pub(super) fn crash(&mut self, site: usize, back: Option<u64>, power: bool) {
         let Some(pid) = self.sites[site].pid.take() else { return };
         if self.rng.chance(70) {
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// A process has ended; others only notice its silence.
+    /// Cleans up after a process that has ended. Others only notice its silence.
     fn end(&mut self, pid: Pid) {
         self.break_all(pid, |_| true);
         self.break_lines(pid);
@@ -232,7 +232,7 @@ impl World {
         it.gateway.forwarded.clear();
     }
 
-    /// A node left: its process answers its pending requests and then ends.
+    /// Handles a node that left: its process answers its pending requests and then ends.
     pub(super) fn on_left(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         if !it.leaving {
@@ -246,7 +246,7 @@ impl World {
         self.close_gateway(pid);
     }
 
-    /// A node that left has answered its pending requests: its process ends, and its clients are notified.
+    /// Ends the process of a node that left and has answered its pending requests. Its clients are notified.
     pub(super) fn closed(&mut self, pid: Pid) {
         self.close_lines(pid);
         self.processes[pid].alive = false;
@@ -260,7 +260,7 @@ impl World {
         site
     }
 
-    /// A second process starts with a copy of a node's data directory, elsewhere.
+    /// Starts a second process elsewhere, with a copy of a node's data directory.
     pub(super) fn clone_site(&mut self, site: usize) {
         let of = self.sites[site].clone();
         let address = format!("{}-copy-{}", of.address, self.sites.len());
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// A process learns that one of its connections is lost.
+    /// Tells a process that one of its connections is lost.
     pub(super) fn broken(&mut self, pid: Pid, conn: ConnId) {
         match self.conns[conn].kind {
             ConnKind::Peer => self.link_lost(pid, conn),

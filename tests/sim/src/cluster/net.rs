@@ -1,7 +1,8 @@
-//! The network: connections, which keep their order while they exist, control messages, which do not, and cuts.
+//! The network: connections, which keep frames in order while they exist, control messages, which may be reordered, and
+//! cuts.
 //!
-//! When a connection breaks, each end is notified after a delay of its own. Frames in flight are lost, or a prefix of
-//! them still arrives; nothing is retransmitted automatically.
+//! When a connection breaks, each end is notified after its own delay. Frames in flight are lost, or a prefix of them
+//! still arrives; nothing is retransmitted automatically.
 
 use std::collections::VecDeque;
 
@@ -42,7 +43,7 @@ pub(super) enum Frame {
     Forwarded(u64, Box<proto::Reply>),
 }
 
-/// A connection. Its first end opened it.
+/// A connection. The first end opened it.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) ends: [Pid; 2],
@@ -56,7 +57,7 @@ pub(super) struct Conn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
-    /// Only calls to the entities' store: rows, watches and messages pass.
+    /// Only calls to the `EntityStore`: rows, watches and messages pass.
     Entities,
     /// Only calls for rows.
     Rows,
@@ -75,7 +76,7 @@ impl Scope {
     }
 }
 
-/// A cut: the senders whose frames are lost, in one direction, and its end.
+/// A cut in one direction between two sites, and the time at which it ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub(super) from: usize,
@@ -110,7 +111,7 @@ impl World {
         self.processes[to].awake(self.now) && !self.is_cut(a, b, way) && !self.is_cut(b, a, way)
     }
 
-    /// Sends a frame from one end. On a broken connection it is lost.
+    /// Sends a frame from one end. On a broken connection, the frame is lost.
     pub(super) fn frame(&mut self, conn: ConnId, from: usize, frame: Frame) {
         let local = self.conns[conn].ends[0] == self.conns[conn].ends[1];
         let delay = match self.rng.range(0, 100) {
@@ -163,7 +164,7 @@ impl World {
         }
     }
 
-    /// Ends a connection: each end is notified after its own delay.
+    /// Breaks a connection. Each end is notified after its own delay.
     pub(super) fn break_conn(&mut self, conn: ConnId, told: [u64; 2]) {
         if !self.conns[conn].alive {
             return;
@@ -201,7 +202,7 @@ impl World {
         }
     }
 
-    /// Ends every connection of a process that has ended or does not answer.
+    /// Breaks the selected connections of a process.
     pub(super) fn break_all(&mut self, pid: Pid, only: impl Fn(&Conn) -> bool) {
         for conn in 0..self.conns.len() {
             let it = &self.conns[conn];
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// Delivers a frame of a closed connection.
+    /// Delivers a frame from a closed connection.
     pub(super) fn deliver_delayed(&mut self, conn: ConnId, from: usize, frame: Frame) {
         let receiver = &self.processes[self.conns[conn].ends[1 - from]];
         if !receiver.alive {
@@ -271,7 +272,7 @@ impl World {
         }
     }
 
-    /// A node's address according to the rows.
+    /// A node's site, according to the addresses that a process knows, or else by the node's name.
     pub(super) fn site_of(&self, pid: Pid, node: &NodeId) -> Option<usize> {
         let known = self.processes[pid].addresses.get(node).copied();
         known.or_else(|| self.sites.iter().position(|site| site.node == *node))

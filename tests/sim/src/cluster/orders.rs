@@ -13,7 +13,7 @@ use super::storage::shard_key;
 use super::{SimEvent, World};
 
 impl World {
-    /// Commands of the node's machine to its shards are delayed and stay in order.
+    /// Queues a command from the node's machine to its shards. Commands are delayed and remain in order.
     pub(super) fn order(&mut self, pid: Pid, order: Order) {
         self.processes[pid].orders.push_back(order);
         let delay = self.rng.range(0, 4);
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// A shard's machine has ended. Its callers get an unknown outcome.
+    /// Drops a shard's machine that has ended. Its callers get an unknown outcome.
     pub(super) fn drop_shard(&mut self, pid: Pid, shard: ShardId) {
         let it = &mut self.processes[pid];
         let Some(hosted) = it.shards.remove(&shard) else { return };

@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::tally::Tally;
 use crate::timers::Firings;
 
-/// When faults strike, in virtual milliseconds.
+/// The interval in which faults strike, in virtual milliseconds.
 pub(super) const FROM: u64 = 500;
 pub(super) const TO: u64 = 6_500;
 
@@ -133,7 +133,7 @@ impl World {
         self.at(50, SimEvent::CheckProgress);
     }
 
-    /// Clients with one session each; some have more.
+    /// Creates clients with one session each; some have more.
     fn found_clients(&mut self, sessions: usize) {
         for session in 0..sessions {
             let client = if session > 0 && self.rng.chance(30) {
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Changes of the lease. Uses a random generator of its own, so that the other choices of each seed stay the same.
+    /// Plans changes to the lease. Uses a separate random generator, so that the seed's other choices do not change.
     fn plan_settings(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x5e77_1265);
         let another_alone = self.options.pauses || self.options.slow_store;

@@ -13,7 +13,7 @@ use super::net::ConnId;
 use crate::guest::Instance;
 use crate::timers;
 
-/// Identifies a process. Never reused: a restarted node is another one.
+/// Identifies a process. Never reused: a restarted node is another process.
 pub(super) type Pid = usize;
 
 /// A shard's machine and its pending work.
@@ -25,7 +25,7 @@ pub(super) struct Hosted {
     pub(super) starting: BTreeMap<Entity, u64>,
     /// Slots requested or held, by entity.
     pub(super) slots: BTreeMap<Entity, u64>,
-    /// When a tick is due, in the world's time.
+    /// When the next tick is due, in the world's time.
     pub(super) armed: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum ReplyTo {
     Peer(ConnId, u64, MessageKind),
 }
 
-/// A command of the node's machine to its shards, in transit between their threads.
+/// A command from the node's machine to its shards, in transit between their threads.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Adopt(ShardId, Epoch, Member),
@@ -55,17 +55,18 @@ pub(super) struct Process {
     pub(super) node: NodeId,
     pub(super) alive: bool,
     pub(super) paused_until: u64,
-    /// Its control thread is stalled until then, and its workers continue.
+    /// Until when its control thread is stalled, while its workers continue.
     pub(super) stalled_until: u64,
-    /// Its clock has a random start, runs slightly fast or slow, in thousandths, and may have been paused.
+    /// Its clock has a random start, runs slightly fast or slow (the rate is in thousandths), and may have been paused.
     pub(super) offset: u64,
     pub(super) rate: u64,
     pub(super) stood: u64,
-    /// When it started and last resumed from a pause, and the age of its copy of the rows, in the world's time.
+    /// When it started and when it last resumed from a pause, in the world's time.
     pub(super) started: u64,
     pub(super) woke: u64,
     /// When it last resumed and could tell from its clock that it had been paused.
     pub(super) woke_detected_at: u64,
+    /// When the newest rows that it received became durable, in the world's time.
     pub(super) heard_at: u64,
     pub(super) machine: node::Machine,
     pub(super) identity: NodeIdentity,
@@ -73,7 +74,7 @@ pub(super) struct Process {
     pub(super) script: Vec<(Now, node::Event, Vec<node::Action>)>,
     pub(super) armed: Option<u64>,
     pub(super) member: Option<Member>,
-    /// Since when, on its clock, it has been suspended.
+    /// Since when it has been suspended, by its own clock.
     pub(super) suspended: Option<u64>,
     /// Whether its claims were read and confirmed since it was suspended.
     pub(super) read_back: bool,
@@ -83,7 +84,7 @@ pub(super) struct Process {
     pub(super) shards: BTreeMap<ShardId, Hosted>,
     pub(super) cap: InstanceSlots,
     pub(super) lease_sent: Option<u64>,
-    /// How long its shards rely on that renewal.
+    /// How long its shards rely on the last renewal.
     pub(super) lease: u64,
     pub(super) shards_suspended: bool,
     pub(super) gateway: Gateway,
@@ -91,10 +92,10 @@ pub(super) struct Process {
     /// Connections to the store: for rows, and for entities.
     pub(super) control: Option<ConnId>,
     pub(super) bulk: Option<ConnId>,
-    /// Since when it has the connection for rows, and when its lease last lapsed.
+    /// Since when it has had the connection for rows, and when its lease last lapsed.
     pub(super) control_since: u64,
     pub(super) lapsed_at: u64,
-    /// When it last got the answer to a write that took longer than the wait for acknowledgements.
+    /// When it last got the answer to a write that took longer than the timeout for acknowledgements.
     pub(super) held_up_at: u64,
     pub(super) registered_at: u64,
     /// Links to peers, and the peers' addresses from rows.
@@ -102,7 +103,7 @@ pub(super) struct Process {
     pub(super) addresses: BTreeMap<NodeId, usize>,
     /// When the `EntityStore` last answered anything, in the world's time.
     pub(super) store_answered: u64,
-    /// By term and hand-off: when its begin-hand-off was first sent, and whether its owner was asked.
+    /// By hand-off: when its begin-hand-off was first sent, and whether the owner was asked to stop the shard.
     pub(super) begun: BTreeMap<ostraca_core::rows::HandOffId, (u64, bool)>,
     pub(super) leaving: bool,
     /// Whether it cannot run a deployed type.

@@ -1,8 +1,8 @@
-//! A store of rows that fails as real ones do: writes are applied before they are synced, and a crash in between loses
-//! unacknowledged writes.
+//! A store of rows that fails as real ones do: writes are applied before they are synced, and a crash in between may
+//! lose unacknowledged writes.
 //!
-//! It keeps the contract of `ClusterStore`: writes are checked in order, nothing is returned before it is durable (R2),
-//! and a watch may skip values, but never the last one.
+//! It satisfies the contract of `ClusterStore`: writes are checked in order, nothing is returned before it is durable
+//! (R2), and a watch may skip values, but never the last one.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Checks a write against the applied rows. The answer may be sent once the write is synced.
+    /// Checks a write against the applied rows, and applies it. The answer may be sent once the write is synced.
     pub(super) fn write(
         &mut self,
         key: &RowKey,
@@ -48,7 +48,7 @@ impl Rows {
         Ok(revision)
     }
 
-    /// The applied rows; for the guard, and for operators, who write in one step.
+    /// The applied value of a row, which may not be durable yet. No node sees it.
     pub(super) fn applied(&self, key: &RowKey) -> Option<&(Row, u64)> {
         self.cache.rows.get(key)
     }
@@ -84,8 +84,8 @@ impl Rows {
         changes
     }
 
-    /// The process dies. Writes that were applied but not synced, and so not answered, may be lost. Returns whether
-    /// they are.
+    /// Crashes the process. Writes that were applied but not synced, and so not answered, may be lost. Returns whether
+    /// they were lost.
     pub(super) fn crash(&mut self, power: bool, rng: &mut Rng) -> bool {
         if !power || rng.chance(50) {
             self.disk = self.cache.clone();

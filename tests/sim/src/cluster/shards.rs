@@ -1,4 +1,4 @@
-//! The shards' machines of a process: passes events to them and executes their actions.
+//! The shard machines of a process: passes events to them and executes their actions.
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
@@ -16,7 +16,7 @@ use crate::tells;
 use crate::timers;
 use crate::violation::ViolationKind;
 
-/// How long after a lapse a node may still start turns: its tick, and the delay to its shards.
+/// How long after a lapse a node may still start turns, since its tick may be late and its shards learn of it later.
 const SLACK: u64 = 80;
 
 /// A turn in progress, and its work.
@@ -78,7 +78,7 @@ impl World {
         self.at(when - self.now, SimEvent::ShardTick { pid, shard });
     }
 
-    /// Restarts every timer of a process whose clock was paused.
+    /// Reschedules every tick of a process whose clock was paused.
     pub(super) fn arm_all(&mut self, pid: Pid) {
         for shard in self.processes[pid].shards.keys().copied().collect::<Vec<_>>() {
             self.arm_shard(pid, shard);
@@ -186,7 +186,7 @@ impl World {
             Action::CallStopHook { entity, generation, turn, .. } => {
                 let running = Running { entity, generation, turn, work: Work::Stop };
                 if self.rng.chance(4) {
-                    // The type's limit ends it, after the shard's own stop deadline.
+                    // The type's limit ends the hook, later than the shard's own stop deadline.
                     self.tally.count("fault: stop hook hangs");
                     let delay = self.rng.range(300, 900);
                     return self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
@@ -228,7 +228,8 @@ impl World {
     pub(super) fn check_lease(&mut self, pid: Pid, shard: ShardId) {
         let it = &self.processes[pid];
         let since = it.lease_sent.map_or(u64::MAX, |sent| it.mono(self.now).saturating_sub(sent));
-        // Its incarnation has ended. It cannot know this if its clock was paused: the notification is in transit.
+        // Whether the incarnation has ended and the notification is in transit: if the clock was paused, nothing else
+        // tells the shard.
         let going = it.orders.iter().any(|it| matches!(it, Order::Forget(of, _) if *of == shard));
         if since >= it.lease + SLACK && self.now.saturating_sub(it.woke_late()) > SLACK && !going {
             let node = it.node.clone();
@@ -245,7 +246,7 @@ impl World {
         for it in self.processes.iter().filter(|it| it.awake(self.now)).filter(serves) {
             let Some(sent) = it.lease_sent else { continue };
             let since = it.mono(self.now).saturating_sub(sent);
-            // It has just registered, by a delayed write, or has just resumed.
+            // Whether the node has just registered, with a delayed write, or has just resumed.
             let slept = self.now.saturating_sub(it.woke_late().max(it.registered_at)) <= SLACK;
             let news = it.orders.iter().any(|order| matches!(order, Order::Renewed(..)));
             if since >= it.lease + SLACK && !slept && !news && !it.machine.is_suspended() {
@@ -262,7 +263,7 @@ impl World {
         self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
     }
 
-    /// The duration of a turn has passed: runs the turn, unless its instance is gone.
+    /// Runs a turn whose duration has passed, unless its instance is gone.
     pub(super) fn ran(&mut self, pid: Pid, shard: ShardId, epoch: Epoch, running: Running) {
         if !self.hosts(pid, shard, epoch) {
             return;
@@ -311,7 +312,7 @@ impl World {
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }
 
-    /// A shard machine answered a message.
+    /// Passes on a shard machine's answer to a message.
     pub(super) fn shard_replied(&mut self, pid: Pid, token: ReplyToken, outcome: Outcome) {
         let Some((asker, _, epoch)) = self.processes[pid].askers.remove(&token) else {
             return self.violations.push(
@@ -329,7 +330,7 @@ impl World {
         }
     }
 
-    /// The store answered a shard's call.
+    /// Handles the store's answer to a shard's call.
     pub(super) fn shard_answered(
         &mut self,
         pid: Pid,

@@ -1,6 +1,6 @@
-//! A slow connection to the entities' store: fast enough for an idle host, and too slow for a busy one.
+//! A slow connection to the `EntityStore`: fast enough for an idle host, but too slow for a busy one.
 //!
-//! Such a host gives its shards up because of the store (R9), recovers without them, gets them back, and so on. The
+//! Such a host gives up its shards because of the store (R9), recovers without them, gets them back, and so on. The
 //! host's growing probation limits how often a shard moves that way.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use super::process::Pid;
 use super::{LEASE, World};
 use crate::violation::ViolationKind;
 
-/// Leases of a node's first probation and of its longest; it doubles in between.
+/// The length of a node's first probation and of its longest, in leases. A probation doubles in between.
 const FIRST: u64 = 4;
 const LONGEST: u64 = 64;
 
@@ -25,9 +25,9 @@ pub(super) struct SlowStoreHost {
     gap: u64,
     until: u64,
     moves: BTreeMap<ShardId, u64>,
-    /// How often the host got shards again after it had given its own up.
+    /// How often the host got shards again after it had given up its own.
     over: u64,
-    /// The expected probation, from when the host gave its shards up and how long it had held them.
+    /// The expected probation, derived from when the host gave up its shards and how long it had held them.
     due: Option<Due>,
 }
 
@@ -44,7 +44,7 @@ struct Due {
 }
 
 impl Due {
-    /// The same in the world's milliseconds: a clock may be a twentieth fast.
+    /// Whether the probation has ended, by the world's clock: the host's clock may run a twentieth fast.
     fn has_ended(&self, now: u64) -> bool {
         now >= self.since + self.span * 19 / 20
     }
@@ -63,19 +63,19 @@ impl World {
         self.slow = Some(SlowStoreHost { site, gap, until, moves, over: 0, due: None });
     }
 
-    /// A host gave its shards up, and is on probation.
+    /// Records that a host gave up its shards and is on probation.
     pub(super) fn on_shards_released(&mut self, pid: Pid, probation: u64) {
         self.tally.count("transition: shards released without the store");
         let (now, site) = (self.now, self.processes[pid].site);
         if let Some(slow) = self.slow.as_mut().filter(|slow| slow.site == site) {
-            // It doubles if the host held its shards for less time than the last probation took.
+            // The probation doubles if the host held its shards for less time than the last probation took.
             let held = |back: u64| (now - back) * 20 / 19;
             let soon = |last: &Due| last.back.is_none_or(|back| held(back) < last.span);
             let last = slow.due.take().filter(soon);
             let span = last.map_or(LEASE * FIRST, |last| (last.span * 2).min(LEASE * LONGEST));
             slow.due = Some(Due { since: now, span, back: None, decided: None });
         }
-        // After the last fault no store is slow, so no probation is expected for shards that are given up long after
+        // After the last fault, no store is slow, so no probation is expected for shards that are given up long after
         // it.
         if self.now < self.healed + 2 * LEASE {
             let until = self.processes[pid].mono(self.now) + probation;
@@ -114,8 +114,9 @@ impl World {
         if slowed { slow.gap } else { 0 }
     }
 
-    /// Without other faults, the slow host gets no shard during its probation, except by a hand-off that was decided
-    /// before the manager learnt of it. Each time that the host gets shards, a shard moves to it and away from it once.
+    /// Checks the slow host, if there are no other faults. It must get no shard during its probation, except by a
+    /// hand-off that was decided before the manager learnt of the probation. Each time that the host gets shards, a
+    /// shard may move to it and away from it once.
     pub(super) fn guard_slow(&mut self, shard: ShardId, before: &Assignment, after: &Assignment) {
         let now = self.now;
         let Some(slow) = self.slow.as_mut().filter(|_| self.options.slow_store) else { return };

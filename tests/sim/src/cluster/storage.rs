@@ -14,7 +14,7 @@ use crate::store::{self, Request, Response};
 /// A node's call to the store.
 #[derive(Clone, Debug)]
 pub(super) enum StoreCall {
-    /// With the generation of the load or activation.
+    /// A request for a shard, with the claim's or scan's number, or the generation of the load or activation.
     Entity(ShardId, Epoch, u64, Request),
     Claims {
         number: u64,
@@ -50,7 +50,7 @@ pub(super) struct PendingStoreCall {
     pub(super) pid: Pid,
     pub(super) conn: ConnId,
     pub(super) call: StoreCall,
-    /// On the node's clock.
+    /// When the call was sent, by the node's clock.
     pub(super) sent: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn shard_key(shard: ShardId) -> ShardPath {
     ShardPath { namespace: "default".into(), pool: "default".into(), shard }
 }
 
-/// The answer if the store was not reached: nothing was written.
+/// The answer if the store was not reached. For entities, it says that nothing was written.
 pub(super) fn not_reached(call: &StoreCall) -> StoreResponse {
     match call {
         StoreCall::Entity(shard, epoch, _, request) => StoreResponse::Entity(
@@ -78,7 +78,7 @@ pub(super) fn not_reached(call: &StoreCall) -> StoreResponse {
     }
 }
 
-/// The answer with an unknown outcome.
+/// The answer to a call that was given up: its outcome is unknown.
 pub(super) fn given_up(call: &StoreCall) -> StoreResponse {
     match call {
         StoreCall::Entity(shard, epoch, _, request) => {
@@ -95,11 +95,11 @@ pub(super) fn given_up(call: &StoreCall) -> StoreResponse {
     }
 }
 
-/// A member that occurs in no row.
+/// The name of a node that occurs in no row.
 pub(super) const GHOST: &str = "ghost";
 
 impl World {
-    /// Calls the store. Without a connection, the answer is that nothing was written.
+    /// Calls the store. Without a connection, the call fails at once.
     pub(super) fn call(&mut self, pid: Pid, call: StoreCall) {
         let entities = matches!(
             call,
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// A connection to the store is given up: its requests may still arrive, but their answers are lost.
+    /// Gives up a connection to the store: its requests may still arrive, but their answers are lost.
     pub(super) fn store_lost(&mut self, pid: Pid, conn: ConnId) {
         let way = self.conns[conn].kind;
         let it = &mut self.processes[pid];

@@ -27,7 +27,7 @@ impl World {
                         let reply = StoreResponse::Entity(shard, epoch, answer);
                         return self.frame(conn, 1, Frame::Reply(tag, reply));
                     }
-                    // A refused commit stays refused, however often it is delivered (R3).
+                    // A refused commit remains refused, however often it is delivered (R3).
                     commits.retain(|commit| !self.refused.contains(&commit.head.turn));
                 }
                 if let Request::Claim(claim) = &request
@@ -66,7 +66,8 @@ impl World {
         self.sync_soon();
     }
 
-    /// Makes the current claim higher than the shard's row: the manager must assign an epoch above it (R5).
+    /// Makes the current claim's epoch higher than that of the shard's row: the manager must assign an epoch above it
+    /// (R5).
     pub(super) fn inject_higher_claim(&mut self, shard: ShardId, claim: &Claim) {
         self.tally.count("fault: the current claim is higher than rows know");
         self.tags += 1;
@@ -86,7 +87,7 @@ impl World {
         }
     }
 
-    /// Makes everything that was applied durable, then answers the calls (R2).
+    /// Makes everything that was applied durable, and then answers the calls (R2).
     pub(super) fn sync(&mut self) {
         self.syncing = false;
         if !self.store_up {
@@ -214,7 +215,7 @@ impl World {
         self.at(delay, SimEvent::Crash { site: 0, back: Some(back), power: false });
     }
 
-    /// After a crash: writes that were lost never happened, and were never acknowledged.
+    /// Checks the applied writes after a crash. Writes that were lost never happened, and were never acknowledged.
     pub(super) fn applied_after_crash(&mut self, lost: bool) {
         for applied in std::mem::take(&mut self.applied) {
             if !lost {
@@ -223,7 +224,7 @@ impl World {
         }
     }
 
-    /// The store's process ended.
+    /// Handles the end of the store's process.
     pub(super) fn store_crashed(&mut self, power: bool) {
         for store in &mut self.stores {
             store.crash(power, &mut self.rng);

@@ -1,5 +1,5 @@
-//! Messages between entities: from a shard's machine through its node's own gateway, and the answers back. And what an
-//! operator does with dead letters.
+//! Messages between entities, from a shard's machine through its node's own gateway, and the answers back; and an
+//! operator's commands on dead letters.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use super::{SimEvent, World};
 
 /// How long a tell may take, in milliseconds, before it is sent again.
 const TIMEOUT: u64 = 800;
-/// Queries of targets are numbered beyond all tells.
+/// The numbers of targets' queries are higher than those of all tells.
 const QUERIES: u64 = 1 << 63;
 
-/// A message of an entity that waits for its answer.
+/// A message from an entity or an operator that has not been answered yet.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     shard: ShardId,
@@ -41,11 +41,11 @@ enum Content {
     Tell(u64),
     /// The query for a sender's first tell.
     FirstTell,
-    /// An operator's command to dead letters. Its answer changes nothing.
+    /// An operator's command on a dead letter. The answer to it changes nothing.
     DeadLetters,
 }
 
-/// An operator's command to a dead letter, or a copy of it.
+/// An operator's command on a dead letter, or a copy of the command.
 #[derive(Clone, Debug)]
 pub(super) struct DeadLetterCommand {
     sender: Entity,
@@ -88,7 +88,8 @@ impl World {
         self.send_between(pid, sent, session, envelope);
     }
 
-    /// A tell was given up: some time later, an operator sends it again or drops it. Some of the commands have a copy.
+    /// Handles a tell that was given up: in most cases, an operator resends or drops it some time later. Some of these
+    /// commands are duplicated.
     pub(super) fn tell_given_up(&mut self, sender: Entity, number: u64) {
         self.tally.count("tell: given up");
         if !self.tell_rng.chance(60) {
@@ -175,7 +176,7 @@ impl World {
         self.steps(pid, vec![step]);
     }
 
-    /// An answer to a message of an entity; false if the token belongs to a client's.
+    /// Handles the answer to a message from an entity or an operator. Returns `false` if the message is a client's.
     pub(super) fn between_answered(&mut self, pid: Pid, token: ReplyToken, reply: &Reply) -> bool {
         let Some(sent) = self.processes[pid].gateway.sent.remove(&token) else { return false };
         let Sent { shard, epoch, from, to, what } = sent;

@@ -1,4 +1,4 @@
-//! What a run prints with `TRACE=1`: each event of a node's machine that caused actions, with these actions; what
+//! What a run prints with `TRACE=1`: each event of a node's machine that caused actions, with those actions; what
 //! operators, faults and clients did; and, if the run fails, the pending work of each process.
 
 use ostraca_core::node::{Action, ControlMessage, Event};
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// Each process's pending work.
+    /// Prints each process's pending work.
     pub(super) fn trace_stuck(&self) {
         for it in self.processes.iter().filter(|it| it.alive) {
             self.print(|| format!("{} {:?}: {:?}", it.node, it.member, it.gateway.router.stats()));

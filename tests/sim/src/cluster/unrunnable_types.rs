@@ -8,7 +8,7 @@ use super::{LEASE, SimEvent, World};
 use crate::rng::Rng;
 
 impl World {
-    /// Uses a random generator of its own, so that the other choices of each seed stay the same.
+    /// Uses a separate random generator, so that the seed's other choices do not change.
     pub(super) fn plan_unrunnable_types(&mut self, seed: u64) {
         let mut dice = Rng::new(seed ^ 0x0f17_2424);
         let another_alone = self.options.pauses || self.options.slow_store;
@@ -23,7 +23,7 @@ impl World {
         }
     }
 
-    /// A host finds that it cannot run a type. A later deploy may fix that.
+    /// Makes a host find that it cannot run a type, for some time or until the end of the run.
     pub(super) fn cannot_run(&mut self, millis: Option<u64>) {
         let site = self.any_site(false);
         let Some(pid) = self.sites[site].pid.filter(|_| self.spare(site)) else { return };

@@ -1,4 +1,4 @@
-//! Completes a shard's pending operations: answers store calls, and ends turns.
+//! Completes a shard's pending operations: store calls and turns.
 
 use std::collections::BTreeSet;
 
@@ -103,7 +103,7 @@ impl Harness {
         }
     }
 
-    /// Ends one of the running turns.
+    /// Completes one of the running turns.
     pub(super) fn turn(&mut self, shard: usize) {
         let count = self.shards[shard].turns.len() as u64;
         if count == 0 {

@@ -1,4 +1,4 @@
-//! What the clients send, and the check that each request ends once.
+//! What the clients send, and the check that each request is answered once.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Harness {
             [if self.rng.chance(2) { 2 } else { self.rng.range(0, 2) as usize }];
         let target = Entity::new(kind, format!("{shard}/{}", self.rng.range(0, 3)));
         let session = ScopedSessionId::derive("client/x", &[self.rng.range(0, 6) as u8]);
-        // Sequences rise with time, so that unused ones remain.
+        // Sequences rise with time, so that there are always unused ones.
         let sequence = match self.rng.range(0, 400) {
             0 => u64::MAX,
             1 => 0,

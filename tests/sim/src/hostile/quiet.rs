@@ -1,4 +1,4 @@
-//! The end of a run: everything finishes, and nothing stays in memory.
+//! The end of a run: everything completes, and nothing remains in memory.
 
 use ostraca_core::shard::{Event, Phase};
 
@@ -6,7 +6,7 @@ use super::Harness;
 use crate::timers;
 
 impl Harness {
-    /// Completes everything, without new messages or failures: every request must end.
+    /// Completes everything, without new messages or failures. Every request must be answered.
     pub(super) fn quiet(&mut self) {
         self.faults = false;
         for shard in 0..self.shards.len() {

@@ -24,22 +24,22 @@ use crate::session::{PATIENT, PendingCall, SimSession, named_kind, overtaken};
 
 /// The principal of all clients.
 const PRINCIPAL: &str = "client/any";
-/// Maximum messages of a client without an outcome.
+/// Maximum number of messages per client without an outcome.
 const UNRESOLVED: usize = 8;
 
-/// One session, on a connection of its own.
+/// One session, on its own connection.
 pub(super) struct Client {
     pub(super) session: SimSession,
     time: ClusterTime,
-    /// Raised when its connection breaks.
+    /// The number of the connection, incremented when the connection breaks.
     line: u64,
-    /// Copies whose answer arrived, or never will.
+    /// By sequence, the number of copies that are answered or never will be.
     heard: BTreeMap<u64, u32>,
-    /// Messages that are in doubt, because a connection broke.
+    /// Messages that are in doubt because a connection broke.
     doubts: BTreeSet<u64>,
     /// The creation time of every message that was sent.
     stamps: BTreeMap<u64, u64>,
-    /// When it will next be examined.
+    /// When the session will next be driven.
     armed: Option<u64>,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Client {
 #[derive(Clone, Debug)]
 pub(super) struct MessageCopy {
     pub(super) client: usize,
-    /// Where its answer goes; none if it is lost.
+    /// The connection on which the answer returns. `None` if the answer is lost.
     pub(super) line: Option<u64>,
-    /// Whether it reuses another message's id.
+    /// Whether the copy reuses another message's id.
     pub(super) probe: bool,
     pub(super) envelope: Envelope,
 }
@@ -100,7 +100,7 @@ impl World {
         self.begun + Duration::from_millis(self.now)
     }
 
-    /// One round of a session: time passes, messages are sent, callers get their outcomes.
+    /// Runs one round of a session: time passes, messages are sent, callers get their outcomes.
     pub(super) fn drive(&mut self, client: usize) {
         let now = self.instant();
         let it = &mut self.clients[client].session;
@@ -137,7 +137,7 @@ impl World {
         let copy = MessageCopy { client, line: Some(line), probe: false, envelope };
         let mut timeout = self.rng.range(150, 600);
         if self.rng.chance(3) {
-            // A paused gateway passes it on when it resumes.
+            // A paused gateway passes the copy on when it resumes.
             self.tally.count("fault: copy delayed long at another gateway");
             self.held_copies += 1;
             let delay = self.rng.range(200, 2_000);
@@ -161,7 +161,7 @@ impl World {
         self.at(timeout, SimEvent::Missed { client, line, sequence, copies });
     }
 
-    /// A client reuses an id for another message, after it was answered or long before it is settled.
+    /// Reuses the id of an answered command for another message.
     fn probe(&mut self, client: usize, envelope: &Envelope) {
         let it = &self.clients[client];
         let Some(operation) = it.session.history.last() else { return };
@@ -185,7 +185,7 @@ impl World {
         self.post(MessageCopy { client, line: None, probe: true, envelope });
     }
 
-    /// Checks for silence: if no answer has arrived meanwhile, the client considers its connection broken.
+    /// Checks for silence: if no answer has arrived since, the client considers its connection broken.
     pub(super) fn missed(&mut self, client: usize, line: u64, sequence: u64, copies: u32) {
         let it = &self.clients[client];
         let waits = it.session.unresolved.get(&sequence).is_some_and(|sent| sent.copies == copies);
@@ -197,7 +197,7 @@ impl World {
         let it = &mut self.clients[client];
         it.line += 1;
         for (sequence, sent) in &it.session.unresolved {
-            // A message that waits to be resent had its answer, so it is no more in doubt than before.
+            // A message waiting to be resent was answered, so it is no more in doubt than before.
             if it.heard.insert(*sequence, sent.copies).unwrap_or(0) < sent.copies {
                 it.doubts.insert(*sequence);
             }
@@ -261,7 +261,7 @@ impl World {
         }
     }
 
-    /// A client without open calls may start a new session: many sessions are short.
+    /// Returns the client or, if it has no open calls, perhaps a new one with a new session: many sessions are short.
     fn maybe_another(&mut self, client: usize) -> usize {
         let it = &self.clients[client].session;
         let ended = it.unresolved.is_empty() && it.admission.next_sequence() > 1;
@@ -326,7 +326,7 @@ impl World {
         let message = envelope.to_message(token, session, resolved, (arrived, 0), context);
         let asker = ReplyTo { client, line, probe, sequence: message.id.sequence, kind };
         it.tokens.insert(token, asker);
-        // Copies share a turn, which may start while one of them still waits.
+        // Copies share a turn, which may start until the latest of their deadlines.
         let latest = self.deadlines.entry((node, message.id)).or_insert(message.deadline);
         *latest = latest.zip(message.deadline).map(|(one, other)| one.max(other));
         self.handle_event(node, Event::Message(Arc::new(message)));

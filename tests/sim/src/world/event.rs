@@ -92,7 +92,7 @@ pub(super) enum SimEvent {
         incarnation: Incarnation,
         sent: u64,
     },
-    /// A lease would have ended by the node's own clock.
+    /// A lease has lapsed by the node's own clock, unless it was renewed.
     Lapse {
         node: usize,
         incarnation: Incarnation,

@@ -1,4 +1,4 @@
-//! How faults strike.
+//! Injects faults.
 
 use ostraca_core::shard::{Event, StopReason};
 
@@ -75,7 +75,7 @@ impl World {
         self.at(delay, SimEvent::StoreUp);
     }
 
-    /// A connection to the store is given up: its requests may still arrive, but their answers are lost.
+    /// Gives up a connection to the store: its requests may still arrive, but their answers are lost.
     pub(super) fn reset(&mut self, node: usize) {
         self.nodes[node].connection += 1;
         for (_, request) in std::mem::take(&mut self.nodes[node].asked) {

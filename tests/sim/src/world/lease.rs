@@ -1,4 +1,4 @@
-//! Leases: renewed, lapsed by the node's own clock, and valid again (R8, R9).
+//! Leases: their renewal, their lapse by the node's own clock, and how a node resumes afterwards (R8, R9).
 
 use ostraca_core::ids::Incarnation;
 use ostraca_core::shard::Event;
@@ -58,8 +58,8 @@ impl World {
         }
     }
 
-    /// A thread of its own watches the lease, and may be delayed. So shards learn of a lapse some time after it, and
-    /// rely on their own clock meanwhile (R8).
+    /// Schedules a lapse. A separate thread watches the lease, and may be delayed. So shards learn of a lapse some time
+    /// after it, and until then rely on their own clock (R8).
     fn lapse_at(&mut self, when: u64, node: usize, incarnation: Incarnation) {
         let delay = when.saturating_sub(self.now) + self.nodes[node].lapse_late;
         self.at(delay, SimEvent::Lapse { node, incarnation });

@@ -13,7 +13,7 @@ const LATE_NEWS: u64 = 400;
 const OLD_NEWS: u64 = 30;
 
 impl World {
-    /// Assigns the shard to another node once its owner is known to be dead.
+    /// Assigns the shard to a live node once its owner is known to be dead.
     pub(super) fn manage(&mut self) {
         self.at(40, SimEvent::Manage);
         if let Some((node, incarnation)) = self.owner {
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The node learns of a revision; a late one does not replace a newer one.
+    /// Tells a node of a revision. A late revision does not replace a newer one.
     pub(super) fn redeployed(&mut self, node: usize, revision: u64) {
         self.revisions[node] = self.revisions[node].max(revision);
         if self.nodes[node].alive && self.nodes[node].machine.is_some() {

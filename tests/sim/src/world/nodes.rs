@@ -26,7 +26,7 @@ impl World {
         self.handle_event(node, event);
     }
 
-    /// The duration of a turn has passed: runs the turn, unless its instance is gone.
+    /// Runs a turn whose duration has passed, unless its instance is gone.
     pub(super) fn ran(
         &mut self,
         node: usize,
@@ -190,7 +190,7 @@ impl World {
                 self.ask(node, Request::State(entity));
             }
             Action::Run { generation, turn, message, .. } => {
-                // Sometimes a busy instance stays in the list of idle ones, as after a late event.
+                // Sometimes a busy instance remains in the list of idle instances, as after a late event.
                 if !self.rng.chance(20) {
                     self.nodes[node].cap.busy(&(shard, message.target.clone()));
                 }
@@ -227,7 +227,7 @@ impl World {
                 self.start_turn(node, incarnation, entity, generation, turn, work);
             }
             Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
-            // The guests of this world send none.
+            // The guests of this world send no tells.
             Action::Tell { .. } | Action::AskSender { .. } | Action::TellGaveUp { .. } => {}
             Action::CallStopHook { entity, generation, turn, reason, .. } => {
                 self.tally.count("transition: stop turn");

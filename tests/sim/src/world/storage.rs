@@ -1,4 +1,4 @@
-//! The connection to the store: delays, second deliveries, and connections that are given up.
+//! The connection to the store: delays, duplicate deliveries, and connections that are given up.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::guest::Instance;
 use crate::store;
 use crate::store::{Request, Response, StoreMutation};
 
-/// The suffix of an entity's keys after they moved.
+/// The suffix of an entity's type after its keys moved.
 const MOVED: &str = "~";
 
 impl World {
@@ -59,8 +59,8 @@ impl World {
             );
         }
         if matches!(request, Request::Commit(_)) && self.rng.chance(self.options.refused_calls) {
-            // A record is too large, or a queue is full: this commit is refused, and the following ones proceed
-            // without it.
+            // A record is too large, or a queue is full: these commits are refused, and later ones proceed without
+            // them.
             self.tally.count("fault: one commit refused for a limit");
             let answer = store::refusal(&request, "full");
             return self.at(
@@ -77,7 +77,7 @@ impl World {
         if let Request::Commit(_) = request
             && self.rng.chance(self.options.repeated_calls)
         {
-            // It is delivered twice; nobody waits for the second answer.
+            // The request is delivered twice; nobody waits for the second answer.
             self.tags += 1;
             let tag = self.tags;
             let delay = self.rng.range(1, 400);
@@ -153,7 +153,7 @@ impl World {
             );
         }
         let Some(asked) = self.nodes[node].asked.remove(&tag) else { return };
-        // As in a worker, the result of an earlier machine's claim does not concern this one.
+        // As in a worker, the result of an earlier machine's claim is ignored.
         let own = |claim: &Arc<Claim>| {
             self.nodes[node].machine.as_ref().is_some_and(|machine| machine.claim() == &**claim)
         };

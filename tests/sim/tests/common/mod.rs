@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Number of seeds, from the first on, with recorded digests.
+/// Number of seeds with recorded digests, starting from 1.
 const KEPT: u64 = 1_000;
 
-/// Digests of runs by their seeds.
+/// Digests of runs, by seed.
 #[derive(Default)]
 pub(crate) struct Digests(BTreeMap<u64, u64>);
 
@@ -18,8 +18,8 @@ impl Digests {
         }
     }
 
-    /// Compares with the digests in a file of `tests/digests`, which has one line for each seed. With `DIGESTS=write`
-    /// in the environment it writes the file instead, for a change that changes decisions on purpose.
+    /// Compares the digests with those in a file in `tests/digests`, which has one line per seed. With `DIGESTS=write`
+    /// in the environment, writes the file instead, for a change that alters decisions on purpose.
     pub(crate) fn check(&self, file: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests").join(file);
         if std::env::var("DIGESTS").is_ok_and(|what| what == "write") {
@@ -40,7 +40,7 @@ impl Digests {
         let changed: Vec<u64> = self.0.iter().filter_map(differ).collect();
         assert!(
             changed.is_empty(),
-            "{} of {} seeds decide otherwise than before, the first is SEED={}; if that is meant, run with DIGESTS=write",
+            "{} of {} seeds decide differently; the first is SEED={}; if that is intended, run with DIGESTS=write",
             changed.len(),
             self.0.len(),
             changed[0]

@@ -44,13 +44,13 @@ fn average_stays_within_one_and_a_join_moves_only_its_share() {
                 assert!(moves.len() <= view.shards.len().div_ceil(view.hosts.len()), "seed {seed}");
                 assert!(
                     moves.iter().all(|found| found.to == 0),
-                    "seed {seed}: only to the new host"
+                    "seed {seed}: shards move only to the new host"
                 );
             } else {
                 let gone = random.below(view.hosts.len());
                 leave(&mut view, gone);
                 let moves = settle(&Average, &mut view, limit);
-                assert_eq!(moves, [], "seed {seed}: only what the host had moves");
+                assert_eq!(moves, [], "seed {seed}: only the shards of the removed host move");
             }
             assert!(spread(&view.counts()) <= 1, "seed {seed}: {:?}", view.counts());
         }

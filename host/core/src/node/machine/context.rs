@@ -1,5 +1,5 @@
-//! What each part of the machine receives with a call: the time, the settings, the node's identity, and the queue
-//! of emitted actions.
+//! The context that each part of the machine receives with a call: the time, the settings, the node's identity, and the
+//! queue of emitted actions.
 
 use std::collections::VecDeque;
 
@@ -20,9 +20,9 @@ pub(super) struct Context {
     pub(super) unix_ms: Option<u64>,
     pub(super) requests: Requests,
     actions: VecDeque<Action>,
-    /// Messages of this node to itself. The machine delivers them when the part that sent them returns.
+    /// Messages from this node to itself. The machine delivers them when the part that sent them returns.
     local_messages: VecDeque<ControlMessage>,
-    /// Chunks that were examined, for tests.
+    /// The number of chunks examined, for tests.
     #[cfg(test)]
     pub(super) visits: usize,
 }
@@ -86,7 +86,7 @@ impl Context {
         self.requests.draw(self.identity.seed)
     }
 
-    /// Milliseconds of the node's clock.
+    /// The time on the node's clock, in milliseconds.
     pub(super) fn mono(&self) -> u64 {
         self.now.mono
     }

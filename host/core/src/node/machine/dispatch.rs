@@ -1,4 +1,4 @@
-//! What concerns several parts: events, newly learned rows, answers to writes, and messages.
+//! Dispatches what concerns several parts: events, newly learned rows, answers to writes, and messages.
 //!
 //! A part that handles an event returns what the other parts must know; this module passes it on.
 
@@ -56,8 +56,8 @@ impl Machine {
         }
     }
 
-    /// Delivers messages of this node to itself. An unregistered node cannot be the sender, and the message may be
-    /// addressed to an earlier incarnation: then it is sent like any other message.
+    /// Delivers messages from this node to itself. While the node is unregistered, it cannot be the sender, and the
+    /// message may be addressed to an earlier incarnation: then the message is sent like any other.
     pub(super) fn deliver_local_messages(&mut self) {
         while let Some(message) = self.context.take_local_message() {
             match self.membership.member().cloned() {
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Rebalances, or requests it from the manager.
+    /// Rebalances, or asks the manager to do so.
     fn request_rebalance(&mut self) {
         if self.manager.request_rebalance(&self.context) {
             return;
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// Records a cluster row that this node wrote and sends it to the others (S4), or records the one found in its
+    /// Records a cluster row that this node wrote and sends it to the others (S4), or records the row found in its
     /// place.
     fn learn_written(&mut self, key: RowKey, row: Row, result: Result<u64, WriteError>) {
         match result {
@@ -281,7 +281,7 @@ impl Machine {
                 manager.end_term();
                 membership.finish_leaving(context);
             }
-            // An incarnation that has left while the node stays is followed by the next one.
+            // If the incarnation has left but the node stays, a new incarnation follows.
             Effect::Left | Effect::Fenced => {
                 holdings.on_fenced(context, observed);
                 manager.end_term();

@@ -46,9 +46,9 @@ pub(super) struct Holdings {
 struct HeldShard {
     epoch: Epoch,
     serving: bool,
-    /// Whether it was asked to stop, which is final for this epoch.
+    /// Whether the shard was asked to stop, which is final for this epoch.
     stopping: bool,
-    /// The manager's node that waits for the stop, and the hand-off.
+    /// The manager's node, which waits for the shard to stop, and the hand-off.
     stop_requested_by: Option<(NodeId, HandOff)>,
 }
 
@@ -67,7 +67,7 @@ impl Holdings {
         self.shards.is_empty()
     }
 
-    /// Each shard, its epoch, and whether it serves.
+    /// Each shard, its epoch, and whether it is served.
     pub(super) fn shards(&self) -> impl Iterator<Item = (ShardId, Epoch, bool)> {
         self.shards.iter().map(|(shard, held)| (*shard, held.epoch, held.serving))
     }
@@ -92,7 +92,7 @@ impl Holdings {
         self.changed_chunks = observed.chunks().map(|(chunk, ..)| chunk).collect();
     }
 
-    /// Applies chunks that changed, but not while suspended: a shard that is missing then was not lost.
+    /// Applies the chunks that changed. While the node is suspended, they remain to be applied.
     pub(super) fn apply_changed_chunks(
         &mut self,
         context: &mut Context,
@@ -242,8 +242,8 @@ impl Holdings {
 
     // Hand-offs and stops.
 
-    /// Hand-off: stops the shard. If there is nothing to stop now, there will be nothing later under this epoch
-    /// either (A11).
+    /// Handles a hand-off by stopping the shard. If there is nothing to stop now, there will be nothing later under
+    /// this epoch either (A11).
     pub(super) fn on_hand_off(
         &mut self,
         context: &mut Context,

@@ -46,11 +46,11 @@ pub(super) struct Manager {
     strategy: Arc<dyn AllocationStrategy>,
     /// The state of the current term, while this node is the manager.
     term: Option<Term>,
-    /// An input of the decisions has changed.
+    /// Whether an input of the decisions has changed.
     decision_needed: bool,
-    /// When to repeat the write of a death or a drain that was not answered.
+    /// When to repeat the write of a death or of a drain mark that was not answered.
     write_retry_at: u64,
-    /// Drains that operators requested from this node, and whether they start or end.
+    /// Drains that operators requested on this node, and whether each starts or ends.
     drains: BTreeMap<NodeId, bool>,
 }
 
@@ -145,8 +145,7 @@ impl Manager {
         mut report: NodeReport,
     ) {
         let Some(term) = &mut self.term else { return };
-        // The lists are searched by binary search, so they must be sorted. Every node of this release sends them
-        // so.
+        // The lists are searched by binary search, so they must be sorted. This release sends them sorted.
         report.applied_chunks.sort_unstable();
         report.shards.sort_unstable_by_key(|held| (held.shard, held.epoch));
         report.refused_claims.sort_unstable();
@@ -189,7 +188,7 @@ impl Manager {
         true
     }
 
-    /// The write of a death or a drain may have failed.
+    /// The write of a death or of a drain mark may have failed.
     pub(super) fn retry_node_writes_later(&mut self, context: &Context) {
         self.write_retry_at = context.mono() + context.settings.store_retry_interval;
     }

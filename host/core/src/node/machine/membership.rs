@@ -25,7 +25,7 @@ pub(super) struct Membership {
     state: State,
     /// Set by [`Event::Leave`](crate::node::Event::Leave) and [`Event::LeaveNow`](crate::node::Event::LeaveNow).
     leave_mode: LeaveMode,
-    /// Another process may be renewing the lease under this node's name: the incarnation and renewals that were
+    /// Set if another process may be renewing the lease under this node's name: the incarnation and renewals that were
     /// seen, and when to compare them again.
     name_conflict: Option<((Incarnation, u64), u64)>,
     /// The last time at which the `EntityStore` was known to respond (R9).
@@ -43,10 +43,10 @@ enum LeaveMode {
 enum State {
     /// Not registered, and no registration is pending.
     Unregistered,
-    /// A write of the own row is pending, or its answer was lost and the row is being read.
+    /// A write of the node's own row is pending, or its answer was lost and the row is being read.
     Registering,
     Registered(Box<Registration>),
-    /// It has left the cluster.
+    /// The node has left the cluster.
     Left,
 }
 
@@ -58,16 +58,17 @@ struct Registration {
     revision: u64,
     /// When the last successful renewal was sent: the lease is counted from then (R8).
     lease_start: u64,
-    /// When the first renewal after the one in `row` was sent. If the own row is found to contain another renewal,
-    /// the lease is counted from this time at the latest (R8).
+    /// When the first renewal after the one in `row` was sent. If the node's own row is found to contain another
+    /// renewal, the lease is counted from this time at the latest (R8).
     first_renewal_since: Option<u64>,
     /// How long the lease may be relied on: never longer than the row shows.
     lease: u64,
-    /// Until when a longer lease may still be relied on somewhere: until then the row shows the longer one.
+    /// The time until which a longer lease may still be relied on somewhere; until then, the row shows the longer
+    /// lease.
     longer_until: u64,
     /// When a renewal last ended a lapse.
     recovered_at: u64,
-    /// A renewal, or a read after a lost one, is pending.
+    /// Whether a renewal, or a read after a renewal whose answer was lost, is pending.
     pending: bool,
     /// When the next renewal is due.
     due: u64,
@@ -77,9 +78,10 @@ struct Registration {
     claim_check: Option<(u64, Vec<(ShardId, Epoch)>)>,
     /// When the claims may be read again.
     claims_at: u64,
-    /// The claims must be read.
+    /// Whether the claims must be read.
     claims_unverified: bool,
-    /// This incarnation ends itself so that a new one registers: the manager does not receive its messages.
+    /// Whether this incarnation ends itself so that a new one registers, because the manager does not receive its
+    /// messages.
     is_retiring: bool,
 }
 
@@ -148,8 +150,8 @@ impl Membership {
         self.leave_mode == LeaveMode::Stay
     }
 
-    /// Whether this node is leaving and its row says so, or its incarnation is ending. Shards that it is still
-    /// assigned go to other nodes, since it does not report them.
+    /// Whether this node is leaving and its row says so, or its incarnation is ending. Shards that are still assigned
+    /// to it go to other nodes, since it does not report them.
     pub(super) fn is_departing(&self) -> bool {
         let own = self.registration();
         own.is_some_and(|own| own.is_retiring)

@@ -1,9 +1,9 @@
-//! The rows as last observed: the list and the watch that they come from, when each lease was last seen to change,
-//! and whether the leadership is vacant.
+//! The rows as last observed, the state of the list and the watch, when each lease was last seen to change, and whether
+//! the leadership is vacant.
 //!
-//! Confusing at first: some of this state does not come from rows. What hosts report to this node as the manager
-//! (no store, types that they cannot run), and which of them do not report, decides who gets shards, so it is kept
-//! alongside the rows of the hosts.
+//! Confusing at first: some of this state does not come from rows. What hosts report to this node while it is the
+//! manager (no store, types that they cannot run), and which of them do not report, determines who gets shards, so it
+//! is kept alongside the rows of the hosts.
 
 mod learn;
 mod routes;
@@ -25,9 +25,9 @@ pub(super) struct ObservedCluster {
     nodes: BTreeMap<NodeId, (NodeRow, u64)>,
     manager: Option<(ManagerRow, u64)>,
     chunks: BTreeMap<u32, (AssignmentsRow, u64)>,
-    /// A watch is running, started with the last list.
+    /// Whether a watch, started with the last list, is running.
     watching: bool,
-    /// A list was requested and has not been answered.
+    /// Whether a list was requested and has not been answered.
     list_pending: bool,
     /// When to request the next list, if no watch is running and no list is pending.
     list_at: u64,
@@ -42,7 +42,7 @@ pub(super) struct ObservedCluster {
     without_store: BTreeSet<Member>,
     /// Incarnations whose last report names deployed types that they cannot run: reported to the manager only (R24).
     unrunnable_types: BTreeMap<Member, Vec<String>>,
-    /// Nodes that have not reported to the manager for a long time: known to it only (S12).
+    /// Nodes that have not reported to the manager for a long time: known only to the manager (S12).
     unresponsive: BTreeSet<NodeId>,
     /// The last published route of each shard: epoch, live owner, whether a hand-off is in progress.
     routes: Vec<(Epoch, Option<Member>, bool)>,
@@ -216,7 +216,7 @@ impl ObservedCluster {
         };
         let none_can_serve = all().all(|(member, _)| cannot_serve(&member));
         let able = move || all().filter(move |(member, _)| none_can_serve || !cannot_serve(member));
-        // Of the hosts that can serve, prefer those that run all types; a host that runs some is better than none.
+        // Of the hosts that can serve, prefer those that run all types; a host that runs some is better than no host.
         let none_runs_all = able().all(|(member, _)| self.unrunnable_types.contains_key(&member));
         able()
             .filter(move |(member, _)| none_runs_all || !self.unrunnable_types.contains_key(member))

@@ -8,9 +8,9 @@ use crate::rows::{ManagerRow, NodeRow};
 /// The purpose of a pending write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WritePurpose {
-    /// Registers this row; sent at this time.
+    /// Registers this row, by a write sent at this time.
     Register(NodeRow, u64),
-    /// Renews the lease by this row; sent at this time.
+    /// Renews the lease with this row, by a write sent at this time.
     Renew(NodeRow, u64),
     /// Writes this incarnation's row as left.
     Leave,
@@ -56,22 +56,22 @@ impl Requests {
         self.pending_writes.values().any(is_such)
     }
 
-    /// Whether the leadership's row is being written.
+    /// Whether the manager's row is being written.
     pub(super) fn writes_manager_row(&self) -> bool {
         self.any_write(|purpose| matches!(purpose, WritePurpose::SetManager(_)))
     }
 
-    /// Whether the own row is being written by its registered incarnation.
+    /// Whether the registered incarnation is writing the node's own row.
     pub(super) fn writes_own_row(&self) -> bool {
         self.any_write(|purpose| matches!(purpose, WritePurpose::Renew(..) | WritePurpose::Leave))
     }
 
-    /// Ignores the answers to all pending writes but these.
+    /// Ignores the answers to all pending writes except those that `keep` selects.
     pub(super) fn retain_writes(&mut self, keep: impl Fn(&WritePurpose) -> bool) {
         self.pending_writes.retain(|_, purpose| keep(purpose));
     }
 
-    /// An unpredictable number that the same seed reproduces.
+    /// A pseudorandom number, reproducible from the seed.
     pub(super) fn draw(&mut self, seed: u64) -> u64 {
         self.random_counter += 1;
         let mut hasher = blake3::Hasher::new();
@@ -108,7 +108,7 @@ mod testing {
             if self.pending_writes.is_empty() && !reads_claims {
                 self.last_id = 0;
             }
-            // Nonces distinguish incarnations with the same counter; those of one node never share one.
+            // Nonces distinguish incarnations with the same counter; those of one node never share a counter.
             self.random_counter = 0;
         }
     }

@@ -1,9 +1,9 @@
-//! What a model checker needs from a machine: a state that can be hashed and shifted in time, and what is
-//! irrelevant.
+//! Support for a model checker: a machine's state can be hashed and shifted in time, and what is irrelevant can be
+//! dropped.
 //!
 //! A model has finitely many states only if an idle cluster looks the same after each renewal of its leases. Times,
-//! revisions and counts of renewals rise forever, but the machine only compares them. So a model may shift all
-//! times back as time passes, and renumber revisions in their order.
+//! revisions and numbers of renewals rise forever, but the machine only compares them. So a model may shift all times
+//! back as time passes, and renumber revisions in their order.
 //!
 //! Confusing at first: a message or a report is "irrelevant" if handling it is, and stays, a no-op. That relies on
 //! values that only rise in one process (the revision of each row that it saw, a row's epoch, the terms that it saw
@@ -17,29 +17,29 @@ use crate::ids::{Epoch, NodeId, ShardId};
 use crate::node::{ControlMessage, HandOff, Mutation, NodeReport};
 use crate::rows::{HandOffId, Member, Row, RowKey};
 
-/// How to normalize the numbers of a machine of which only order or distance matters.
+/// Normalizes those numbers of a machine of which only the order or the distance matters.
 pub trait Canonicalizer {
-    /// When something happened, on the node's clock: how long ago that was may matter.
+    /// Maps a time when something happened, on the node's clock: how long ago that was may matter.
     fn map_time(&self, at: u64) -> u64;
-    /// When something is due: how long it has been due does not matter.
+    /// Maps a time when something is due: how long it has been due does not matter.
     fn map_deadline(&self, at: u64) -> u64;
     /// Whether this time is later than anything that is checked: such a deadline is equivalent to none.
     fn never(&self, _: u64) -> bool {
         false
     }
-    /// A revision of a row.
+    /// Maps a revision of a row.
     fn map_revision(&self, key: &RowKey, at: u64) -> u64;
-    /// A count of renewals of a node's lease.
+    /// Maps a number of renewals of a node's lease.
     fn map_renewals(&self, node: &NodeId, count: u64) -> u64;
 
-    /// A row: normalized with this trait's other methods.
+    /// Normalizes a row with this trait's other methods.
     fn canonicalize_row(&self, key: &RowKey, row: &mut Row) {
         if let (RowKey::Node(node), Row::Node(row)) = (key, row) {
             row.renewals = self.map_renewals(node, row.renewals);
         }
     }
 
-    /// A message between nodes.
+    /// Normalizes a message between nodes.
     fn canonicalize_message(&self, message: &mut ControlMessage) {
         match message {
             ControlMessage::RowUpdate { key, row, revision } => {
@@ -60,7 +60,7 @@ pub trait Canonicalizer {
 }
 
 impl Machine {
-    /// Replaces every time, revision and count of renewals.
+    /// Replaces every time, revision and number of renewals.
     pub fn canonicalize(&mut self, to: &dyn Canonicalizer) {
         let me = &self.context.identity.node;
         self.last_event_at = self.last_event_at.map(|at| to.map_time(at));
@@ -88,13 +88,13 @@ impl Machine {
         Some(self.observed.assignment(shard)?.epoch)
     }
 
-    /// Sets whether it decides at its next event even if nothing else changes. True only for a manager.
+    /// Sets whether the machine decides at its next event even if nothing else changes. Only a manager ever does.
     pub fn nudge(&mut self, on: bool) {
         let may_decide = self.observed.is_watching() && !self.membership.is_suspended();
         self.manager.nudge(on && may_decide);
     }
 
-    /// Forgets what it will never use again.
+    /// Forgets what the machine will never use again.
     pub fn prune_irrelevant(&mut self) {
         self.holdings.prune_irrelevant(&self.observed);
         self.manager.prune_irrelevant(&self.observed, self.context.identity.shard_count);
@@ -107,7 +107,7 @@ impl Machine {
         self.manager.is_report_irrelevant(&self.observed, shards, from, report)
     }
 
-    /// Whether it may still start or continue that hand-off, as far as it knows.
+    /// Whether this node may still start or continue that hand-off, as far as it knows.
     #[must_use]
     pub fn may_continue_hand_off(&self, id: HandOffId) -> bool {
         let mut rows = self.observed.assignments();
@@ -174,8 +174,8 @@ impl Machine {
     }
 }
 
-/// Everything that determines its next actions, except for its settings and identity, and actions that were not
-/// polled.
+/// Includes everything that determines the machine's next actions, except its settings, its identity, and actions that
+/// were not polled.
 impl Hash for Machine {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.observed, &self.membership, &self.holdings, &self.manager).hash(state);

@@ -193,7 +193,7 @@ fn candidate(holder: Member) -> Alone {
     alone
 }
 
-/// A leader with no row of assignments written yet.
+/// A manager whose assignment rows are not written yet.
 pub(super) fn leader(shards: u32, rows: Vec<(RowKey, Row, u64)>) -> Alone {
     let mut alone = Alone::of(Roles::ALL, Settings::default(), shards);
     alone.revision = 10;
@@ -211,7 +211,7 @@ pub(super) fn sealed(shards: u32) -> Alone {
     alone
 }
 
-/// Its own row as last published.
+/// The node's own row as last published.
 pub(super) fn own(alone: &Alone) -> NodeRow {
     let own = alone.machine.nodes().find(|(node, _)| *node.0 == *"me");
     own.expect("it registered").1.clone()

@@ -46,7 +46,7 @@ fn relative(cluster: &mut Cluster, node: &str) -> (u64, u64) {
 
 #[test]
 fn an_idle_nodes_canonical_state_survives_renewals() {
-    // A node that manages alone, and one that is managed: a manager also keeps the reports of others.
+    // A manager alone in its cluster, and a node that another node manages: a manager also keeps the reports of others.
     for (nodes, node) in [(&["a"][..], "a"), (&["a", "b"], "b")] {
         let mut cluster = Cluster::new();
         // Intervals such that every renewal falls on a step of the test's clock, and nothing but renewals happens.
@@ -162,7 +162,7 @@ fn canonicalization_changes_nothing_but_numbers() {
     host.wait(Settings::default().renew_interval);
     assert!(!host.writes.is_empty() && stays(&host));
 
-    // The same, while its claims are read after a lapse.
+    // The same host, while its claims are read after a lapse.
     host.writes.clear();
     host.machine = at_rest;
     host.wait(Settings::default().lease);

@@ -1,4 +1,4 @@
-//! Machines with one store of rows, in virtual time. Shards serve and stop as soon as requested.
+//! Machines that share a store of rows, in virtual time. Shards serve and stop as soon as requested.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,11 +19,11 @@ pub(super) struct Node {
     /// Gets neither ticks nor messages.
     pub(super) paused: bool,
     pub(super) dead: bool,
-    /// Its store calls are neither executed nor answered.
+    /// Its store calls are not executed: they fail or get no answer.
     pub(super) cut: bool,
-    /// Its writes are executed, and the answers are lost.
+    /// Its writes are executed, but the answers are lost.
     pub(super) unanswered: bool,
-    /// Its shards take long to stop; these are the pending stops.
+    /// Its shards take a long time to stop; `stops` lists the pending stops.
     pub(super) stuck: bool,
     pub(super) stops: Vec<(ShardId, Epoch)>,
     pub(super) suspended: bool,
@@ -40,10 +40,10 @@ pub(super) struct Cluster {
     pub(super) rows: BTreeMap<RowKey, (Row, u64)>,
     pub(super) claims: BTreeMap<ShardId, (Epoch, Member)>,
     pub(super) revision: u64,
-    /// All messages sent, for tests that inspect them; and the predicate that selects messages to drop.
+    /// All messages sent, for tests to inspect; `lose` selects the messages to drop.
     pub(super) sent_messages: Vec<(NodeId, NodeId, ControlMessage)>,
     pub(super) lose: fn(&ControlMessage) -> bool,
-    /// Messages of a hand-off that were sent before any row had its intent.
+    /// Messages of a hand-off that were sent before any row contained its intent.
     pub(super) unannounced: Vec<ControlMessage>,
     /// Rows that were written, with their writers.
     pub(super) wrote: Vec<(NodeId, RowKey)>,
@@ -340,7 +340,7 @@ impl Cluster {
         })
     }
 
-    /// How many shards each node owns according to the rows; checks that it holds exactly these.
+    /// How many shards each node owns according to the rows; checks that it serves them.
     pub(super) fn spread(&self) -> BTreeMap<String, usize> {
         let mut spread = BTreeMap::new();
         for (key, (row, _)) in &self.rows {

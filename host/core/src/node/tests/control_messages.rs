@@ -1,4 +1,4 @@
-//! Control messages: which of them count, and that rows decide (R11, R13, S3, S4, A8, A9).
+//! Tests of which control messages count, and that rows decide (R11, R13, S3, S4, A8, A9).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
@@ -22,7 +22,7 @@ fn member(cluster: &mut Cluster, node: &str) -> Member {
     cluster.node(node).machine.member().expect("registered")
 }
 
-/// A hand-off whose owner `c` does not stop.
+/// Starts a hand-off whose owner, `c`, does not stop the shard.
 fn under_way(cluster: &mut Cluster) -> HandOff {
     cluster.node("c").stuck = true;
     drain(cluster, "c");
@@ -59,7 +59,7 @@ fn r11_shard_stopped_counts_only_if_all_its_ids_match() {
         assert_eq!(before, after, "part {wrong} belongs to another hand-off");
     }
     let (before, after) = stopped(&mut Cluster::of(&["a", "b", "c"]), 4);
-    assert_eq!(after.epoch, Epoch(before.epoch.0 + 1), "A16: the right one moves the shard");
+    assert_eq!(after.epoch, Epoch(before.epoch.0 + 1), "A16: a matching message moves the shard");
     let mut careless = Cluster::mutated(&["a", "b", "c"], Mutation::SkipHandOffMatching);
     let (before, after) = stopped(&mut careless, 3);
     assert_ne!(before, after, "the mutation takes effect");
@@ -149,7 +149,7 @@ fn s4_the_manager_announces_its_rows_to_every_node() {
 fn a_leaving_node_adopts_no_shard() {
     for leaves in [false, true] {
         let mut cluster = Cluster::of(&["a", "b", "c"]);
-        // Its own shards take long to stop, so it does not leave immediately.
+        // Its own shards take a long time to stop, so it does not leave immediately.
         cluster.node("c").stuck = true;
         if leaves {
             cluster.handle("c", Event::Leave);
@@ -223,7 +223,7 @@ fn r13_cached_rows_give_routes_but_no_ownership() {
         routes += usize::from(matches!(action, Action::UpdateRoute { owner: Some(_), .. }));
     }
     assert_eq!(routes, SHARDS as usize, "S8: it can route before the store responds");
-    // The store does not respond: the passage of time does not help.
+    // The store does not respond, so the node owns nothing.
     machine.handle(now, Event::RowsListed(None));
     assert_eq!(machine.held_shards().count(), 0);
 }

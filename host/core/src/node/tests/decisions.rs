@@ -25,7 +25,7 @@ fn moves(alone: &Alone) -> bool {
     alone.writes.iter().any(|(_, row)| matches!(row, Row::Assignments(row) if intent(row)))
 }
 
-/// A manager without the host role that leads an empty cluster.
+/// A manager without the host role, in an otherwise empty cluster.
 fn manager() -> Alone {
     let mut alone = Alone::new(MANAGER, Settings::default());
     alone.handle(Event::RowsListed(Some(Vec::new())));
@@ -63,7 +63,7 @@ fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     // The outcome of the seal's write is unknown, so the row is read, and then read again.
     alone.written(Err(WriteError::Unknown));
     alone.wait(retry);
-    // The first read shows that it was not written. It is written again, and the watch delivers it before the
+    // The first read shows that the row was not written. It is written again, and the watch delivers it before the
     // answer.
     alone.handle(Event::RowObserved { key: RowKey::Assignments(0), value: None });
     let row = alone.writes[0].1.clone();
@@ -74,7 +74,7 @@ fn a_row_of_the_own_term_is_rewritten_without_a_manager_read() {
     assert_eq!(alone.writes.len(), 1);
     assert!(
         !actions.contains(&Action::ReadRow(RowKey::Manager)),
-        "it need not read the manager's row"
+        "the node need not read the manager's row"
     );
 }
 
@@ -148,7 +148,7 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
         assert!(!moves(&alone));
         alone.all_done();
         alone.now += 100;
-        // The store responds, or the node would release its own shards.
+        // The store responds; otherwise the node would release its own shards.
         let sent = alone.now;
         alone.handle(Event::StoreResponded { sent_at: sent });
         alone.learn(key("b"), renewed(HOST, renewals));
@@ -157,7 +157,7 @@ fn an_unreachable_node_delays_balancing_for_one_lease() {
     assert_eq!(alone.now, unreachable_at + lease);
     assert!(!moves(&alone));
     alone.handle(Event::Rebalance);
-    assert!(moves(&alone), "it is delayed no longer than the lease");
+    assert!(moves(&alone), "balancing is delayed no longer than the lease");
 }
 
 #[test]
@@ -186,7 +186,8 @@ fn a_hand_off_ends_when_its_owner_dies() {
         hand_off: moving,
         ..Assignment::default()
     };
-    // A shard in a hand-off counts for its target: one for b, one for c, two for d. There is nothing to balance.
+    // A shard that is being handed off counts toward its target: one for b, one for c, two for d. There is nothing to
+    // balance.
     let shards = vec![owned("b", moving), owned("b", None), owned("c", None), owned("d", None)];
     let shards = AssignmentsRow { term: 0, assignments: shards, extensions: Extensions::default() };
     let nodes = (1..).zip(["b", "c", "d"]);

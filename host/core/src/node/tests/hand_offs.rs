@@ -108,7 +108,7 @@ fn the_loss_of_a_shard_stopped_message_is_repaired() {
     assert_eq!(cluster.spread().len(), 2, "R11: the next report shows what is missing");
 }
 
-/// Balances until [`STILL`] is set, and then never.
+/// Balances until [`STILL`] is set, and never after that.
 #[derive(Debug)]
 struct Once;
 
@@ -145,7 +145,7 @@ fn undo_a_drain(cluster: &mut Cluster) {
     cluster.lose = |message| matches!(message, ControlMessage::HandOff(_));
     drain(cluster, "c");
     cluster.run(1_500);
-    assert_eq!(cluster.moving(), 4, "all of them are started");
+    assert_eq!(cluster.moving(), 4, "all four hand-offs are started");
     cluster.sent_messages.clear();
     cluster.handle("a", Event::Drain { node: "c".into(), draining: false });
 }
@@ -179,8 +179,9 @@ fn an_unanswered_hand_off_leaves_the_shard_with_its_owner() {
     assert_eq!((cluster.epochs(), cluster.spread()), (epochs, spread), "each stays where it is");
 }
 
-/// A hand-off in progress counts at its target: while the drain's hand-offs are in progress, balancing counts `c`
-/// as empty and assigns it other hosts' shards immediately. Once they are abandoned, `c` has too many shards.
+/// A shard that is being handed off counts toward its target: while the drain's hand-offs are in progress, balancing
+/// counts `c` as empty and assigns it other hosts' shards immediately. Once they are abandoned, `c` has too many
+/// shards.
 #[test]
 fn shards_are_even_again_after_a_drain_is_undone() {
     let mut cluster = three_hosts(|| BuiltinStrategy::Average.build());
@@ -254,7 +255,7 @@ fn late_begin_hand_off_and_hand_off_messages_are_ignored() {
         let received = |message| Event::Received { from: from.clone(), message };
         match message {
             ControlMessage::BeginHandOff { .. } => cluster.handle(&to.0, received(message)),
-            // To the current owner, as if for its incarnation: only the epoch is outdated.
+            // Sent to the current owner with its own incarnation: only the epoch is outdated.
             ControlMessage::HandOff(hand_off) => {
                 let shard = hand_off.shard;
                 let owners = ["a", "b"].map(|node| cluster.node(node).owns.get(&shard).cloned());
@@ -296,7 +297,7 @@ fn a_refused_claim_is_reassigned_above_the_current_epoch() {
 fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
     let mut cluster = Cluster::of(&["a", "b", "c"]);
     cluster.sent_messages.clear();
-    // Shards move there and back within one incarnation, until one of them returns to its owner.
+    // Shards move back and forth within one incarnation, until one of them returns to its owner.
     let back = |cluster: &mut Cluster| {
         let owns = cluster.node("c").owns.clone();
         let messages = cluster.sent_messages.clone();
@@ -324,7 +325,7 @@ fn r11_a_hand_off_of_a_former_epoch_spares_a_returned_shard() {
     for message in late {
         cluster.handle("c", Event::Received { from: from.clone(), message });
     }
-    assert_eq!(cluster.node("c").owns, owns, "a stop meant for one epoch ended the next");
+    assert_eq!(cluster.node("c").owns, owns, "a stop meant for one epoch ended a later one");
     let epochs = cluster.epochs();
     cluster.run(5_000);
     assert_eq!(cluster.epochs(), epochs);

@@ -148,7 +148,7 @@ fn every_node_emits_notices_of_joins_leaves_and_managers() {
     assert!(notices.iter().any(|n| matches!(n, Notice::ManagerChanged { term: 1, .. })));
 }
 
-/// Seed 41435 of the simulator: the answer to the election of term 2's manager arrived after the rows had been
+/// Seed 41435 of the simulator: the answer to the write that elected term 2's manager arrived after the rows had been
 /// sealed in term 3.
 #[test]
 fn r10_a_manager_elected_late_seals_no_row_of_a_later_term() {

@@ -382,10 +382,10 @@ fn r8_a_shorter_lease_is_relied_on_before_its_row_says_so() {
     cluster.run(2_000);
     agree(&mut cluster, "b", 2, 1_000);
     cluster.run(9_000);
-    assert_eq!(declared(&cluster, "b"), (10_000, 1), "a shard may still rely on the 10 s");
+    assert_eq!(declared(&cluster, "b"), (10_000, 1), "a shard may still rely on the lease of 10 s");
     cluster.node("b").cut = true;
     cluster.run(1_100);
-    assert!(cluster.node("b").suspended, "it relies on one second");
+    assert!(cluster.node("b").suspended, "the node relies on a lease of 1 s");
     assert_eq!(cluster.status("b"), Some(NodeStatus::Live), "the observer still waits");
     cluster.node("b").cut = false;
     cluster.run(2_000);

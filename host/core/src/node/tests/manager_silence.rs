@@ -82,7 +82,7 @@ fn r11_manager_silence_ends_an_incarnation_and_frees_shards() {
     let mut stays = unreported_balancing_stops(stays);
     stays.run(10 * LONG);
     assert_eq!(stays.incarnation("b"), 1);
-    assert!(unserved(&stays) > 0, "the mutation takes effect: the shards stay without an owner");
+    assert!(unserved(&stays) > 0, "the mutation takes effect: the shards remain unserved");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn the_lack_of_a_manager_ends_no_incarnation() {
     let mut cluster = unreported_stops(cluster);
     cluster.node("a").dead = true;
     cluster.run(10 * LONG);
-    assert_eq!(cluster.incarnation("c"), 1, "no node could take the action that it waits for");
+    assert_eq!(cluster.incarnation("c"), 1, "no node could take the action that `c` waits for");
 }
 
 /// Reports are lost, and the `EntityStore` responds only to these nodes.
@@ -254,7 +254,7 @@ fn a_manager_that_receives_no_reports_steps_down() {
         "`b` learned which shards `c` stopped"
     );
     cluster.run(10 * LONG);
-    assert_eq!(cluster.manager(), ("b".into(), 2), "it receives reports, so it stays");
+    assert_eq!(cluster.manager(), ("b".into(), 2), "a manager with reports keeps the leadership");
     let mut stays = Cluster::mutated(&["a", "b", "c"], Mutation::NeverStepDown);
     stays = manager_without_reports(stays);
     stays.run(10 * LONG);

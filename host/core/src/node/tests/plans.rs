@@ -1,5 +1,5 @@
-//! What a plan consists of: the desired row of every shard. A plan keeps each owner's index among the hosts until
-//! the row changes. Debug builds compare this with a plan computed from scratch, for up to 16 chunks.
+//! Tests of what a plan consists of: the desired row of every shard. A plan keeps each owner's index among the hosts
+//! until the row changes. Debug builds compare this with a plan computed from scratch, for up to 16 chunks.
 
 use super::cluster::Cluster;
 use crate::ids::Epoch;

@@ -1,4 +1,4 @@
-//! What a machine declares irrelevant forever, so that a model checker may drop it.
+//! Tests of what a machine declares permanently irrelevant, so that a model checker may drop it.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -47,7 +47,7 @@ fn a_hand_off_of_an_old_term_or_epoch_is_irrelevant() {
     };
     assert!(!irrelevant(&alone, 3, 1, 2), "it would be stopped");
     assert!(!irrelevant(&alone, 4, 1, 2));
-    assert!(irrelevant(&alone, 2, 1, 2), "of a former term");
+    assert!(irrelevant(&alone, 2, 1, 2), "from a former term");
     let former = Incarnation { nonce: incarnation.nonce + 1, ..incarnation };
     assert!(alone.machine.is_irrelevant(&m, &stop(former, 3, 1, 2)), "for another incarnation");
     assert!(irrelevant(&alone, 3, 1, 1), "it holds a later epoch");
@@ -95,7 +95,7 @@ fn a_known_row_and_any_begin_hand_off_are_irrelevant() {
     assert!(!alone.machine.is_irrelevant(&m, &ControlMessage::Rebalance));
 }
 
-/// A leader with a host `b`, to which it hands off two of its four shards: the intents are being written.
+/// A manager that hands off two of its four shards to the host `b`: the intents are being written.
 fn handing_off() -> (Alone, Vec<(ShardId, Epoch, HandOffId)>) {
     let mut alone = sealed(4);
     alone.all_done();
@@ -151,7 +151,7 @@ fn an_ack_is_irrelevant_after_its_hand_off() {
     );
     alone.done();
     assert!(!irrelevant(&alone, &b, of), "its acknowledgement is pending");
-    assert!(irrelevant(&alone, &me, of), "it has acknowledged it itself");
+    assert!(irrelevant(&alone, &me, of), "this node has acknowledged the hand-off itself");
     let other = HandOffId { number: of.2.number + 9, ..of.2 };
     assert!(!irrelevant(&alone, &me, (of.0, of.1, other)), "for an unknown hand-off");
     assert!(irrelevant(&alone, &b, (of.0, Epoch(0), of.2)), "the epoch has ended");
@@ -176,7 +176,7 @@ fn an_ack_is_irrelevant_once_the_owner_is_dead() {
     let mut alone = sealed(4);
     alone.learn(key("b"), row(1, HOST));
     let b = member("b", 1);
-    // Another manager's row, which assigns a shard to `b`; this node leads again after it.
+    // A row that another node wrote, which assigns a shard to `b`.
     let owned =
         |node: Member| Assignment { epoch: Epoch(3), owner: Some(node), ..Assignment::default() };
     let me = alone.me();
@@ -258,7 +258,7 @@ fn a_hand_off_may_continue_by_its_intent_or_its_row() {
     assert_eq!(knows(&host), (true, false), "the row names it");
 }
 
-/// The report of `b`, which has shard 2 under epoch 4, to an observing host.
+/// A report from `b`, which holds shard 2 under epoch 4, to an observing host.
 fn report(alone: &Alone) -> NodeReport {
     NodeReport {
         incarnation: member("b", 1).incarnation,
@@ -312,7 +312,7 @@ fn a_report_that_matches_the_rows_is_irrelevant() {
     assert!(!agrees(&NodeReport { refused_claims: refused(2, 5), ..base.clone() }));
     assert!(
         agrees(&NodeReport { refused_claims: refused(2, 3), ..base.clone() }),
-        "of an epoch that has ended"
+        "the epoch has ended"
     );
     assert!(agrees(&NodeReport { refused_claims: refused(900, 9), ..base.clone() }));
 
@@ -447,7 +447,7 @@ impl Canonicalizer for Back {
 #[test]
 fn canonicalization_shifts_hand_off_deadlines_too() {
     let (mut alone, _) = handing_off();
-    // It starts, and `b` does not acknowledge it.
+    // The hand-offs start, and `b` does not acknowledge them.
     alone.done();
     let until = alone.now + Settings::default().ack_timeout;
     let stops = |back: u64, at: u64| {
@@ -473,7 +473,7 @@ fn a_hand_off_ends_when_its_shard_has_another_epoch() {
     for (shard, epoch, _) in &intents {
         alone.handle(Event::ShardStopped { shard: *shard, epoch: *epoch });
     }
-    // It gets the shards again: there is no other host.
+    // This node gets the shards again: there is no other host.
     alone.all_done();
     assert!(intents.iter().all(|(shard, ..)| alone.machine.known_epoch(*shard) == Some(Epoch(2))));
     alone.learn(key("b"), row(2, HOST));
@@ -502,7 +502,7 @@ fn a_hand_off_may_continue_until_its_seal_is_confirmed() {
     let moving = Some(crate::rows::HandOffIntent { id, target: None });
     let mut alone = leader(4, vec![(RowKey::Assignments(0), of(1, moving), 3)]);
     alone.written(Err(WriteError::Unknown));
-    // The former manager has ended it in the meantime.
+    // The former manager has ended the hand-off in the meantime.
     let message =
         ControlMessage::RowUpdate { key: RowKey::Assignments(0), row: of(2, None), revision: 20 };
     alone.handle(Event::Received { from: member("b", 1), message });

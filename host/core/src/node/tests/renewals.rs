@@ -1,4 +1,4 @@
-//! Renewals whose answers are lost: a successful one counts from when it was sent (R7 to R9).
+//! Renewals whose answers are lost: a successful renewal counts from when it was sent (R7 to R9).
 
 use super::cluster::{Cluster, SHARDS};
 use crate::assign::BuiltinStrategy;
@@ -49,7 +49,7 @@ impl Host {
         std::iter::from_fn(|| self.machine.poll()).collect()
     }
 
-    /// The write that it requests: its id, the expected revision, the row.
+    /// The write that the machine requests: its id, the expected revision, the row.
     fn write(&mut self) -> Option<(u64, Option<u64>, NodeRow)> {
         self.actions().into_iter().find_map(|action| match action {
             Action::WriteRow { request_id: number, expected, row: Row::Node(row), .. } => {
@@ -68,7 +68,7 @@ impl Host {
         self.actions().into_iter().filter_map(sent).collect()
     }
 
-    /// Advances the time until it writes.
+    /// Advances the time until the machine writes.
     fn writes(&mut self) -> (u64, Option<u64>, NodeRow) {
         for _ in 0..1_000 {
             self.now += 10;
@@ -86,7 +86,7 @@ impl Host {
     }
 }
 
-/// Its first renewal, whose answer is lost, and the stored row before it.
+/// A host after the answer to its first renewal was lost: when the renewal was sent, its row, and the row before it.
 fn lost() -> (Host, u64, NodeRow, NodeRow) {
     let mut host = Host::registered();
     let (number, expected, row) = host.writes();

@@ -1,4 +1,5 @@
-//! What a machine emits for the rows that it learns: notices for people, and incarnations and routes for its node.
+//! Tests of what a machine emits for the rows that it learns: notices for people, and incarnations and routes for its
+//! node.
 
 use crate::assign::BuiltinStrategy;
 use crate::extensions::Extensions;
@@ -33,7 +34,7 @@ impl Reader {
         reader
     }
 
-    /// The incarnations, routes and notices that it emits for an event.
+    /// The incarnations, routes and notices that the machine emits for an event.
     fn handle(&mut self, event: Event) -> Vec<Action> {
         self.machine.handle(Now { mono: self.now, cluster_time: self.now, utc: 0 }, event);
         let is_relevant = |it: &Action| {

@@ -1,4 +1,4 @@
-//! Messages that end by a limit or a timeout: each gets an answer that names the limit.
+//! Messages that end because of a limit or a timeout: each gets an answer that names the limit.
 
 use ostraca_codes::Code;
 
@@ -25,7 +25,7 @@ fn a_full_buffer_names_its_limit_and_keeps_its_messages() {
     (1..=3).for_each(|item| harness.route(item));
     assert_eq!(codes_of(&harness), [(3, codes::OVERLOADED, false)]);
     assert!(harness.refused[0].1.message.contains("`buffered-messages` (2)"));
-    assert_eq!(harness.refused[0].1.retry_after, Some(100), "after `retry`");
+    assert_eq!(harness.refused[0].1.retry_after, Some(100), "after `max_backoff`");
     harness.act(|router, now, out| router.route_into(now, ShardId(2), 4, 31, None, out));
     assert!(harness.refused[1].1.message.contains("`buffered-bytes` (50)"));
     harness.update(1, Some(member("a", 1)), false);

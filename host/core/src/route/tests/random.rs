@@ -192,7 +192,7 @@ impl Model {
         let given = self.router.on_attempt_result(self.now, tag, verdict, out);
         match (ended, given) {
             (Some(attempt), Some((item, in_doubt))) if done => {
-                check(attempt.item == item, "the answer of another message")?;
+                check(attempt.item == item, "the answer to another message")?;
                 self.finish(item, in_doubt)
             }
             (Some(_), None) if done => Err(format!("the answer to {tag} was lost")),
@@ -298,7 +298,7 @@ impl Model {
             let given =
                 self.router.on_attempt_result(self.now, tag, AttemptResult::Answered, &mut out);
             let (item, in_doubt) = given.ok_or("an answer was lost")?;
-            check(item == attempt.item, "the answer of another message")?;
+            check(item == attempt.item, "the answer to another message")?;
             self.finish(item, in_doubt)?;
             self.apply(out)?;
         }

@@ -195,7 +195,8 @@ impl Machine {
         state.stage = Stage::Idle;
         let gone = entry.message.reply_token;
         entry.reply_tokens.retain(|token| *token != gone);
-        let outcome = Outcome::not_run_retryable(codes::CALLER_GONE, "the caller's connection is closed", 0);
+        let outcome =
+            Outcome::not_run_retryable(codes::CALLER_GONE, "the caller's connection is closed", 0);
         if let Some(next) = entry.reply_tokens.first().copied() {
             entry.message =
                 Arc::new(Message { reply_token: next, ..Message::clone(&entry.message) });

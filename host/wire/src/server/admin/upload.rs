@@ -21,13 +21,13 @@ pub struct Upload {
     pub component: Bytes,
     /// The component's BLAKE3 digest.
     pub digest: [u8; 32],
-    /// The current revision must be this one; 0 for none yet, `None` for any.
+    /// The revision that must be current: 0 if none may exist yet, `None` if any may be current.
     pub expected_revision: Option<u64>,
-    /// Drop it together with the component, before waiting for anything else.
+    /// The permit of this upload. Drop it together with the component, before waiting for anything else.
     pub permit: UploadPermit,
 }
 
-/// One slot of the uploads of the node and of the principal, held until it is dropped.
+/// One slot of the upload limits of the node and of the principal, held until it is dropped.
 #[derive(Debug)]
 pub struct UploadPermit(#[expect(dead_code, reason = "held until dropped")] Option<Permit>);
 
@@ -36,15 +36,15 @@ impl UploadPermit {
         Self(Some(place))
     }
 
-    /// A permit that counts against no limit, for components that no client has sent.
+    /// A permit that counts against no limit, for components that do not come from a client.
     #[must_use]
     pub fn unmetered() -> Self {
         Self(None)
     }
 }
 
-/// Receives the component. Checks the announced size, and stores only what has arrived. An upload that stalls
-/// is ended, since its permit is shared with others.
+/// Receives the component. Checks the announced size, and allocates memory only for what has arrived. Ends an upload
+/// that stalls, since others may wait for its permit.
 pub(super) async fn receive(
     limits: &Limits,
     deploy: proto::DeployRequest,

@@ -23,11 +23,11 @@ impl Panicking {
 
     fn panic_at(&self, place: &'static str) {
         self.panicked.store(false, Ordering::Relaxed);
-        *self.at.lock().expect("a lock") = Some(place);
+        *self.at.lock().expect("the lock is not poisoned") = Some(place);
     }
 
     fn through<T: Send + 'static>(&self, place: &str, answer: StoreFuture<T>) -> StoreFuture<T> {
-        let mut at = self.at.lock().expect("a lock");
+        let mut at = self.at.lock().expect("the lock is not poisoned");
         if *at != Some(place) {
             return answer;
         }
@@ -153,7 +153,7 @@ async fn a_machine_that_panics_loses_its_shard_and_no_other() {
     assert_eq!(driver.answer(asks), Some((codes::NOT_OWNER.into(), 1)));
     assert_eq!(driver.answer(panics), Some(("unknown".into(), 1)));
     assert_eq!(Stats::get(&driver.worker.deps.stats.panics), 1);
-    // Its turn still runs, so its entry exists, but it is no longer counted.
+    // A turn of the machine still runs, so its entry exists, but it is no longer counted.
     let totals = driver.worker.machines.totals();
     assert_eq!((totals.shards, totals.serving, totals.queued), (1, 1, 0));
     let refused = driver.send(1, "who");

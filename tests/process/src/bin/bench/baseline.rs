@@ -19,7 +19,7 @@ const MESSAGE: usize = 80;
 pub(super) struct Baseline {
     pub(super) round_trip: Duration,
     pub(super) sync: Duration,
-    /// Durable turns per second of the combined parts: over many entities, and of one entity.
+    /// Durable turns per second of the combined parts: over many entities, and for one entity.
     pub(super) joined: f64,
     pub(super) joined_hot: f64,
 }
@@ -78,7 +78,7 @@ pub(super) async fn measure(bench: &mut Bench, home: &NodeDir) -> Result<Baselin
     let round_trip = one.percentile(50.0);
     bench.line("bare QUIC echo p50", (micros(round_trip), "us"), None, None, &settings);
     drop(echo);
-    // Measured on a new thread, which has used no processor time yet: the node's committer, too, uses little.
+    // Measured on a new thread, which has used no processor time yet: the node's committer also uses little.
     let store = home.store();
     let synced = std::thread::spawn(move || echo::measure_sync(&store, time));
     let synced = synced.join().map_err(|_| anyhow::anyhow!("the thread panicked"))??;

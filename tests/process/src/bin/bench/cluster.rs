@@ -1,7 +1,7 @@
 //! P6 to P9: the cost of moving shards, of a lost node, and of another node's entities.
 //!
 //! Three nodes on one machine, without proxies, with default settings. A pause is the longest latency of an
-//! entity's commands while its shard moved, with one command to each entity always in flight.
+//! entity's commands while its shard moves, with one command to each entity always in flight.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ async fn hand_offs(bench: &mut Bench, entities: usize, aim: f64) -> Result<()> {
     none_lost(&clients[0], &ids, done).await?;
     let what = format!("P6 pause, {entities} live");
     let settings = format!(
-        "{HAND_OFFS} hand-offs of one shard, {entities} live entities, a command under way to each, {done} answered, none lost"
+        "{HAND_OFFS} hand-offs of one shard, {entities} live entities, a command in flight to each, {done} answered, none lost"
     );
     lines(bench, &what, pauses, Some(aim), &settings);
     end(cluster, clients).await
@@ -99,7 +99,7 @@ async fn warm(pulse: &ProbeLoad, entities: usize) -> Result<()> {
 async fn drained(client: &Client, node: &str) -> Result<u32> {
     let mut updates = client.drain(node, false).await?;
     loop {
-        let progress = updates.next().await?.context("the drain was not finished")?;
+        let progress = updates.next().await?.context("the drain did not complete")?;
         if progress.done {
             return Ok(progress.total);
         }
@@ -176,7 +176,8 @@ async fn fail_over(bench: &mut Bench) -> Result<()> {
     end(cluster, clients).await
 }
 
-/// The same entities, through their own node's gateway and through another's. Neither node has the store.
+/// Commands to the same entities, through the gateway of their own node and through that of another. Neither node has
+/// the store.
 async fn across(bench: &mut Bench) -> Result<()> {
     let (mut cluster, clients) =
         start(["store,manager,gateway", "host,gateway", "host,gateway"], 64).await?;
@@ -189,8 +190,8 @@ async fn across(bench: &mut Bench) -> Result<()> {
         (Entity::new("counter", ids[n as usize % entities].clone()), "1".to_owned())
     });
     let mut rates = [0.0; 2];
-    // Alternately, twice, after a short run that activates the entities, so that other load on the machine affects
-    // both.
+    // Measured alternately, twice each, after a short run that activates the entities, so that other load on the
+    // machine affects both.
     for (part, time) in
         [(0.0, Duration::from_secs(2)), (0.5, bench.time / 2), (0.5, bench.time / 2)]
     {
@@ -217,7 +218,7 @@ async fn across(bench: &mut Bench) -> Result<()> {
     end(cluster, clients).await
 }
 
-/// The core's own measurement of a plan.
+/// The core's own measurement of planning.
 fn planning(bench: &mut Bench) -> Result<()> {
     let output = artifacts::output(&artifacts::example("ostraca-core", "planning")?, &[])?;
     let line = output.lines().find(|line| line.starts_with('{')).context("no line of JSON")?;
@@ -242,7 +243,7 @@ fn planning(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// p50, p99 and max; the target is for the p99.
+/// Prints p50, p99 and maximum; the target applies to the p99.
 fn lines(bench: &mut Bench, what: &str, times: Vec<Duration>, aim: Option<f64>, settings: &str) {
     let settings = format!("{settings}; {} samples", times.len());
     let values = spread(times);

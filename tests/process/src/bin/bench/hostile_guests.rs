@@ -31,10 +31,10 @@ const NEIGHBOURS: u64 = 50;
 const SETTLE: u64 = 60;
 /// Number of concurrent attackers.
 const ATTACKERS: usize = 4;
-/// How many times the neighbours are measured during each attack. The median counts: single figures vary tenfold.
+/// How many times the neighbours are measured during each attack. The median counts: single measurements vary tenfold.
 const TIMES: usize = 3;
 
-/// Runs one round of an attack, whether or not it is refused.
+/// Runs one round of an attack, no matter whether it is refused.
 type Attack = Arc<dyn Fn(Arc<Client>, u64) -> Round + Send + Sync>;
 type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -62,20 +62,20 @@ fn attacks() -> [(&'static str, Attack); 12] {
 
 const TIMERS: &str = "{\"name\":\"t\",\"count\":100,\"after_ms\":0,\"every_ms\":0,\"bytes\":200}";
 
-/// The arguments of `tell`: this many to one entity, which all of them share.
+/// The arguments of `tell`: this many tells to one entity, which all attackers share.
 fn tells(method: &str, body: &str, count: u64) -> String {
     let (of, id) = ("misbehaving", "victim");
     serde_json::json!({ "of": of, "id": id, "method": method, "body": body, "count": count })
         .to_string()
 }
 
-/// A text that just fits into an outbox.
+/// A string that just fits into an outbox.
 fn large() -> String {
     format!("\"{}\"", "x".repeat((1 << 20) - 100))
 }
 
-/// Deploys a component, which is created beforehand: creating it takes longer than deploying it, on threads that
-/// also measure.
+/// Deploys a component, which is created beforehand: creating it takes longer than deploying it, and the threads that
+/// create it also measure.
 fn deploys(component: Vec<u8>) -> Attack {
     let component = Bytes::from(component);
     Arc::new(move |client, _| {
@@ -114,10 +114,10 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
         open_loop(&sessions(&client, 8), RATE, "add", total, named("near", NEIGHBOURS)).await
     };
     neighbours(Duration::from_secs(2)).await?;
-    let settings = format!("{NEIGHBOURS} neighbours, {RATE} commands a second");
+    let settings = format!("{NEIGHBOURS} neighbours, {RATE} commands per second");
     let idle = neighbours(bench.time).await?.percentile(99.0);
     bench.line("zoo idle p99", (micros(idle), "us"), None, None, &settings);
-    // The median, and all values.
+    // Returns the median, and all values.
     let repeated = async |time: Duration| -> Result<(Duration, String)> {
         let mut found = Vec::new();
         for _ in 0..TIMES {
@@ -169,7 +169,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Processes that only loop, until this is dropped.
+/// Processes that only loop, until this value is dropped.
 struct Shells(Vec<Child>);
 
 impl Shells {
@@ -185,7 +185,7 @@ impl Shells {
 impl Drop for Shells {
     fn drop(&mut self) {
         for shell in &mut self.0 {
-            // It may already have ended.
+            // The process may already have ended.
             let _ = shell.kill();
             let _ = shell.wait();
         }

@@ -1,6 +1,6 @@
-//! The core's cost for each message and each event, without a node: `ONLY=CORE`.
+//! The core's cost per message and per event, without a node: `ONLY=CORE`.
 //!
-//! The crate's own examples do the measuring. Times vary with the machine's other load; the instructions that
+//! The crates' own examples do the measuring. Times vary with the machine's other load; the instructions that
 //! valgrind counts hardly vary, so they show a change of a few percent. Without valgrind, only times are printed.
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::Bench;
 
-/// One line of an example `hot_paths`.
+/// One line that a `hot_paths` example prints.
 #[derive(Deserialize)]
 struct HotPath {
     path: String,
@@ -48,7 +48,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Instructions of one round: the difference between two runs, so that neither start nor end counts.
+/// Instructions per round: the difference between two runs, so that neither start nor end counts.
 fn instructions(program: &Path, path: &str, rounds: u64) -> Result<f64> {
     let short = count(program, path, rounds)?;
     let long = count(program, path, 2 * rounds)?;
@@ -69,7 +69,7 @@ fn count(program: &Path, path: &str, rounds: u64) -> Result<u64> {
     Ok(collected.trim().parse()?)
 }
 
-/// A line such as `a renewal: 12.3 µs an event`.
+/// Parses a line such as `a renewal: 12.3 µs an event`.
 fn measured(line: &str) -> Option<(f64, &'static str, String)> {
     let (what, values) = line.split_once(": ")?;
     let words: Vec<_> = values.split(' ').collect();

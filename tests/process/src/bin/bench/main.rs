@@ -1,12 +1,12 @@
 //! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
-//! P6 to P9 (module `cluster`) on three, tells (P11), timers (P13), and the core
-//! alone (module `hot_paths`). A line with a target says whether it is met.
+//! P6 to P9 (module `cluster`) on three nodes, tells (P11), timers (P13), and the core alone (module `hot_paths`). A
+//! line with a target says whether the target is met.
 //!
 //! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
 //! shipped, and every command is sent over QUIC and is durable before its reply. Rates on a shared machine vary:
 //! compare the ratios to the bare parts of the same run, and the processor time per turn.
 //!
-//! `ONLY=P1,P2` measures only these, `ONLY=CORE` only the core. `SECONDS=n` (default 8) is the duration of each
+//! `ONLY=P1,P2` measures only those, `ONLY=CORE` only the core. `SECONDS=n` (default 8) is the duration of each
 //! loop, `SESSIONS=n` (default 16) the number of sessions that share the 64 commands in flight, `ENTITIES=n`
 //! (default 50,000) the number of inactive entities for P5, and `SETTLE=n` (default 60) the seconds between an
 //! attack and the measurement of memory.
@@ -38,7 +38,7 @@ use self::baseline::{Baseline, Used};
 const ENTITIES: u64 = 1_000;
 /// Commands in flight, over all sessions.
 const IN_FLIGHT: usize = 64;
-/// Sessions that share them; `SESSIONS` overrides it.
+/// Number of sessions that share these commands; the environment variable `SESSIONS` overrides it.
 const SESSIONS: usize = 16;
 /// P1's target, as a fraction of the combined parts' rate.
 const JOINED_SHARE: f64 = 0.85;
@@ -227,7 +227,7 @@ async fn single(bench: &mut Bench, home: &NodeDir, bare: &Baseline) -> Result<()
         .await?;
         node = asleep(home, node)?;
         let settings =
-            format!("{SLEEPING} entities asleep, each touched once, {IN_FLIGHT} in flight");
+            format!("{SLEEPING} inactive entities, each called once, {IN_FLIGHT} in flight");
         let before = Used::by(node.pid())?;
         let senders = sessions(&client, spread);
         // The client lost its connection when the node restarted: wait until it is connected again.
@@ -329,7 +329,7 @@ fn named(name: &'static str, among: u64) -> Arc<Next> {
     Arc::new(move |_, n| (Entity::new("counter", format!("{name}-{}", n % among)), "1".into()))
 }
 
-/// The same, but each session has its own entities.
+/// Adds one to each of these entities, round-robin; each session has its own entities.
 fn own(name: &'static str, among: u64, sessions: usize) -> Arc<Next> {
     let part = among.div_ceil(sessions as u64);
     Arc::new(move |place, n| {

@@ -1,4 +1,5 @@
-//! P11: tells from entities of one node to entities of another, beside the same work done by a client with commands.
+//! P11: tells from entities of one node to entities of another, compared with the same work done by a client with
+//! commands.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,12 +15,12 @@ use serde_json::json;
 
 use crate::{Bench, IN_FLIGHT, sessions};
 
-/// Entities that send, and those that are sent to.
+/// Number of entities that send tells, and number of entities that receive them.
 const SENDERS: usize = 100;
 const TARGETS: usize = 200;
-/// Tells of one turn, each to another target.
+/// Number of tells per turn, each to a different target.
 const EACH: u64 = 10;
-/// Tells, for each second of a loop.
+/// Number of tells for each second of a loop.
 const RATE: u64 = 2_500;
 const MANIFEST: &str = "[grants]\ntell = [\"misbehaving\"]\n[limits]\noutbox = 5000\n";
 
@@ -56,7 +57,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     });
     let began = Instant::now();
     closed_loop(&sessions, each, "tell_add", total / EACH, deadline, tell).await?;
-    // One target after the other: looking at all of them again and again would be a load of its own.
+    // One target after the other: polling all of them would be a load in itself.
     let expected = total / TARGETS as u64;
     for id in &targets {
         until("all tells run", async || {
@@ -68,7 +69,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
         .await?;
     }
     let rate = total as f64 / began.elapsed().as_secs_f64();
-    let settings = format!("{SENDERS} entities tell {TARGETS} of another node, {EACH} in a turn");
+    let settings = format!("{SENDERS} entities tell {TARGETS} of another node, {EACH} per turn");
     bench.line("P11 tells", (rate, "/s"), Some(1.5 * by_client), Some(rate / by_client), &settings);
     client.close().await;
     cluster.stop()

@@ -1,7 +1,7 @@
-//! P13: timers set and fired, beside the same work done by a client with commands.
+//! P13: timers set and fired.
 //!
-//! Entities set timers, as many as fire at the target's rate for the duration of a loop, evenly spread over it. How
-//! late they fire is what the entities saw: the time of the firing's turn less the time at which it was due.
+//! Entities set as many timers as fire at the target's rate for the duration of a loop, evenly spread over it. The
+//! lateness is what the entities see: the time of the firing's turn minus the time at which the timer was due.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use super::Bench;
 
-/// The target: firings in a second.
+/// The target: firings per second.
 const RATE: u64 = 10_000;
 const ENTITIES: u64 = 1_000;
-/// Between the first call that sets timers and the first firing.
+/// Time between the first call that sets timers and the first firing.
 const AHEAD_MS: u64 = 5_000;
 const LIMITS: &str = "[limits]\ntimers = 1000\ntimer-bytes = \"512 KiB\"\n";
 
@@ -34,7 +34,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let began = Instant::now();
     futures::stream::iter(0..ENTITIES)
         .map(|id| {
-            // Entity by entity: each one's timers are due together.
+            // Each entity's timers are due together, one entity after the other.
             let passed = u64::try_from(began.elapsed().as_millis()).unwrap_or(0);
             let after = (AHEAD_MS + id * seconds * 1_000 / ENTITIES).saturating_sub(passed);
             let arguments = json!({
@@ -48,7 +48,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
         .await?;
     let set = began.elapsed();
     let rate = total as f64 / set.as_secs_f64();
-    let settings = format!("{total} timers of {ENTITIES} entities, {each} in a turn");
+    let settings = format!("{total} timers of {ENTITIES} entities, {each} per turn");
     bench.line("P13 timers set", (rate, "/s"), None, None, &settings);
 
     let mut late: Vec<i64> = Vec::new();

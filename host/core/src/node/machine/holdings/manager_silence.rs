@@ -1,9 +1,9 @@
 //! What happens when the manager does not receive this node's messages although both are alive.
 //!
 //! Both renew their leases in the store, but messages between them are lost. Then rows continue to name this
-//! incarnation for shards that it released, since "stopped" and every report were lost (R11), or a hand-off waits
-//! for a shard that this node was never asked to stop. This node cannot send this information, but it can write it:
-//! the incarnation stops its shards and writes its own row as left, and the next one registers. Every node sees
+//! incarnation as the owner of shards that it released, since "stopped" and every report were lost (R11), or a hand-off
+//! waits for a shard that this node was never asked to stop. This node cannot send this information, but it can write
+//! it: the incarnation stops its shards and writes its own row as left, and the next one registers. Every node sees
 //! that row, so every shard of the former incarnation gets a new owner and a new epoch (R7).
 //!
 //! Confusing at first: this does not imply that the manager has failed. Time counts only while the manager is seen
@@ -16,8 +16,8 @@ use super::{
 };
 
 impl Holdings {
-    /// Records whether the manager has yet to act on a shard: a row names this incarnation for it although it is
-    /// not held, or its hand-off has begun although its stop was not requested.
+    /// Records whether the manager has yet to act on a shard: a row names this incarnation as the shard's owner
+    /// although the shard is not held, or the shard's hand-off has begun although its stop was not requested.
     pub(super) fn track_awaiting_manager(
         &mut self,
         context: &Context,

@@ -10,8 +10,8 @@ use crate::node::Canonicalizer;
 
 /// For how many leases a node is on probation after it released its shards because the store did not respond.
 const PROBATION: u64 = 4;
-/// The longest probation, in leases: it doubles each time the node releases its shards again soon after the last
-/// one.
+/// The longest probation, in leases. The probation doubles each time the node releases its shards again soon after
+/// getting some.
 const LONGEST_PROBATION: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Hash)]
@@ -25,8 +25,8 @@ pub(super) struct Probation {
 }
 
 impl Probation {
-    /// The probation of a node that releases its shards now. It is longer than the last one if the node held shards
-    /// for a shorter time than the last probation took.
+    /// The probation of a node that releases its shards now. It is longer than the last one if the node held shards for
+    /// a shorter time than the last probation lasted.
     fn after(last: Option<Self>, now: u64, lease: u64) -> Self {
         // The time spent waiting for shards after the last probation does not count: the manager may have assigned
         // none.
@@ -96,12 +96,12 @@ mod tests {
             |back| Some(Probation { started_at: 0, duration: 400, first_held_again_at: back });
         let span = |last, now| Probation::after(last, now, 100).duration;
         assert_eq!(span(None, 1_000), 4 * 100);
-        assert_eq!(span(last(None), 1_000), 800, "it has held no shard since");
+        assert_eq!(span(last(None), 1_000), 800, "the node has held no shard since");
         assert_eq!(span(last(Some(1_000)), 1_399), 800);
         assert_eq!(
             span(last(Some(1_000)), 1_400),
             400,
-            "it held them for as long as the probation"
+            "the node held shards for as long as the probation"
         );
         let longest = Some(Probation { started_at: 0, duration: 6_000, first_held_again_at: None });
         assert_eq!(span(longest, 1), 64 * 100);

@@ -52,7 +52,7 @@ impl Holdings {
             refused_claims: refused.map(|(shard, (at, above))| (*shard, *at, *above)).collect(),
             extensions: Extensions::default(),
         };
-        // The names exceed the block: the host keeps its shards, as if it had not reported them.
+        // If the names do not fit into the block, the report names no types, and the host keeps its shards.
         let _ = report.set_unrunnable_types(&self.unrunnable_types);
         if observed.manager_row().is_some_and(|row| row.holder.node != me.node) {
             // A node's report to itself is never overtaken by a later one.

@@ -67,7 +67,7 @@ impl Manager {
         valid
     }
 
-    /// A plan in which these shards have no owner; other shards in a hand-off count at their target.
+    /// A plan in which these shards have no owner; other shards that are being handed off count toward their target.
     pub(super) fn plan(
         &mut self,
         context: &Context,
@@ -89,7 +89,7 @@ impl Manager {
         Some(plan::of(observed, &members, owners, moving, without, seed))
     }
 
-    /// Hands off the shards of draining nodes, a limited number at a time (R12, K35).
+    /// Hands off the shards of draining nodes, a limited number of them concurrently (R12, K35).
     pub(in super::super) fn drain(&mut self, context: &mut Context, observed: &ObservedCluster) {
         let Some(term) = &self.term else { return };
         let in_progress = term.count(HandOffReason::Drain);
@@ -116,7 +116,7 @@ impl Manager {
         let Some(plan) = self.plan(context, observed, &without, seed) else { return };
         let moves = self.allocate(context, &plan);
         for (shard, row) in leaving {
-            // The shard stays if no host can take it.
+            // The shard remains where it is if no host can take it.
             let Some(target) = moves.get(&shard).and_then(|to| plan.members.get(*to)) else {
                 continue;
             };
@@ -125,8 +125,8 @@ impl Manager {
         }
     }
 
-    /// Balances: when hosts joined or left, on request, and at each interval (S13). It does nothing while a member
-    /// cannot be reached or no member reports. While versions are mixed, the strategy returns no moves (R12, S16.2).
+    /// Balances the hosts when hosts have joined or left, on request, and at each interval (S13). Does nothing while a
+    /// node cannot be reached or no host reports. While versions are mixed, the strategy returns no moves (R12, S16.2).
     pub(in super::super) fn rebalance(
         &mut self,
         context: &mut Context,
@@ -182,14 +182,15 @@ impl Manager {
     }
 }
 
-/// Hosts whose shards must move elsewhere: they drain, or cannot run a deployed type that another host can (R24).
+/// Hosts whose shards must move elsewhere: they are draining, or cannot run a deployed type that another host can
+/// (R24).
 fn hosts_to_evacuate(context: &Context, observed: &ObservedCluster) -> BTreeSet<NodeId> {
     let draining = observed.all_live().filter(|(_, row)| row.is_draining_or_leaving());
     let mut nodes: BTreeSet<_> = draining.map(|(node, _)| node.clone()).collect();
     let mut unable = observed.unrunnable_types().map(|(member, _)| member).peekable();
     if unable.peek().is_some() && !context.has_mutation(Mutation::IgnoreUnrunnableTypes) {
         let able: BTreeSet<_> = observed.eligible_hosts().map(|(member, _)| member).collect();
-        // What an ended incarnation could not run says nothing about the node's present one.
+        // The types that an ended incarnation could not run say nothing about the node's current incarnation.
         let is_present = |member: &Member| {
             let mut live = observed.all_live();
             live.any(|(node, row)| *node == member.node && row.incarnation == member.incarnation)

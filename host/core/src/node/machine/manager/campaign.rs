@@ -6,7 +6,8 @@ use super::{
 };
 
 impl Manager {
-    /// Campaigns for the leadership once its holder's incarnation has ended, candidates in order of age (K21).
+    /// Campaigns for the leadership once its holder's incarnation has ended or its lease has lapsed; candidates
+    /// campaign in order of age (K21).
     pub(in super::super) fn campaign(
         &mut self,
         context: &mut Context,
@@ -56,7 +57,7 @@ impl Manager {
     }
 }
 
-/// Writes the row that names the new manager. Fields of other releases stay in the row.
+/// Writes the row that names the new manager. Fields of other releases are kept in the row.
 pub(super) fn write_manager_row(
     context: &mut Context,
     observed: &ObservedCluster,
@@ -71,7 +72,7 @@ pub(super) fn write_manager_row(
     context.write(purpose, RowKey::Manager, expected, Row::Manager(row));
 }
 
-/// Handles the answer to the write of the manager's row. The caller learns the row.
+/// Handles the answer to the write of the manager's row. The caller records the row.
 pub(in super::super) fn on_manager_row_written(
     context: &mut Context,
     observed: &mut ObservedCluster,

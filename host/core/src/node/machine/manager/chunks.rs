@@ -1,4 +1,4 @@
-//! The rows of assignments: sealed with the manager's term, then changed by one compare-and-set at a time.
+//! Assignment rows: sealed with the manager's term, then changed by one compare-and-set at a time.
 
 use super::{
     Assignment, AssignmentsRow, BTreeMap, Context, Manager, Mutation, ObservedCluster, Row, RowKey,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::rows::SHARDS_PER_CHUNK;
 
-/// One row of assignments, from the manager's point of view.
+/// An assignment row from the manager's point of view.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(any(test, feature = "testing"), derive(Hash))]
 pub(super) struct ManagedChunk {
@@ -23,14 +23,14 @@ pub(super) struct ManagedChunk {
 }
 
 impl ManagedChunk {
-    /// Each shard's row, with its index: as desired, else as being written, else as last read.
+    /// Each shard's row, with its index: the desired one, else the one being written, else the one last read.
     pub(super) fn desired_assignments(&self) -> impl Iterator<Item = (usize, &Assignment)> {
         let row = self.writing.as_ref().or(self.stored.as_ref().map(|(base, _)| base));
         let shards = row.into_iter().flat_map(|row| row.assignments.iter().enumerate());
         shards.map(|(place, shard)| (place, self.pending.get(&place).unwrap_or(shard)))
     }
 
-    /// Whether a write, or a read after a lost one, is pending.
+    /// Whether a write, or a read after a write whose answer was lost, is pending.
     pub(super) fn busy(&self) -> bool {
         self.writing.is_some() || self.read_at.is_some()
     }
@@ -43,7 +43,7 @@ impl ManagedChunk {
 }
 
 impl Manager {
-    /// Starts the desired writes that are not pending.
+    /// Starts the writes that chunks need, except where one is pending.
     pub(in super::super) fn pump_chunks(
         &mut self,
         context: &mut Context,
@@ -139,7 +139,7 @@ impl Manager {
         self.decision_needed = true;
         term.dirty_chunks.add(number);
         term.owner_index.chunk_changed(number);
-        // The desired changes were based on another row.
+        // The desired changes were based on another version of the row.
         chunk.pending.clear();
         match value {
             Some((Row::Assignments(row), _)) if row.term > term.number => {

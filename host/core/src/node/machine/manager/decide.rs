@@ -13,7 +13,7 @@ use crate::rows::{SHARDS_PER_CHUNK, chunk_count};
 struct Findings {
     /// The chunks with pending decisions.
     chunks: BTreeSet<u32>,
-    /// Shards that need a new owner, each with the epoch that the new one must exceed.
+    /// Shards that need a new owner, each with the epoch that the new owner's epoch must exceed.
     needs: BTreeMap<ShardId, Epoch>,
     /// Hand-offs without a worker.
     orphaned_hand_offs: Vec<(ShardId, Assignment)>,
@@ -40,12 +40,12 @@ impl Term {
         }
     }
 
-    /// Every shard's row without a pending change, and the revision of its chunk.
+    /// The row of every shard without a pending change, and the revision of its chunk.
     pub(super) fn stable_assignments(&self) -> impl Iterator<Item = (ShardId, &Assignment, u64)> {
         (0..self.chunks.len() as u32).flat_map(|number| self.stable_assignments_in(number))
     }
 
-    /// The same for one chunk.
+    /// As [`Self::stable_assignments`], for one chunk.
     fn stable_assignments_in(
         &self,
         number: u32,
@@ -60,7 +60,7 @@ impl Term {
         })
     }
 
-    /// Whether a shard needs a new owner: then the epoch that the new one must exceed.
+    /// If a shard needs a new owner, returns the epoch that the new owner's epoch must exceed.
     fn needs_owner_above(
         &self,
         context: &Context,
@@ -95,7 +95,7 @@ impl Term {
         if report.shards.binary_search_by_key(&held, |held| (held.shard, held.epoch)).is_ok() {
             return None;
         }
-        // R11: a missing report counts only against an owner that had seen its assignment.
+        // R11: a shard that is missing from the report counts only if the owner had seen its assignment.
         let chunk = chunk_of(shard);
         let after = report.applied_chunks.partition_point(|(of, _)| *of <= chunk);
         let saw =
@@ -129,7 +129,8 @@ impl Term {
 }
 
 impl Manager {
-    /// Marks incarnations whose lease has lapsed as dead, each on the very row that it would renew (R7, R8).
+    /// Marks each incarnation whose lease has lapsed as dead, by writing the very row that the incarnation would renew
+    /// (R7, R8).
     pub(in super::super) fn mark_dead(
         &mut self,
         context: &mut Context,

@@ -1,4 +1,4 @@
-//! Drains that operators requested from this node: each is written to the drained node's own row (R12).
+//! Drains that operators requested on this node: each is written to the drained node's own row (R12).
 
 use super::{
     Context, Manager, NodeId, NodeRow, NodeStatus, ObservedCluster, Row, RowKey, WritePurpose,
@@ -9,7 +9,7 @@ impl Manager {
         self.drains.insert(node, draining);
     }
 
-    /// Writes the missing marks, once the row is known and no such write is pending.
+    /// Writes the missing drain marks, each once the node's row is known and no such write is pending.
     pub(in super::super) fn drive_drains(
         &mut self,
         context: &mut Context,

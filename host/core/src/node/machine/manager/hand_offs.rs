@@ -28,11 +28,11 @@ pub(super) enum HandOffReason {
 
 #[derive(Clone, Debug, Hash)]
 enum HandOffPhase {
-    /// The row must have the intent first (S15).
+    /// The row must contain the intent first (S15).
     WritingIntent,
-    /// All nodes were asked to buffer messages; these have not acknowledged it yet (A7 to A9).
+    /// All nodes were asked to buffer messages; those in `missing` have not acknowledged this yet (A7 to A9).
     AwaitingAcks { deadline: u64, missing: BTreeSet<NodeId> },
-    /// The owner was asked to stop; the request is repeated at this time.
+    /// The owner was asked to stop; the request is repeated at `resend_at`.
     Stopping { resend_at: u64 },
     /// The owner did not stop in time: the intent is removed from the row (A10).
     Abandoning,

@@ -1,4 +1,4 @@
-//! Each shard's owner as an index into the list of hosts, cached from plan to plan.
+//! Each shard's owner as an index into the list of hosts, cached between plans.
 //!
 //! A plan names the owner of every shard. Finding an owner among the hosts takes a search by name, so it is
 //! repeated only for chunks that changed, or for all of them if the hosts changed.

@@ -37,8 +37,8 @@ pub(super) fn from_rows(
     of(observed, &members, &owners, moving, &[], seed)
 }
 
-/// Creates a plan from each shard's owner, as an index into the members. A shard in a hand-off counts at its
-/// target; the shards in `without` have no owner.
+/// Creates a plan from each shard's owner, as an index into the members. A shard that is being handed off counts toward
+/// its target; the shards in `without` have no owner.
 pub(super) fn of<'a>(
     observed: &ObservedCluster,
     members: &[Member],

@@ -1,9 +1,9 @@
 //! A manager that receives no report from another host hands the leadership to the next candidate, which those
 //! hosts may be able to reach (decision 0051).
 //!
-//! Meanwhile it continues to assign shards from rows, but cannot hand them off. If no host reaches any candidate,
-//! the leadership rotates: each successive manager without a report waits twice as long as the one before, so that
-//! rows are resealed less and less often, and nodes have time to act by rows alone (decision 0020).
+//! Meanwhile it continues to assign shards from rows, but cannot hand them off. If no host reaches any candidate, the
+//! leadership rotates: each successive manager without a report waits twice as long as the one before, so that rows are
+//! resealed less and less often, and nodes have time to act on rows alone (decision 0020).
 
 use super::campaign::write_manager_row;
 use super::{
@@ -14,14 +14,14 @@ use super::{
 /// Maximum number of times that the delay doubles.
 const DOUBLINGS: u32 = 6;
 
-/// How long a manager stays without a report from another host, after this number of consecutive managers that
-/// stepped down.
+/// How long a manager keeps the leadership without a report from another host, after this number of consecutive
+/// managers stepped down.
 pub(super) fn delay(context: &Context, step_downs: u32) -> u64 {
     context.settings.manager_silence_timeout << step_downs.min(DOUBLINGS)
 }
 
 impl Manager {
-    /// Writes the next candidate as the holder once no other host has reported for that long.
+    /// Writes the next candidate as the holder once no other host has reported for too long.
     pub(in super::super) fn step_down(
         &mut self,
         context: &mut Context,

@@ -19,7 +19,7 @@ pub(super) struct Term {
     /// they changed.
     pub(super) dirty_chunks: DirtyChunks,
     pub(super) hand_offs: BTreeMap<ShardId, HandOffWorker>,
-    /// Hand-offs begun in this term.
+    /// The number of hand-offs started in this term.
     pub(super) hand_offs_started: u64,
     /// Shards that their owners stopped, with the epoch.
     pub(super) stopped_epochs: BTreeMap<ShardId, Epoch>,
@@ -38,7 +38,7 @@ pub(super) struct Term {
     pub(super) last_eligible_hosts: BTreeSet<Member>,
     /// Nodes that others could not reach, and the time until which that is believed (S12).
     pub(super) unreachable: BTreeMap<NodeId, u64>,
-    /// Kinds of invalid moves that were reported.
+    /// Kinds of invalid moves that were already reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
 }
 
@@ -172,9 +172,9 @@ mod tests {
         assert!(newest(2, Some(5)), "a copy of it");
         assert!(newest(2, Some(7)));
         assert!(!newest(2, Some(6)), "overtaken");
-        assert!(!newest(1, Some(9)), "of a former incarnation");
+        assert!(!newest(1, Some(9)), "from a former incarnation");
         assert!(newest(3, Some(1)), "a new incarnation starts its own count");
-        assert!(newest(1, None), "of a release that does not number them");
+        assert!(newest(1, None), "from a release that does not number reports");
         let other = Incarnation { nonce: 99, ..incarnation(3) };
         let other = Member { node: "b".into(), incarnation: other };
         assert!(

@@ -56,7 +56,7 @@ impl Manager {
         }
     }
 
-    /// Sets whether it decides at its next event even if nothing else changes.
+    /// Sets whether the manager decides at its next event even if nothing else changes.
     pub(in super::super) fn nudge(&mut self, on: bool) {
         self.decision_needed = on && self.sealed_term().is_some();
     }
@@ -86,8 +86,8 @@ impl Manager {
         }
     }
 
-    /// Whether a report can never affect a decision here: the rows that it was made from are known, and it agrees
-    /// with them. A shard that is missing from the report counts only if the sender had seen its row (R11).
+    /// Whether a report can never affect a decision here: the rows that it is based on are known, and it agrees with
+    /// them. A shard that is missing from the report counts only if the sender had seen its row (R11).
     pub(in super::super) fn is_report_irrelevant(
         &self,
         observed: &ObservedCluster,
@@ -124,7 +124,7 @@ impl Manager {
             })
     }
 
-    /// Whether it has the last report of a node.
+    /// Whether the manager has a report from a node.
     pub(in super::super) fn has_report_of(&self, node: &NodeId) -> bool {
         self.term.as_ref().is_some_and(|term| term.reports.contains_key(node))
     }
@@ -158,7 +158,7 @@ impl Manager {
         }
     }
 
-    /// Whether it may still begin or continue that hand-off, as far as its own rows show.
+    /// Whether the manager may still begin or continue that hand-off, as far as its own rows show.
     pub(in super::super) fn may_continue_hand_off(&self, id: HandOffId) -> bool {
         self.term.as_ref().is_some_and(|term| term.has_intent(id))
     }

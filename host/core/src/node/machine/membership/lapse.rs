@@ -13,7 +13,7 @@ pub(in super::super) struct ChangedClaim {
 }
 
 impl Membership {
-    /// A node stops by its own clock before another node may take its shards (R9, E14).
+    /// Suspends the node, by its own clock, before another node may take its shards (R9, E14).
     pub(in super::super) fn check_lapse(&mut self, context: &mut Context) {
         let now = context.mono();
         let Some(own) = self.registration_mut() else { return };
@@ -38,8 +38,8 @@ impl Membership {
         context.mono().saturating_sub(self.store_last_responded) < context.settings.lease
     }
 
-    /// Whether a node that could use its `EntityStore` got no response for one lease (R9). While its own lease has
-    /// lapsed, this is unknown.
+    /// Whether a node that could use its `EntityStore` got no response for one lease (R9). While the node's own lease
+    /// has lapsed, this is unknown, and the result is false.
     pub(in super::super) fn has_lost_store(&self, context: &Context) -> bool {
         let now = context.mono();
         self.registration().is_some_and(|own| {
@@ -48,8 +48,8 @@ impl Membership {
         })
     }
 
-    /// After a lapse: resumes once a renewal of the same incarnation succeeded and its claims were read back unchanged
-    /// (R9). Returns whether it resumes now.
+    /// After a lapse: resumes once a renewal of the same incarnation has succeeded and its claims have been read (R9).
+    /// Returns whether it resumes now.
     pub(super) fn try_resume(
         &mut self,
         context: &mut Context,
@@ -81,7 +81,7 @@ impl Membership {
         true
     }
 
-    /// Handles the claims that were read, and returns those that changed, with their owner.
+    /// Handles the claims that were read, and returns those that changed.
     pub(in super::super) fn on_claims(
         &mut self,
         context: &Context,

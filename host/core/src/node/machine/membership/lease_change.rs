@@ -1,10 +1,10 @@
 //! A change of the lease's duration, in an order in which an observer never counts a shorter lease than the owner
 //! (R8).
 //!
-//! An observer goes by the lease in an incarnation's own row. So the row may show too long a lease for a while, but
-//! never too short a one: a longer lease is written first, and relied on once that renewal has succeeded. A shorter
+//! An observer uses the lease in an incarnation's own row. So the row may show too long a lease for a while, but never
+//! one that is too short: a longer lease is written first, and relied on once that renewal has succeeded. A shorter
 //! lease is relied on immediately, and written when no node can still rely on the longer one. No node waits for
-//! another, so the cluster's row of settings can change in one write, and nodes may differ indefinitely.
+//! another, so the cluster's settings row can change in one write, and nodes may differ indefinitely.
 
 use super::{Action, Context, Membership, Mutation, Registration};
 use crate::node::{LeaseSettings, Settings};

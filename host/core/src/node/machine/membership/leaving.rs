@@ -8,13 +8,13 @@ use super::{
 /// The progress of a leaving node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Leaving {
-    /// It stays, or has left.
+    /// The node stays, or has left.
     No,
-    /// The manager hands its shards off.
+    /// The manager is handing its shards off.
     AwaitsHandOffs,
     /// No row names it any longer: it marks its row as left once its shard machines have stopped.
     HandedOff,
-    /// It waits for no hand-offs: its shards stop, and then it marks its row as left.
+    /// It does not wait for hand-offs: its shards stop, and then it marks its row as left.
     StopsShards,
 }
 
@@ -37,7 +37,7 @@ impl Membership {
         }
     }
 
-    /// Whether it is leaving but its row does not say so yet: the next renewal records it.
+    /// Whether the node is leaving but its row does not say so yet: the next renewal records it.
     pub(in super::super) fn must_announce_leaving(&self) -> bool {
         !self.stays()
             && self
@@ -89,7 +89,7 @@ impl Membership {
         context.write(WritePurpose::Leave, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// Handles the answer to that write; `None` if it is obsolete.
+    /// Handles the answer to the write of the row as left; `None` if it is obsolete.
     pub(in super::super) fn on_leave_written(
         &mut self,
         context: &mut Context,

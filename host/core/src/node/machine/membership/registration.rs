@@ -83,7 +83,7 @@ impl Membership {
         self.state = State::Unregistered;
     }
 
-    /// This row is registered, by a write sent at this time.
+    /// This row was registered by a write sent at `sent_at`.
     pub(in super::super) fn on_registered(
         &mut self,
         context: &mut Context,

@@ -1,4 +1,4 @@
-//! Renewals of the own row, whose answers may be lost, and the row's content (R7, R8).
+//! Renewals of the node's own row, whose answers may be lost, and the row's content (R7, R8).
 
 use super::lease_change::declared_lease;
 use super::{
@@ -24,14 +24,14 @@ impl Membership {
             ..own.row.clone()
         };
         if leaves && !row.is_leaving() {
-            // The block has no room for it: the node leaves without hand-offs, once its shards have stopped.
+            // This fails only if fields of other releases leave no space in the block.
             let _ = row.set_leaving();
         }
         let purpose = WritePurpose::Renew(row.clone(), now);
         context.write(purpose, own.key(), Some(own.revision), Row::Node(row));
     }
 
-    /// Reads the own row, because the answer to a renewal, or to the read after it, was lost or is late.
+    /// Reads the node's own row, because the answer to a renewal, or to the read after it, was lost or is late.
     pub(super) fn read_own_row(&mut self, context: &mut Context) {
         if context.requests.writes_own_row() {
             return;
@@ -103,7 +103,7 @@ impl Membership {
         Effect::Renewed
     }
 
-    /// The answer to a read of the own row, after a write whose answer was lost.
+    /// Handles the answer to a read of the node's own row, after a write whose answer was lost.
     pub(in super::super) fn on_own_row_read(
         &mut self,
         context: &mut Context,
@@ -125,10 +125,10 @@ impl Membership {
         }
     }
 
-    /// Handles the own row, from any source: others may set its drain mark, or end this incarnation.
+    /// Handles the node's own row, from any source: others may set its drain mark, or end this incarnation.
     ///
     /// An incarnation writes its own row as left only when it no longer holds anything. Another node does so for an
-    /// incarnation that was marked dead and then forgotten: that incarnation is fenced, as any dead one is.
+    /// incarnation that was marked dead and then forgotten: that incarnation is fenced, like any dead one.
     pub(in super::super) fn on_own_row(
         &mut self,
         context: &mut Context,
@@ -153,7 +153,7 @@ impl Membership {
         if revision == own.revision {
             return Effect::Nothing;
         }
-        // A pending renewal will conflict and be repeated, unless this is what it wrote.
+        // A pending renewal will conflict and be repeated, unless this row is what it wrote.
         let renewed = row.renewals > own.row.renewals;
         let sent_at = if renewed { own.first_renewal_since.take() } else { None };
         let lease = row.lease;

@@ -8,11 +8,11 @@ use super::{
 /// What a newer row of a node means for the parts that decide from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct NodeChange {
-    /// The incarnation is another one, or its status has changed: any shard may belong to it.
+    /// Whether the incarnation or its status has changed: any shard may belong to it.
     pub(in super::super) affects_ownership: bool,
-    /// More than the count of renewals has changed.
+    /// Whether more than the number of renewals has changed.
     pub(in super::super) affects_decisions: bool,
-    /// Routes to the node may have changed.
+    /// Whether routes to the node may have changed.
     pub(in super::super) affects_routes: bool,
 }
 
@@ -76,8 +76,8 @@ impl ObservedCluster {
         Some(change)
     }
 
-    /// Learns the manager's row, and returns whether it begins another term; `None` if it is not newer than the
-    /// known one.
+    /// Learns the manager's row, and returns whether it begins a new term; `None` if it is not newer than the known
+    /// one.
     pub(in super::super) fn learn_manager(
         &mut self,
         context: &mut Context,
@@ -188,7 +188,7 @@ mod tests {
         };
         assert_eq!(learn(0, NodeStatus::Live, 5), Some((true, true, true, 1)), "it joins");
         assert_eq!(learn(1, NodeStatus::Live, 6), Some((false, false, false, 0)), "it renews");
-        assert_eq!(learn(2, NodeStatus::Live, 6), None, "no newer revision");
+        assert_eq!(learn(2, NodeStatus::Live, 6), None, "not a newer revision");
         assert_eq!(learn(1, NodeStatus::Dead, 7), Some((true, true, true, 1)), "it is dead");
     }
 }

@@ -1,4 +1,4 @@
-//! Routes of shards that the router gets: from rows, from the cache on disk, and from messages about hand-offs.
+//! The shard routes that the router gets: from rows, from the cache on disk, and from messages about hand-offs.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ impl ObservedCluster {
         }
     }
 
-    /// Publishes routes and addresses from disk, used for sending until the store delivers newer ones (R13, S8).
+    /// Publishes routes and addresses from the cache on disk, used to send messages until the store delivers newer ones
+    /// (R13, S8).
     pub(in super::super) fn on_cached(
         &mut self,
         context: &mut Context,
@@ -73,7 +74,8 @@ impl ObservedCluster {
         }
     }
 
-    /// Begin-hand-off: has messages buffered, and acknowledges it, whether or not the shard was known (A8).
+    /// Handles a begin-hand-off: has messages for the shard buffered, and acknowledges it, whether or not the shard was
+    /// known (A8).
     pub(in super::super) fn on_begin_hand_off(
         &self,
         context: &mut Context,
@@ -86,7 +88,7 @@ impl ObservedCluster {
         let is_in_row = self.assignment(shard).is_some_and(|row| {
             row.epoch == epoch && row.hand_off.as_ref().is_some_and(|intent| intent.id == id)
         });
-        // A message that arrives after the row that ended its hand-off has no effect.
+        // A begin-hand-off that arrives after the row that ended its hand-off buffers nothing.
         if revision > known || is_in_row {
             context.push(Action::BufferShard { shard, epoch });
         }

@@ -1,4 +1,4 @@
-//! How a node leaves: hand-offs first, then its row as left.
+//! How a node leaves: hand-offs first, then the write of its row as left.
 
 use super::*;
 
@@ -67,7 +67,7 @@ fn s10_a_node_leaves_when_no_row_names_it() {
     alone.wait(10);
     assert!(
         !wrote_left(&alone),
-        "a row names it, and the next owner may be another incarnation of it"
+        "a row still names the node, and the next owner may be another incarnation of it"
     );
     let b = Some(member("b", 1));
     alone.shards(&[(2, b.clone()), (1, b)]);
@@ -128,7 +128,7 @@ fn s10_a_manager_leaves_even_while_a_write_is_pending() {
     let mut alone = leader(4, Vec::new());
     let seals = alone.writes.remove(0);
     alone.handle(Event::LeaveNow);
-    assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it leaves");
+    assert!(matches!(&alone.writes[..], [(_, Row::Node(_))]), "its row says that it is leaving");
     alone.done();
     assert!(wrote_left(&alone), "{seals:?} was not answered");
 }

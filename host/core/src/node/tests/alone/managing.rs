@@ -1,4 +1,4 @@
-//! What a manager seals and writes, and which requests it serves.
+//! Tests of what a manager seals and writes, and of which requests it serves.
 
 use super::*;
 
@@ -132,7 +132,7 @@ fn r10_a_late_manager_seals_no_row_of_a_later_term() {
     assert_eq!(alone.writes.len(), 0);
 }
 
-/// A leader that has just written a death, which is not answered yet.
+/// A manager that has just marked a node dead, in a write that is not answered yet.
 fn marks_dead() -> Alone {
     let Settings { lease, lease_margin: margin, renew_interval: renew, .. } = Settings::default();
     let mut alone = sealed(4);
@@ -143,7 +143,7 @@ fn marks_dead() -> Alone {
         alone.all_done();
         alone.wait(10);
         waited += 10;
-        assert!(waited < lease + margin + renew, "it is not marked dead");
+        assert!(waited < lease + margin + renew, "the node is not marked dead");
     }
     assert!(waited >= lease + margin);
     let dead = |row: &Row| matches!(row, Row::Node(row) if row.status == NodeStatus::Dead);
@@ -234,9 +234,9 @@ fn a_manager_that_slept_restarts_its_silence_timeouts() {
     while alone.machine.manager_row().is_some_and(|row| row.holder.node == alone.me().node) {
         renew(&mut alone);
         alone.wait(100);
-        assert!(alone.now < woke + 2 * silence, "no other node receives the host's reports either");
+        assert!(alone.now < woke + 2 * silence, "the manager did not hand the leadership on");
     }
-    assert!(alone.now >= woke + silence, "it hands the leadership on after {}", alone.now - woke);
+    assert!(alone.now >= woke + silence, "the leadership moved after {} ms", alone.now - woke);
 }
 
 #[test]

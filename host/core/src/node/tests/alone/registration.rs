@@ -68,7 +68,7 @@ fn a_due_report_causes_no_busy_loop() {
     alone.wait(woken);
 }
 
-/// The own rows that it writes in this time, each answered immediately.
+/// The node's own row each time the node writes it within `millis`; each write is answered immediately.
 fn own_rows(alone: &mut Alone, millis: u64) -> Vec<(u64, NodeRow)> {
     let mut rows = Vec::new();
     for _ in 0..millis / 10 {
@@ -116,7 +116,7 @@ fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     alone.all_done();
     assert!(
         counted(&alone.handle(Event::LeaseSettingsChanged(agreed(2, 1_000)))),
-        "it relies on the shorter one immediately"
+        "the node relies on the shorter lease immediately"
     );
     let until = alone.now + lease;
     alone.all_done();
@@ -132,11 +132,11 @@ fn r8_a_shorter_lease_is_written_when_nobody_relies_on_more() {
     assert_eq!(
         (row.lease, row.settings_revision),
         (5_000, 3),
-        "a longer one is published immediately"
+        "a longer lease is published immediately"
     );
     let relied =
         alone.done().into_iter().any(|it| matches!(it, Action::LeaseRenewed { lease: 5_000, .. }));
-    assert!(relied, "it is relied on once it is written");
+    assert!(relied, "the node relies on the longer lease once it is written");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn r8_a_drain_mark_set_by_others_is_no_renewal() {
     let counted = |actions: &[Action]| {
         actions.iter().any(|action| matches!(action, Action::LeaseRenewed { .. }))
     };
-    assert!(!counted(&actions), "it was not its own renewal");
+    assert!(!counted(&actions), "the node did not renew the lease");
     let revision = alone.revision;
     let conflict = WriteError::Conflict(Some((Row::Node(marked), revision)));
     assert!(!counted(&alone.written(Err(conflict))));

@@ -1,4 +1,4 @@
-//! Which shards a machine claims, and which it releases; for which ones it has messages buffered.
+//! Tests of which shards a machine claims and releases, and for which it has messages buffered.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn r9_no_shard_is_adopted_after_a_lapse_or_without_rows() {
 
     let mut alone = Alone::registered(Roles { manager: true, ..Roles::default() });
     let me = alone.me();
-    assert_eq!(adopted(&alone.shards(&[(1, Some(me))])), [], "it hosts nothing");
+    assert_eq!(adopted(&alone.shards(&[(1, Some(me))])), [], "the node is not a host");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
     let answer = alone.writes.remove(0).0;
     alone.wait(lease);
     assert!(alone.machine.is_suspended());
-    // The answer to its next renewal.
+    // The answer to its renewal is lost.
     alone.handle(Event::RowWritten { request_id: answer, result: Err(WriteError::Unknown) });
     let number = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
@@ -113,7 +113,8 @@ fn r9_after_a_lapse_only_shards_with_current_claims_resume() {
         claim("b", me.incarnation, 5),
         claim("me", me.incarnation, 4),
         claim("b", theirs, 6),
-        // For shards that are being claimed: no claim yet, another's in the same epoch, and one in a higher epoch.
+        // For shards that are being claimed: no claim yet, another node's claim in the same epoch, and one in a higher
+        // epoch.
         None,
         claim("b", theirs, 5),
         claim("b", theirs, 6),
@@ -148,13 +149,13 @@ fn a8_only_a_current_hand_off_buffers_messages() {
         let acked = |it: &Action| {
             matches!(it, Action::Send { message: ControlMessage::BeginHandOffAck { .. }, .. })
         };
-        assert!(actions.iter().any(acked), "whether or not it holds any");
+        assert!(actions.iter().any(acked), "acknowledged whether or not messages are buffered");
         actions.contains(&Action::BufferShard { shard, epoch })
     };
-    assert!(held(2, 1, known), "its row names it");
-    assert!(held(2, 9, known + 1), "its row is in transit");
-    assert!(!held(2, 9, known), "its row does not name it");
-    assert!(!held(1, 1, known), "of an epoch that has ended");
+    assert!(held(2, 1, known), "the row names the hand-off");
+    assert!(held(2, 9, known + 1), "the row is in transit");
+    assert!(!held(2, 9, known), "the row does not name the hand-off");
+    assert!(!held(1, 1, known), "the epoch has ended");
     assert!(!held(2, 9, known - 1), "the message is late");
 }
 
