@@ -31,7 +31,8 @@ pub struct MessageContext {
     pub sequence: u64,
     /// Whether the message is a command or a query.
     pub kind: MessageKind,
-    /// The principal that the sender's certificate names, such as `client/alice`.
+    /// The sender's principal: `client/alice` as its certificate names it, or `entity/account` for a tell from an
+    /// entity of that type.
     pub principal: String,
     /// The content type of the body, as the sender set it.
     pub content_type: String,

@@ -45,7 +45,7 @@ pub struct MessageId {
     pub sequence: u64,
     /// The creation time, in milliseconds of cluster time, from 1.
     pub created_ms: u64,
-    /// The same moment in milliseconds of UTC since 1970; 0 if unknown. Written only if it is known.
+    /// The same moment in milliseconds since the Unix epoch (UTC); 0 if unknown. Written only if it is known.
     pub utc_ms: u64,
 }
 

@@ -24,7 +24,7 @@ impl ClusterClock {
         self.lock().cluster.at(since_boot())
     }
 
-    /// Milliseconds of UTC since 1970; 0 if no node has reported it.
+    /// Milliseconds since the Unix epoch (UTC); 0 if no node has reported it.
     pub(crate) fn utc_ms(&self) -> u64 {
         self.lock().utc.known_at(since_boot()).unwrap_or_default()
     }

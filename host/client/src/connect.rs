@@ -70,7 +70,7 @@ impl ConnectError {
 pub struct ConnectOptions {
     /// Timeout per address. Default 3 s.
     pub connect_timeout: Duration,
-    /// How long the client makes no progress before it switches to another of the profile's addresses, because its
+    /// How long the client goes without progress before it switches to another of the profile's addresses, because its
     /// gateway may be cut off from the cluster. No progress means that messages only wait, or that the gateway itself
     /// refuses them. The time is randomised between three and five quarters of this value, so that not all clients
     /// switch at once, and doubled, up to a factor of 16, while switching does not help. Default 6 s, longer than a

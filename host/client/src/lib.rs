@@ -67,7 +67,7 @@
 //!
 //! The client re-establishes a broken connection, to any of the profile's addresses. It also leaves a node that is
 //! reachable if no message gets through for [`ConnectOptions::stall_timeout`]. So a profile should name several nodes.
-//! The caller must retry only the first connection: [`Client::connect`] tries each address once.
+//! Only a failed first connection is left to the caller to retry: [`Client::connect`] tries each address once.
 //!
 //! # Deadlines
 //!

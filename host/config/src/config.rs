@@ -211,8 +211,8 @@ impl Config {
         self.file.guests.ceilings()
     }
 
-    /// Settings of the store. The authority's certificate says which cluster the store must belong to, and not the
-    /// configuration: set `cluster` from [`Config::load_identity`].
+    /// Settings of the store. Not the configuration but the authority's certificate says which cluster the store must
+    /// belong to: set `cluster` from [`Config::load_identity`].
     #[must_use]
     pub fn store_options(&self) -> ostraca_store_sled::Options {
         self.file.store.options(&self.data)

@@ -19,8 +19,8 @@ pub struct Now {
     /// Milliseconds of cluster time: kept in the `ClusterStore` and advanced only by running clocks, so it may stop
     /// while no node runs but never jumps. Messages are stamped with it (R17).
     pub cluster_time: u64,
-    /// UTC in milliseconds since 1970, as recorded in the cluster's row `time`; never goes back. Timers fire according
-    /// to it (R25). 0 until the node has read the row.
+    /// UTC in milliseconds since 1970: that of the cluster's row `time`, advanced by the node's clock; never goes back.
+    /// Timers fire according to it (R25). 0 until the node has read the row.
     pub utc: u64,
 }
 
@@ -83,8 +83,8 @@ pub struct MessageMetadata {
     pub tracestate: Arc<str>,
     /// The node whose gateway accepted it.
     pub origin: Arc<str>,
-    /// When its sender created it, in milliseconds of UTC since 1970: the time that its turn reads. The same in every
-    /// copy.
+    /// When its sender created it, in milliseconds since the Unix epoch (UTC): the time that its turn reads. The same
+    /// in every copy.
     pub utc_ms: u64,
 }
 

@@ -272,7 +272,7 @@ pub struct Timer {
     pub name: Arc<str>,
     /// The entity's version after the turn that set it. Setting a timer of the same name again starts a new generation.
     pub generation: u64,
-    /// When it fires next, in milliseconds of UTC.
+    /// When it fires next, in milliseconds since the Unix epoch (UTC).
     pub due: u64,
     /// Milliseconds between firings; 0 if it fires once.
     pub interval: u64,
@@ -280,7 +280,7 @@ pub struct Timer {
     pub payload: Bytes,
     /// How many attempts at the firing at `due` have failed.
     pub attempts: u32,
-    /// When the firing is attempted again, in milliseconds of UTC; 0 if no attempt has failed.
+    /// When the firing is attempted again, in milliseconds since the Unix epoch (UTC); 0 if no attempt has failed.
     pub retry_at: u64,
     /// Why the last attempt failed; empty if none did.
     pub failure: Arc<str>,
@@ -295,7 +295,7 @@ impl Extensible for Timer {
 }
 
 impl Timer {
-    /// When it fires or is attempted again, in milliseconds of UTC; `None` if it was set aside.
+    /// When it fires or is attempted again, in milliseconds since the Unix epoch (UTC); `None` if it was set aside.
     #[must_use]
     pub fn fires_at(&self) -> Option<u64> {
         (!self.set_aside).then_some(self.due.max(self.retry_at).min(OWN_TIMERS - 1))
@@ -342,12 +342,12 @@ pub struct Tell {
     pub traceparent: Arc<str>,
     /// When it was created, in milliseconds of cluster time (R17).
     pub created_ms: u64,
-    /// The time of the turn that sent it (of a delayed tell: when it left), in milliseconds of UTC. The target's turn
-    /// reads this time.
+    /// The time of the turn that sent it (of a delayed tell: when it left), in milliseconds since the Unix epoch (UTC).
+    /// The target's turn reads this time.
     pub utc_ms: u64,
     /// How many attempts have failed.
     pub attempts: u32,
-    /// When it is sent again, in milliseconds of UTC; 0 if no attempt has failed.
+    /// When it is sent again, in milliseconds since the Unix epoch (UTC); 0 if no attempt has failed.
     pub retry_at: u64,
     /// Why the last attempt failed; empty if none did.
     pub failure: Arc<str>,
@@ -379,7 +379,7 @@ pub enum RecordKey {
     /// With another due time and an empty name: the entity's wake-up, the only one, at the time at which its first
     /// timer fires, or at 0 while its outbox is not empty; its value is empty.
     Timer {
-        /// Milliseconds of UTC.
+        /// The due time, in milliseconds since the Unix epoch (UTC).
         due: u64,
         /// The timer's name.
         name: Arc<str>,

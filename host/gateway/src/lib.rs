@@ -7,9 +7,9 @@
 //! methods below it; the task [`Gateway::run`] only checks buffered messages. The gateway keeps a link to each live
 //! node, and requests in-memory state from other nodes ([`Gateway::inspect`]). It does not handle operators' requests.
 //!
-//! Confusing at first: a message has two forms here. As received, it is a `PendingMessage`: an envelope with the right
-//! to answer it, which can be sent to any node any number of times. Each time it is handed to a worker of this node, it
-//! becomes a [`Message`](ostraca_core::message::Message) of the core, with its own token.
+//! Confusing at first: a message has two forms here. As received, it is a `PendingMessage`: an envelope with the path
+//! for its reply, which can be sent to any node any number of times. Each time it is handed to a worker of this node,
+//! it becomes a [`Message`](ostraca_core::message::Message) of the core, with its own token.
 
 mod entity_messages;
 mod entity_ticket;
@@ -62,7 +62,7 @@ pub struct GatewayDeps {
     pub route_settings: Settings,
     /// The default and the maximum timeout of messages.
     pub timeout_limits: TimeoutLimits,
-    /// The range of times with which clients may stamp messages.
+    /// How far the time stamp of a client's message may be from this node's time.
     pub utc_limits: UtcLimits,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
@@ -124,9 +124,9 @@ impl Gateway {
         self.clock.now().mono
     }
 
-    /// Locks the router. `None` if it panicked: then its state cannot be trusted. Messages that need it are
-    /// dropped, which answers their senders `unknown`, and [`Gateway::run`] ends, which ends the node (decision
-    /// 0052).
+    /// Locks the router. Returns `None` if the router has panicked: its state can no longer be trusted. Messages that
+    /// need the router are then dropped, so their senders get `unknown`, and [`Gateway::run`] returns, which ends the
+    /// node (decision 0052).
     fn router(&self) -> Option<MutexGuard<'_, Router<PendingMessage>>> {
         self.router.lock().ok()
     }

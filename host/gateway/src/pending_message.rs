@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::entity_ticket::EntityTicket;
 use super::lock;
 
-/// A message with the right to answer it. Clones represent the same message.
+/// A message with the path for its reply. Clones represent the same message.
 #[derive(Clone)]
 pub(crate) struct PendingMessage(pub(super) Arc<PendingMessageInner>);
 

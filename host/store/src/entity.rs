@@ -162,7 +162,8 @@ pub enum ScanKind {
     State(Entity),
     /// The wake-ups of the shard's entities, ordered by time, type and id.
     Wakes {
-        /// The first wake-up to read: its time in milliseconds of UTC, and its entity. `None` reads from the first.
+        /// The first wake-up to read: its time in milliseconds since the Unix epoch (UTC), and its entity. `None` reads
+        /// from the first.
         from: Option<(u64, Entity)>,
     },
     /// The shard's dead letters, ordered by the type and id of the sender, then by number.
@@ -188,7 +189,8 @@ pub enum ScannedRecord {
     Head(Entity, Box<ostraca_core::records::Head>),
     /// A key of an entity's state, and its value.
     State(Bytes, Bytes),
-    /// An entity's wake-up: when its first timer fires, in milliseconds of UTC, or 0 while its outbox is not empty.
+    /// An entity's wake-up: when its first timer fires, in milliseconds since the Unix epoch (UTC), or 0 while its
+    /// outbox is not empty.
     Wake(u64, Entity),
     /// The sender of a dead letter, its number, and the tell.
     DeadLetter(Entity, u64, Box<Tell>),

@@ -81,8 +81,8 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
     (key, kind)
 }
 
-/// The key of a timer, or of a wake-up if `name` is empty. Both are ordered by `due`, in milliseconds of UTC; timers
-/// are stored under [`OWN_TIMERS`](ostraca_core::records::OWN_TIMERS).
+/// The key of a timer, or of a wake-up if `name` is empty. Both are ordered by `due`, in milliseconds since the Unix
+/// epoch (UTC); timers are stored under [`OWN_TIMERS`](ostraca_core::records::OWN_TIMERS).
 #[must_use]
 pub fn timer(of: &ShardPath, due: u64, entity: &Entity, name: &str) -> Vec<u8> {
     let mut key = timers_of(of, due, entity);

@@ -18,7 +18,7 @@ pub(crate) const NAME_LIMIT: usize = 128;
 /// Bytes charged for each timer in addition to its name and payload.
 const CHARGE: u64 = 100;
 
-/// The latest time of a timer, in milliseconds of UTC: the year 9999.
+/// The latest time of a timer, in milliseconds since the Unix epoch (UTC): the end of the year 9999.
 pub(crate) const LATEST: u64 = 253_402_300_799_999;
 
 /// A timer of the entity.

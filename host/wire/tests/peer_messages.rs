@@ -355,7 +355,7 @@ async fn a_bad_message_is_refused_alone_and_its_stream_continues() {
         let reply = ForwardedReply::decode(&bytes[4..]).expect("reply");
         assert_eq!((reply.tag, reply.reply.expect("reply").sequence), (5, 5));
 
-        // A message that is nested too deeplyly is refused in the same way.
+        // A message that is nested too deeply is refused in the same way.
         let (mut send, mut recv) = connection.open_bi().await.expect("stream");
         let mut envelope = forward(6, "echo", b"").envelope.encode_to_vec();
         envelope.extend(common::nested(1_000));

@@ -95,7 +95,7 @@ pub(crate) fn explain(holes: &[u64], candidates: &[Candidate<'_>], found: &mut V
         }
         if open.pop_first().is_none() {
             found.push(ViolationKind::Unexplained.because(format!(
-                "version {hole} belongs to no answered command, and no unknown one is left that may have made it"
+                "version {hole} belongs to no answered command, and no remaining unknown command may have made it"
             )));
         }
     }

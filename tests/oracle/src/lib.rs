@@ -164,7 +164,7 @@ fn merge_copies(history: &[Operation], violations: &mut Vec<Violation>) -> Vec<O
                 if record.outcome != operation.outcome {
                     let (name, one, two) = (name(operation), &record.outcome, &operation.outcome);
                     violations.push(ViolationKind::ConflictingOutcomes.because(format!(
-                        "{}: {name} was answered {one:?} and {two:?}",
+                        "{}: {name} was answered both {one:?} and {two:?}",
                         operation.entity
                     )));
                 }

@@ -29,7 +29,7 @@ pub(crate) fn real_time(operations: &[&Operation], found: &mut Vec<Violation>) {
         };
         if late {
             found.push(broken.because(format!(
-                "{} has version {version}, though {} had {highest} before it was sent",
+                "{} has version {version}, but {} had version {highest} before it was sent",
                 name(operation),
                 name(before)
             )));
@@ -90,11 +90,9 @@ pub(crate) fn sessions(operations: &[&Operation], found: &mut Vec<Violation>) {
             };
             if early {
                 let (name, before) = (name(operation), name(before));
-                found.push(
-                    broken.because(format!(
-                        "{name} has version {version}, but {before} had {highest}"
-                    )),
-                );
+                found.push(broken.because(format!(
+                    "{name} has version {version}, but the earlier {before} has {highest}"
+                )));
             }
         }
         if operation.command {

@@ -480,7 +480,7 @@ impl World {
             if self.steps_taken > STEPS {
                 let now = self.now;
                 return self.violations.push(
-                    ViolationKind::Endless.because(format!("{STEPS} steps were taken by {now}")),
+                    ViolationKind::Endless.because(format!("the run took {STEPS} steps by {now}")),
                 );
             }
         }

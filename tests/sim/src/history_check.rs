@@ -31,8 +31,9 @@ impl HistoryCheck {
         let heads = image.heads.iter();
         self.versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
         let older = image.older_revisions.iter().map(|(entity, version)| {
-            let why =
-                format!("version {version} of {entity} is an older revision's than the one before");
+            let why = format!(
+                "version {version} of {entity} was written by an older revision than the one before"
+            );
             ViolationKind::RevisionFell.because(why)
         });
         self.violations.extend(older);
@@ -67,7 +68,7 @@ impl HistoryCheck {
                 let told_not_run = operation.outcome == Outcome::NotRun;
                 if let Some(version) = self.made.get(&id).filter(|_| told_not_run) {
                     self.violations.push(ViolationKind::EffectAfterNotRun.because(format!(
-                        "told not run, but made version {version}: {operation:?}"
+                        "reported as not run, but made version {version}: {operation:?}"
                     )));
                 }
             }

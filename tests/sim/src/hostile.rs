@@ -205,7 +205,7 @@ impl Harness {
         let it = &mut self.shards[shard];
         it.over = true;
         if it.machine.stats().0 > 0 || !it.instances.is_empty() {
-            self.report.violations.push("a forgotten shard has something left".into());
+            self.report.violations.push("a dropped shard still has entities or instances".into());
         }
     }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 pub(crate) struct RunDigest(blake3::Hasher);
 
 impl RunDigest {
-    /// Adds an event that a machine handles at this time; `of` distinguishes the machines of a run.
+    /// Adds the time at which a machine handles an event, and the machine's number `of` within the run.
     pub(crate) fn turn(&mut self, now: u64, of: usize) {
         self.0.update(&now.to_le_bytes());
         self.0.update(&(of as u64).to_le_bytes());

@@ -178,7 +178,7 @@ pub(crate) fn overtaken(
     let overtaken = error.code() == codes::SUPERSEDED && first;
     (overtaken && !(may_have_run && forgetful)).then(|| {
         ViolationKind::Superseded
-            .because(format!("{sequence} was overtaken in its lane, and never ran"))
+            .because(format!("{sequence} was superseded in its lane, but never ran"))
     })
 }
 

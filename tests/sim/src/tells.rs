@@ -118,7 +118,7 @@ impl TellCheck {
                 OutboxChange::Put(sender, target, number, _) => {
                     let tell = (sender, target, number);
                     if self.deleted.contains(&tell) {
-                        let why = format!("{tell:?} was put again after its deletion");
+                        let why = format!("{tell:?} was put back after its deletion");
                         self.found.push(ViolationKind::TellReturned.because(why));
                     }
                     self.put.insert(tell);
@@ -129,7 +129,7 @@ impl TellCheck {
                 OutboxChange::Taken(sender, number, _) => {
                     let letter = (sender, number);
                     if !self.given_up.contains(&letter) || !self.taken.insert(letter.clone()) {
-                        let why = format!("{letter:?} was not a dead letter any more");
+                        let why = format!("{letter:?} was taken, but was not a dead letter");
                         self.found.push(ViolationKind::TellReturned.because(why));
                     }
                 }
@@ -187,7 +187,8 @@ impl TellCheck {
                 let (_, utc) = left.remove(at);
                 self.left_later += 1;
                 if *utc < timer.due {
-                    let why = format!("version {version} of {entity} sent {timer:?} at {utc}");
+                    let why =
+                        format!("version {version} of {entity} sent {timer:?} early, at {utc}");
                     self.found.push(ViolationKind::FiredEarly.because(why));
                 }
             }
@@ -209,12 +210,15 @@ impl TellCheck {
                     true => ViolationKind::ToldTwice,
                     false => ViolationKind::TellOrder,
                 };
-                found.push(kind.because(format!("{target} ran {numbers:?} of {sender}")));
+                found.push(
+                    kind.because(format!("{target} ran the tells {numbers:?} from {sender}")),
+                );
             }
             for number in numbers {
                 let tell = (sender.clone(), target.clone(), *number);
                 if !self.put.contains(&tell) {
-                    let why = format!("{target} ran {number} of {sender}, which no turn sent");
+                    let why =
+                        format!("{target} ran tell {number} from {sender}, which no turn sent");
                     found.push(ViolationKind::ToldUncommitted.because(why));
                 }
                 all.insert(tell);
@@ -223,7 +227,7 @@ impl TellCheck {
         for tell in &self.deleted {
             let (sender, target, number) = tell;
             if !all.contains(tell) && !self.given_up.contains(&(sender.clone(), *number)) {
-                let why = format!("{sender} deleted {number}, which {target} has not run");
+                let why = format!("{sender} deleted tell {number}, which {target} has not run");
                 found.push(ViolationKind::TellLost.because(why));
             }
         }

@@ -101,7 +101,7 @@ impl Firings {
     /// Records that a firing's turn starts on a node that sees this UTC.
     pub(crate) fn started(&mut self, turn: TurnId, firing: &Arc<Firing>, utc: u64) {
         if firing.due > utc || firing.utc_ms > utc {
-            let why = format!("fired at {utc}: {firing:?}");
+            let why = format!("fired early, at {utc}: {firing:?}");
             self.early.push(ViolationKind::FiredEarly.because(why));
         }
         self.started.insert(turn, firing.clone());
@@ -185,7 +185,7 @@ impl WrongWakeUps {
     pub(crate) fn judge(&self) -> Violation {
         let Self { entity, version, stored, needed } = self;
         ViolationKind::WakeUpWrong.because(format!(
-            "version {version} of {entity} needs the wake-up {needed:?}, and has {stored:?}"
+            "version {version} of {entity} needs the wake-up {needed:?}, but has {stored:?}"
         ))
     }
 }

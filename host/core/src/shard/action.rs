@@ -21,7 +21,8 @@ pub enum Action {
     ScanWakes {
         /// Returned with the result.
         number: u64,
-        /// The time of a wake-up in milliseconds of UTC, and its entity. `None` for the first wake-up.
+        /// The time of a wake-up in milliseconds since the Unix epoch (UTC), and its entity. `None` for the first
+        /// wake-up.
         from: Option<(u64, Entity)>,
         /// Maximum number of wake-ups in the result.
         max_records: usize,

@@ -28,7 +28,8 @@ pub fn delayed_tell_name(timer: &str) -> Option<&str> {
     timer.strip_prefix(PREFIX)
 }
 
-/// The timer change that sends a tell at `due`, in milliseconds of UTC. It replaces a delayed tell of the same name.
+/// The timer change that sends a tell at `due`, in milliseconds since the Unix epoch (UTC). It replaces a delayed tell
+/// of the same name.
 #[must_use]
 pub fn set_delayed_tell(name: &str, due: u64, tell: &DelayedTell) -> TimerChange {
     // Encoding names and bytes cannot fail. If it did, the timer would be set aside as damaged when due.

@@ -36,7 +36,7 @@ pub struct NewTell {
     pub content_type: Arc<str>,
     /// W3C trace context of the turn.
     pub traceparent: Arc<str>,
-    /// The time of the turn, in milliseconds of UTC.
+    /// The time of the turn, in milliseconds since the Unix epoch (UTC).
     pub utc_ms: u64,
 }
 

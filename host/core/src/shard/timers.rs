@@ -27,7 +27,7 @@ pub enum TimerChange {
     Set {
         /// The timer's name; not empty.
         name: Arc<str>,
-        /// When it fires first, in milliseconds of UTC.
+        /// When it fires first, in milliseconds since the Unix epoch (UTC).
         due: u64,
         /// Milliseconds between firings; 0 if it fires once.
         interval: u64,
@@ -48,7 +48,7 @@ pub struct Firing {
     pub name: Arc<str>,
     /// Distinguishes the timer from earlier ones of the same name.
     pub generation: u64,
-    /// When it was due, in milliseconds of UTC.
+    /// When it was due, in milliseconds since the Unix epoch (UTC).
     pub due: u64,
     /// How many further firings have come due by now; they are skipped.
     pub missed: u64,
@@ -56,7 +56,7 @@ pub struct Firing {
     pub attempt: u32,
     /// The timer's opaque data.
     pub payload: Bytes,
-    /// The time of the turn, in milliseconds of UTC.
+    /// The time of the turn, in milliseconds since the Unix epoch (UTC).
     pub utc_ms: u64,
 }
 
@@ -86,7 +86,7 @@ impl Timers {
         self.changed || !self.map.is_empty()
     }
 
-    /// When the first timer fires, in milliseconds of UTC.
+    /// When the first timer fires, in milliseconds since the Unix epoch (UTC).
     pub(super) fn first(&self) -> Option<u64> {
         self.map.values().filter_map(|timer| timer.fires_at()).min()
     }

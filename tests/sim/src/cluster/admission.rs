@@ -224,7 +224,7 @@ impl World {
         let most = self.bounds.limits.node_bytes;
         if held >= most {
             let node = &self.processes[pid].node;
-            let why = format!("{node} took a message while it held {held} bytes of {most}");
+            let why = format!("{node} accepted a message while it held {held} of {most} bytes");
             self.violations.push(ViolationKind::OverBudget.because(why));
         }
         Ok(charge)
@@ -345,12 +345,12 @@ impl World {
         let time = message.context.utc_ms;
         let first = *self.turn_times.entry(key).or_insert(time);
         if first != time {
-            let why = format!("{id:?} ran at {first}, and again at {time}");
+            let why = format!("{id:?} ran with time {first}, then with time {time}");
             self.violations.push(ViolationKind::TurnTimeChanged.because(why));
         }
         let longest = self.processes[pid].mono(self.now) + self.bounds.timeout_limits.max_ms;
         if message.deadline.is_none_or(|deadline| deadline > longest) {
-            let why = format!("{id:?} has until {:?}, beyond {longest}", message.deadline);
+            let why = format!("{id:?} has the deadline {:?}, beyond {longest}", message.deadline);
             self.violations.push(ViolationKind::DeadlineUnbound.because(why));
         }
     }

@@ -339,7 +339,7 @@ impl World {
     /// A disabled rule: when a connection falls silent, messages without an outcome are resent under another id.
     pub(super) fn resend_under_new_id(&mut self, client: usize) {
         let code = "silent".into();
-        let message = "nothing was heard for too long".into();
+        let message = "nothing was received for too long".into();
         let (now, why) = (self.instant(), Problem { code, message, ..Problem::default() });
         for session in self.clients[client].sessions.clone() {
             let it = &mut self.sessions[session];

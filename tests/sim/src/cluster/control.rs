@@ -122,7 +122,7 @@ impl World {
                 // As far as the machine knows: the notification of a claim may be in transit.
                 let serves = it.machine.held_shards().any(|(_, _, serving)| serving);
                 if serves && !it.read_back {
-                    let why = format!("{} resumed, and had not read its claims back (R9)", it.node);
+                    let why = format!("{} resumed before it had read its claims (R9)", it.node);
                     self.violations.push(ViolationKind::ResumedWithoutClaimCheck.because(why));
                 }
                 self.order(pid, Order::Resume);
@@ -246,7 +246,7 @@ impl World {
                 self.processes[pid].begun.entry(*id).or_insert((mono, false));
                 if !self.guard.intents.contains(id) {
                     self.violations.push(ViolationKind::SentBeforeWritten.because(format!(
-                        "{node} told {to} of a hand-off of shard {shard} that no row has (S15)"
+                        "{node} announced a hand-off of shard {shard} to {to}, but no row has it (S15)"
                     )));
                 }
                 self.step(pid, "step: begin-hand-off sent");
@@ -261,7 +261,7 @@ impl World {
                 }
                 if !self.guard.intents.contains(id) {
                     self.violations.push(ViolationKind::SentBeforeWritten.because(format!(
-                        "{node} told {to} to hand shard {shard} off, and no row says so (S15)"
+                        "{node} told {to} to hand off shard {shard}, but no row has the hand-off (S15)"
                     )));
                 }
                 self.step(pid, "step: hand-off sent");
@@ -282,7 +282,7 @@ impl World {
                 });
                 if (lives || adopts) && !going {
                     self.violations.push(ViolationKind::StoppedEarly.because(format!(
-                        "{node} said that shard {shard} stopped under {epoch:?} while it held it (A16)"
+                        "{node} reported shard {shard} as stopped under {epoch:?} while it held the shard (A16)"
                     )));
                 }
                 if let Some(member) = it.member.clone() {

@@ -72,7 +72,7 @@ impl World {
                 .find(|it| it.alive && it.member.as_ref() == Some(owner));
             let machine = process.and_then(|it| it.shards.get(shard));
             format!(
-                "{shard} under {:?} is {owner}'s ({standing}, {}, {:?}, suspended {:?}), moving {:?}",
+                "{shard} belongs to {owner} under epoch {:?} ({standing}, {}, {:?}, suspended {:?}), moving {:?}",
                 row.epoch.0,
                 if process.is_some() { "running" } else { "no process" },
                 machine.map(|it| (it.epoch.0, it.machine.phase())),
@@ -129,7 +129,7 @@ impl World {
                 let why = self.why_unserved(&unserved);
                 self.violations.push(
                     ViolationKind::Unserved
-                        .because(format!("{SERVED} ms after the last fault nobody serves: {why}")),
+                        .because(format!("unserved {SERVED} ms after the last fault: {why}")),
                 );
                 self.trace_stuck();
             }
@@ -147,16 +147,14 @@ impl World {
             self.trace_stuck();
             let tells = self.pending_tells();
             if left.is_empty() && !tells.is_empty() && self.unserved().is_empty() {
-                return self.violations.push(
-                    ViolationKind::TellNotSent.because(format!(
-                        "{bound} ms after the last fault or probation: {tells:?}"
-                    )),
-                );
+                return self.violations.push(ViolationKind::TellNotSent.because(format!(
+                    "not sent {bound} ms after the last fault or probation: {tells:?}"
+                )));
             }
             let timers = self.pending_timers();
             if left.is_empty() && !timers.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::TimerNotFired.because(format!(
-                    "{bound} ms after the last fault or probation, at {}: {timers:?}",
+                    "not fired {bound} ms after the last fault or probation, at {}: {timers:?}",
                     timers::utc(self.now, 0)
                 )));
             }
@@ -257,7 +255,7 @@ impl World {
                 if same != actions {
                     let node = &it.node;
                     return self.violations.push(ViolationKind::NotReplayed.because(format!(
-                        "{node}, replayed: {event:?} gave {same:?} and not {actions:?}"
+                        "{node}: on replay, {event:?} gave {same:?}, not {actions:?}"
                     )));
                 }
             }

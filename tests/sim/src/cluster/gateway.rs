@@ -156,7 +156,8 @@ impl World {
         }
         let Some(open) = self.processes[pid].gateway.open.get_mut(&token) else {
             return self.violations.push(
-                ViolationKind::SecondReply.because(format!("{token:?} was sent after its answer")),
+                ViolationKind::SecondReply
+                    .because(format!("{token:?} was forwarded after its answer")),
             );
         };
         open.attempts += 1;
@@ -192,7 +193,7 @@ impl World {
         let mut out = Vec::new();
         it.gateway.router.tick(now, &mut out);
         if it.gateway.router.next_wake().is_some_and(|wake| wake <= now) {
-            let why = format!("{}: the router wants to be woken for nothing", it.node);
+            let why = format!("{}: the router requests a wake-up, but nothing is due", it.node);
             self.violations.push(ViolationKind::RouterSpins.because(why));
         }
         self.steps(pid, out);
@@ -388,7 +389,7 @@ impl World {
         } else if is < was {
             let node = self.processes[pid].node.clone();
             self.violations.push(ViolationKind::RouteBack.because(format!(
-                "{node}: the route of shard {shard} fell from {was:?} to {is:?} (R13)"
+                "{node}: the route of shard {shard} went back from {was:?} to {is:?} (R13)"
             )));
         }
         self.steps(pid, out);

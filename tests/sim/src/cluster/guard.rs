@@ -63,12 +63,10 @@ impl Guard {
         let owner = claim.owner.clone();
         let shard = claim.shard.shard;
         if self.owners.get(&(shard, claim.epoch)) != Some(&owner) && &*claim.owner.node.0 != GHOST {
-            breaches.push(
-                ViolationKind::UnassignedClaim.because(format!(
-                    "{owner} claimed shard {shard} under {:?} unnamed",
-                    claim.epoch
-                )),
-            );
+            breaches.push(ViolationKind::UnassignedClaim.because(format!(
+                "{owner} claimed shard {shard} under {:?}, but no row assigns it",
+                claim.epoch
+            )));
         }
         if let Some((epoch, other)) = self.highest.get(&shard)
             && (claim.epoch < *epoch || (claim.epoch == *epoch && *other != owner))
@@ -156,7 +154,7 @@ impl World {
                 self.guard_shards(applied, *chunk, &old, row);
             }
             (key, _) => self.violations.push(
-                ViolationKind::RowKind.because(format!("{key:?} was given another kind of row")),
+                ViolationKind::RowKind.because(format!("{key:?} was given a row of another kind")),
             ),
         }
     }
@@ -207,7 +205,7 @@ impl World {
                 self.guard_belief(&member);
                 if ago < old.lease {
                     self.violations.push(ViolationKind::MarkedDeadWithLiveLease.because(format!(
-                        "{member} was marked dead {ago} ms after it renewed (R8)"
+                        "{member} was marked dead {ago} ms after it renewed its lease (R8)"
                     )));
                 }
             }
@@ -261,7 +259,7 @@ impl World {
         if changed && !self.clocks_stop && self.processes.iter().any(relies) {
             self.violations.push(
                 ViolationKind::EndedLeaseTrusted
-                    .because(format!("{member} is over, and relies on its lease (R8)")),
+                    .because(format!("{member} has ended, but relies on its lease (R8)")),
             );
         }
     }
@@ -302,7 +300,7 @@ impl World {
         if let Some(at) = told.filter(|_| slept || !deaf) {
             let ago = now - at;
             let why = format!(
-                "{} took the leadership, decided {ago} ms after {holder} renewed its lease (R8)",
+                "{} campaigned {ago} ms after {holder} renewed its lease, and was elected (R8)",
                 it.node
             );
             self.guard

@@ -60,7 +60,7 @@ impl World {
         {
             self.violations.push(
                 ViolationKind::DecidedUnsealed
-                    .because(format!("term {} decided before it had sealed all (R10)", row.term)),
+                    .because(format!("term {} decided before sealing all rows (R10)", row.term)),
             );
         }
     }
@@ -134,7 +134,7 @@ impl World {
             && it.held_up_at < since;
         if !told && steady && applied.at > since + 2 * it.settings.ack_timeout {
             self.violations.push(ViolationKind::WaitedForAcks.because(format!(
-                "the hand-off of shard {shard} waited for acknowledgements until it was given up (R12)"
+                "the hand-off of shard {shard} waited for acknowledgements until it timed out (R12)"
             )));
         }
     }

@@ -236,7 +236,7 @@ impl World {
     pub(super) fn on_left(&mut self, pid: Pid) {
         let it = &mut self.processes[pid];
         if !it.leaving {
-            let why = format!("{} left, and nobody asked it to", it.node);
+            let why = format!("{} left without being asked to", it.node);
             self.violations.push(ViolationKind::LeftUnrequested.because(why));
         }
         let it = &mut self.processes[pid];

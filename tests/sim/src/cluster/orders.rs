@@ -143,7 +143,7 @@ impl World {
             .map(|(token, _)| *token)
             .collect();
         for token in orphans {
-            let message = "the shard was given up while the message was under way".into();
+            let message = "the shard was given up while the message was in flight".into();
             self.shard_replied(pid, token, Outcome::Unknown { message });
         }
         self.give_room(pid);

@@ -213,10 +213,9 @@ impl World {
             Action::Stopped => {
                 self.tally.count("transition: shard stopped for a hand-off");
                 if !hosted.instances.is_empty() {
-                    self.violations.push(
-                        ViolationKind::StoppedEarly
-                            .because("stopped was said while an instance lived".into()),
-                    );
+                    self.violations.push(ViolationKind::StoppedEarly.because(
+                        "the shard was reported as stopped while an instance was live".into(),
+                    ));
                 }
                 self.drop_shard(pid, shard);
                 self.enqueue_shard_report(pid, node::Event::ShardStopped { shard, epoch });

@@ -127,7 +127,7 @@ impl World {
             let decided = |all: &BTreeSet<_>| moving.is_some_and(|id| all.contains(&id));
             if !due.has_ended(now) && !due.decided.as_ref().is_none_or(decided) {
                 self.violations.push(ViolationKind::MovedTooOften.because(format!(
-                    "shard {shard} was given to {host} {} ms after it gave its shards up, on a probation of {} ms (R9)",
+                    "{host} was given shard {shard} {} ms after it released its shards, on a probation of {} ms (R9)",
                     now - due.since,
                     due.span
                 )));
@@ -143,7 +143,7 @@ impl World {
         *moves += u64::from(node(after).is_some() && node(before) != node(after));
         if *moves > most {
             self.violations.push(ViolationKind::MovedTooOften.because(format!(
-                "shard {shard} was moved {moves} times while the store was slow to one host, at most {most} are due (R9)"
+                "shard {shard} moved {moves} times while the store was slow for one host; the limit is {most} (R9)"
             )));
         }
     }

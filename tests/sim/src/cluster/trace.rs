@@ -9,7 +9,7 @@ use super::process::Pid;
 
 impl World {
     /// Prints a line if tracing is on.
-    #[expect(clippy::print_stdout, reason = "a trace is asked for by name, and is for people")]
+    #[expect(clippy::print_stdout, reason = "a trace is printed on request, for people to read")]
     pub(super) fn print(&self, line: impl FnOnce() -> String) {
         if self.trace {
             println!("{:>6} {}", self.now, line());

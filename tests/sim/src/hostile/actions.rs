@@ -32,7 +32,7 @@ impl Harness {
             self.carry_out(shard);
         }
         if self.cap.granted() > self.most {
-            self.report.violations.push("more slots are held than there are".into());
+            self.report.violations.push("more slots are held than the limit allows".into());
         }
     }
 
@@ -109,7 +109,7 @@ impl Harness {
             }
             Action::DropInstance { entity, generation } => {
                 if self.shards[shard].instances.remove(&entity) != Some(generation) {
-                    self.report.violations.push(format!("{entity}: no such instance to drop"));
+                    self.report.violations.push(format!("{entity}: there is no instance to drop"));
                 }
             }
             Action::Reply { token, outcome } => self.reply(token, &outcome),
@@ -120,7 +120,9 @@ impl Harness {
                     matches!(under, Pending::Store(Request::Claim(_) | Request::Commit(_), _))
                 });
                 if asks || !commits.is_empty() || !it.instances.is_empty() {
-                    self.report.violations.push("stopped was said too early".into());
+                    self.report
+                        .violations
+                        .push("the shard was reported as stopped too early".into());
                 }
                 self.end(shard);
             }
@@ -129,7 +131,7 @@ impl Harness {
 
     fn end(&mut self, shard: usize) {
         if std::mem::replace(&mut self.shards[shard].over, true) {
-            self.report.violations.push("a machine came to its end twice".into());
+            self.report.violations.push("a machine ended twice".into());
         }
     }
 

@@ -83,7 +83,8 @@ impl Harness {
             }
             if head.spilled_lane_count as usize != spilled.len() {
                 let expected = head.spilled_lane_count;
-                let text = format!("{entity}: {} spilled lanes, not {expected}", spilled.len());
+                let text =
+                    format!("{entity}: expected {expected} spilled lanes, got {}", spilled.len());
                 self.report.violations.push(text);
             }
         }

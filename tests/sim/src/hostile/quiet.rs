@@ -31,7 +31,7 @@ impl Harness {
                 self.report.violations.push(text);
             }
             if shard.machine.phase() == Phase::Stopping || !shard.instances.is_empty() {
-                self.report.violations.push(format!("shard {number} did not come to its end"));
+                self.report.violations.push(format!("shard {number} did not finish stopping"));
             }
         }
         for shard in &self.shards {
@@ -44,7 +44,9 @@ impl Harness {
             self.report.violations.push(format!("never answered: {:?}", self.open));
         }
         if self.cap.granted() > 0 {
-            self.report.violations.push(format!("{} slots are held by nobody", self.cap.granted()));
+            self.report
+                .violations
+                .push(format!("{} slots were never released", self.cap.granted()));
         }
     }
 }

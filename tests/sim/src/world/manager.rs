@@ -153,7 +153,7 @@ impl World {
             if same != actions {
                 self.violations.push(
                     ViolationKind::NotReplayed
-                        .because(format!("replayed, {event:?} gave {same:?} and not {actions:?}")),
+                        .because(format!("on replay, {event:?} gave {same:?}, not {actions:?}")),
                 );
                 return;
             }

@@ -259,19 +259,17 @@ impl World {
             Action::Stopped => {
                 self.tally.count("transition: shard stopped gracefully");
                 if !self.nodes[node].instances.is_empty() {
-                    self.violations.push(
-                        ViolationKind::StoppedEarly
-                            .because("stopped was said while an instance lived".into()),
-                    );
+                    self.violations.push(ViolationKind::StoppedEarly.because(
+                        "the shard was reported as stopped while an instance was live".into(),
+                    ));
                 }
                 if self.nodes[node].suspended {
                     self.tally.count("transition: shard stopped while suspended");
                 }
                 if self.asks_the_store(node) {
-                    self.violations.push(
-                        ViolationKind::StoppedEarly
-                            .because("stopped was said while the store was asked".into()),
-                    );
+                    self.violations.push(ViolationKind::StoppedEarly.because(
+                        "the shard was reported as stopped with a claim or commit pending".into(),
+                    ));
                 }
                 if self.owner == Some((node, incarnation)) {
                     let to = 1 - node;

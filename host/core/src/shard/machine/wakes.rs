@@ -16,7 +16,7 @@ use super::context::Context;
 use crate::ids::Entity;
 use crate::shard::{Action, Mutation};
 
-/// A wake-up: milliseconds of UTC, and the entity. Ordered as in the store.
+/// A wake-up: its time in milliseconds since the Unix epoch (UTC), and the entity. Ordered as in the store.
 type Wake = (u64, Entity);
 
 /// Maximum number of pages of wake-ups in memory.

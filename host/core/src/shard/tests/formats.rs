@@ -17,7 +17,7 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
         harness.send(1, 0, MessageKind::Command);
         harness.run();
         harness.settle(CommitOutcome::Committed);
-        // A node of the later release owns the entity for a while.
+        // A node that runs the later release owns the entity for a while.
         let head = harness.head.as_mut().expect("a head");
         head.extensions = noted();
         let lanes = head.lanes.iter_mut().chain(&mut harness.lanes);

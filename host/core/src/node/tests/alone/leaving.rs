@@ -1,4 +1,4 @@
-//! How a node leaves: hand-offs first, then the write of its row as left.
+//! How a node leaves: it first hands off its shards, and then marks its row as left.
 
 use super::*;
 
@@ -20,7 +20,8 @@ fn a_node_that_leaves_during_registration_does_not_retry() {
     assert_eq!(writes(&alone.wait(1_000)), Vec::<&RowKey>::new());
 }
 
-/// A host that has shard 1 and is asked to leave, in a cluster with another node; its row says that it is leaving.
+/// Asks a host that owns shard 1 to leave, in a cluster with a manager and the node `other`, and returns the host and
+/// its actions. The host's row then says that the host is leaving.
 fn leaves(other: NodeRow) -> (Alone, Vec<Action>) {
     let mut alone = Alone::registered(HOST);
     let me = alone.me();
