@@ -8,6 +8,7 @@
 //! turns that are known to be durable are sent.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +23,9 @@ use crate::records::{RecordKey, RecordWrite, Tell};
 /// Number of low bits of a tell's number that count the tells of one turn; the other bits are the entity's version
 /// after that turn.
 const INDEX_BITS: u32 = 16;
+
+/// The number of done tells whose deletion is committed while others are still in flight.
+const DELETED_TOGETHER: usize = 64;
 
 /// A tell that a turn sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +72,8 @@ pub(super) struct Outbox {
     queues: BTreeMap<Entity, Queue>,
     /// The number of queues with a tell in flight.
     in_flight: usize,
+    /// The target to which the last tell was sent: those after it are next.
+    last_target: Option<Entity>,
     entries: usize,
     bytes: u64,
     /// The tells that were given up, by number.
@@ -89,7 +95,8 @@ impl Outbox {
         version: u64,
         mut old: Self,
     ) -> Self {
-        let mut outbox = Self { durable: version, ..Self::default() };
+        let last_target = old.last_target.take();
+        let mut outbox = Self { durable: version, last_target, ..Self::default() };
         if tells.is_empty() && dead_letters.is_empty() {
             return outbox;
         }
@@ -197,7 +204,14 @@ impl Outbox {
         self.durable = self.durable.max(version);
     }
 
-    /// The tells that can be sent now: the first one to each target, with at most `targets` tells in flight.
+    /// Whether the deletion of done tells is to be committed on its own. That can wait while answers are expected, so
+    /// that one commit deletes many.
+    pub(super) fn must_delete(&self) -> bool {
+        !self.done.is_empty() && (self.in_flight == 0 || self.done.len() >= DELETED_TOGETHER)
+    }
+
+    /// The tells that can be sent now: the first one to each target, with at most `targets` tells in flight. Targets
+    /// take turns.
     pub(super) fn ready(&self, mono: u64, utc: u64, targets: usize) -> Vec<(u64, Arc<Tell>)> {
         let room = targets.max(1).saturating_sub(self.in_flight);
         let can = |queue: &Queue| {
@@ -209,7 +223,10 @@ impl Outbox {
                 || queue.after.max(*number >> INDEX_BITS) > self.durable;
             (!waits).then(|| (*number, tell.clone()))
         };
-        self.queues.values().filter_map(can).take(room).collect()
+        let later = (self.last_target.as_ref().map_or(Unbounded, Excluded), Unbounded);
+        let later = self.queues.range::<Entity, _>(later);
+        let first = self.last_target.iter().flat_map(|last| self.queues.range(..=last));
+        later.chain(first).filter_map(|(_, queue)| can(queue)).take(room).collect()
     }
 
     /// In how many milliseconds the next tell that is not in flight can be sent, as far as time is concerned.
@@ -236,6 +253,7 @@ impl Outbox {
     pub(super) fn sent(&mut self, target: &Entity) {
         if let Some(queue) = self.queues.get_mut(target) {
             self.in_flight += usize::from(!std::mem::replace(&mut queue.in_flight, true));
+            self.last_target = Some(target.clone());
         }
     }
 

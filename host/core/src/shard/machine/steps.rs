@@ -257,6 +257,7 @@ impl Machine {
     }
 
     /// Whether the next message is an operator's dead-letter command, which waits until all turns are durable.
+    #[cfg(debug_assertions)]
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
         !state.gate.is_empty()
@@ -300,7 +301,7 @@ impl Machine {
     pub(super) fn lacks_load(state: &ResidentEntity) -> bool {
         !state.entries.is_empty()
             || state.must_read
-            || state.outbox.has_done()
+            || state.outbox.must_delete()
             || state.lanes.has_unsaved_drop()
     }
 

@@ -59,8 +59,8 @@ impl Machine {
     /// Sends the tells that can be sent, and commits the deletion of those that are done.
     pub(super) fn send_tells(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
-        let must_commit = state.outbox.has_done() || state.lanes.has_unsaved_drop();
-        if !state.is_read || state.outbox.is_empty() && !must_commit {
+        let has_work = !state.outbox.is_empty() || state.outbox.has_done();
+        if !state.is_read || !has_work && !state.lanes.has_unsaved_drop() {
             return;
         }
         if !self.claim.is_serving() || !self.lease.may_reply(&self.context) {
@@ -70,13 +70,10 @@ impl Machine {
             // The entity is postponed, for example because the store refused a commit of its outbox.
             return;
         }
-        let can_commit =
-            matches!(state.stage, Stage::Loaded | Stage::AwaitingSlot(_) | Stage::Idle);
-        if must_commit && can_commit && state.gate.is_empty() {
-            self.commit_outbox(entity, Vec::new());
-        }
         let early = self.context.has_mutation(Mutation::TellBeforeCommit);
         let deletes = self.context.has_mutation(Mutation::DeleteSentTell);
+        let can_commit =
+            matches!(state.stage, Stage::Loaded | Stage::AwaitingSlot(_) | Stage::Idle);
         let Some(state) = self.residents.get_mut(entity) else { return };
         if early {
             state.outbox.on_durable(u64::MAX);
@@ -90,7 +87,10 @@ impl Machine {
             }
             self.context.push(Action::Tell { sender: entity.clone(), number, tell });
         }
-        if deletes && can_commit && state.outbox.has_done() {
+        let must_commit = state.outbox.must_delete() || state.lanes.has_unsaved_drop();
+        if can_commit
+            && (must_commit && state.gate.is_empty() || deletes && state.outbox.has_done())
+        {
             self.commit_outbox(entity, Vec::new());
         }
     }

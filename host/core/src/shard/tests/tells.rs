@@ -315,12 +315,48 @@ fn the_deletion_of_a_tell_goes_with_the_next_turn() {
 }
 
 #[test]
+fn one_commit_deletes_the_tells_of_many_answers() {
+    let mut harness = Harness::serving();
+    harness.told(1, vec![tell("bob", "a"), tell("carol", "x"), tell("dave", "y")]);
+    harness.answer_tell(ran());
+    harness.answer_tell(ran());
+    assert!(harness.commits.is_empty(), "an answer is still expected");
+    harness.answer_tell(ran());
+    let deleted = |harness: &Harness| harness.commits.last().map(|commit| commit.writes.len() - 1);
+    assert_eq!((harness.commits.len(), deleted(&harness)), (1, Some(3)), "and the wake-up");
+    harness.settle(CommitOutcome::Committed);
+
+    // With many tells to one target, an answer is always expected.
+    harness.told(2, (0..100).map(|_| tell("bob", "a")).collect());
+    for answered in 1..=64 {
+        assert!(harness.commits.is_empty(), "after {answered} answers");
+        harness.answer_tell(ran());
+    }
+    assert_eq!(harness.commits.len(), 1, "the outbox has a limit, so room is made in time");
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.outbox.len(), 36);
+}
+
+#[test]
+fn targets_of_a_sender_take_turns() {
+    let mut harness = Harness::with(Settings { tell_targets: 2, ..Settings::default() });
+    let twice = ["a", "b", "c"].iter().flat_map(|target| [tell(target, "1"), tell(target, "2")]);
+    harness.told(1, twice.collect());
+    let mut order = Vec::new();
+    while let Some((_, tell)) = harness.tells.first() {
+        order.push(tell.target.id.to_string());
+        harness.answer_tell(ran());
+    }
+    assert_eq!(order, ["a", "b", "c", "a", "b", "c"]);
+}
+
+#[test]
 fn a_refused_commit_of_the_outbox_is_repeated_after_a_pause() {
     let error = GuestReply::Error { code: "no".into(), message: "why".into() };
     let refused = CommitOutcome::Refused(CommitRefusal::LimitReached("full".into()));
     for answer in [ran(), Outcome::Final { reply: error, version: 3 }, trapped()] {
         let mut harness = Harness::serving();
-        harness.told(1, vec![tell("bob", "a"), tell("carol", "x")]);
+        harness.told(1, vec![tell("bob", "a")]);
         harness.answer_tell(answer.clone());
         for pause in [1_000, 2_000, 4_000] {
             harness.settle(refused.clone());
@@ -329,8 +365,7 @@ fn a_refused_commit_of_the_outbox_is_repeated_after_a_pause() {
             assert_eq!(harness.commits.len(), 0, "it waits");
             assert_eq!(harness.machine.next_wake(), Some(again));
             harness.tick(again);
-            let bobs = harness.tells.iter().rposition(|(_, tell)| *tell.target.id == *"bob");
-            harness.tells.swap(0, bobs.expect("sent again"));
+            assert_eq!(harness.sent(), ["a"], "sent again");
             harness.answer_tell(answer.clone());
             assert_eq!(harness.commits.len(), 1);
         }
@@ -524,9 +559,12 @@ fn a_sender_tells_its_targets_what_it_may_still_send() {
     let number = harness.tells.iter().find(|(_, tell)| tell.target == bob()).unwrap().0;
     let waits = ask(&mut harness, 2);
     assert_eq!(answer(&harness, waits), Some(number));
-    harness.tells.retain(|(_, tell)| tell.target == bob());
+    harness.tells.sort_by_key(|(_, tell)| tell.target != bob());
     harness.answer_tell(ran());
-    let deleting = ask(&mut harness, 3);
+    let done = ask(&mut harness, 3);
+    assert_eq!(answer(&harness, done), Some(number), "carol's answer is still expected");
+    harness.answer_tell(ran());
+    let deleting = ask(&mut harness, 4);
     assert_eq!(answer(&harness, deleting), None, "the deletion is not durable");
     harness.settle(CommitOutcome::Committed);
     assert_eq!(answer(&harness, deleting), Some(u64::MAX));

@@ -34,6 +34,8 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let senders = owned(&client, &cluster.name(0), "s", SENDERS).await?;
     let targets = owned(&client, &cluster.name(1), "t", TARGETS).await?;
     let total = RATE * bench.time.as_secs().max(1);
+    // Each target runs as many.
+    let total = total - total % TARGETS as u64;
     let deadline = Instant::now() + LIMIT * 2;
     let sessions = sessions(&client, bench.sessions);
     let each = IN_FLIGHT / sessions.len();
