@@ -127,8 +127,9 @@ impl Machine {
             return;
         }
         let Some(state) = self.residents.get(entity) else { return };
+        // Without a message, a commit belongs to timers or outbox, and its refusal lengthens the pause.
         let is_firing = matches!(state.stage, Stage::Firing(..))
-            || state.gate.iter().any(|gated| gated.firing.is_some());
+            || state.gate.iter().any(|gated| gated.message.is_none());
         if state.is_read
             && !state.must_read
             && !is_firing
