@@ -18,7 +18,7 @@ pub(crate) use cluster::{
 const GLOBAL: &str = "Global options";
 
 const BUILD: &str = "\
-The component is compiled for wasm32-unknown-unknown. There the time, random numbers and the log come from
+The component is compiled for wasm32-unknown-unknown. On this target, use
 ostraca_sdk::clock, ostraca_sdk::random and ostraca_sdk::log: SystemTime::now() panics, and println! goes
 nowhere. Integer overflow panics, as in tests.";
 
@@ -28,7 +28,7 @@ Exit codes:
   1  unexpected failure
   2  usage error, or an invalid input file
   3  no node responds, or the node refuses this client
-  4  the entity refused the message: an application error, final
+  4  the entity refused the message with an application error; this is final
   5  not run: the message had no effect, and never will
   6  it is unknown whether the message ran: resend it with the same id
   7  the node could not start, or ended unexpectedly
@@ -72,7 +72,7 @@ pub(crate) enum OutputFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a cluster's first node: authority, certificates, configuration, empty store; with --join, a further node
+    /// Create a cluster and its first node; with --join, a node that joins an existing cluster
     Init(Init),
     /// Run a node until SIGTERM or SIGINT; a second signal stops it immediately
     Run(Run),

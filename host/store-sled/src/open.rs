@@ -1,4 +1,4 @@
-//! Creates and opens stores: from a directory to running threads.
+//! Creates and opens stores: locks the directory, opens the database and starts the threads.
 
 use std::fs::File;
 use std::io;

@@ -204,7 +204,7 @@ fn a_query_does_not_overtake_a_command_of_its_session() {
 }
 
 #[test]
-fn a_query_overtakes_only_commands_given_up_before_it() {
+fn a_query_overtakes_only_commands_not_given_up_before_it() {
     let mut command = add(1, 5, 0, 40, 1, 5);
     let mut query = get(10, 20, 0, 0);
     query.sequence = 2;

@@ -1,5 +1,5 @@
-//! Clients that break every rule, against the machines alone. `SEED=n` replays one run; `SEEDS=n` changes the number of
-//! runs.
+//! Runs clients that break every rule against the shards' state machines. `SEED=n` replays one run; `SEEDS=n` changes
+//! the number of runs.
 
 use std::collections::BTreeMap;
 

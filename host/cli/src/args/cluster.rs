@@ -47,7 +47,7 @@ pub(crate) struct DeadLetters {
 pub(crate) enum DeadLetterCommand {
     /// List dead letters of all entities, of one type or of one entity
     List(ListedDeadLetters),
-    /// Resend dead letters, each as a new tell after all others to its target
+    /// Resend dead letters, each as a new tell behind all other tells to its target
     Resend(ChosenDeadLetters),
     /// Delete dead letters
     Drop(ChosenDeadLetters),
