@@ -125,7 +125,7 @@ impl TurnTells {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     #[test]
