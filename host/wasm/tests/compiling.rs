@@ -138,7 +138,7 @@ fn a_compilation_ends_at_its_time_limit() {
     let host = host(CompilerSettings { timeout: time, ..compiler() });
     let error = refusal(&host, &nested_loops(20_000));
     assert_eq!(error.code(), "compile-time-limit");
-    assert!(error.to_string().contains("timeout in [compiler], 500ms"), "{error}");
+    assert!(error.to_string().contains("500ms (timeout in [compiler])"), "{error}");
 }
 
 #[test]
