@@ -167,7 +167,7 @@ pub struct GuestTurnOutput {
     /// The net effect on state, in order of key; a value of `None` deletes the key. Empty unless the result is
     /// [`TurnResult::Ok`].
     pub writes: Vec<(Bytes, Option<Bytes>)>,
-    /// Changes to the timers, in order. Empty unless the result is [`TurnResult::Ok`].
+    /// The last change to each timer, by kind and name. Empty unless the result is [`TurnResult::Ok`].
     pub timers: Vec<TimerChange>,
     /// The tells that the turn sends, in order. Empty unless the result is [`TurnResult::Ok`].
     pub tells: Vec<GuestTell>,

@@ -128,11 +128,11 @@ impl Machine {
         }
         let Some(state) = self.residents.get(entity) else { return };
         // Without a message, a commit belongs to timers or outbox, and its refusal lengthens the pause.
-        let is_firing = matches!(state.stage, Stage::Firing(..))
+        let is_busy = matches!(state.stage, Stage::Firing(..))
             || state.gate.iter().any(|gated| gated.message.is_none());
         if state.is_read
             && !state.must_read
-            && !is_firing
+            && !is_busy
             && !self.tells_need(entity, state)
             && self.wakes.postponed_until(&self.context, entity).is_none()
             && self.due_firing(entity, state).is_none()
