@@ -1,4 +1,4 @@
-//! The implementation behind `state`, `timers`, `messaging`, `context`, `clock`, `random`, `log` and `lifecycle`: the
+//! The implementation behind `state`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log` and `lifecycle`: the
 //! host's imports in the sandbox, and an in-memory store in native builds.
 
 #[cfg(not(target_family = "wasm"))]
@@ -8,11 +8,13 @@ mod sandbox;
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native::{
-    cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers, log,
-    message, now, passivate, random_bytes, random_u64, set, set_timer, tell, tell_at,
+    AskHandle, cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers,
+    log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask, tell,
+    tell_at, wait_any_ask, wait_ask,
 };
 #[cfg(target_family = "wasm")]
 pub(crate) use sandbox::{
-    cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers, log,
-    message, now, passivate, random_bytes, random_u64, set, set_timer, tell, tell_at,
+    AskHandle, cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers,
+    log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask, tell,
+    tell_at, wait_any_ask, wait_ask,
 };

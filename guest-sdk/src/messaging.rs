@@ -156,12 +156,12 @@ impl Entity {
     }
 }
 
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
-fn encode<T: Serialize + ?Sized>(arguments: &T) -> Vec<u8> {
+pub(crate) fn encode<T: Serialize + ?Sized>(arguments: &T) -> Vec<u8> {
     match to_json(arguments) {
         Ok(body) => body,
-        Err(error) => panic!("tell-arguments: JSON cannot express them: {error}"),
+        Err(error) => panic!("invalid-arguments: JSON cannot express them: {error}"),
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 pub use crate::raw::MessageError;
 
+use crate::asks::AskError;
 use crate::context::{MessageContext, MessageKind};
 use crate::entity::{Entity as EntityType, Runner};
 use crate::host::native::{self, with};
@@ -155,15 +157,39 @@ impl SentTell {
     }
 }
 
-/// Removes and returns the tells sent so far, in order. A failed turn sends none. Delayed tells that are due by now
-/// come after all others.
-pub fn take_tells() -> Vec<SentTell> {
-    let sent = |tell: StoredTell| SentTell {
+/// Answers the asks of this thread's entity from now on. Without it, an ask panics.
+pub fn answer_asks(answer: impl Fn(&SentTell) -> Result<Vec<u8>, AskError> + 'static) {
+    with(|world| world.answers = Some(Rc::new(move |ask| answer(&sent(ask.clone())))));
+}
+
+/// A result as JSON, for [`answer_asks`].
+///
+/// # Panics
+/// If JSON cannot express it.
+pub fn json_answer(result: impl Serialize) -> Vec<u8> {
+    match serde_json::to_vec(&result) {
+        Ok(result) => result,
+        Err(error) => panic!("JSON cannot express the answer: {error}"),
+    }
+}
+
+/// Removes and returns the asks sent so far, in order. Those of a failed turn stay: what it asked is done.
+pub fn take_asks() -> Vec<SentTell> {
+    with(|world| std::mem::take(&mut world.asks)).into_iter().map(sent).collect()
+}
+
+fn sent(tell: StoredTell) -> SentTell {
+    SentTell {
         to: Entity::new(tell.entity_type, tell.id),
         method: tell.method,
         body: tell.body,
         content_type: tell.content_type,
-    };
+    }
+}
+
+/// Removes and returns the tells sent so far, in order. A failed turn sends none. Delayed tells that are due by now
+/// come after all others.
+pub fn take_tells() -> Vec<SentTell> {
     with(|world| {
         let now = world.now;
         let mut due: Vec<_> = world.delayed.extract_if(.., |_, (due, _)| *due <= now).collect();

@@ -8,13 +8,18 @@ use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::rc::Rc;
 
+use crate::asks::AskError;
 use crate::types::{
     Identity, Level, MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
 };
 
 /// The time at the beginning of a test: 2001-09-09 01:46:40 UTC.
 const START: u64 = 1_000_000_000_000;
+
+/// Answers an ask.
+pub(crate) type AskHandler = Rc<dyn Fn(&StoredTell) -> Result<Vec<u8>, AskError>>;
 
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
@@ -35,6 +40,9 @@ pub(crate) struct TestHost {
     pub(crate) random: u64,
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) passivate: bool,
+    /// The asks of the test's entity, and what answers them.
+    pub(crate) asks: Vec<StoredTell>,
+    pub(crate) answers: Option<AskHandler>,
     /// The live instances, by entity struct.
     pub(crate) instances: HashMap<TypeId, Box<dyn Any>>,
 }
@@ -45,6 +53,8 @@ impl TestHost {
             store: BTreeMap::new(),
             timers: BTreeMap::new(),
             tells: Vec::new(),
+            asks: Vec::new(),
+            answers: None,
             delayed: BTreeMap::new(),
             identity: Identity {
                 namespace: "default".to_owned(),
@@ -212,23 +222,53 @@ pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
     with(|world| world.delayed.iter().map(shown).collect())
 }
 
-fn checked(
+/// An ask with its answer, which is known at once.
+#[derive(Debug)]
+pub(crate) struct AskHandle(Result<Vec<u8>, AskError>);
+
+pub(crate) fn start_ask(
+    to: (&str, &str),
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+    _timeout_ms: Option<u64>,
+) -> AskHandle {
+    check_names("ask", to.1, method);
+    let ask = stored(to, method, body, content_type);
+    let answers = with(|world| {
+        world.asks.push(ask.clone());
+        world.answers.clone()
+    });
+    let Some(answers) = answers else {
+        panic!("no-answer: `{method}` of `{}/{}` was asked; see testing::answer_asks", to.0, to.1)
+    };
+    AskHandle(answers(&ask))
+}
+
+pub(crate) fn wait_ask(ask: &AskHandle) -> Result<Vec<u8>, AskError> {
+    ask.0.clone()
+}
+
+pub(crate) fn wait_any_ask(asks: &[&AskHandle]) -> usize {
+    assert!(!asks.is_empty(), "invalid-ask: wait_any was called without a pending ask");
+    0
+}
+
+fn check_names(of: &str, id: &str, method: &str) {
+    for (what, name, most) in [("id", id, 512), ("method", method, 128)] {
+        if name.is_empty() || name.len() > most {
+            let size = name.len();
+            panic!("invalid-{of}: the {what} must be 1 to {most} bytes long, not {size}");
+        }
+    }
+}
+
+fn stored(
     (entity_type, id): (&str, &str),
     method: &str,
     body: &[u8],
     content_type: &str,
 ) -> StoredTell {
-    for (what, name, most) in [("id", id, 512), ("method", method, 128)] {
-        if name.is_empty() || name.len() > most {
-            panic!(
-                "invalid-tell: a tell's {what} must be 1 to {most} bytes long, not {}",
-                name.len()
-            );
-        }
-    }
-    if in_query() {
-        panic!("write-in-query: a query must not change state, but sent a tell to `{id}`");
-    }
     StoredTell {
         entity_type: entity_type.to_owned(),
         id: id.to_owned(),
@@ -236,6 +276,19 @@ fn checked(
         body: body.to_vec(),
         content_type: content_type.to_owned(),
     }
+}
+
+fn checked(
+    to: (&str, &str),
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+) -> StoredTell {
+    check_names("tell", to.1, method);
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but sent a tell to `{}`", to.1);
+    }
+    stored(to, method, body, content_type)
 }
 
 fn check_name(of: &str, name: &str) {

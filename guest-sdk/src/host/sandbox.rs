@@ -1,5 +1,6 @@
 //! Calls the host through the component's imports.
 
+use crate::asks::AskError;
 use crate::bindings::entity::ostraca::entity as wit;
 use crate::bindings::timer::ostraca::entity::timers;
 use crate::types::{
@@ -120,6 +121,35 @@ pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
         (delayed.name, delayed.due, tell)
     };
     wit::messaging::delayed_tells().into_iter().map(shown).collect()
+}
+
+/// An ask that the host has sent.
+pub(crate) type AskHandle = wit::asks::PendingAsk;
+
+pub(crate) fn start_ask(
+    to: (&str, &str),
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+    timeout_ms: Option<u64>,
+) -> AskHandle {
+    wit::asks::start_ask(&target(to), method, body, content_type, timeout_ms)
+}
+
+pub(crate) fn wait_ask(ask: &AskHandle) -> Result<Vec<u8>, AskError> {
+    ask.wait().map_err(|error| match error {
+        wit::asks::AskError::Application(error) => {
+            AskError::Refused { code: error.code, message: error.message }
+        }
+        wit::asks::AskError::NotRun(error) => {
+            AskError::NotRun { code: error.code, message: error.message }
+        }
+        wit::asks::AskError::Unknown(message) => AskError::Unknown { message },
+    })
+}
+
+pub(crate) fn wait_any_ask(asks: &[&AskHandle]) -> usize {
+    wit::asks::wait_any(asks) as usize
 }
 
 fn target((entity_type, id): (&str, &str)) -> wit::messaging::Entity {

@@ -76,6 +76,11 @@ impl DeployedType {
         }
     }
 
+    /// Whether its entities may ask others.
+    pub fn may_ask(&self) -> bool {
+        !self.manifest.grants.ask.is_empty()
+    }
+
     /// The methods' summaries, in the order of [`DeployedType::methods`].
     pub fn summaries(&self) -> &[String] {
         &self.summaries

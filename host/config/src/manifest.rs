@@ -76,6 +76,14 @@ pub struct ManifestLimits {
     /// Maximum bytes of the methods and bodies of the tells in an entity's outbox. Default 1 MiB, at most 4 MiB. Error
     /// `outbox-too-large`.
     pub outbox_bytes: u64,
+    /// Maximum number of asks that one turn starts. Default 64, at most 10,000. Error `too-many-asks`.
+    pub asks: u32,
+    /// Maximum bytes of the methods and bodies of one turn's asks, and of their answers. Default 1 MiB, at most 64 MiB.
+    /// Error `asks-too-large`.
+    pub ask_bytes: u64,
+    /// How long a turn waits for one answer: the maximum, and the default of an ask that gives no time. Default 5 s, 1 ms
+    /// to 5 min. Then the ask ends as not run or as unknown.
+    pub ask_timeout: Duration,
     /// Maximum bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
     /// `message-too-large`.
     pub message: u64,
@@ -194,6 +202,10 @@ impl Manifest {
             timer_bytes: limits.timer_bytes,
             timer_interval: u64::try_from(limits.timer_interval.as_millis()).unwrap_or(u64::MAX),
             tell: self.grants.tell.clone(),
+            ask: self.grants.ask.clone(),
+            asks: limits.asks.into(),
+            ask_bytes: limits.ask_bytes,
+            ask_timeout: limits.ask_timeout,
             outbox: limits.outbox.into(),
             outbox_bytes: limits.outbox_bytes,
             reply: limits.reply,

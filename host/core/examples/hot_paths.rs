@@ -168,10 +168,12 @@ impl Shard {
             body: Bytes::from_static(b"1"),
             digest,
             created_ms: Self::NOW.cluster_time,
+            first_created_ms: Self::NOW.cluster_time,
             arrived_at: Self::NOW.mono,
             deadline: Some(Self::NOW.mono + 10_000),
             context: Arc::default(),
             sender: None,
+            asked_by: None,
         };
         self.tell(Event::Message(Arc::new(message)));
     }

@@ -139,6 +139,19 @@ impl ScopedSessionId {
         hasher.update(sender.id.as_bytes());
         Self(first_16(&hasher.finalize()))
     }
+
+    /// The session of one ask: the same whenever the turn that makes it runs again and asks the same (R20). `turn`
+    /// identifies what the turn handles: a message or a firing.
+    pub(crate) fn of_ask(asker: &Entity, turn: &[u8], place: u32, digest: &MessageDigest) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("ostraca session of an ask v1");
+        for part in [asker.entity_type.as_bytes(), asker.id.as_bytes(), turn] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.update(&place.to_le_bytes());
+        hasher.update(&digest.0);
+        Self(first_16(&hasher.finalize()))
+    }
 }
 
 impl fmt::Debug for ScopedSessionId {

@@ -46,6 +46,8 @@ pub struct Message {
     pub target: Entity,
     /// The entity that sent it; `None` if a client did (R19).
     pub sender: Option<Entity>,
+    /// If it is an ask: who waits for its answer (R20).
+    pub asked_by: Option<Arc<AskOrigin>>,
     /// Its id (R17).
     pub id: MessageId,
     /// The session's last unresolved sequence to this entity before this one; 0 if there is none.
@@ -62,12 +64,27 @@ pub struct Message {
     pub digest: MessageDigest,
     /// When its sender created it, in milliseconds of cluster time; the same in every copy (R17).
     pub created_ms: u64,
+    /// Its first creation time. A message that was restamped has a later `created_ms`, but what its turn asks does not
+    /// (R20).
+    pub first_created_ms: u64,
     /// When it arrived, on this node's clock ([`Now::mono`]).
     pub arrived_at: u64,
     /// When its sender stops waiting, on this node's clock; a turn does not start later (R22).
     pub deadline: Option<u64>,
     /// Parts that the core passes on without reading them.
     pub context: Arc<MessageMetadata>,
+}
+
+/// Who waits for the answer to an ask (R20).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskOrigin {
+    /// The entities that wait, outermost first; the last one sent the ask.
+    pub chain: Vec<Entity>,
+    /// When the ask was started, in milliseconds of cluster time. If asks wait for each other, the youngest one ends.
+    pub started: u64,
+    /// By how many milliseconds the creation time may be later in another copy. A firing has no sender that fixes its
+    /// time, so each attempt computes it from the clocks of its node.
+    pub created_skew: u64,
 }
 
 /// The parts of an envelope that only the guest and tracing use.

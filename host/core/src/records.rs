@@ -357,6 +357,34 @@ pub struct Tell {
 
 impl Extensible for Tell {
     const NAME: &'static str = "Tell";
+    const FIELDS: &'static [u32] = &[Tell::FIRST_CREATED];
+}
+
+impl Tell {
+    /// The field with the first creation time (u64); absent if the tell was never restamped.
+    const FIRST_CREATED: u32 = 2;
+
+    /// Its first creation time, in milliseconds of cluster time.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn first_created_ms(&self) -> Result<u64, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(self.created_ms);
+        }
+        Ok(self.extensions.get(Self::FIRST_CREATED)?.unwrap_or(self.created_ms))
+    }
+
+    /// Gives it another creation time, and keeps the first one.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space.
+    pub fn restamp(&mut self, created_ms: u64) -> Result<(), CodecError> {
+        let first = self.first_created_ms()?;
+        self.extensions.set(Self::FIRST_CREATED, &first)?;
+        self.created_ms = created_ms;
+        Ok(())
+    }
 }
 
 /// One change of a record outside the head.

@@ -9,6 +9,7 @@
 //! its outcome is unknown, everything that ran ahead is discarded, and the entity is loaded again.
 
 mod action;
+mod asks;
 mod dead_letters;
 mod delayed_tells;
 mod entity;
@@ -24,6 +25,7 @@ mod tests;
 mod timers;
 
 pub use action::Action;
+pub use asks::{ASK_NOTE, Ask, AskNote, AskStep, NewAsk};
 pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };

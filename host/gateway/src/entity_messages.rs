@@ -29,7 +29,10 @@ impl Gateway {
             };
             let mut envelope = self.envelope_of(&message);
             self.resolver.apply_limits(&mut envelope, 0);
-            let session = ScopedSessionId::of_entity(&message.from);
+            let session = match &message.content {
+                EntityMessageContent::Ask(_, ask, _) => ask.id.session,
+                _ => ScopedSessionId::of_entity(&message.from),
+            };
             // If the type is unknown here, so is its shard-key rule: the whole id is hashed, and the owner checks the
             // type.
             let key = types
@@ -54,6 +57,11 @@ impl Gateway {
         match &message.content {
             EntityMessageContent::Tell(number, tell) => {
                 Envelope::of_tell(&message.from, *number, tell, 0)
+            }
+            EntityMessageContent::Ask(_, ask, remaining) => Envelope::of_ask(ask, *remaining),
+            EntityMessageContent::AskNote(note) => {
+                let number = QUESTIONS.fetch_add(1, Ordering::Relaxed);
+                Envelope::of_ask_note(&message.from, &message.to, note, number, 0)
             }
             EntityMessageContent::FirstTell => {
                 let number = QUESTIONS.fetch_add(1, Ordering::Relaxed);

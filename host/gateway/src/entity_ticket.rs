@@ -23,7 +23,7 @@ impl EntityTicket {
 
     fn send(&mut self, outcome: Outcome) {
         let Some(message) = self.message.take() else { return };
-        let event = Box::new(message.answer(outcome));
+        let Some(event) = message.answer(outcome).map(Box::new) else { return };
         let EntityMessage { shard, epoch, .. } = message;
         // A worker that has ended needs no answer: its entities' outboxes are in the store.
         let _ = self.worker.send(Input::EntityAnswer { shard, epoch, event });

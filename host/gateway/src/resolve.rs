@@ -42,7 +42,7 @@ impl EnvelopeResolver {
     pub(crate) fn apply_limits(&self, envelope: &mut Envelope, utc_ms: u64) {
         self.timeout_limits.apply(envelope);
         // An entity's message has the time of the turn that sent it, however long it waited in the outbox.
-        if envelope.sender.is_none() {
+        if !envelope.is_from_entity() {
             self.utc_limits.apply(envelope, utc_ms);
         }
     }

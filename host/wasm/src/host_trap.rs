@@ -80,6 +80,10 @@ impl HostTrap {
             HostTrap::OutboxFull { .. } => limit(codes::OUTBOX_FULL, message),
             HostTrap::OutboxTooLarge { .. } => limit(codes::OUTBOX_TOO_LARGE, message),
             HostTrap::TellNotGranted(_) => guest(codes::TELL_NOT_GRANTED, message),
+            HostTrap::AskNotGranted(_) => guest(codes::ASK_NOT_GRANTED, message),
+            HostTrap::AskOutsideTurn => guest(codes::ASK_OUTSIDE_TURN, message),
+            HostTrap::TooManyAsks { .. } => limit(codes::TOO_MANY_ASKS, message),
+            HostTrap::AsksTooLarge { .. } => limit(codes::ASKS_TOO_LARGE, message),
             HostTrap::NoTimerHandler => guest(codes::NO_TIMER_HANDLER, message),
             HostTrap::TooManyKeys { .. } => limit(codes::TOO_MANY_KEYS, message),
             HostTrap::TurnTooLarge { .. } => limit(codes::TURN_TOO_LARGE, message),
@@ -186,7 +190,7 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
                     Stage::Methods => (METHODS_BYTES, "names and summaries of methods"),
                     _ => (
                         limits.hostcall_fuel(),
-                        "the largest of state, turn-bytes, reply and outbox-bytes",
+                        "the largest of state, turn-bytes, reply, outbox-bytes and ask-bytes",
                     ),
                 };
                 let stage = stage.name();

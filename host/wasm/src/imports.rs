@@ -13,7 +13,7 @@ use crate::instance_data::{EntityState, InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
-use crate::{MessageKind, tell_imports, timer_imports};
+use crate::{MessageKind, ask_imports, tell_imports, timer_imports};
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
@@ -71,6 +71,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     clock_and_random(linker)?;
     timer_imports::link(linker)?;
     tell_imports::link(linker)?;
+    ask_imports::link(linker)?;
     log(linker)
 }
 

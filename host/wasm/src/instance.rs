@@ -172,6 +172,7 @@ impl Instance {
         entity.turn.begin(values);
         entity.timers = TurnTimers::begin(records.timers);
         entity.tells = TurnTells::begin(records.outbox);
+        entity.asks.begin(records.asks);
     }
 
     fn begin(&mut self, stage: Stage, phase: Phase) {
@@ -288,6 +289,7 @@ impl Instance {
         if let Some(wasi) = &entity.wasi {
             wasi.flush();
         }
+        entity.asks.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use wasmtime::ResourceLimiter;
 use wasmtime_wasi::{WasiCtxView, WasiView};
 
+use crate::asks::TurnAsks;
 use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
@@ -43,6 +44,8 @@ pub(crate) struct InstanceData {
     pub(crate) timers: TurnTimers,
     /// The tells of the current turn.
     pub(crate) tells: TurnTells,
+    /// The asks of the current turn.
+    pub(crate) asks: TurnAsks,
     /// Whether the component exports a timer handler.
     pub(crate) handles_timers: bool,
     pub(crate) passivate: bool,
@@ -76,6 +79,7 @@ impl InstanceData {
             turn,
             timers,
             tells,
+            asks: TurnAsks::default(),
             handles_timers,
             passivate: false,
             panic: None,

@@ -11,6 +11,8 @@
 //! each tick, and any executor can poll them. The one exception is a bulk instruction such as `memory.fill`, which is
 //! not interrupted in the middle.
 
+mod ask_imports;
+mod asks;
 mod cache;
 mod cancel;
 mod codegen;
@@ -47,6 +49,7 @@ mod turn_values;
 mod wasi;
 mod world;
 
+pub use asks::{AskAnswer, AskReply, AskSink, GuestAsk};
 pub use compiler::compiler_main;
 pub use digest::ComponentDigest;
 pub use encode::encode;

@@ -186,6 +186,16 @@ pub struct InstanceLimits {
     pub outbox: u64,
     /// Size in bytes of the methods and bodies of these tells. Default 1 MiB. Error `outbox-too-large`.
     pub outbox_bytes: u64,
+    /// Entity types whose entities it may ask. Default: none. Error `ask-not-granted`.
+    pub ask: Vec<String>,
+    /// Number of asks that one turn may start. Default 64. Error `too-many-asks`.
+    pub asks: u64,
+    /// Size in bytes of the methods and bodies of one turn's asks, and of their answers. Default 1 MiB. Error
+    /// `asks-too-large`.
+    pub ask_bytes: u64,
+    /// How long a turn waits for one answer at most, and by default. Default 5 s. The answer is then `not-run` or
+    /// `unknown`.
+    pub ask_timeout: Duration,
     /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
     /// Maximum number of log lines per second, and in one burst. Default 100. Excess lines are counted and dropped.
@@ -196,10 +206,11 @@ pub struct InstanceLimits {
 
 impl InstanceLimits {
     /// Maximum size in bytes of the strings and values that a guest may pass to the host in one call, or return from
-    /// one: the largest of the limits on state, a turn's writes, replies and the outbox, plus an overhead. Error
+    /// one: the largest of the limits on state, a turn's writes, replies, the outbox and asks, plus an overhead. Error
     /// `value-too-large`. The host copies them before it can examine them, on a thread that also serves other entities.
     pub(crate) fn hostcall_fuel(&self) -> usize {
-        let most = self.state.max(self.turn_bytes).max(self.reply).max(self.outbox_bytes);
+        let sizes = [self.turn_bytes, self.reply, self.outbox_bytes, self.ask_bytes];
+        let most = sizes.into_iter().fold(self.state, u64::max);
         usize::try_from(most).unwrap_or(usize::MAX).saturating_add(HOSTCALL_FUEL_OVERHEAD)
     }
 }
@@ -221,6 +232,10 @@ impl Default for InstanceLimits {
             tell: Vec::new(),
             outbox: 1_000,
             outbox_bytes: 1 << 20,
+            ask: Vec::new(),
+            asks: 64,
+            ask_bytes: 1 << 20,
+            ask_timeout: Duration::from_secs(5),
             reply: 1 << 20,
             log_lines_per_second: 100,
             log_line_bytes: 4 << 10,

@@ -25,9 +25,9 @@ const NAMES_LIMIT: usize = 800;
 /// The WIT's `entity`, as the guest passes it.
 #[derive(ComponentType, Lift)]
 #[component(record)]
-struct GuestEntity {
+pub(crate) struct GuestEntity {
     #[component(name = "entity-type")]
-    entity_type: WasmStr,
+    pub(crate) entity_type: WasmStr,
     id: WasmStr,
 }
 
@@ -127,32 +127,36 @@ fn own_name(cx: &Cx<'_>, name: &WasmStr) -> wasmtime::Result<String> {
 }
 
 /// Checks a tell, and copies it out of the guest's memory.
-fn read_tell(
-    cx: &Cx<'_>,
-    (target, method, body, content_type): &Passed,
-) -> wasmtime::Result<GuestTell> {
-    let entity_type = target.entity_type.to_str(cx)?.into_owned();
+fn read_tell(cx: &Cx<'_>, passed: &Passed) -> wasmtime::Result<GuestTell> {
+    let entity_type = passed.0.entity_type.to_str(cx)?.into_owned();
     if !cx.data().limits.tell.contains(&entity_type) {
         return Err(HostTrap::TellNotGranted(entity_type).into());
     }
-    let id = guest_text(cx, &target.id, "messaging was called with an id", 1..=ID_LIMIT)?;
-    let method = plain_text(cx, method, "messaging was called with a method", 1..=METHOD_LIMIT)?;
-    let content_type = plain_text(
-        cx,
-        content_type,
-        "messaging was called with a content type",
-        0..=CONTENT_TYPE_LIMIT,
-    )?;
+    let tell = read_message(cx, "messaging", passed)?;
     let own = cx.data().log.identity().clone();
-    let names = own.entity_type.len() + own.id.len() + entity_type.len() + id.len();
+    let names = own.entity_type.len() + own.id.len() + entity_type.len() + tell.id.len();
     if names > NAMES_LIMIT {
         return Err(HostTrap::InvalidHostCall(format!(
             "messaging was called with types and ids of sender and target that total {names} bytes; the limit is {NAMES_LIMIT}"
         ))
         .into());
     }
+    Ok(tell)
+}
+
+/// Checks the names of a message to another entity, and copies it out of the guest's memory.
+pub(crate) fn read_message(
+    cx: &Cx<'_>,
+    interface: &str,
+    (target, method, body, content_type): &Passed,
+) -> wasmtime::Result<GuestTell> {
+    let with = |what: &str| format!("{interface} was called with {what}");
+    let id = guest_text(cx, &target.id, &with("an id"), 1..=ID_LIMIT)?;
+    let method = plain_text(cx, method, &with("a method"), 1..=METHOD_LIMIT)?;
+    let content_type =
+        plain_text(cx, content_type, &with("a content type"), 0..=CONTENT_TYPE_LIMIT)?;
     Ok(GuestTell {
-        entity_type: entity_type.into(),
+        entity_type: target.entity_type.to_str(cx)?.into(),
         id: id.into(),
         method: method.into(),
         body: Bytes::copy_from_slice(body.as_le_slice(cx)),

@@ -28,6 +28,14 @@ pub(crate) enum HostTrap {
     OutboxTooLarge { would: u64, limit: u64 },
     #[error("a tell was sent to the type {0:?}, which the manifest does not grant ([grants] tell)")]
     TellNotGranted(String),
+    #[error("an entity of the type {0:?} was asked, which the manifest does not grant ([grants] ask)")]
+    AskNotGranted(String),
+    #[error("an entity was asked outside of a message's turn and a timer's firing")]
+    AskOutsideTurn,
+    #[error("one turn would start more asks than limits.asks ({limit})")]
+    TooManyAsks { limit: u64 },
+    #[error("the turn's asks and answers would grow to {would} bytes, limits.ask-bytes is {limit}")]
+    AsksTooLarge { would: u64, limit: u64 },
     #[error("a timer was set, but the component does not export `timer-handler`")]
     NoTimerHandler,
     #[error("{0}")]

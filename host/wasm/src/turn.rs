@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use crate::{GuestTell, OutboxUse, TimerChange, TimerSource, TurnValues};
+use crate::{AskSink, GuestTell, OutboxUse, TimerChange, TimerSource, TurnValues};
 
 /// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +123,8 @@ pub struct TurnRecords {
     pub timers: Option<Arc<dyn TimerSource>>,
     /// How much its outbox holds.
     pub outbox: OutboxUse,
+    /// Takes the turn's asks; `None` if the turn may not ask.
+    pub asks: Option<Arc<dyn AskSink>>,
 }
 
 /// Why an entity's state could not be loaded.

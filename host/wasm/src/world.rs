@@ -9,8 +9,18 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 9] =
-    ["types", "context", "state", "lifecycle", "log", "clock", "random", "timers", "messaging"];
+const IMPORTS: [&str; 10] = [
+    "types",
+    "context",
+    "state",
+    "lifecycle",
+    "log",
+    "clock",
+    "random",
+    "timers",
+    "messaging",
+    "asks",
+];
 
 /// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.
 pub(crate) const METHODS_BYTES: usize = 4 << 20;

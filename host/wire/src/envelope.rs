@@ -6,9 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId};
-use ostraca_core::message::{Message, MessageKind, MessageMetadata, ReplyToken};
+use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, ReplyToken};
 use ostraca_core::records::Tell;
-use ostraca_core::shard::{DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS, decode_dead_letters};
+use ostraca_core::shard::{
+    ASK_NOTE, Ask, AskNote, DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS, decode_dead_letters,
+};
 
 use crate::outcome::wire_kind;
 use crate::problem;
@@ -105,8 +107,8 @@ pub fn resolve_method<T: TypeInfo>(
     envelope: &Envelope,
 ) -> Result<(Arc<str>, MessageKind), Problem> {
     let name = entry.name();
-    if is_first_tell_query(envelope) {
-        return Ok((FIRST_TELL.into(), MessageKind::Query));
+    if let Some(method) = nodes_method(envelope) {
+        return Ok((method.into(), MessageKind::Query));
     }
     if !entry.admits(principal) {
         return Err(access_denied(name, principal));
@@ -175,10 +177,16 @@ pub fn entity_principal(entity_type: &str) -> String {
     format!("entity/{entity_type}")
 }
 
-/// The query with which a target asks a sending entity for the first tell that it may still send (R19). No type
-/// declares this method, and only nodes can send it.
-fn is_first_tell_query(envelope: &Envelope) -> bool {
-    envelope.sender.is_some() && envelope.method == FIRST_TELL
+/// The method of a query that shards send each other: for the first tell that a sending entity may still send (R19), or
+/// about asks that may wait for each other (R20). No type declares these methods, and only nodes can send them.
+fn nodes_method(envelope: &Envelope) -> Option<&'static str> {
+    let sent = |method: &&'static str| envelope.sender.is_some() && envelope.method == **method;
+    [FIRST_TELL, ASK_NOTE].into_iter().find(sent)
+}
+
+fn entity_of_chain(text: &str) -> Entity {
+    let (entity_type, id) = text.split_once('/').unwrap_or((text, ""));
+    Entity::new(entity_type, id)
 }
 
 impl Envelope {
@@ -192,6 +200,7 @@ impl Envelope {
             content_type: tell.content_type.as_ref().into(),
             traceparent: tell.traceparent.as_ref().into(),
             created_ms: tell.created_ms.max(1),
+            first_created_ms: tell.first_created_ms().unwrap_or(1),
             utc_ms: tell.utc_ms,
             ..Self::between(sender, &tell.target, number, timeout_ms)
         }
@@ -211,6 +220,71 @@ impl Envelope {
             created_ms: 1,
             ..Self::between(entity, sender, number, timeout_ms)
         }
+    }
+
+    /// The envelope of an entity's ask, for which its turn waits `timeout_ms`.
+    #[must_use]
+    pub fn of_ask(ask: &Ask, timeout_ms: u64) -> Self {
+        let asker = ask.chain.last().unwrap_or(&ask.target);
+        let kind = match ask.query_only {
+            true => proto::MessageKind::Query,
+            false => proto::MessageKind::Unspecified,
+        };
+        Self {
+            kind: kind.into(),
+            r#type: ask.target.entity_type.as_ref().into(),
+            id: ask.target.id.as_ref().into(),
+            session: Bytes::copy_from_slice(&ask.id.session.0),
+            sequence: ask.id.sequence,
+            method: ask.method.as_ref().into(),
+            body: ask.body.clone(),
+            content_type: ask.content_type.as_ref().into(),
+            traceparent: ask.traceparent.as_ref().into(),
+            remaining_ms: timeout_ms.max(1),
+            principal: entity_principal(&asker.entity_type),
+            created_ms: ask.created_ms.max(1),
+            utc_ms: ask.utc_ms,
+            ask_chain: ask.chain.iter().map(ToString::to_string).collect(),
+            asked_ms: ask.started,
+            created_skew_ms: ask.created_skew,
+            ..Self::default()
+        }
+    }
+
+    /// The envelope of a note from one waiting entity to another.
+    #[must_use]
+    pub fn of_ask_note(
+        from: &Entity,
+        to: &Entity,
+        note: &AskNote,
+        number: u64,
+        timeout_ms: u64,
+    ) -> Self {
+        Self {
+            kind: proto::MessageKind::Query.into(),
+            method: ASK_NOTE.into(),
+            body: note.encode(),
+            created_ms: 1,
+            ..Self::between(from, to, number, timeout_ms)
+        }
+    }
+
+    /// Whether an entity sent it. Then its time is that of the turn that sent it.
+    #[must_use]
+    pub fn is_from_entity(&self) -> bool {
+        self.sender.is_some() || !self.ask_chain.is_empty()
+    }
+
+    fn asked_by(&self) -> Option<Arc<AskOrigin>> {
+        if self.ask_chain.is_empty() {
+            return None;
+        }
+        let chain = self.ask_chain.iter().map(|text| entity_of_chain(text)).collect();
+        Some(Arc::new(AskOrigin {
+            chain,
+            started: self.asked_ms,
+            created_skew: self.created_skew_ms,
+        }))
     }
 
     fn between(from: &Entity, to: &Entity, sequence: u64, timeout_ms: u64) -> Self {
@@ -274,6 +348,7 @@ impl Envelope {
             digest: MessageDigest::compute(&target, &method, &self.body),
             target,
             sender: self.sender.as_ref().map(|it| Entity::new(it.r#type.as_str(), it.id.as_str())),
+            asked_by: self.asked_by(),
             id: MessageId { session, sequence: self.sequence },
             after: self.after,
             settled: self.settled,
@@ -281,6 +356,10 @@ impl Envelope {
             method,
             body: self.body.clone(),
             created_ms: self.created_ms,
+            first_created_ms: match self.first_created_ms {
+                0 => self.created_ms,
+                first => first.min(self.created_ms),
+            },
             arrived_at: now,
             deadline: self.deadline(now, held),
             context: Arc::new(context),

@@ -18,6 +18,8 @@ const ID: usize = 512;
 const PRINCIPAL: usize = NAME + 16;
 /// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
+/// Maximum number of entities that wait for one ask, and thus of `entities.max-ask-depth`.
+const MAX_ASK_DEPTH: usize = 64;
 /// Maximum number of times that nodes may forward a message.
 const HOPS: u32 = 1;
 
@@ -89,6 +91,9 @@ pub fn decode_client_message(
     envelope.principal.clear();
     envelope.origin.clear();
     envelope.sender = None;
+    envelope.ask_chain.clear();
+    envelope.asked_ms = 0;
+    envelope.created_skew_ms = 0;
     Ok(envelope)
 }
 
@@ -127,6 +132,8 @@ pub fn decode_forwarded_message(
         Some(bad(format!("principal is {size} bytes, must be 1 to {PRINCIPAL}")))
     } else if let Some(text) = envelope.sender.as_ref().and_then(invalid_sender) {
         Some(bad(text))
+    } else if let Some(text) = invalid_chain(&envelope.ask_chain) {
+        Some(bad(text))
     } else if envelope.hops > HOPS {
         Some(bad(format!("forwarded {} times, limit is {HOPS}", envelope.hops)))
     } else {
@@ -144,6 +151,19 @@ fn invalid_sender(sender: &SendingEntity) -> Option<String> {
     (!fits).then(|| {
         format!("sender has a type of {of_type} bytes and an id of {of_id}, must be 1 to {NAME} and 1 to {ID}")
     })
+}
+
+fn invalid_chain(chain: &[String]) -> Option<String> {
+    if chain.len() > MAX_ASK_DEPTH {
+        return Some(format!("{} entities wait for the ask, limit is {MAX_ASK_DEPTH}", chain.len()));
+    }
+    let is_entity = |text: &&String| {
+        text.split_once('/').is_some_and(|(of_type, id)| {
+            (1..=NAME).contains(&of_type.len()) && (1..=ID).contains(&id.len())
+        })
+    };
+    let wrong = chain.iter().find(|text| !is_entity(text))?;
+    Some(format!("ask_chain has {:?}, must be TYPE/ID", &wrong[..wrong.floor_char_boundary(100)]))
 }
 
 fn decode_partial<M: Message + Default>(frame: &Bytes) -> M {

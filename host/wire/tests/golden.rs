@@ -63,13 +63,16 @@ fn envelope() {
         created_ms: 21,
         utc_ms: 22,
         sender: Some(SendingEntity { r#type: "t".into(), id: "i".into() }),
+        asked_ms: 24,
+        first_created_ms: 25,
+        created_skew_ms: 26,
         body: Bytes::from_static(b"!"),
     };
     let session = "aa".repeat(16);
     let golden = format!(
         "0a016e1201741a01692210{session}2805300438034002500a580b6201706a016f\
          72016172016 27a0178820101798a01017a900112980113a201016da80115b00116\
-         ba01060a0174120169fa010121"
+         ba01060a0174120169c00118c80119d0011afa010121"
     );
     same(&message, &golden.replace(' ', ""));
 }

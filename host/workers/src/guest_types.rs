@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{Entity, ShardPath};
-use ostraca_core::message::{Message, MessageKind};
+use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{DelayedTell, GuestReply, Timer};
 use ostraca_core::shard::{
-    Firing, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap, TurnOutput,
+    Firing, NewAsk, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap, TurnOutput,
     TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell,
 };
 use ostraca_wasm::{
-    EntityIdentity, GuestTell, GuestTimer, GuestTurnOutput, MessageContext, OutboxUse, TimerFiring,
+    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, MessageContext, OutboxUse, TimerFiring,
     TimerSource, TurnRecords, TurnValues,
 };
 
@@ -106,7 +106,37 @@ pub(crate) fn turn_records(timers: Arc<TimerMap>, outbox: OutboxSize) -> TurnRec
         false => Some(Arc::new(EntityTimers(timers))),
     };
     let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
-    TurnRecords { timers, outbox }
+    TurnRecords { timers, outbox, asks: None }
+}
+
+/// An ask as the shard's machine expects it.
+pub(crate) fn new_ask(ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
+    NewAsk {
+        target: Entity { entity_type: ask.entity_type, id: ask.id },
+        method: ask.method,
+        body: ask.body,
+        content_type: ask.content_type,
+        traceparent,
+        timeout: u64::try_from(ask.timeout.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// The answer to an ask as its guest expects it.
+pub(crate) fn ask_answer(outcome: Outcome) -> AskAnswer {
+    match outcome {
+        Outcome::Final { reply: GuestReply::Result(body), .. } => AskAnswer::Result(body),
+        Outcome::Final { reply: GuestReply::Error { code, message }, .. } => {
+            AskAnswer::Application { code, message }
+        }
+        Outcome::Final { reply: GuestReply::Dropped, .. } => {
+            let message = "it ran, but its answer is no longer kept (reply-dropped)".into();
+            AskAnswer::Unknown { message }
+        }
+        Outcome::NotRun { code, message, .. } => {
+            AskAnswer::NotRun { code: code.into_owned(), message }
+        }
+        Outcome::Unknown { message } => AskAnswer::Unknown { message },
+    }
 }
 
 /// Converts a tell of a turn that reads this time and has this trace.

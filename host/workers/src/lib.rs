@@ -22,10 +22,10 @@ use std::sync::{Arc, OnceLock};
 
 use ostraca_catalog::clock::boot_millis;
 use ostraca_catalog::{ClusterClock, DeployedType};
-use ostraca_core::ids::{Entity, Epoch, ShardId};
+use ostraca_core::ids::{Entity, Epoch, ShardId, TurnId};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{Claim, GuestReply, Tell};
-use ostraca_core::shard::{Event, Ownership, Settings, StopReason};
+use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
 use ostraca_wire::server::{Charge, Ticket};
@@ -169,20 +169,35 @@ pub struct EntityMessage {
     pub content: EntityMessageContent,
 }
 
-/// What an entity sends to another one (R19).
+/// What an entity sends to another one (R19, R20).
 #[derive(Clone, Debug)]
 pub enum EntityMessageContent {
     /// A tell with its number.
     Tell(u64, Arc<Tell>),
+    /// An ask, the turn that waits for the answer, and the milliseconds for which it waits.
+    Ask(TurnId, Arc<Ask>, u64),
+    /// A note about asks that may wait for each other (R20).
+    AskNote(AskNote),
     /// Asks the target for the number of the first tell that it may still send to this entity.
     FirstTell,
 }
 
 impl EntityMessage {
-    /// Converts the outcome of the message into an event for its sender's machine.
+    /// Converts the outcome of the message into an event for its sender's machine. `None` if it does not need one.
     #[must_use]
-    pub fn answer(&self, outcome: Outcome) -> Event {
-        match &self.content {
+    pub fn answer(&self, outcome: Outcome) -> Option<Event> {
+        Some(match &self.content {
+            EntityMessageContent::Ask(turn, ask, _) => {
+                Event::AskAnswered { asker: self.from.clone(), turn: *turn, id: ask.id, outcome }
+            }
+            EntityMessageContent::AskNote(_) if matches!(outcome, Outcome::Final { .. }) => {
+                return None;
+            }
+            EntityMessageContent::AskNote(note) => Event::AskNoteLost {
+                entity: self.from.clone(),
+                target: self.to.clone(),
+                note: note.clone(),
+            },
             EntityMessageContent::Tell(number, _) => Event::TellAnswered {
                 sender: self.from.clone(),
                 target: self.to.clone(),
@@ -202,7 +217,7 @@ impl EntityMessage {
                     first: first.map(|first| (first < u64::MAX).then_some(first)),
                 }
             }
-        }
+        })
     }
 }
 

@@ -9,6 +9,7 @@
 //! nodes immediately; and a machine's entry outlives the machine (see `machines`).
 
 mod actions;
+mod asks;
 mod completions;
 mod dispatch;
 mod machines;
@@ -36,6 +37,7 @@ use crate::recording::Recorder;
 use crate::{
     Delivery, EntityMessage, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport,
 };
+use asks::StartedAsk;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
@@ -72,6 +74,8 @@ struct Worker {
     replies: Vec<WorkerReply>,
     /// The round's entity messages.
     messages: Vec<EntityMessage>,
+    /// Asks that running guests have started. The worker keeps a sender, so the channel never closes.
+    started_asks: (mpsc::UnboundedSender<StartedAsk>, mpsc::UnboundedReceiver<StartedAsk>),
     instance_slots: InstanceSlots,
     tasks: Tasks,
     claims: Vec<(MachineId, Arc<Claim>)>,
@@ -116,6 +120,10 @@ pub(crate) async fn run(
                 break;
             }
         }
+        while let Ok(ask) = worker.started_asks.1.try_recv() {
+            worker.start_ask(ask);
+            busy = true;
+        }
         for _ in 0..ROUND {
             match inputs.try_recv() {
                 Ok(input) => worker.input(input),
@@ -142,6 +150,7 @@ pub(crate) async fn run(
         }
         tokio::select! {
             Some(done) = worker.tasks.next(), if !worker.tasks.is_empty() => worker.handle_completion(done),
+            Some(ask) = worker.started_asks.1.recv() => worker.start_ask(ask),
             input = inputs.recv() => match input {
                 Some(input) => worker.input(input),
                 None => return worker.end(&mut inputs),
@@ -163,6 +172,7 @@ impl Worker {
             pending_replies: HashMap::new(),
             replies: Vec::new(),
             messages: Vec::new(),
+            started_asks: mpsc::unbounded_channel(),
             tasks: Tasks::default(),
             claims: Vec::new(),
             commits: Vec::new(),

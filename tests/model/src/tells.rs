@@ -263,6 +263,7 @@ impl Tells {
                 reply_token: ReplyToken(0),
                 target: entity(SENDER),
                 sender: None,
+                asked_by: None,
                 id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 1 },
                 after: 0,
                 settled: 0,
@@ -271,6 +272,7 @@ impl Tells {
                 body: bytes::Bytes::new(),
                 digest: MessageDigest::compute(&entity(SENDER), "send", b""),
                 created_ms: 1_000,
+                first_created_ms: 1_000,
                 arrived_at: state.now,
                 deadline: None,
                 context: Arc::default(),
@@ -289,6 +291,7 @@ impl Tells {
         while let Some(action) = state.sides[side].process.machine.poll() {
             let it = &mut state.sides[side];
             match action {
+                Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
                 Action::Claim(claim) => it.process.calls.push_back(Call::Claim(claim)),
                 Action::ScanWakes { number, .. } => {
                     it.process.calls.push_back(Call::Scan(number));
@@ -413,6 +416,7 @@ impl Tells {
                     reply_token: token,
                     target: tell.target.clone(),
                     sender: Some(entity(SENDER)),
+                    asked_by: None,
                     id: MessageId { session, sequence: number },
                     after: 0,
                     settled: number,
@@ -421,6 +425,7 @@ impl Tells {
                     body: tell.body.clone(),
                     digest: MessageDigest::compute(&tell.target, &tell.method, &tell.body),
                     created_ms: tell.created_ms.max(1),
+                    first_created_ms: tell.created_ms.max(1),
                     arrived_at: state.now,
                     deadline: None,
                     context: Arc::default(),

@@ -11,6 +11,7 @@
 //! the shards balanced within [`SETTLED`].
 
 mod admission;
+mod asks;
 mod client_conns;
 mod client_cuts;
 mod clients;
@@ -51,6 +52,7 @@ use ostraca_core::shard;
 use ostraca_oracle::Operation;
 use ostraca_wire::proto;
 
+use crate::asks::AskCheck;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
@@ -358,6 +360,12 @@ struct World {
     /// Whether the guests send tells, and the generator that draws them.
     tells: bool,
     tell_rng: Rng,
+    /// Whether the guests ask, and the generator for how long they take then.
+    asks: bool,
+    rng_of_asks: Rng,
+    ask_check: AskCheck,
+    /// Whether gateways hold only few messages and bytes.
+    small_gateways: bool,
     options: Options,
     now: u64,
     queue: Queue<SimEvent>,

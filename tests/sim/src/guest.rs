@@ -12,7 +12,7 @@ use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{Firing, TurnOutput, TurnResult};
 use ostraca_oracle::{Counter, Model};
 
-use crate::tells;
+use crate::{asks, tells};
 
 /// A counter's maximum, low enough that refusals occur.
 pub const LIMIT: u64 = 40;
@@ -67,6 +67,16 @@ impl Instance {
                 self.hook("told", true)
             };
             return TurnOutput { passivate, ..turn };
+        }
+        if &*message.method == asks::METHOD {
+            let refuses = message.body.first() == Some(&2);
+            if refuses {
+                return answered(GuestReply::Error { code: "no".into(), message: String::new() });
+            }
+            let mut turn = self.hook("asked", true);
+            let sum = Bytes::from(number(&self.state, "asked").to_le_bytes().to_vec());
+            turn.result = TurnResult::Replied(GuestReply::Result(sum));
+            return turn;
         }
         let mut model = Counter { value: number(&self.state, "value"), limit: LIMIT };
         let by = message.body.as_ref().try_into().map_or(0, u64::from_le_bytes);

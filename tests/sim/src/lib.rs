@@ -8,6 +8,7 @@
 //! as the rules require (R7: a shard gets a new owner only after the previous incarnation is known to be dead or has
 //! reported that it stopped).
 
+mod asks;
 pub mod cluster;
 pub mod guest;
 mod history_check;

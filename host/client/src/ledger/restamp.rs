@@ -103,7 +103,12 @@ impl<W> Ledger<W> {
             if let Some(call) = self.calls.get_mut(&sequence)
                 && !(careful && (call.in_doubt || call.state == State::InFlight))
             {
-                call.message.created_ms = call.message.created_ms.max(stamp);
+                let message = &mut call.message;
+                let first = message.created_ms;
+                message.created_ms = first.max(stamp);
+                if stamp > first && message.envelope.first_created_ms == 0 {
+                    message.envelope.first_created_ms = first;
+                }
                 call.restamp = call.restamp.filter(|needed| *needed > stamp && stamp == asked);
             }
         }

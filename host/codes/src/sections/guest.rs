@@ -86,6 +86,26 @@ section! {
             happened: "Methods and bodies of the tells in the entity's outbox, dead letters included, would exceed `limits.outbox-bytes`.",
             help: "Send fewer or smaller tells, resend or drop dead letters (`ostraca dead-letters`), or raise the limit.",
         }
+        ASK_NOT_GRANTED = "ask-not-granted" {
+            retry: No,
+            happened: "The guest asked an entity of a type that its manifest does not grant.",
+            help: "Name the type under `[grants] ask`, and deploy again.",
+        }
+        ASK_OUTSIDE_TURN = "ask-outside-turn" {
+            retry: No,
+            happened: "The guest asked another entity in `start`, `stop` or `methods`. Only a message's turn and a timer's firing can ask.",
+            help: "Ask in a method, or set a timer in `start` and ask when it fires.",
+        }
+        TOO_MANY_ASKS = "too-many-asks" {
+            retry: No,
+            happened: "One turn started more asks than `limits.asks`.",
+            help: "Ask fewer entities in one turn, or raise the limit.",
+        }
+        ASKS_TOO_LARGE = "asks-too-large" {
+            retry: No,
+            happened: "Methods, bodies and answers of the asks of one turn would exceed `limits.ask-bytes`.",
+            help: "Ask for less, or raise the limit.",
+        }
         TELL_NOT_GRANTED = "tell-not-granted" {
             retry: No,
             happened: "The guest sent a tell to a type that its manifest does not grant.",

@@ -19,6 +19,16 @@ section! {
             happened: "The tell is the first one of its sending entity, and the target remembers as many sending entities as it may (`entities.max-lanes`). It asks them which ones it can forget.",
             help: "Nothing: the tell stays in the sender's outbox. If it lasts, spread the tells over more targets, or raise the limit.",
         }
+        ASK_CYCLE = "ask-cycle" {
+            retry: No,
+            happened: "The ask would have waited for itself: its target waits, directly or through others, for the entity that asks. The text has the chain. Of several asks that wait for each other, the youngest one gets this error.",
+            help: "Let one of the entities send a tell instead of asking, or pass the data along with the message.",
+        }
+        ASK_TOO_DEEP = "ask-too-deep" {
+            retry: No,
+            happened: "More entities than `entities.max-ask-depth` would wait for one ask, each for the next one.",
+            help: "Ask along a shorter path, or raise the setting.",
+        }
         UNKNOWN_DEAD_LETTER = "unknown-dead-letter" {
             retry: No,
             happened: "The entity has none of the given dead letters: they were already resent or dropped, or the numbers are wrong.",

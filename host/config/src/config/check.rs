@@ -292,6 +292,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["components", "definitions"], components.definitions, 10 * MILLION),
         (["compiler", "max-concurrent"], file.compiler.max_concurrent, 64),
         (["entities", "max-lanes"], entities.max_lanes, MILLION),
+        (["entities", "max-ask-depth"], entities.max_ask_depth, 64),
         (["entities", "max-gated-turns"], entities.max_gated_turns, MILLION),
         (["entities", "max-copies"], entities.max_copies, MILLION),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),

@@ -148,6 +148,7 @@ pub(super) struct EntitiesSection {
     pub(super) tell_backoff: Duration,
     #[serde(with = "units::duration")]
     pub(super) tell_max_backoff: Duration,
+    pub(super) max_ask_depth: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -322,6 +323,7 @@ impl Default for EntitiesSection {
             tell_attempts: shard.tell_attempts,
             tell_backoff: Duration::from_millis(shard.tell_backoff),
             tell_max_backoff: Duration::from_millis(shard.tell_max_backoff),
+            max_ask_depth: saturating_u32(shard.max_ask_depth),
         }
     }
 }
@@ -350,6 +352,7 @@ impl EntitiesSection {
             tell_attempts: self.tell_attempts,
             tell_backoff: millis(self.tell_backoff),
             tell_max_backoff: millis(self.tell_max_backoff),
+            max_ask_depth: self.max_ask_depth as usize,
             mutations: Vec::new(),
         }
     }

@@ -24,6 +24,10 @@ const MOST_TIMERS: u32 = 1_000;
 /// frame between nodes.
 const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
+/// The most asks that a turn may be allowed to start, and the most bytes of their bodies and answers. A waiting turn
+/// holds both in the node's memory.
+const MOST_ASKS: u32 = 10_000;
+const MOST_ASK_BYTES: u64 = 64 << 20;
 /// The largest allowed sum of state, tells and reply of one turn.
 const MOST_COMMIT: u64 = MOST_TURN_BYTES + MOST_REPLY;
 const _: () = assert!(
@@ -57,16 +61,16 @@ pub(super) fn manifest(
         ));
     }
     let GrantsSection { ask, tell, http, topics } = &file.grants;
-    for (key, wanted) in [("ask", ask), ("http", http), ("topics", topics)] {
+    for (key, wanted) in [("http", http), ("topics", topics)] {
         if !wanted.is_empty() {
             let what = format!("a grant of `{key}`");
             return Err(not_yet(input, &["grants", key], &what, "leave it out"));
         }
     }
-    for granted in tell {
-        if !is_name(granted) {
-            let why = format!("{granted:?} is not the name of a type");
-            return Err(input.at(&["grants", "tell"], why, None));
+    for (key, types) in [("tell", tell), ("ask", ask)] {
+        if let Some(wrong) = types.iter().find(|granted| !is_name(granted)) {
+            let why = format!("{wrong:?} is not the name of a type");
+            return Err(input.at(&["grants", key], why, None));
         }
     }
     if !tell.is_empty() {
@@ -118,12 +122,13 @@ fn is_name(value: &str) -> bool {
 
 fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
-    let sizes: [(&str, u64, u64, u64); 8] = [
+    let sizes: [(&str, u64, u64, u64); 9] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
         ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
         ("timer-bytes", it.timer_bytes, 1, MOST_TIMER_BYTES),
         ("outbox-bytes", it.outbox_bytes, 1, MOST_OUTBOX_BYTES),
+        ("ask-bytes", it.ask_bytes, 1, MOST_ASK_BYTES),
         ("message", it.message, 1, 64 << 20),
         ("reply", it.reply, 1, MOST_REPLY),
         ("log-line", it.log_line_bytes, 16, 1 << 20),
@@ -136,6 +141,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
     }
     let times = [
         ("timer-interval", it.timer_interval, Duration::from_millis(10), 24 * 3_600 * SECOND),
+        ("ask-timeout", it.ask_timeout, Duration::from_millis(1), 300 * SECOND),
         ("turn-time", it.turn_time, Duration::from_millis(1), 60 * SECOND),
         ("activation-time", it.activation_time, Duration::from_millis(1), 60 * SECOND),
     ];
@@ -150,6 +156,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("turn-keys", it.turn_keys, 16_384),
         ("timers", it.timers, MOST_TIMERS),
         ("outbox", it.outbox, MOST_OUTBOX),
+        ("asks", it.asks, MOST_ASKS),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
         ("log-lines", it.log_lines_per_second, 1_000_000),
@@ -173,6 +180,9 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         timer_interval: it.timer_interval,
         outbox: it.outbox,
         outbox_bytes: it.outbox_bytes,
+        asks: it.asks,
+        ask_bytes: it.ask_bytes,
+        ask_timeout: it.ask_timeout,
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,

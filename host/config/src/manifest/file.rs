@@ -47,6 +47,11 @@ pub(super) struct LimitsSection {
     pub(super) outbox: u32,
     #[serde(with = "units::size")]
     pub(super) outbox_bytes: u64,
+    pub(super) asks: u32,
+    #[serde(with = "units::size")]
+    pub(super) ask_bytes: u64,
+    #[serde(with = "units::duration")]
+    pub(super) ask_timeout: Duration,
     #[serde(with = "units::size")]
     pub(super) message: u64,
     #[serde(with = "units::size")]
@@ -115,6 +120,9 @@ impl Default for LimitsSection {
             timer_interval: Duration::from_millis(wasm.timer_interval),
             outbox: u32::try_from(wasm.outbox).unwrap_or(u32::MAX),
             outbox_bytes: wasm.outbox_bytes,
+            asks: u32::try_from(wasm.asks).unwrap_or(u32::MAX),
+            ask_bytes: wasm.ask_bytes,
+            ask_timeout: wasm.ask_timeout,
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
@@ -161,6 +169,9 @@ impl ManifestFile {
                 timer_interval: limits.timer_interval,
                 outbox: limits.outbox,
                 outbox_bytes: limits.outbox_bytes,
+                asks: limits.asks,
+                ask_bytes: limits.ask_bytes,
+                ask_timeout: limits.ask_timeout,
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::asks::{Ask, AskNote};
 use super::outbox::OutboxSize;
 use super::settings::{StartReason, StopReason};
 use super::timers::{Firing, TimerMap};
@@ -117,6 +118,38 @@ pub enum Action {
         attempts: u32,
         /// Why the last attempt failed.
         why: Arc<str>,
+    },
+    /// Send an ask to its target (R20). The result is an [`Event::AskAnswered`](super::Event::AskAnswered).
+    Ask {
+        /// The entity that sends it.
+        asker: Entity,
+        /// The turn that waits for the answer; returned with it.
+        turn: TurnId,
+        /// The ask.
+        ask: Arc<Ask>,
+        /// Milliseconds for which the turn waits.
+        remaining: u64,
+    },
+    /// Pass the outcome of an ask to the turn that waits for it.
+    AnswerAsk {
+        /// The entity whose turn it is.
+        entity: Entity,
+        /// The instance's generation.
+        generation: u64,
+        /// The ask's place in the turn.
+        place: u32,
+        /// The outcome. `Unknown` if the ask may have run.
+        outcome: Outcome,
+    },
+    /// Send a note about asks that may wait for each other (R20). If it is not answered, an
+    /// [`Event::AskNoteLost`](super::Event::AskNoteLost) follows.
+    SendAskNote {
+        /// The entity that sends it.
+        entity: Entity,
+        /// Who gets it.
+        target: Entity,
+        /// The note.
+        note: AskNote,
     },
     /// Send a tell to its target. The result is an [`Event::TellAnswered`](super::Event::TellAnswered).
     Tell {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::asks::Asks;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
@@ -119,6 +120,8 @@ pub(super) struct ResidentEntity {
     pub(super) timers: Timers,
     /// The outbox after the last turn that ran.
     pub(super) outbox: Outbox,
+    /// What the running turn asked, and the asks that wait for answers.
+    pub(super) asks: Asks,
     /// The stored wake-up after the last turn that ran.
     pub(super) wake_up: Option<u64>,
     /// Whether `timers` and `outbox` are valid: read from the store, and changed by the turns since.
@@ -200,6 +203,7 @@ impl ResidentEntity {
             start_backoff: None,
             timers: Timers::default(),
             outbox: Outbox::default(),
+            asks: Asks::default(),
             wake_up: None,
             is_read: false,
             must_read: false,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::asks::{AskNote, NewAsk};
 use super::outbox::NewTell;
 use super::settings::{StopReason, TypeSettings};
 use super::timers::TimerChange;
-use crate::ids::{Entity, TurnId};
+use crate::ids::{Entity, MessageId, TurnId};
 use crate::message::{ErrorCode, Message, Outcome};
 use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
@@ -99,6 +100,37 @@ pub enum Event {
         generation: u64,
         /// The turn.
         turn: TurnId,
+    },
+    /// A running turn asks another entity (R20).
+    AskStarted {
+        /// The entity whose turn it is.
+        entity: Entity,
+        /// The instance's generation.
+        generation: u64,
+        /// The ask's place in the turn: asks count up from 0 in the order in which they are started.
+        place: u32,
+        /// The ask.
+        ask: NewAsk,
+    },
+    /// The answer to an [`Action::Ask`](super::Action::Ask).
+    AskAnswered {
+        /// The entity that sent it.
+        asker: Entity,
+        /// The turn that sent it.
+        turn: TurnId,
+        /// The ask's id.
+        id: MessageId,
+        /// The outcome of its message.
+        outcome: Outcome,
+    },
+    /// The note of an [`Action::SendAskNote`](super::Action::SendAskNote) may not have arrived.
+    AskNoteLost {
+        /// The entity that sent it.
+        entity: Entity,
+        /// Who should have got it.
+        target: Entity,
+        /// The note.
+        note: AskNote,
     },
     /// The answer to an [`Action::Tell`](super::Action::Tell).
     TellAnswered {

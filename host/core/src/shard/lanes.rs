@@ -186,7 +186,8 @@ impl Lanes {
                 Some(_) => self.senders.watermark(),
                 None => self.watermark,
             };
-            if message.created_ms <= watermark {
+            let skew = message.asked_by.as_ref().map_or(0, |origin| origin.created_skew);
+            if message.created_ms <= watermark.saturating_add(skew) {
                 return LaneDecision::SessionForgotten;
             }
             if message.sender.is_some() && self.senders.len() >= most {

@@ -5,6 +5,7 @@
 //! timers), [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need
 //! several parts, so the machine itself handles them.
 
+mod asks;
 mod backoff;
 mod claim;
 mod context;
@@ -124,6 +125,15 @@ impl Machine {
             Event::ClaimResult { number, outcome } => self.on_claimed(number, outcome),
             Event::Message(message) => self.on_message(message),
             Event::WakesScanned { number, page } => self.on_wakes(number, page),
+            Event::AskStarted { entity, generation, place, ask } => {
+                self.on_ask_started(&entity, generation, place, ask);
+            }
+            Event::AskAnswered { asker, turn, id, outcome } => {
+                self.on_ask_answered(&asker, turn, &id, outcome);
+            }
+            Event::AskNoteLost { entity, target, note } => {
+                self.on_note_lost(&entity, target, note);
+            }
             Event::TellAnswered { sender, target, number, outcome } => {
                 self.on_tell_answered(&sender, &target, number, outcome);
             }

@@ -75,6 +75,11 @@ impl Mailbox {
         self.ready.first_key_value().map(|(_, id)| *id)
     }
 
+    /// Whether a message is queued or parked.
+    pub(super) fn contains(&self, id: &MessageId) -> bool {
+        self.messages.contains_key(id)
+    }
+
     pub(super) fn push_back(&mut self, id: MessageId, deadline: Option<u64>) {
         let place = self.ready.last_key_value().map_or(0, |(place, _)| place + 1);
         self.insert(id, QueuedMessage { position: Position::Ready(place), deadline });

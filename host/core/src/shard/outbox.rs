@@ -287,7 +287,9 @@ impl Outbox {
     pub(super) fn restamp(&mut self, target: &Entity, number: u64, created_ms: u64) {
         let Some(queue) = self.queues.get_mut(target) else { return };
         if let Some(tell) = queue.tells.get_mut(&number) {
-            Arc::make_mut(tell).created_ms = created_ms;
+            // This fails only if a later release has filled the record with its own fields.
+            let restamped = Arc::make_mut(tell).restamp(created_ms);
+            debug_assert!(restamped.is_ok(), "{restamped:?}");
         }
     }
 

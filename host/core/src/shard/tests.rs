@@ -1,5 +1,6 @@
 //! Unit tests of the shard machine, one rule each; the simulator tests interleavings.
 
+mod asks;
 mod costs;
 mod dead_letters;
 mod delayed_tells;
@@ -46,6 +47,11 @@ struct Harness {
     /// Tells that were sent and have not been answered.
     tells: Vec<(u64, Arc<Tell>)>,
     asked: Vec<Entity>,
+    /// Asks that were sent and have not been answered, with the turn and the time for which it waits.
+    asks: Vec<(TurnId, Arc<Ask>, u64)>,
+    /// The answers that turns got, by place.
+    answers: Vec<(u32, Outcome)>,
+    notes: Vec<(Entity, AskNote)>,
     /// The wake-ups that scans return.
     wakes: Vec<(u64, Entity)>,
     firing: Option<(u64, TurnId, Arc<Firing>)>,
@@ -97,6 +103,9 @@ impl Harness {
             dead_letters: Vec::new(),
             tells: Vec::new(),
             asked: Vec::new(),
+            asks: Vec::new(),
+            answers: Vec::new(),
+            notes: Vec::new(),
             wakes: Vec::new(),
             firing: None,
             firings: 0,
@@ -174,6 +183,9 @@ impl Harness {
                 Action::TimerGaveUp { .. } => self.gave_up += 1,
                 Action::Tell { number, tell, .. } => self.tells.push((number, tell)),
                 Action::AskSender { sender, .. } => self.asked.push(sender),
+                Action::Ask { turn, ask, remaining, .. } => self.asks.push((turn, ask, remaining)),
+                Action::AnswerAsk { place, outcome, .. } => self.answers.push((place, outcome)),
+                Action::SendAskNote { target, note, .. } => self.notes.push((target, note)),
                 Action::Load { .. } if self.silent => {
                     self.loads += 1;
                     self.pending_actions.push(action);
@@ -244,6 +256,7 @@ impl Harness {
             reply_token: ReplyToken(0),
             target: alice(),
             sender: None,
+            asked_by: None,
             id: MessageId { session: ScopedSessionId::derive("client/x", b"s"), sequence: 1 },
             after: 0,
             settled: 0,
@@ -252,6 +265,7 @@ impl Harness {
             body: Bytes::from_static(b"1"),
             digest: MessageDigest::compute(&alice(), "m", b"1"),
             created_ms: self.now,
+            first_created_ms: self.now,
             arrived_at: self.now,
             deadline: None,
             context: Default::default(),

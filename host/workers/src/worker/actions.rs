@@ -1,5 +1,6 @@
 //! Executes the machines' actions: calls to the store, the sandbox or the network.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -73,11 +74,14 @@ impl Worker {
                 self.activate(id, entity, generation, reason, records);
             }
             Action::Run { generation, turn, version, message, timers, outbox } => {
-                let records = guest_types::turn_records(timers, outbox);
+                let traceparent = message.context.traceparent.clone();
+                let asks = self.ask_sink(id, &message.target, generation, traceparent);
+                let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
                 self.run(id, (generation, turn, version), message, records);
             }
             Action::Fire { entity, generation, turn, version: _, firing, timers, outbox } => {
-                let records = guest_types::turn_records(timers, outbox);
+                let asks = self.ask_sink(id, &entity, generation, Arc::default());
+                let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }
             Action::TimerGaveUp { entity, name, attempts, why } => {
@@ -88,6 +92,16 @@ impl Worker {
                     "a timer failed too often: {}",
                     printable(&why)
                 );
+            }
+            Action::Ask { asker, turn, ask, remaining } => {
+                let to = ask.target.clone();
+                self.send(id, asker, to, EntityMessageContent::Ask(turn, ask, remaining));
+            }
+            Action::AnswerAsk { entity, generation, place, outcome } => {
+                self.answer_ask(id, &entity, generation, place, outcome);
+            }
+            Action::SendAskNote { entity, target, note } => {
+                self.send(id, entity, target, EntityMessageContent::AskNote(note));
             }
             Action::Tell { sender, number, tell } => {
                 let to = tell.target.clone();
@@ -275,7 +289,7 @@ impl Worker {
         }
         match std::mem::replace(live, InstanceState::Starting) {
             InstanceState::Idle(instance) => {
-                *live = InstanceState::Busy(instance.interrupt_handle());
+                *live = InstanceState::Busy(instance.interrupt_handle(), HashMap::new());
                 state.running += 1;
                 Some(instance)
             }
@@ -389,7 +403,7 @@ impl Worker {
         let Some(slot) = self.machines.get_mut(id) else { return };
         let instances = &mut slot.instances;
         if instances.get(entity).is_some_and(|(held, _)| *held == generation)
-            && let Some((_, InstanceState::Busy(interrupt))) = instances.remove(entity)
+            && let Some((_, InstanceState::Busy(interrupt, _))) = instances.remove(entity)
         {
             interrupt.interrupt();
         }

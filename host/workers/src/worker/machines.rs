@@ -8,12 +8,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Machine, Phase};
-use ostraca_wasm::{Instance, InterruptHandle};
+use ostraca_wasm::{AskReply, Instance, InterruptHandle};
 
 /// The state of an instance, as the worker sees it.
 pub(super) enum InstanceState {
     Idle(Box<Instance>),
-    Busy(InterruptHandle),
+    /// A turn is running; its open asks by their places.
+    Busy(InterruptHandle, HashMap<u32, AskReply>),
     /// The instance is being created: there is nothing to interrupt yet.
     Starting,
 }

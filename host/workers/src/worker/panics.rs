@@ -64,7 +64,7 @@ impl Worker {
         slot.machine = ended;
         slot.serving = false;
         for (_, (_, live)) in slot.instances.drain() {
-            if let InstanceState::Busy(interrupt) = live {
+            if let InstanceState::Busy(interrupt, _) = live {
                 interrupt.interrupt();
             }
         }

@@ -125,6 +125,7 @@ impl TestWorker {
         let body = Bytes::new();
         let message = Message {
             sender: None,
+            asked_by: None,
             reply_token: ReplyToken(self.sent),
             digest: MessageDigest::compute(&target, method, &body),
             target,
@@ -138,6 +139,7 @@ impl TestWorker {
             method: method.into(),
             body,
             created_ms: 1,
+            first_created_ms: 1,
             arrived_at: self.worker.deps.clock.now().mono,
             deadline: None,
             context: Arc::default(),
@@ -168,7 +170,7 @@ impl TestWorker {
             let busy = |slot: &machines::MachineEntry| {
                 slot.instances
                     .values()
-                    .any(|(_, live)| matches!(live, machines::InstanceState::Busy(_)))
+                    .any(|(_, live)| matches!(live, machines::InstanceState::Busy(..)))
             };
             match self.worker.tasks.next().now_or_never() {
                 Some(Some(done)) => self.worker.handle_completion(done),

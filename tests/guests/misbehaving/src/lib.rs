@@ -10,15 +10,36 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use ostraca_sdk::asks::{AskError, PendingAsk};
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    Error, StartReason, StopReason, clock, context, entity, lifecycle, log, messaging, random,
+    Error, StartReason, StopReason, asks, clock, context, entity, lifecycle, log, messaging, random,
     serde_json, state, timers,
 };
 
 /// A line break followed by a line that looks like the node's, bytes that a terminal interprets, and direction marks.
 const CONTROL: &str =
     "a\n2026-01-01T00:00:00Z  INFO forged: all is well\r\u{1b}[2J\u{7}\0\u{9b}\u{202e}\u{2066}z";
+
+thread_local! {
+    /// A pending ask that a turn has left behind.
+    static KEPT: std::cell::RefCell<Option<PendingAsk>> = const { std::cell::RefCell::new(None) };
+}
+
+fn ask_all(of: &str, id: &str, method: &str, body: &str, count: u64, ms: u64) -> Vec<String> {
+    let start = |_| {
+        let timeout = (ms > 0).then(|| Duration::from_millis(ms));
+        Entity::new(of, id).start_ask_raw(method, body.as_bytes(), "", timeout)
+    };
+    let pending: Vec<_> = (0..count).map(start).collect();
+    let outcome = |ask: &PendingAsk| match ask.wait_raw() {
+        Ok(body) => format!("ok {}", String::from_utf8_lossy(&body)),
+        Err(AskError::Refused { code, message }) => format!("refused {code}: {message}"),
+        Err(AskError::NotRun { code, message }) => format!("not-run {code}: {message}"),
+        Err(error) => format!("unknown: {error}"),
+    };
+    pending.iter().map(outcome).collect()
+}
 
 /// The entity.
 #[derive(Debug, Default)]
@@ -40,6 +61,9 @@ impl Misbehaving {
         }
         if context::identity().id.starts_with("control-start") {
             return Err(Error::new("control-start", CONTROL));
+        }
+        if context::identity().id.starts_with("ask-start") {
+            Entity::new("misbehaving", "a").start_ask("wait", &());
         }
         if context::identity().id.starts_with("passivate-start") {
             lifecycle::passivate();
@@ -101,6 +125,106 @@ impl Misbehaving {
     pub fn delayed_tells(&self) -> Vec<(String, String)> {
         let shown = |tell: messaging::DelayedTell| (tell.name, tell.to.id().to_owned());
         messaging::delayed().into_iter().map(shown).collect()
+    }
+
+    /// Behaves: asks an entity any number of times at once, with any method and text, and returns the outcomes.
+    #[message]
+    pub fn ask(
+        &mut self,
+        of: String,
+        id: String,
+        method: String,
+        body: String,
+        count: u64,
+        ms: u64,
+    ) -> Vec<String> {
+        ask_all(&of, &id, &method, &body, count, ms)
+    }
+
+    /// Behaves: as `ask`, but in a query.
+    #[message]
+    pub fn ask_in_query(
+        &self,
+        of: String,
+        id: String,
+        method: String,
+        body: String,
+        count: u64,
+        ms: u64,
+    ) -> Vec<String> {
+        ask_all(&of, &id, &method, &body, count, ms)
+    }
+
+    /// Behaves: asks the first entity to do the same with the rest, and adds 1 to `key` here and in all of them. Returns
+    /// the outcomes, its own first.
+    #[message]
+    pub fn ask_along(&mut self, mut ids: Vec<String>, key: String) -> Vec<String> {
+        let mut outcomes = vec![format!("{}", Self.add(key.clone(), 1))];
+        if !ids.is_empty() {
+            let first = Entity::new("misbehaving", ids.remove(0));
+            let arguments = serde_json::json!({ "ids": ids, "key": key });
+            match first.ask::<Vec<String>>("ask_along", &arguments) {
+                Ok(further) => outcomes.extend(further),
+                Err(error) => outcomes.push(error.to_string()),
+            }
+        }
+        outcomes
+    }
+
+    /// Behaves: asks these entities to wait as many milliseconds as their ids say, and returns them in the order of
+    /// their answers.
+    #[message]
+    pub fn ask_any(&mut self, ids: Vec<String>) -> Vec<String> {
+        let start = |id: String| {
+            let pending = Entity::new("misbehaving", id.clone()).start_ask("wait", &());
+            (id, pending)
+        };
+        let mut pending: Vec<_> = ids.into_iter().map(start).collect();
+        let mut answered = Vec::new();
+        while !pending.is_empty() {
+            let at = asks::wait_any(pending.iter().map(|(_, ask)| ask));
+            let (id, ask) = pending.remove(at);
+            answered.push(match ask.wait::<String>() {
+                Ok(text) => text,
+                Err(error) => format!("{id}: {error}"),
+            });
+        }
+        answered
+    }
+
+    /// Behaves: sleeps for as many milliseconds as its id says, and returns the id.
+    #[message]
+    pub fn wait(&self) -> String {
+        let id = context::identity().id;
+        let ms = id.parse().unwrap_or_default();
+        std::thread::sleep(Duration::from_millis(ms));
+        id
+    }
+
+    /// Waits for a pending ask of the turn before.
+    #[message]
+    pub fn ask_and_keep(&mut self, id: String) {
+        let ask = Entity::new("misbehaving", id).start_ask("wait", &());
+        KEPT.with(|kept| {
+            if let Some(old) = kept.borrow_mut().replace(ask) {
+                let _ = old.wait_raw();
+            }
+        });
+    }
+
+    /// Asks, and then traps.
+    #[message]
+    pub fn ask_and_trap(&mut self, id: String, key: String) -> u64 {
+        let arguments = serde_json::json!({ "key": key, "by": 1 });
+        let sum = Entity::new("misbehaving", id).ask::<u64>("add", &arguments).unwrap_or_default();
+        panic!("after the ask, which returned {sum}");
+    }
+
+    /// Waits for none of no asks.
+    #[message]
+    pub fn wait_for_none(&mut self) {
+        let none: [&PendingAsk; 0] = [];
+        asks::wait_any(none);
     }
 
     /// Sets a timer under any name.

@@ -26,7 +26,7 @@ use super::process::Pid;
 use super::{SimEvent, World};
 use crate::rng::Rng;
 use crate::session::named_kind;
-use crate::tells;
+use crate::{asks, tells};
 use crate::violation::ViolationKind;
 
 /// The principal of all clients, for budgets and types.
@@ -81,7 +81,7 @@ impl Bounds {
 /// A deployed type.
 pub(super) struct SimType {
     name: Arc<str>,
-    methods: [(Arc<str>, MessageKind); 4],
+    methods: [(Arc<str>, MessageKind); 5],
 }
 
 impl SimType {
@@ -90,6 +90,7 @@ impl SimType {
             ("add".into(), MessageKind::Command),
             ("take".into(), MessageKind::Command),
             (tells::METHOD.into(), MessageKind::Command),
+            (asks::METHOD.into(), MessageKind::Command),
             ("get".into(), MessageKind::Query),
         ];
         Self { name: name.into(), methods }

@@ -2,9 +2,11 @@
 //! a replayed machine must repeat its actions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ostraca_core::assign::BuiltinStrategy;
 use ostraca_core::ids::{Entity, NodeId, ShardId, TurnId};
+use ostraca_core::message::Message;
 use ostraca_core::node;
 use ostraca_core::records::Timer;
 use ostraca_core::rows::{Assignment, NodeRow, NodeStatus, Row, RowKey, shard_at};
@@ -117,6 +119,7 @@ impl World {
         self.at(50, SimEvent::CheckProgress);
         self.check_lapses();
         self.check_probations();
+        self.check_cycles();
         if self.now < self.healed {
             self.served_at = None;
             return;
@@ -199,6 +202,7 @@ impl World {
             && self.late_copies == 0
             && self.pending_timers().is_empty()
             && self.pending_tells().is_empty()
+            && !self.any_waits_for_asks()
             && (balanced || silenced)
             && (owned == self.shards as usize
                 || counts.is_empty()
@@ -220,17 +224,20 @@ impl World {
         let mut told = TellCheck::default();
         for store in &self.stores {
             let of_client = |turn: &TurnId| {
-                let message = self.turns.get(turn).filter(|message| message.sender.is_none());
+                let of_entity = |it: &&Arc<Message>| it.sender.is_some() || it.asked_by.is_some();
+                let message = self.turns.get(turn).filter(|message| !of_entity(message));
                 message.map(|message| self.last_id(message.id))
             };
             verdict.durable(store.durable(), of_client);
             let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| &**message);
+            self.ask_check.add(store.durable(), message_of);
             let ran_guest = |turn: &TurnId| self.turns.contains_key(turn) || self.firings.ran(turn);
             told.add(store.durable(), message_of, ran_guest);
             self.violations.extend(self.firings.judge(store.durable()));
         }
         (0..told.left_later).for_each(|_| self.tally.count("tell: a delayed one left"));
         self.violations.extend(told.judge());
+        self.violations.extend(self.ask_check.judge());
         let seen = self.sessions.into_iter().map(|it| (it.session.key, it.session.history));
         let (broken, history) = verdict.of(seen.collect());
         self.violations.extend(broken);

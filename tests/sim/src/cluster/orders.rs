@@ -89,6 +89,7 @@ impl World {
             tell_backoff: 20,
             tell_max_backoff: 80,
             tell_targets: 2,
+            max_ask_depth: 3,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =
@@ -98,6 +99,7 @@ impl World {
             machine: Machine::new(settings, owner),
             instances: BTreeMap::new(),
             starting: BTreeMap::new(),
+            asking: BTreeMap::new(),
             slots: BTreeMap::new(),
             armed: None,
         };

@@ -10,6 +10,7 @@ use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
 use super::guard::Guard;
 use super::rows::Rows;
 use super::{LEASE, Options, SimEvent, World};
+use crate::asks::AskCheck;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
@@ -86,6 +87,10 @@ impl World {
             firings: Firings::default(),
             tells: seed % 3 == 1,
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
+            asks: seed % 5 == 2,
+            rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
+            ask_check: AskCheck::default(),
+            small_gateways: false,
             refused: BTreeSet::new(),
             guard: Guard::default(),
             healed: 0,

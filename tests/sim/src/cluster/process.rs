@@ -8,6 +8,7 @@ use ostraca_core::node::{self, NodeIdentity};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{self, InstanceSlots};
 
+use super::asks::AskingTurn;
 use super::gateway::Gateway;
 use super::net::ConnId;
 use crate::guest::Instance;
@@ -23,6 +24,8 @@ pub(super) struct Hosted {
     pub(super) instances: BTreeMap<Entity, Instance>,
     /// Pending activations, by entity.
     pub(super) starting: BTreeMap<Entity, u64>,
+    /// The turns that wait for asks, by entity.
+    pub(super) asking: BTreeMap<Entity, AskingTurn>,
     /// Slots requested or held, by entity.
     pub(super) slots: BTreeMap<Entity, u64>,
     /// When the next tick is due, in the world's time.

@@ -25,7 +25,11 @@ pub(super) struct Running {
     pub(super) entity: Entity,
     pub(super) generation: u64,
     pub(super) turn: ostraca_core::ids::TurnId,
+    /// The entity's version before the turn.
+    pub(super) version: u64,
     pub(super) work: Work,
+    /// Whether it has asked what it asks, and has the answers.
+    pub(super) has_asked: bool,
 }
 
 impl World {
@@ -60,6 +64,7 @@ impl World {
         if !commits.is_empty() && self.processes[pid].alive {
             self.call(pid, StoreCall::Entity(shard, epoch, 0, Request::Commit(commits)));
         }
+        self.check_stopping(pid, shard);
         self.arm_shard(pid, shard);
         self.give_room(pid);
     }
@@ -157,25 +162,48 @@ impl World {
                 hosted.starting.insert(entity.clone(), generation);
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
-            Action::Run { generation, turn, message, .. } => {
+            Action::Run { generation, turn, version, message, .. } => {
                 it.cap.busy(&(key, message.target.clone()));
                 self.check_lease(pid, shard);
                 self.check_message(pid, &message);
                 self.turns.insert(turn, message.clone());
                 let entity = message.target.clone();
-                let running = Running { entity, generation, turn, work: Work::Message(message) };
+                let running = Running {
+                    entity,
+                    generation,
+                    turn,
+                    version,
+                    work: Work::Message(message),
+                    has_asked: false,
+                };
                 self.start_turn(pid, shard, epoch, running);
             }
-            Action::Fire { entity, generation, turn, firing, .. } => {
+            Action::Fire { entity, generation, turn, version, firing, .. } => {
                 it.cap.busy(&(key, entity.clone()));
                 self.check_lease(pid, shard);
                 self.tally.count("timer: fired");
                 let utc = self.processes[pid].reads(self.now).utc;
                 self.firings.started(turn, &firing, utc);
-                let running = Running { entity, generation, turn, work: Work::Firing(firing) };
+                let running = Running {
+                    entity,
+                    generation,
+                    turn,
+                    version,
+                    work: Work::Firing(firing),
+                    has_asked: false,
+                };
                 self.start_turn(pid, shard, epoch, running);
             }
             Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
+            Action::Ask { asker, turn, ask, remaining } => {
+                self.send_ask(pid, (shard, epoch), (asker, turn), &ask, remaining);
+            }
+            Action::AnswerAsk { entity, generation, place, outcome } => {
+                self.ask_answered(pid, (shard, epoch), &entity, generation, place, &outcome);
+            }
+            Action::SendAskNote { entity, target, note } => {
+                self.send_ask_note(pid, (shard, epoch), entity, target, &note);
+            }
             Action::Tell { sender, number, tell } => {
                 self.send_tell(pid, (shard, epoch), sender, number, &tell);
             }
@@ -184,7 +212,9 @@ impl World {
             }
             Action::TellGaveUp { sender, number, .. } => self.tell_given_up(sender, number),
             Action::CallStopHook { entity, generation, turn, .. } => {
-                let running = Running { entity, generation, turn, work: Work::Stop };
+                let (version, has_asked) = (0, false);
+                let work = Work::Stop;
+                let running = Running { entity, generation, turn, version, work, has_asked };
                 if self.rng.chance(4) {
                     // The type's limit ends the hook, later than the shard's own stop deadline.
                     self.tally.count("fault: stop hook hangs");
@@ -199,6 +229,11 @@ impl World {
                 }
                 if hosted.starting.get(&entity) == Some(&generation) {
                     hosted.starting.remove(&entity);
+                }
+                let is_asking = hosted.asking.get(&entity);
+                if is_asking.is_some_and(|it| it.generation() == generation) {
+                    hosted.asking.remove(&entity);
+                    self.tally.count("ask: its turn was abandoned");
                 }
             }
             Action::Reply { token, outcome } => self.shard_replied(pid, token, outcome),
@@ -267,7 +302,10 @@ impl World {
         if !self.hosts(pid, shard, epoch) {
             return;
         }
-        let Running { entity, generation, turn, work } = running;
+        if self.start_asks(pid, shard, epoch, &running) {
+            return;
+        }
+        let Running { entity, generation, turn, work, .. } = running;
         let fails = self.rng.chance(1) && !matches!(work, Work::Stop);
         let passivate = self.rng.chance(2);
         let it = &mut self.processes[pid];
@@ -291,6 +329,8 @@ impl World {
                 }
                 if message.sender.is_some() {
                     self.tally.count("tell: ran");
+                } else if message.asked_by.is_some() {
+                    self.tally.count("ask: ran");
                 } else if self.tells && !result.writes.is_empty() {
                     result.tells = tells::by_command(&mut self.tell_rng, self.entities, utc);
                     let delayed = tells::delayed_by_command(&mut self.tell_rng, self.entities, utc);

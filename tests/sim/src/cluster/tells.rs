@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
-use ostraca_core::ids::{Entity, Epoch, ScopedSessionId, ShardId};
+use ostraca_core::ids::{Entity, Epoch, MessageId, ScopedSessionId, ShardId, TurnId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::records::{GuestReply, Tell};
 use ostraca_core::route::Action;
-use ostraca_core::shard::{DeadLetterAction, Event, encode_dead_letters};
+use ostraca_core::shard::{AskNote, DeadLetterAction, Event, encode_dead_letters};
 use ostraca_wire::outcome::outcome_for_reply;
 use ostraca_wire::proto::{self, Envelope, Reply};
 
@@ -22,21 +22,25 @@ use super::{SimEvent, World};
 /// How long a tell may take, in milliseconds, before it is sent again.
 const TIMEOUT: u64 = 800;
 /// The numbers of targets' queries are higher than those of all tells.
-const QUERIES: u64 = 1 << 63;
+pub(super) const QUERIES: u64 = 1 << 63;
 
 /// A message from an entity or an operator that has not been answered yet.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
-    shard: ShardId,
-    epoch: Epoch,
-    from: Entity,
-    to: Entity,
-    what: Content,
+    pub(super) shard: ShardId,
+    pub(super) epoch: Epoch,
+    pub(super) from: Entity,
+    pub(super) to: Entity,
+    pub(super) what: Content,
 }
 
 /// What was sent.
-#[derive(Clone, Copy, Debug)]
-enum Content {
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// An ask, and the turn that waits for it.
+    Ask(TurnId, MessageId),
+    /// A note about asks.
+    AskNote(AskNote),
     /// A tell with this number.
     Tell(u64),
     /// The query for a sender's first tell.
@@ -148,7 +152,7 @@ impl World {
         self.send_between(pid, sent, session, envelope);
     }
 
-    fn send_between(
+    pub(super) fn send_between(
         &mut self,
         pid: Pid,
         sent: Sent,
@@ -195,6 +199,15 @@ impl World {
                     _ => {}
                 }
                 return true;
+            }
+            Content::AskNote(_) if matches!(outcome, Outcome::Final { .. }) => return true,
+            Content::AskNote(note) => {
+                self.tally.count("ask: note lost");
+                Event::AskNoteLost { entity: from, target: to, note }
+            }
+            Content::Ask(turn, id) => {
+                self.copy_answered(pid, shard, &from, &id);
+                Event::AskAnswered { asker: from, turn, id, outcome }
             }
             Content::Tell(number) => {
                 if matches!(outcome, Outcome::Unknown { .. }) {

@@ -100,7 +100,10 @@ impl Harness {
                 self.report.firings += 1;
                 self.start(shard, entity, generation, turn, Work::Firing(firing));
             }
-            Action::TimerGaveUp { .. }
+            Action::Ask { .. }
+            | Action::AnswerAsk { .. }
+            | Action::SendAskNote { .. }
+            | Action::TimerGaveUp { .. }
             | Action::Tell { .. }
             | Action::AskSender { .. }
             | Action::TellGaveUp { .. } => {}

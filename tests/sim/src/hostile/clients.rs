@@ -39,6 +39,7 @@ impl Harness {
         self.tokens += 1;
         let message = Message {
             sender: None,
+            asked_by: None,
             reply_token: ReplyToken(self.tokens),
             digest: MessageDigest::compute(&target, method, &body),
             target,
@@ -49,6 +50,7 @@ impl Harness {
             method: method.into(),
             body: body.into(),
             created_ms: if self.rng.chance(2) { u64::MAX } else { first },
+            first_created_ms: if self.rng.chance(2) { u64::MAX } else { first },
             arrived_at: self.now,
             deadline: match self.rng.range(0, 5) {
                 0 => Some(self.now + self.rng.range(0, 120)),

@@ -75,6 +75,7 @@ impl World {
             tell_backoff: 20,
             tell_max_backoff: 80,
             tell_targets: 2,
+            max_ask_depth: 3,
             mutations: self.options.mutations.clone(),
         };
         let shard =

@@ -227,7 +227,8 @@ impl World {
                 self.start_turn(node, incarnation, entity, generation, turn, work);
             }
             Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
-            // The guests of this world send no tells.
+            // The guests of this world send no messages.
+            Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
             Action::Tell { .. } | Action::AskSender { .. } | Action::TellGaveUp { .. } => {}
             Action::CallStopHook { entity, generation, turn, reason, .. } => {
                 self.tally.count("transition: stop turn");

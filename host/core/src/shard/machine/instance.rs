@@ -159,6 +159,7 @@ impl Machine {
             Stage::Running(running, id) if running == turn => {
                 state.last_used = self.context.mono();
                 state.stage = Stage::Idle;
+                state.asks.clear();
                 if result.passivate || state.passivates {
                     state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
                 }
@@ -167,6 +168,7 @@ impl Machine {
             }
             Stage::Firing(running, ref firing) if running == turn => {
                 let firing = firing.clone();
+                state.asks.clear();
                 self.on_fired(entity, turn, &firing, result);
                 self.advance(entity);
             }
@@ -367,6 +369,7 @@ impl Machine {
             self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
         }
         state.stage = Stage::AwaitingCommits;
+        state.asks.clear();
         state.pending_stop = None;
         state.stop_hook_deadline = None;
         state.passivates = false;

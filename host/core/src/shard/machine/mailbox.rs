@@ -18,6 +18,12 @@ impl Machine {
         if let Some(outcome) = self.admission_refusal(&message) {
             return self.context.reply(token, outcome);
         }
+        if self.take_note(&message) {
+            return;
+        }
+        if let Some(outcome) = self.cycle_refusal(&message) {
+            return self.context.reply(token, outcome);
+        }
         let entity = message.target.clone();
         let id = message.id;
         let join = !self.context.has_mutation(Mutation::CopiesDontJoin)
@@ -46,7 +52,7 @@ impl Machine {
                     // The deadline never becomes earlier, so the entity's timer is early enough.
                     entry.deadline = latest;
                     state.mailbox.set_deadline(&id, latest);
-                    return;
+                    return self.probe_for(&message);
                 };
                 return self.context.reply(token, outcome);
             }
@@ -84,6 +90,7 @@ impl Machine {
         let state = self.residents.get_or_create(&self.context, &entity);
         state.last_used = self.context.mono();
         let deadline = message.deadline;
+        let ask = message.asked_by.is_some().then(|| message.clone());
         let entry = PendingMessage { message, reply_tokens: vec![token], deadline };
         state.entries.insert(id, entry);
         state.mailbox.push_back(id, deadline);
@@ -95,6 +102,9 @@ impl Machine {
             self.context.push(Action::RequestSlot { entity, generation, for_timer: false });
         }
         self.advance(&entity);
+        if let Some(ask) = ask {
+            self.probe_for(&ask);
+        }
     }
 
     fn admission_refusal(&self, message: &Message) -> Option<Outcome> {

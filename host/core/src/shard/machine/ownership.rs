@@ -92,7 +92,8 @@ impl Machine {
         self.drop_unsent_commits(None, &outcome);
         for entity in self.residents.names() {
             let Some(state) = self.residents.get(&entity) else { continue };
-            if !state.stage.has_instance() {
+            // A turn that waits for an ask could wait for an entity of this shard (R15).
+            if !state.stage.has_instance() || self.waits_for_asks(state) {
                 self.give_up(&entity, &outcome);
                 continue;
             }

@@ -25,6 +25,7 @@ impl Machine {
         }
         self.take_steps(entity);
         self.send_tells(entity);
+        self.drive_asks(entity);
         self.settle_wake(entity);
         self.wake_for(entity);
     }

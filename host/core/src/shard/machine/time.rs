@@ -134,7 +134,9 @@ impl Machine {
         };
         let deadline = state.mailbox.first_deadline();
         let parked = state.mailbox.first_parked_until().filter(|_| !paused);
-        stage.into_iter().chain(deadline).chain(parked).chain(state.stop_hook_deadline).min()
+        let asks = state.asks.due(self.context.mono());
+        let times = stage.into_iter().chain(deadline).chain(parked).chain(asks);
+        times.chain(state.stop_hook_deadline).min()
     }
 
     /// An entity that can make progress, now or later, but that no event or timer is going to wake.

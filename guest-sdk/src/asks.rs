@@ -1,0 +1,201 @@
+//! Questions to other entities, answered within the turn.
+//!
+//! An *ask* is a command or a query to another entity whose answer the turn waits for. The node runs other entities
+//! meanwhile, but this one handles no other message until the turn ends.
+//!
+//! ```
+//! use ostraca_sdk::asks::AskError;
+//! use ostraca_sdk::messaging::Entity;
+//! use ostraca_sdk::entity;
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Default, Serialize, Deserialize)]
+//! pub struct Cart {
+//!     items: Vec<String>,
+//! }
+//!
+//! #[entity]
+//! impl Cart {
+//!     /// Adds an item, if the shop has it. Returns whether it does.
+//!     #[message]
+//!     pub fn add(&mut self, item: String) -> Result<bool, AskError> {
+//!         let in_stock: u64 = Entity::new("stock", &item).ask("count", &())?;
+//!         if in_stock > 0 {
+//!             self.items.push(item);
+//!         }
+//!         Ok(in_stock > 0)
+//!     }
+//! }
+//! # fn main() {
+//! # use ostraca_sdk::testing;
+//! # testing::answer_asks(|_| Ok(testing::json_answer(3)));
+//! # assert_eq!(testing::call::<Cart>("add", "tea").unwrap(), true);
+//! # }
+//! ```
+//!
+//! The manifest must grant the target's type: `[grants] ask = ["stock"]`. The target's manifest must admit the asking
+//! type, as the principal `entity/TYPE` (`[access] send`, by default everyone). The limits are `limits.asks`,
+//! `limits.ask-bytes` and `limits.ask-timeout`.
+//!
+//! # Ask to read and decide, tell to change
+//!
+//! An ask is not part of the turn. If the turn fails after it, what the asked entity did stays done. So ask for what
+//! the turn needs in order to decide, and [tell](Entity::tell) what it has decided: tells are committed with the turn.
+//! If a turn is interrupted, it runs again, perhaps on another node, and a command that it asks again is answered from
+//! the target's record instead of running twice. That requires that the turn asks the same again, so a turn should
+//! decide what to ask by its state, its message, and the turn's [clock](crate::clock) and
+//! [random numbers](crate::random).
+//!
+//! A query may ask queries only. `start` and `stop` hooks cannot ask. An entity that would wait for itself, through any
+//! chain of asks, gets [`AskError::NotRun`] with the code `ask-cycle` and the chain.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ApplicationError;
+use crate::host;
+use crate::messaging::{Entity, JSON, encode};
+use crate::state::from_json;
+use crate::types::millis;
+
+/// Why an ask has no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AskError {
+    /// The target refused the message with an application error. This is final.
+    Refused {
+        /// The code that the target's author chose.
+        code: String,
+        /// A message for people.
+        message: String,
+    },
+    /// The message did not run and never will, for example because the target could not be reached in time.
+    NotRun {
+        /// A stable code: see `docs/errors.md`.
+        code: String,
+        /// What happened.
+        message: String,
+    },
+    /// The message may have run: no answer arrived in time.
+    Unknown {
+        /// What happened.
+        message: String,
+    },
+    /// The message ran, but its result is not the JSON that the caller expects.
+    InvalidAnswer {
+        /// What does not fit.
+        message: String,
+    },
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { code, message } | Self::NotRun { code, message } => {
+                write!(f, "{message} ({code})")
+            }
+            Self::Unknown { message } | Self::InvalidAnswer { message } => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+/// A method may return an ask's error as its own: the caller gets the code of the refusal, or `ask-not-run`,
+/// `ask-unknown` or `ask-invalid-answer`.
+impl ApplicationError for AskError {
+    fn code(&self) -> Cow<'_, str> {
+        match self {
+            Self::Refused { code, .. } => code.into(),
+            Self::NotRun { .. } => "ask-not-run".into(),
+            Self::Unknown { .. } => "ask-unknown".into(),
+            Self::InvalidAnswer { .. } => "ask-invalid-answer".into(),
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Refused { message, .. } => message.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// An ask that has been sent. Dropping it does not call it back.
+#[derive(Debug)]
+pub struct PendingAsk(host::AskHandle);
+
+impl PendingAsk {
+    /// Waits for the result, and decodes it from JSON. Waiting again returns the same.
+    ///
+    /// # Errors
+    /// [`AskError`] if there is no result, or if it is not a `T`.
+    pub fn wait<T: DeserializeOwned>(&self) -> Result<T, AskError> {
+        let body = self.wait_raw()?;
+        // A method without a result replies with an empty body.
+        let body = if body.is_empty() { b"null" } else { &*body };
+        from_json(body).map_err(|error| AskError::InvalidAnswer {
+            message: format!("the answer is not what was expected: {error}"),
+        })
+    }
+
+    /// Waits for the result as bytes. Waiting again returns the same.
+    ///
+    /// # Errors
+    /// [`AskError`] if there is no result.
+    pub fn wait_raw(&self) -> Result<Vec<u8>, AskError> {
+        host::wait_ask(&self.0)
+    }
+}
+
+/// Waits until at least one of the asks is answered, and returns its position: the first one, if there are several.
+///
+/// # Panics
+/// Without any ask.
+pub fn wait_any<'a>(asks: impl IntoIterator<Item = &'a PendingAsk>) -> usize {
+    let handles: Vec<_> = asks.into_iter().map(|ask| &ask.0).collect();
+    host::wait_any_ask(&handles)
+}
+
+impl Entity {
+    /// Calls a method and waits for its result. Arguments are sent as JSON: an object with the parameters' names, or
+    /// the bare value of a single parameter; `()` if there are none. Traps if the target's type is not granted, in
+    /// hooks, and beyond the limits on asks.
+    ///
+    /// # Errors
+    /// [`AskError`] if there is no result, or if it is not a `T`.
+    ///
+    /// # Panics
+    /// If JSON cannot express the arguments.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        arguments: &(impl Serialize + ?Sized),
+    ) -> Result<T, AskError> {
+        self.start_ask(method, arguments).wait()
+    }
+
+    /// Like [`Entity::ask`], but returns at once, so that a turn can ask several entities at the same time.
+    ///
+    /// # Panics
+    /// If JSON cannot express the arguments.
+    pub fn start_ask(&self, method: &str, arguments: &(impl Serialize + ?Sized)) -> PendingAsk {
+        self.start_ask_raw(method, &encode(arguments), JSON, None)
+    }
+
+    /// Like [`Entity::start_ask`], but takes arbitrary bytes, and how long to wait. The maximum, and the default for
+    /// `None`, is `limits.ask-timeout`.
+    pub fn start_ask_raw(
+        &self,
+        method: &str,
+        body: &[u8],
+        content_type: &str,
+        timeout: Option<Duration>,
+    ) -> PendingAsk {
+        let to = (self.entity_type(), self.id());
+        PendingAsk(host::start_ask(to, method, body, content_type, timeout.map(millis)))
+    }
+}

@@ -1,0 +1,271 @@
+//! Asks of running turns: how they leave, how their answers reach the turns, and how asks that wait for each other are
+//! found (R15, R20).
+//!
+//! An ask leaves when the earlier turns of its entity are durable, since it may tell what they did. It is sent again
+//! under the same id until its outcome is known or its deadline has passed.
+//!
+//! A cycle within one chain of asks is found at once, because each ask carries its chain. Asks from different roots may
+//! also wait for each other. Therefore an ask that arrives at a waiting entity sends a probe along that entity's asks.
+//! In every cycle some ask arrives last, and its probe comes back. The youngest ask of the cycle is then refused by
+//! its target, so it does not run later.
+
+use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes};
+use crate::message::{Message, MessageKind};
+use crate::shard::asks::{
+    ASK_NOTE, AskNote, AskStep, AskingTurn, NewAsk, ProbeStep, chain_text, extend_probe,
+    key_of_turn,
+};
+use crate::shard::entity::{ResidentEntity, Stage};
+
+/// By how much the nodes' readings of the cluster's UTC may differ, in milliseconds.
+const FIRING_SKEW_MS: u64 = 1_000;
+
+impl Machine {
+    pub(super) fn on_ask_started(
+        &mut self,
+        entity: &Entity,
+        generation: u64,
+        place: u32,
+        new: NewAsk,
+    ) {
+        let keeps = self.context.has_mutation(Mutation::KeepWaitingTurns);
+        let is_stopping = self.claim.is_stopping() && !keeps;
+        let most = self.context.settings.max_ask_depth.max(1);
+        let (mono, started) = (self.context.mono(), self.context.now.cluster_time);
+        let Some(state) = self.residents.get(entity) else { return };
+        let Some(turn) = self.asking_turn(entity, state).filter(|_| state.generation == generation)
+        else {
+            return;
+        };
+        if is_stopping {
+            let outcome = self.claim.handing_off_outcome();
+            return self.give_up(entity, &outcome);
+        }
+        if turn.chain.len() > most {
+            let text = format!(
+                "{} entities would wait for each other; the limit is {most} (`entities.max-ask-depth`)",
+                turn.chain.len()
+            );
+            let outcome = Outcome::not_run(codes::ASK_TOO_DEEP, text);
+            let entity = entity.clone();
+            return self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
+        }
+        let timeout = new.timeout;
+        let ask = turn.ask(place, new, started);
+        if let Some(state) = self.residents.get_mut(entity) {
+            state.asks.start(place, ask, mono, timeout);
+            self.advance(entity);
+        }
+    }
+
+    /// The running turn of an entity; `None` if no turn that may ask is running.
+    fn asking_turn(&self, entity: &Entity, state: &ResidentEntity) -> Option<AskingTurn> {
+        let new_ids = self.context.has_mutation(Mutation::NewAskIds);
+        let mut asking = match &state.stage {
+            Stage::Running(turn, id) => {
+                let message = &state.entries.get(id)?.message;
+                let waiting = message.asked_by.as_ref().map(|origin| origin.chain.clone());
+                AskingTurn {
+                    key: if new_ids { key_of_turn(turn) } else { AskingTurn::key_of_message(id) },
+                    chain: waiting.unwrap_or_default(),
+                    query_only: message.kind == MessageKind::Query,
+                    created_ms: message.first_created_ms,
+                    created_skew: 0,
+                    utc_ms: message.context.utc_ms,
+                }
+            }
+            Stage::Firing(turn, firing) => {
+                // Cluster time does not advance faster than UTC, so a later attempt gets no later creation time, except
+                // for the difference between the nodes' clocks. So a target that has dropped the lane of an earlier
+                // attempt refuses this one.
+                let now = self.context.now;
+                let age = now.utc.saturating_sub(firing.due);
+                AskingTurn {
+                    key: if new_ids { key_of_turn(turn) } else { AskingTurn::key_of_firing(firing) },
+                    chain: Vec::new(),
+                    query_only: false,
+                    created_ms: now.cluster_time.saturating_sub(age).max(1),
+                    created_skew: FIRING_SKEW_MS,
+                    utc_ms: firing.due,
+                }
+            }
+            _ => return None,
+        };
+        asking.chain.push(entity.clone());
+        Some(asking)
+    }
+
+    /// Sends the asks that can be sent, and ends those whose deadlines have passed.
+    pub(super) fn drive_asks(&mut self, entity: &Entity) {
+        let early = self.context.has_mutation(Mutation::AskBeforeCommit);
+        let (mono, may_send) = (
+            self.context.mono(),
+            self.claim.may_commit() && self.lease.may_reply(&self.context),
+        );
+        let Some(state) = self.residents.get_mut(entity).filter(|it| !it.asks.is_empty()) else {
+            return;
+        };
+        let (Stage::Running(turn, _) | Stage::Firing(turn, _)) = state.stage else { return };
+        let generation = state.generation;
+        while let Some((place, pending)) = state.asks.take_expired(mono) {
+            let outcome = match pending.in_doubt || pending.is_in_flight() {
+                true => Outcome::Unknown {
+                    message: format!("{} did not answer in time", pending.ask.target),
+                },
+                false => Outcome::not_run(
+                    codes::DEADLINE_EXCEEDED,
+                    format!("{} could not be reached in time", pending.ask.target),
+                ),
+            };
+            let entity = entity.clone();
+            self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
+        }
+        if !may_send {
+            return self.schedule.stall(entity);
+        }
+        for (target, note) in state.asks.take_notes(mono) {
+            let entity = entity.clone();
+            self.context.push(Action::SendAskNote { entity, target, note });
+        }
+        if !state.gate.is_empty() && !early {
+            return;
+        }
+        for (ask, remaining) in state.asks.send_due(mono) {
+            let asker = entity.clone();
+            self.context.push(Action::Ask { asker, turn, ask, remaining });
+        }
+    }
+
+    pub(super) fn on_ask_answered(
+        &mut self,
+        asker: &Entity,
+        turn: TurnId,
+        id: &MessageId,
+        outcome: Outcome,
+    ) {
+        let mono = self.context.mono();
+        let Some(state) = self.residents.get_mut(asker) else { return };
+        let is_turn = |stage: &Stage| {
+            matches!(stage, Stage::Running(it, _) | Stage::Firing(it, _) if *it == turn)
+        };
+        let Some(place) = state.asks.place_of(id).filter(|_| is_turn(&state.stage)) else { return };
+        let Some(pending) = state.asks.get_mut(place) else { return };
+        let outcome = match outcome {
+            Outcome::Unknown { .. } => {
+                pending.in_doubt = true;
+                state.asks.resend_later(place, mono, 0);
+                return self.advance(asker);
+            }
+            Outcome::NotRun { retry_after: Some(wait), .. } => {
+                state.asks.resend_later(place, mono, wait.into());
+                return self.advance(asker);
+            }
+            // It may have run before, in an earlier attempt of this turn too, and its record is gone.
+            Outcome::NotRun { code, message, .. }
+                if [codes::TOO_OLD, codes::SUPERSEDED].iter().any(|it| code == it.as_str()) =>
+            {
+                Outcome::Unknown { message: format!("{message} ({code})") }
+            }
+            // This copy did not run, but an earlier one may have.
+            Outcome::NotRun { code, message, .. } if pending.in_doubt => {
+                Outcome::Unknown { message: format!("{message} ({code})") }
+            }
+            known => known,
+        };
+        state.asks.remove(place);
+        let (entity, generation) = (asker.clone(), state.generation);
+        self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
+        self.advance(asker);
+    }
+
+    pub(super) fn on_note_lost(&mut self, entity: &Entity, target: Entity, note: AskNote) {
+        let mono = self.context.mono();
+        if let Some(state) = self.residents.get_mut(entity) {
+            state.asks.resend_note(mono, target, note);
+            self.advance(entity);
+        }
+    }
+
+    /// Refuses an ask whose target already waits for it.
+    pub(super) fn cycle_refusal(&self, message: &Message) -> Option<Outcome> {
+        let chain = &message.asked_by.as_ref()?.chain;
+        let from = chain.iter().position(|waits| *waits == message.target)?;
+        let mut cycle = chain.get(from..)?.to_vec();
+        cycle.push(message.target.clone());
+        Some(cycle_outcome(&cycle))
+    }
+
+    /// Handles a note about asks. Returns `false` if the message is not one.
+    pub(super) fn take_note(&mut self, message: &Message) -> bool {
+        if &*message.method != ASK_NOTE || message.sender.is_none() {
+            return false;
+        }
+        let reply = GuestReply::Result(bytes::Bytes::new());
+        self.context.reply(message.reply_token, Outcome::Final { reply, version: 0 });
+        match AskNote::decode(&message.body) {
+            Some(AskNote::Probe { number, path }) => {
+                self.follow_probe(&message.target, number, &path);
+            }
+            Some(AskNote::Cycle { id, chain }) => self.end_cycle(&message.target, &id, &chain),
+            None => {}
+        }
+        true
+    }
+
+    /// Sends a probe along the asks of an entity at which an ask has arrived.
+    pub(super) fn probe_for(&mut self, message: &Message) {
+        let Some(origin) = &message.asked_by else { return };
+        let waits = self.residents.get(&message.target).is_some_and(|it| !it.asks.is_empty());
+        let Some(asker) = origin.chain.last().filter(|_| waits) else { return };
+        let step = AskStep { id: message.id, asker: asker.clone(), started: origin.started };
+        self.follow_probe(&message.target, message.reply_token.0, &[step]);
+    }
+
+    fn follow_probe(&mut self, entity: &Entity, number: u64, path: &[AskStep]) {
+        if self.context.has_mutation(Mutation::IgnoreCrossingAsks) {
+            return;
+        }
+        let (Some(first), Some(last)) = (path.first(), path.last()) else { return };
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        // Only an ask that waits in the mailbox waits for the running turn.
+        if !state.mailbox.contains(&last.id) {
+            return;
+        }
+        for ask in state.asks.follow(first.id, number) {
+            match extend_probe(number, path, entity, &ask) {
+                ProbeStep::PassOn(note) => {
+                    let (entity, target) = (entity.clone(), ask.target.clone());
+                    self.context.push(Action::SendAskNote { entity, target, note });
+                }
+                ProbeStep::Cycle { at, note } if at != *entity => {
+                    let entity = entity.clone();
+                    self.context.push(Action::SendAskNote { entity, target: at, note });
+                }
+                ProbeStep::Cycle { note: AskNote::Cycle { id, chain }, .. } => {
+                    self.end_cycle(entity, &id, &chain);
+                }
+                ProbeStep::Cycle { .. } | ProbeStep::Drop => {}
+            }
+        }
+    }
+
+    /// Refuses an ask that waits here for itself.
+    fn end_cycle(&mut self, entity: &Entity, id: &MessageId, chain: &[Entity]) {
+        let Some(state) = self.residents.get(entity) else { return };
+        // It may have begun to run since: then it does not wait for itself.
+        let is_ask = |entry: &crate::shard::entity::PendingMessage| entry.message.asked_by.is_some();
+        if state.mailbox.contains(id) && state.entries.get(id).is_some_and(is_ask) {
+            self.finish(entity, id, cycle_outcome(chain), false);
+        }
+    }
+
+    /// Whether a turn of the entity waits for asks.
+    pub(super) fn waits_for_asks(&self, state: &ResidentEntity) -> bool {
+        !state.asks.is_empty() && !self.context.has_mutation(Mutation::KeepWaitingTurns)
+    }
+}
+
+fn cycle_outcome(chain: &[Entity]) -> Outcome {
+    let text = format!("the asks would wait for each other: {}", chain_text(chain));
+    Outcome::not_run(codes::ASK_CYCLE, text)
+}

@@ -1,0 +1,404 @@
+//! Asks of running turns (R15, R20).
+
+use super::*;
+use crate::message::AskOrigin;
+
+fn bob() -> Entity {
+    Entity::new("counter", "bob")
+}
+
+fn new_ask(to: &Entity, body: &'static str) -> NewAsk {
+    NewAsk {
+        target: to.clone(),
+        method: "m".into(),
+        body: Bytes::from_static(body.as_bytes()),
+        content_type: "".into(),
+        traceparent: "".into(),
+        timeout: 1_000,
+    }
+}
+
+impl Harness {
+    /// The running turn starts an ask.
+    fn ask(&mut self, place: u32, ask: NewAsk) {
+        let (generation, entity) = match (&self.running, &self.firing) {
+            (Some((generation, _, message)), _) => (*generation, message.target.clone()),
+            (None, Some((generation, ..))) => (*generation, alice()),
+            (None, None) => panic!("no turn is running"),
+        };
+        self.handle(Event::AskStarted { entity, generation, place, ask });
+    }
+
+    /// Answers the oldest ask that was sent.
+    fn answer_ask(&mut self, outcome: Outcome) {
+        let (turn, ask, _) = self.asks.remove(0);
+        let asker = ask.chain.last().expect("the asker").clone();
+        self.handle(Event::AskAnswered { asker, turn, id: ask.id, outcome });
+    }
+
+    /// An ask that another entity sends to this one.
+    fn asked_by(&mut self, chain: &[Entity], id: u8, started: u64) -> u64 {
+        let message = asked_by(chain, id, started);
+        self.post(Message { ..self.of_template(message) })
+    }
+
+    fn of_template(&self, asked: (MessageId, AskOrigin)) -> Message {
+        let (id, origin) = asked;
+        Message { id, asked_by: Some(Arc::new(origin)), ..self.template() }
+    }
+
+    /// A note from another node's entity.
+    fn note(&mut self, note: &AskNote) {
+        let message = Message {
+            method: ASK_NOTE.into(),
+            kind: MessageKind::Query,
+            sender: Some(bob()),
+            body: note.encode(),
+            ..self.template()
+        };
+        self.post(message);
+    }
+}
+
+fn ask_id(id: u8) -> MessageId {
+    MessageId { session: ScopedSessionId([id; 16]), sequence: 1 }
+}
+
+fn asked_by(chain: &[Entity], id: u8, started: u64) -> (MessageId, AskOrigin) {
+    (ask_id(id), AskOrigin { chain: chain.to_vec(), started, created_skew: 0 })
+}
+
+fn result(body: &'static str) -> Outcome {
+    let reply = GuestReply::Result(Bytes::from_static(body.as_bytes()));
+    Outcome::Final { reply, version: 1 }
+}
+
+fn code(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Final { .. } => "final",
+        Outcome::NotRun { code, .. } => code,
+        Outcome::Unknown { .. } => "unknown",
+    }
+}
+
+/// A harness whose alice runs a command.
+fn running() -> Harness {
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness
+}
+
+#[test]
+fn r20_an_ask_waits_until_earlier_turns_are_durable() {
+    let mut harness = running();
+    harness.run();
+    harness.send(2, 1, MessageKind::Command);
+    harness.ask(0, new_ask(&bob(), "1"));
+    assert!(harness.asks.is_empty(), "it could tell what the first turn did");
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.asks.len(), 1);
+    let (_, ask, remaining) = harness.asks[0].clone();
+    assert_eq!((ask.chain.clone(), ask.query_only, remaining), (vec![alice()], false, 1_000));
+    harness.answer_ask(result("r"));
+    assert_eq!(harness.answers, [(0, result("r"))]);
+    harness.run();
+    assert_eq!(harness.commits.len(), 1);
+}
+
+#[test]
+fn r20_a_turn_that_runs_again_asks_under_the_same_ids() {
+    let sent = |harness: &mut Harness| {
+        for (place, body) in [(0, "1"), (1, "1"), (2, "2")] {
+            harness.ask(place, new_ask(&bob(), body));
+        }
+        harness.asks.iter().map(|(_, ask, _)| (ask.id, ask.created_ms)).collect::<Vec<_>>()
+    };
+    let mut first = running();
+    let ids = sent(&mut first);
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "places and bodies differ");
+    let message = first.running.as_ref().expect("a turn").2.clone();
+    let mut second = first.restarted();
+    second.now += 500;
+    second.post(Message::clone(&message));
+    assert_eq!(sent(&mut second), ids);
+    let mut other = second.restarted();
+    let id = MessageId { sequence: 2, ..message.id };
+    other.post(Message { id, ..Message::clone(&message) });
+    assert_ne!(sent(&mut other), ids, "another message");
+}
+
+#[test]
+fn r20_an_attempt_of_a_firing_asks_under_the_same_id() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&bob(), "1"));
+    let of_message = harness.asks[0].1.id;
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    let (generation, id, message) = harness.running.take().expect("a turn");
+    let set = TimerChange::Set {
+        name: "t".into(),
+        due: harness.now + 100,
+        interval: 0,
+        payload: Bytes::new(),
+    };
+    let output = TurnOutput {
+        timers: vec![set],
+        ..turn(GuestReply::Result(Bytes::new()), false)
+    };
+    let done = Event::TurnDone { entity: message.target.clone(), generation, turn: id, result: output };
+    harness.handle(done);
+    harness.settle(CommitOutcome::Committed);
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        harness.now += 40_000;
+        harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+        harness.handle(Event::Tick);
+        harness.ask(0, new_ask(&bob(), "1"));
+        let ask = harness.asks.pop().expect("an ask").1;
+        seen.push((ask.id, ask.created_ms));
+        let (generation, turn, _) = harness.firing.take().expect("a firing");
+        let (entity, result) = (alice(), trapped_turn());
+        harness.handle(Event::TurnDone { entity, generation, turn, result });
+        harness.settle(CommitOutcome::Committed);
+    }
+    assert_eq!(seen[0], seen[1], "so a target that has run it answers from its record");
+    assert_ne!(seen[0].0, of_message);
+}
+
+#[test]
+fn an_ask_is_sent_again_until_its_outcome_is_known() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&bob(), "1"));
+    let id = harness.asks[0].1.id;
+    harness.answer_ask(Outcome::not_run_retryable(codes::REBALANCING, "moving", 200));
+    harness.handle(Event::Tick);
+    assert!(harness.asks.is_empty(), "the pause that the refusal names");
+    harness.now += 200;
+    harness.handle(Event::Tick);
+    harness.answer_ask(Outcome::Unknown { message: "lost".into() });
+    harness.now += 100;
+    harness.handle(Event::Tick);
+    assert_eq!((harness.asks[0].1.id, harness.asks[0].2), (id, 700));
+    assert!(harness.answers.is_empty());
+    // The second copy was not run, but the first one may have been.
+    harness.answer_ask(Outcome::not_run(codes::UNKNOWN_METHOD, "redeployed"));
+    assert_eq!(code(&harness.answers[0].1), "unknown");
+}
+
+#[test]
+fn an_ask_ends_at_its_deadline() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&bob(), "1"));
+    harness.ask(1, NewAsk { timeout: 3_000, ..new_ask(&bob(), "2") });
+    harness.answer_ask(Outcome::not_run_retryable(codes::REBALANCING, "moving", 5_000));
+    assert_eq!(harness.machine.next_wake(), Some(harness.now + 1_000));
+    harness.now += 1_000;
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    harness.handle(Event::Tick);
+    assert_eq!(harness.answers.len(), 1);
+    assert_eq!(code(&harness.answers[0].1), &*codes::DEADLINE_EXCEEDED, "no copy is in doubt");
+    harness.now += 2_000;
+    harness.handle(Event::Tick);
+    assert_eq!((harness.answers[1].0, code(&harness.answers[1].1)), (1, "unknown"));
+    harness.run();
+    assert_eq!(harness.commits.len(), 1, "the guest decides what follows");
+}
+
+#[test]
+fn r8_an_ask_leaves_only_under_a_valid_lease() {
+    let mut harness = running();
+    harness.now += 2_400;
+    harness.ask(0, new_ask(&bob(), "1"));
+    assert!(harness.asks.is_empty(), "four fifths of the lease have passed");
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    assert_eq!(harness.asks.len(), 1);
+}
+
+#[test]
+fn r15_a_stopping_shard_abandons_waiting_turns_at_once() {
+    let mut harness = running();
+    let queued = harness.send(2, 1, MessageKind::Command);
+    harness.ask(0, new_ask(&bob(), "1"));
+    harness.handle(Event::Stop(StopReason::HandedOff));
+    assert_eq!((harness.stopped, harness.dropped), (1, 1), "without waiting for the answer");
+    for token in [1, queued] {
+        assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::REBALANCING));
+    }
+    // A turn that is running may finish, but not wait.
+    let mut harness = running();
+    harness.handle(Event::Stop(StopReason::HandedOff));
+    assert_eq!(harness.stopped, 0);
+    harness.ask(0, new_ask(&bob(), "1"));
+    assert_eq!((harness.stopped, harness.asks.len(), harness.commits.len()), (1, 0, 0));
+}
+
+#[test]
+fn an_answer_for_an_earlier_attempt_is_ignored() {
+    let mut harness = running();
+    harness.run();
+    harness.send(2, 1, MessageKind::Command);
+    let turn_before = harness.running.as_ref().expect("a turn").1;
+    harness.settle(CommitOutcome::Committed);
+    harness.ask(0, new_ask(&bob(), "1"));
+    let (turn, ask, _) = harness.asks[0].clone();
+    assert_eq!(turn, turn_before);
+    let other = TurnId { number: turn.number + 7, ..turn };
+    for (turn, id) in [(other, ask.id), (turn, ask_id(9))] {
+        let outcome = result("stale");
+        harness.handle(Event::AskAnswered { asker: alice(), turn, id, outcome });
+    }
+    assert!(harness.answers.is_empty());
+    harness.run();
+    harness.answer_ask(result("late"));
+    assert!(harness.answers.is_empty(), "the turn has ended");
+}
+
+#[test]
+fn a_query_may_ask_queries_only() {
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Query);
+    harness.ask(0, new_ask(&bob(), "1"));
+    assert!(harness.asks[0].1.query_only);
+}
+
+#[test]
+fn r20_an_ask_to_an_entity_that_waits_for_it_is_refused() {
+    let mut harness = Harness::serving();
+    let token = harness.asked_by(&[bob(), alice(), Entity::new("counter", "carol")], 1, 5);
+    let (_, outcome) = harness.replies.iter().find(|(other, _)| *other == token).expect("a reply");
+    let Outcome::NotRun { code, message, retry_after: None, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(*code, *codes::ASK_CYCLE);
+    assert!(
+        message.ends_with("counter/alice → counter/carol → counter/alice"),
+        "only the cycle is shown: {message}"
+    );
+    assert_eq!(harness.runs, 0);
+}
+
+#[test]
+fn asks_are_limited_in_depth() {
+    let mut harness = Harness::with(Settings { max_ask_depth: 2, ..Settings::default() });
+    harness.asked_by(&[bob()], 1, 5);
+    harness.ask(0, new_ask(&Entity::new("counter", "carol"), "1"));
+    assert_eq!(harness.asks[0].1.chain, [bob(), alice()]);
+    let mut harness = Harness::with(Settings { max_ask_depth: 1, ..Settings::default() });
+    harness.asked_by(&[bob()], 1, 5);
+    harness.ask(0, new_ask(&Entity::new("counter", "carol"), "1"));
+    assert_eq!(code(&harness.answers[0].1), &*codes::ASK_TOO_DEEP);
+}
+
+#[test]
+fn r20_an_ask_at_a_waiting_entity_sends_a_probe() {
+    let mut harness = running();
+    let carol = Entity::new("counter", "carol");
+    harness.asked_by(&[carol.clone()], 1, 5);
+    assert!(harness.notes.is_empty(), "alice is not waiting");
+    harness.ask(0, new_ask(&bob(), "1"));
+    harness.asked_by(&[carol.clone()], 2, 6);
+    let ask = harness.asks[0].1.clone();
+    let [(target, AskNote::Probe { path, .. })] = &*harness.notes else {
+        panic!("{:?}", harness.notes)
+    };
+    assert_eq!(*target, bob());
+    let steps = [
+        AskStep { id: ask_id(2), asker: carol, started: 6 },
+        AskStep { id: ask.id, asker: alice(), started: ask.started },
+    ];
+    assert_eq!(*path, steps);
+}
+
+#[test]
+fn r20_a_probe_that_comes_back_ends_the_youngest_ask() {
+    for (bobs, is_alices_younger) in [(500, true), (2_000, false)] {
+        let mut harness = running();
+        harness.ask(0, new_ask(&bob(), "1"));
+        let mine = harness.asks[0].1.clone();
+        let token = harness.asked_by(&[bob()], 7, bobs);
+        harness.notes.clear();
+        // The probe of alice's ask: bob waits for the ask that waits here.
+        let path = vec![
+            AskStep { id: mine.id, asker: alice(), started: mine.started },
+            AskStep { id: ask_id(7), asker: bob(), started: bobs },
+        ];
+        let probe = AskNote::Probe { number: 4, path };
+        harness.note(&probe);
+        if is_alices_younger {
+            let chain = vec![alice(), bob(), alice()];
+            let note = AskNote::Cycle { id: mine.id, chain };
+            assert_eq!(harness.notes, [(bob(), note)]);
+            assert_eq!(harness.code_of(token), None, "the older ask waits");
+        } else {
+            assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ASK_CYCLE));
+            assert!(harness.notes.is_empty());
+            harness.note(&probe);
+            assert!(harness.notes.is_empty(), "it does not wait any more");
+        }
+    }
+}
+
+#[test]
+fn a_probe_follows_each_waiting_entity_once() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&bob(), "1"));
+    harness.ask(1, new_ask(&bob(), "2"));
+    let carol = Entity::new("counter", "carol");
+    harness.asked_by(&[carol.clone()], 1, 5);
+    assert_eq!(harness.notes.len(), 2);
+    let path = vec![
+        AskStep { id: ask_id(3), asker: bob(), started: 1 },
+        AskStep { id: ask_id(1), asker: carol, started: 5 },
+    ];
+    for (number, expected) in [(1, 4), (1, 4), (2, 6)] {
+        harness.note(&AskNote::Probe { number, path: path.clone() });
+        assert_eq!(harness.notes.len(), expected, "{number}");
+    }
+    // The ask does not wait here.
+    let path = vec![AskStep { id: ask_id(9), asker: bob(), started: 1 }];
+    harness.note(&AskNote::Probe { number: 3, path });
+    assert_eq!(harness.notes.len(), 6);
+}
+
+#[test]
+fn only_a_waiting_ask_is_ended_by_a_note() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&bob(), "1"));
+    let command = harness.send(2, 1, MessageKind::Command);
+    let chain = vec![bob(), alice(), bob()];
+    let client = MessageId { sequence: 2, ..harness.template().id };
+    for id in [client, ask_id(4)] {
+        harness.note(&AskNote::Cycle { id, chain: chain.clone() });
+    }
+    assert_eq!(harness.code_of(command), None, "no note ends a client's message");
+    let before = harness.replies.len();
+    for body in [&b""[..], b"\xff\xff\xff", &[0; 100_000]] {
+        let body = Bytes::copy_from_slice(body);
+        let (method, kind) = (ASK_NOTE.into(), MessageKind::Query);
+        harness.post(Message { method, kind, sender: Some(bob()), body, ..harness.template() });
+    }
+    assert_eq!(harness.replies.len(), before + 3, "a damaged note is answered and ignored");
+}
+
+#[test]
+fn a_refused_commit_abandons_the_asks_that_built_on_it() {
+    let mut harness = running();
+    harness.run();
+    harness.send(2, 0, MessageKind::Command);
+    harness.ask(0, new_ask(&bob(), "1"));
+    harness.settle(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: 7 }));
+    assert!(harness.asks.is_empty() && harness.answers.is_empty());
+    assert_eq!(harness.loads, 2);
+    harness.ask(0, new_ask(&bob(), "1"));
+    assert_eq!(harness.asks.len(), 1, "the turn runs again, and asks again");
+}
+
+#[test]
+fn suspension_holds_asks_back_and_keeps_their_turn() {
+    let mut harness = running();
+    harness.handle(Event::Suspend);
+    harness.ask(0, NewAsk { timeout: 60_000, ..new_ask(&bob(), "1") });
+    assert_eq!((harness.asks.len(), harness.dropped), (0, 0));
+    harness.handle(Event::Resume);
+    assert_eq!(harness.asks.len(), 1);
+}

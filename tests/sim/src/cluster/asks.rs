@@ -1,0 +1,254 @@
+//! Asks of running turns, through the asking node's own gateway, and the checks of what turns wait for (R15, R20).
+
+use std::collections::BTreeMap;
+
+use ostraca_core::ids::{Entity, Epoch, MessageId, ScopedSessionId, ShardId, TurnId};
+use ostraca_core::message::{MessageKind, Outcome};
+use ostraca_core::shard::{Ask, AskNote, Event, Phase};
+use ostraca_wire::proto::Envelope;
+
+use super::process::Pid;
+use super::shards::Running;
+use super::tells::{Content, QUERIES, Sent};
+use super::{SimEvent, World};
+use crate::asks::{METHOD, TurnKey};
+use crate::guest::Work;
+use crate::violation::ViolationKind;
+
+/// How long asks may wait for each other after the last fault, in milliseconds: long enough to send a lost note again.
+const CYCLE: u64 = 500;
+
+/// A turn that waits for its asks.
+#[derive(Clone, Debug)]
+pub(super) struct AskingTurn {
+    running: Running,
+    key: TurnKey,
+    /// By place: what was asked and not answered, and since when.
+    open: BTreeMap<u32, OpenAsk>,
+}
+
+impl AskingTurn {
+    pub(super) fn generation(&self) -> u64 {
+        self.running.generation
+    }
+}
+
+#[derive(Clone, Debug)]
+struct OpenAsk {
+    target: Entity,
+    is_command: bool,
+    since: u64,
+    /// Once it has been sent.
+    id: Option<MessageId>,
+}
+
+impl World {
+    /// Starts the asks of a turn that is about to run. Returns whether it waits for them.
+    pub(super) fn start_asks(
+        &mut self,
+        pid: Pid,
+        shard: ShardId,
+        epoch: Epoch,
+        running: &Running,
+    ) -> bool {
+        if !self.asks || running.has_asked {
+            return false;
+        }
+        let (key, was_asked, is_query) = match &running.work {
+            Work::Message(message) => (
+                TurnKey::of_message(message),
+                message.asked_by.is_some(),
+                message.kind == MessageKind::Query,
+            ),
+            Work::Firing(firing) => (TurnKey::of_firing(&running.entity, firing), false, false),
+            Work::Stop => return false,
+        };
+        let asks = key.asks(self.entities, was_asked, is_query);
+        let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return false };
+        let is_live = hosted.instances.get(&running.entity);
+        if asks.is_empty() || is_live.is_none_or(|it| it.generation != running.generation) {
+            return false;
+        }
+        let since = self.now;
+        let open = (0..).zip(&asks).map(|(place, ask)| {
+            let (target, is_command) = (ask.target.clone(), &*ask.method == METHOD);
+            (place, OpenAsk { target, is_command, since, id: None })
+        });
+        let asking = AskingTurn { running: running.clone(), key, open: open.collect() };
+        hosted.asking.insert(running.entity.clone(), asking);
+        for (place, ask) in (0..).zip(asks) {
+            let (entity, generation) = (running.entity.clone(), running.generation);
+            if !self.hosts(pid, shard, epoch) {
+                break;
+            }
+            self.tally.count("ask: started");
+            let started = Event::AskStarted { entity, generation, place, ask };
+            self.handle_shard_event(pid, shard, started);
+        }
+        true
+    }
+
+    pub(super) fn send_ask(
+        &mut self,
+        pid: Pid,
+        (shard, epoch): (ShardId, Epoch),
+        (asker, turn): (Entity, TurnId),
+        ask: &Ask,
+        remaining: u64,
+    ) {
+        self.tally.count("ask: sent");
+        if ask.chain.len() > 1 {
+            self.tally.count("ask: sent by a turn that was asked");
+        }
+        let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
+        if let Some(asking) = hosted.asking.get_mut(&asker) {
+            let base = asking.running.version;
+            let unsent = asking.open.iter_mut().find(|(_, open)| {
+                open.id == Some(ask.id) || open.id.is_none() && open.target == ask.target
+            });
+            if let Some((place, open)) = unsent
+                && open.id.is_none()
+            {
+                open.id = Some(ask.id);
+                if open.is_command {
+                    let (key, place) = (asking.key.clone(), *place);
+                    self.ask_check.started(&key, place, ask.id);
+                }
+            }
+            let stored = self.stores[shard.0 as usize - 1].durable().heads.get(&asker);
+            let stored = stored.map_or(0, |head| head.version);
+            if stored < base {
+                let why = format!(
+                    "{asker} asked {} in a turn after version {base}, but only {stored} is durable",
+                    ask.target
+                );
+                self.violations.push(ViolationKind::AskedUncommitted.because(why));
+            }
+        }
+        let envelope = Envelope::of_ask(ask, remaining);
+        let what = Content::Ask(turn, ask.id);
+        let sent = Sent { shard, epoch, from: asker, to: ask.target.clone(), what };
+        self.send_between(pid, sent, ask.id.session, envelope);
+    }
+
+    pub(super) fn send_ask_note(
+        &mut self,
+        pid: Pid,
+        (shard, epoch): (ShardId, Epoch),
+        entity: Entity,
+        target: Entity,
+        note: &AskNote,
+    ) {
+        self.tally.count(match note {
+            AskNote::Probe { .. } => "ask: probe",
+            AskNote::Cycle { .. } => "ask: cycle found elsewhere",
+        });
+        self.tokens += 1;
+        let number = QUERIES + self.tokens;
+        let envelope = Envelope::of_ask_note(&entity, &target, note, number, 400);
+        let session = ScopedSessionId::of_entity(&entity);
+        let sent = Sent { shard, epoch, from: entity, to: target, what: Content::AskNote(note.clone()) };
+        self.send_between(pid, sent, session, envelope);
+    }
+
+    /// Passes an answer to the turn that waits for it. The turn runs when it has all of them.
+    pub(super) fn ask_answered(
+        &mut self,
+        pid: Pid,
+        (shard, epoch): (ShardId, Epoch),
+        entity: &Entity,
+        generation: u64,
+        place: u32,
+        outcome: &Outcome,
+    ) {
+        self.tally.count(match outcome {
+            Outcome::Final { .. } => "ask: answered",
+            Outcome::NotRun { code, .. } if code == "ask-cycle" => "ask: refused as a cycle",
+            Outcome::NotRun { .. } => "ask: not run",
+            Outcome::Unknown { .. } => "ask: unknown",
+        });
+        let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
+        let Some(asking) = hosted.asking.get_mut(entity) else { return };
+        if asking.running.generation != generation {
+            return;
+        }
+        let Some(open) = asking.open.remove(&place) else {
+            return self.violations.push(
+                ViolationKind::SecondReply.because(format!("{entity} got ask {place} answered twice")),
+            );
+        };
+        let done = asking.open.is_empty();
+        let running = Running { has_asked: true, ..asking.running.clone() };
+        if done {
+            hosted.asking.remove(entity);
+        }
+        if let Some(id) = open.id.filter(|_| open.is_command)
+            && self.ask_check.answered(id, outcome)
+        {
+            self.tally.count("ask: answered from the record");
+        }
+        if done {
+            let delay = self.rng_of_asks.range(0, 6);
+            self.at(delay, SimEvent::Ran { pid, shard, epoch, running });
+        }
+    }
+
+    /// Notes that a copy of an ask was answered: if it is sent again, it has not waited anywhere since.
+    pub(super) fn copy_answered(&mut self, pid: Pid, shard: ShardId, asker: &Entity, id: &MessageId) {
+        let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
+        let Some(asking) = hosted.asking.get_mut(asker) else { return };
+        let open = asking.open.values_mut().filter(|open| open.id == Some(*id));
+        open.for_each(|open| open.since = self.now);
+    }
+
+    /// Checks that no turn of a stopping shard waits for an ask (R15).
+    pub(super) fn check_stopping(&mut self, pid: Pid, shard: ShardId) {
+        let Some(hosted) = self.processes[pid].shards.get(&shard) else { return };
+        if hosted.machine.phase() == Phase::Stopping
+            && let Some(entity) = hosted.asking.keys().next()
+        {
+            let why = format!("shard {shard} stops, but a turn of {entity} still waits for an ask");
+            self.violations.push(ViolationKind::StopWaitsForAsk.because(why));
+        }
+    }
+
+    /// Whether a turn of any running process waits for an ask.
+    pub(super) fn any_waits_for_asks(&self) -> bool {
+        let alive = self.processes.iter().filter(|it| it.alive);
+        alive.flat_map(|it| it.shards.values()).any(|hosted| !hosted.asking.is_empty())
+    }
+
+    /// Checks that no asks have waited for each other for long (R20).
+    pub(super) fn check_cycles(&mut self) {
+        // Gateways with small limits may hold notes back until the asks that fill them end.
+        if !self.asks || self.small_gateways || self.now < self.healed + CYCLE {
+            return;
+        }
+        // What each waiting entity waits for, as far as it has waited for long.
+        let mut waits: BTreeMap<&Entity, Vec<&Entity>> = BTreeMap::new();
+        let since = self.now - CYCLE;
+        for hosted in self.processes.iter().filter(|it| it.alive).flat_map(|it| it.shards.values())
+        {
+            for (entity, asking) in &hosted.asking {
+                let old = asking.open.values().filter(|open| open.since < since);
+                waits.entry(entity).or_default().extend(old.map(|open| &open.target));
+            }
+        }
+        // Entities that wait for nothing are on no cycle; nor are those that wait only for such.
+        loop {
+            let before = waits.len();
+            let known: Vec<&Entity> = waits.keys().copied().collect();
+            waits.retain(|_, targets| {
+                targets.retain(|target| known.binary_search(target).is_ok());
+                !targets.is_empty()
+            });
+            if waits.len() == before {
+                break;
+            }
+        }
+        if let Some((entity, targets)) = waits.first_key_value() {
+            let why = format!("{entity} has waited {CYCLE} ms for {targets:?}, and so on: {waits:?}");
+            self.violations.push(ViolationKind::AskCycleKept.because(why));
+        }
+    }
+}
