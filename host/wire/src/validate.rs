@@ -264,4 +264,39 @@ mod tests {
             assert_eq!(problem.code, codes::INVALID_MESSAGE);
         }
     }
+
+    #[test]
+    fn r20_a_client_cannot_say_who_waits() {
+        let asked = Envelope {
+            ask_chain: vec!["cart/7".into()],
+            asked_ms: 5,
+            created_skew_ms: 9,
+            sender: None,
+            session: Bytes::from_static(&[7; SESSION]),
+            ..from_an_entity("7")
+        };
+        let frame = Bytes::from(asked.encode_to_vec());
+        let read = decode_client_message(&frame, &[7; SESSION], &Limits::default()).unwrap();
+        assert_eq!((read.ask_chain.len(), read.asked_ms, read.created_skew_ms), (0, 0, 0));
+        let from_node = |chain: Vec<String>| {
+            let principal = "entity/cart".into();
+            let envelope = Envelope { ask_chain: chain, principal, ..asked.clone() };
+            let frame = ForwardedMessage { tag: 1, envelope: Some(envelope) }.encode_to_vec();
+            decode_forwarded_message(&Bytes::from(frame), 1_000)
+        };
+        let (_, kept) = from_node(vec!["cart/7".into(), "a/b/c".into()]).unwrap();
+        assert_eq!(kept.ask_chain, ["cart/7", "a/b/c"]);
+        for chain in [
+            vec!["cart".into()],
+            vec!["/7".into()],
+            vec!["cart/".into()],
+            vec![format!("cart/{}", "i".repeat(ID + 1))],
+            vec!["cart/7".into(); MAX_ASK_DEPTH + 1],
+        ] {
+            let Err(InvalidFrame::Message { problem, .. }) = from_node(chain.clone()) else {
+                panic!("{chain:?}")
+            };
+            assert_eq!(problem.code, *codes::INVALID_MESSAGE);
+        }
+    }
 }

@@ -463,3 +463,25 @@ fn r19_dropping_a_senders_lane_by_time_reruns_a_tell() {
         0,
     );
 }
+
+#[test]
+fn r20_an_ask_sent_before_earlier_turns_is_detected() {
+    let named = ViolationKind::AskedUncommitted;
+    shard_without(shard::Mutation::AskBeforeCommit, named, &[], 5);
+}
+
+#[test]
+fn r20_asking_under_new_ids_runs_asks_twice() {
+    shard_without(shard::Mutation::NewAskIds, ViolationKind::AskRanTwice, &[], 5);
+}
+
+#[test]
+fn r20_ignoring_crossing_asks_is_detected() {
+    let named = ViolationKind::AskCycleKept;
+    shard_without(shard::Mutation::IgnoreCrossingAsks, named, &[], 0);
+}
+
+#[test]
+fn r15_keeping_waiting_turns_holds_up_a_stop() {
+    shard_without(shard::Mutation::KeepWaitingTurns, ViolationKind::StopWaitsForAsk, &[], 5);
+}

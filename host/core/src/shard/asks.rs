@@ -17,8 +17,8 @@ use crate::ids::{Entity, MessageDigest, MessageId, ScopedSessionId, TurnId};
 pub const ASK_NOTE: &str = "\u{1}ask-note";
 /// Maximum number of asks in the path of a note. A cycle of more asks ends at their deadlines.
 const MAX_PATH: usize = 64;
-/// Maximum number of notes that an entity remembers while a turn waits, so that it passes each on only once.
-const MAX_NOTES: usize = 1_024;
+/// Maximum number of probes that an entity passes on while a turn waits. Cycles beyond it end at their deadlines.
+const MAX_PROBES: usize = 4_096;
 /// Maximum number of lost notes that an entity sends again, and the pause before, in milliseconds.
 const MAX_LOST_NOTES: usize = 64;
 const RESEND_NOTE_MS: u64 = 100;
@@ -126,8 +126,9 @@ impl AskingTurn {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asks {
     pending: BTreeMap<u32, PendingAsk>,
-    /// The notes that were passed on: the first ask of their path and their number.
-    notes: BTreeSet<(MessageId, u64)>,
+    /// The probes that were passed on: their number, and the first and the last ask of their path. A probe may come along
+    /// several asks, and each may close a cycle of its own.
+    probes: BTreeSet<(u64, MessageId, MessageId)>,
     /// Notes that did not arrive, and when they are sent again, on the node's clock.
     lost_notes: Vec<(u64, Entity, AskNote)>,
 }
@@ -143,6 +144,8 @@ pub(super) struct PendingAsk {
     pause: u64,
     /// Whether a copy was sent whose outcome is unknown.
     pub(super) in_doubt: bool,
+    /// Why the last copy had no outcome.
+    pub(super) last_refusal: Option<String>,
 }
 
 impl PendingAsk {
@@ -159,7 +162,7 @@ impl Asks {
 
     /// Forgets all asks: the turn has ended.
     pub(super) fn clear(&mut self) {
-        if !self.pending.is_empty() || !self.notes.is_empty() || !self.lost_notes.is_empty() {
+        if !self.pending.is_empty() || !self.probes.is_empty() || !self.lost_notes.is_empty() {
             *self = Self::default();
         }
     }
@@ -171,6 +174,7 @@ impl Asks {
             send_at: Some(now),
             pause: RESEND_MS,
             in_doubt: false,
+            last_refusal: None,
         };
         self.pending.insert(place, pending);
     }
@@ -238,9 +242,17 @@ impl Asks {
         }
     }
 
-    /// The asks that a note must follow, each with its target. Empty if the note was here before.
-    pub(super) fn follow(&mut self, first: MessageId, number: u64) -> Vec<Arc<Ask>> {
-        if self.is_empty() || self.notes.len() >= MAX_NOTES || !self.notes.insert((first, number)) {
+    /// The asks that a probe must follow. Empty if the probe has come along the same ask before.
+    pub(super) fn follow(
+        &mut self,
+        number: u64,
+        first: MessageId,
+        last: MessageId,
+    ) -> Vec<Arc<Ask>> {
+        if self.is_empty()
+            || self.probes.len() >= MAX_PROBES
+            || !self.probes.insert((number, first, last))
+        {
             return Vec::new();
         }
         self.pending.values().filter(|it| it.is_in_flight()).map(|it| it.ask.clone()).collect()

@@ -63,7 +63,7 @@ impl Misbehaving {
             return Err(Error::new("control-start", CONTROL));
         }
         if context::identity().id.starts_with("ask-start") {
-            Entity::new("misbehaving", "a").start_ask("wait", &());
+            Entity::new("misbehaving", "a").start_ask("work", &());
         }
         if context::identity().id.starts_with("passivate-start") {
             lifecycle::passivate();
@@ -171,12 +171,11 @@ impl Misbehaving {
         outcomes
     }
 
-    /// Behaves: asks these entities to wait as many milliseconds as their ids say, and returns them in the order of
-    /// their answers.
+    /// Behaves: asks these entities to work as long as their ids say, and returns them in the order of their answers.
     #[message]
     pub fn ask_any(&mut self, ids: Vec<String>) -> Vec<String> {
         let start = |id: String| {
-            let pending = Entity::new("misbehaving", id.clone()).start_ask("wait", &());
+            let pending = Entity::new("misbehaving", id.clone()).start_ask("work", &());
             (id, pending)
         };
         let mut pending: Vec<_> = ids.into_iter().map(start).collect();
@@ -192,19 +191,21 @@ impl Misbehaving {
         answered
     }
 
-    /// Behaves: sleeps for as many milliseconds as its id says, and returns the id.
+    /// Works for as many million steps as its id says, and returns the id.
     #[message]
-    pub fn wait(&self) -> String {
+    pub fn work(&self) -> String {
         let id = context::identity().id;
-        let ms = id.parse().unwrap_or_default();
-        std::thread::sleep(Duration::from_millis(ms));
+        let millions: u64 = id.parse().unwrap_or_default();
+        for step in 0..millions.saturating_mul(1_000_000) {
+            black_box(step);
+        }
         id
     }
 
     /// Waits for a pending ask of the turn before.
     #[message]
     pub fn ask_and_keep(&mut self, id: String) {
-        let ask = Entity::new("misbehaving", id).start_ask("wait", &());
+        let ask = Entity::new("misbehaving", id).start_ask("work", &());
         KEPT.with(|kept| {
             if let Some(old) = kept.borrow_mut().replace(ask) {
                 let _ = old.wait_raw();

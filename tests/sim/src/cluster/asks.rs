@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, Epoch, MessageId, ScopedSessionId, ShardId, TurnId};
 use ostraca_core::message::{MessageKind, Outcome};
 use ostraca_core::shard::{Ask, AskNote, Event, Phase};
@@ -23,7 +24,7 @@ const CYCLE: u64 = 500;
 pub(super) struct AskingTurn {
     running: Running,
     key: TurnKey,
-    /// By place: what was asked and not answered, and since when.
+    /// By place: what was asked and not answered.
     open: BTreeMap<u32, OpenAsk>,
 }
 
@@ -37,6 +38,7 @@ impl AskingTurn {
 struct OpenAsk {
     target: Entity,
     is_command: bool,
+    /// Since when a copy of it has waited for its outcome.
     since: u64,
     /// Once it has been sent.
     id: Option<MessageId>,
@@ -106,11 +108,9 @@ impl World {
             let unsent = asking.open.iter_mut().find(|(_, open)| {
                 open.id == Some(ask.id) || open.id.is_none() && open.target == ask.target
             });
-            if let Some((place, open)) = unsent
-                && open.id.is_none()
-            {
-                open.id = Some(ask.id);
-                if open.is_command {
+            if let Some((place, open)) = unsent {
+                open.since = self.now;
+                if open.id.replace(ask.id).is_none() && open.is_command {
                     let (key, place) = (asking.key.clone(), *place);
                     self.ask_check.started(&key, place, ask.id);
                 }
@@ -182,6 +182,13 @@ impl World {
         if done {
             hosted.asking.remove(entity);
         }
+        if let (Some(id), Outcome::NotRun { code, .. }) = (open.id, outcome)
+            && open.is_command
+            && self.has_run(&open.target, id)
+        {
+            let why = format!("{id:?} has run, but its turn was told otherwise: {code}");
+            self.violations.push(ViolationKind::AskRanAfterRefusal.because(why));
+        }
         if let Some(id) = open.id.filter(|_| open.is_command)
             && self.ask_check.answered(id, outcome)
         {
@@ -193,12 +200,20 @@ impl World {
         }
     }
 
-    /// Notes that a copy of an ask was answered: if it is sent again, it has not waited anywhere since.
+    /// Notes that a copy of an ask was answered: if its outcome is not known, it waits nowhere until it is sent again.
     pub(super) fn copy_answered(&mut self, pid: Pid, shard: ShardId, asker: &Entity, id: &MessageId) {
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
         let Some(asking) = hosted.asking.get_mut(asker) else { return };
         let open = asking.open.values_mut().filter(|open| open.id == Some(*id));
-        open.for_each(|open| open.since = self.now);
+        open.for_each(|open| open.since = u64::MAX);
+    }
+
+    /// Whether a durable turn ran the ask.
+    fn has_run(&self, target: &Entity, id: MessageId) -> bool {
+        let store = &self.stores[shard_of(&target.id, self.shards).0 as usize - 1];
+        store.durable().turns.iter().any(|(entity, _, turn)| {
+            entity == target && self.turns.get(turn).is_some_and(|message| message.id == id)
+        })
     }
 
     /// Checks that no turn of a stopping shard waits for an ask (R15).

@@ -9,16 +9,24 @@
 //! In every cycle some ask arrives last, and its probe comes back. The youngest ask of the cycle is then refused by
 //! its target, so it does not run later.
 
-use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes};
+use ostraca_codes::Code;
+
+use super::{
+    Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes, final_outcome,
+};
 use crate::message::{Message, MessageKind};
 use crate::shard::asks::{
     ASK_NOTE, AskNote, AskStep, AskingTurn, NewAsk, ProbeStep, chain_text, extend_probe,
     key_of_turn,
 };
 use crate::shard::entity::{ResidentEntity, Stage};
+use crate::shard::lanes::LaneDecision;
 
 /// By how much the nodes' readings of the cluster's UTC may differ, in milliseconds.
 const FIRING_SKEW_MS: u64 = 1_000;
+
+/// Refusals for good by a target that may have run an earlier copy: its record is gone, or it did not look for it.
+const DOUBTFUL: [Code; 3] = [codes::TOO_OLD, codes::SUPERSEDED, codes::DEADLINE_EXCEEDED];
 
 impl Machine {
     pub(super) fn on_ask_started(
@@ -108,16 +116,12 @@ impl Machine {
         let (Stage::Running(turn, _) | Stage::Firing(turn, _)) = state.stage else { return };
         let generation = state.generation;
         while let Some((place, pending)) = state.asks.take_expired(mono) {
-            let outcome = match pending.in_doubt || pending.is_in_flight() {
-                true => Outcome::Unknown {
-                    message: format!("{} did not answer in time", pending.ask.target),
-                },
-                false => Outcome::not_run(
-                    codes::DEADLINE_EXCEEDED,
-                    format!("{} could not be reached in time", pending.ask.target),
-                ),
-            };
-            let entity = entity.clone();
+            // Even if no copy is in doubt, one of an earlier attempt of this turn may have run.
+            let mut message = format!("{} did not answer in time", pending.ask.target);
+            if let Some(why) = pending.last_refusal {
+                message = format!("{message}: {why}");
+            }
+            let (entity, outcome) = (entity.clone(), Outcome::Unknown { message });
             self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
         }
         if !may_send {
@@ -151,18 +155,20 @@ impl Machine {
         let Some(place) = state.asks.place_of(id).filter(|_| is_turn(&state.stage)) else { return };
         let Some(pending) = state.asks.get_mut(place) else { return };
         let outcome = match outcome {
-            Outcome::Unknown { .. } => {
+            Outcome::Unknown { message } => {
                 pending.in_doubt = true;
+                pending.last_refusal = Some(message);
                 state.asks.resend_later(place, mono, 0);
                 return self.advance(asker);
             }
-            Outcome::NotRun { retry_after: Some(wait), .. } => {
+            Outcome::NotRun { retry_after: Some(wait), code, message, .. } => {
+                pending.last_refusal = Some(format!("{message} ({code})"));
                 state.asks.resend_later(place, mono, wait.into());
                 return self.advance(asker);
             }
-            // It may have run before, in an earlier attempt of this turn too, and its record is gone.
+            // It may have run before, perhaps in an earlier attempt of this turn.
             Outcome::NotRun { code, message, .. }
-                if [codes::TOO_OLD, codes::SUPERSEDED].iter().any(|it| code == it.as_str()) =>
+                if DOUBTFUL.iter().any(|doubtful| code == doubtful.as_str()) =>
             {
                 Outcome::Unknown { message: format!("{message} ({code})") }
             }
@@ -231,7 +237,7 @@ impl Machine {
         if !state.mailbox.contains(&last.id) {
             return;
         }
-        for ask in state.asks.follow(first.id, number) {
+        for ask in state.asks.follow(number, first.id, last.id) {
             match extend_probe(number, path, entity, &ask) {
                 ProbeStep::PassOn(note) => {
                     let (entity, target) = (entity.clone(), ask.target.clone());
@@ -254,9 +260,16 @@ impl Machine {
         let Some(state) = self.residents.get(entity) else { return };
         // It may have begun to run since: then it does not wait for itself.
         let is_ask = |entry: &crate::shard::entity::PendingMessage| entry.message.asked_by.is_some();
-        if state.mailbox.contains(id) && state.entries.get(id).is_some_and(is_ask) {
-            self.finish(entity, id, cycle_outcome(chain), false);
+        let Some(entry) = state.entries.get(id).filter(|it| is_ask(it)) else { return };
+        if !state.mailbox.contains(id) {
+            return;
         }
+        // A copy may have run for an earlier attempt of the asking turn.
+        let outcome = match state.lanes.check(&entry.message, true, false, usize::MAX) {
+            LaneDecision::Replay(recorded) => final_outcome(recorded),
+            _ => cycle_outcome(chain),
+        };
+        self.finish(entity, id, outcome, false);
     }
 
     /// Whether a turn of the entity waits for asks.
