@@ -258,7 +258,8 @@ fn check_names(of: &str, id: &str, method: &str) {
     for (what, name, most) in [("id", id, 512), ("method", method, 128)] {
         if name.is_empty() || name.len() > most {
             let size = name.len();
-            panic!("invalid-{of}: the {what} must be 1 to {most} bytes long, not {size}");
+            let article = if of == "ask" { "an" } else { "a" };
+            panic!("invalid-{of}: {article} {of}'s {what} must be 1 to {most} bytes long, not {size}");
         }
     }
 }

@@ -125,7 +125,7 @@ pub struct Lifecycle {
 /// `[grants]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Types to which its entities may send asks. Always empty in this release.
+    /// Types that its entities may ask. Default: none. Error `ask-not-granted`.
     pub ask: Vec<String>,
     /// Types to which its entities may send tells. Default: none. Error `tell-not-granted`.
     pub tell: Vec<String>,

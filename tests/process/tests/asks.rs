@@ -1,6 +1,7 @@
 //! Questions between entities on real processes (R15, R20).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -94,7 +95,7 @@ async fn r20_each_asked_command_runs_once_across_kills() {
 async fn chains() -> Result<()> {
     let mut options = Options::new("asks-chains", &["store,manager,gateway,host", "host,gateway"]);
     options.settings = "[entities]\nmax-ask-depth = 4\n".into();
-    let cluster = Cluster::start(&options).await?;
+    let mut cluster = Cluster::start(&options).await?;
     cluster.wait_settled().await?;
     let client = cluster.client(0).await?;
     let limits = "[limits]\nturn-time = \"5 s\"\n";
@@ -111,7 +112,7 @@ async fn chains() -> Result<()> {
         "{cycle}"
     );
     let deep = along("h", &["i", "j", "k", "l", "m"]).await?;
-    ensure!(deep[4].as_str().is_some_and(|it| it.ends_with("(ask-too-deep)")), "{deep}");
+    ensure!(deep[5].as_str().is_some_and(|it| it.ends_with("(ask-too-deep)")), "{deep}");
     let myself = along("n", &["n"]).await?;
     ensure!(myself[1].as_str().is_some_and(|it| it.ends_with("(ask-cycle)")), "{myself}");
     let any = call(&client, MessageKind::Command, "o", "ask_any", json!(["300", "1", "60"])).await?;
@@ -144,7 +145,7 @@ async fn r20_chains_of_asks_end_in_answers_or_named_errors() {
 async fn crossing() -> Result<String> {
     const PAIRS: u64 = 60;
     let roles = ["store,manager,gateway,host", "host,gateway", "host,gateway"];
-    let cluster = Cluster::start(&Options::new("asks-crossing", &roles)).await?;
+    let mut cluster = Cluster::start(&Options::new("asks-crossing", &roles)).await?;
     cluster.wait_settled().await?;
     let client = cluster.client(0).await?;
     let manifest = format!("{GRANT}[limits]\nask-timeout = \"60 s\"\n");
@@ -180,11 +181,12 @@ async fn r20_entities_that_ask_each_other_do_not_wait_forever() {
 /// A node stops while turns of its entities wait for an entity of another node, which takes long.
 async fn stopping() -> Result<String> {
     let mut options = Options::new("asks-stop", &["store,manager,gateway,host", "host,gateway"]);
-    options.settings = "[entities]\nstop-timeout = \"60 s\"\n".into();
+    options.settings =
+        "[entities]\nstop-timeout = \"60 s\"\n[hand-off]\ntimeout = \"90 s\"\n".into();
     let mut cluster = Cluster::start(&options).await?;
     cluster.wait_settled().await?;
-    let client = cluster.client(0).await?;
-    let limits = "[limits]\nask-timeout = \"100 s\"\nturn-time = \"40 s\"\n";
+    let client = Arc::new(cluster.client(0).await?);
+    let limits = "[limits]\nask-timeout = \"100 s\"\nturn-time = \"30 s\"\n";
     deploy_guest(&client, "misbehaving", &format!("{GRANT}{limits}")).await?;
     let mut ids = [Vec::new(), Vec::new()];
     for id in (0..100).map(|id| format!("e{id}")) {
@@ -222,7 +224,7 @@ async fn stopping() -> Result<String> {
             break;
         }
     }
-    client.close().await;
+    drop(client);
     cluster.stop()?;
     Ok(format!("the node with waiting turns stopped within {within:?}"))
 }

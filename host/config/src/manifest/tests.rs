@@ -31,7 +31,6 @@ fn the_effective_text_parses_to_the_same_manifest() {
 fn unsupported_features_are_refused_and_not_ignored() {
     for more in [
         "[lifecycle]\nremember-entities = true",
-        "[grants]\nask = [\"account\"]",
         "[grants]\nhttp = [\"https://example.org\"]",
         "[grants]\ntopics = [\"news\"]",
     ] {
@@ -52,6 +51,10 @@ fn each_error_names_its_line() {
         ("[limits]\nturn-keys = 20000", 4, "`turn-keys` must be from 1 to 16384"),
         ("[limits]\nturn-bytes = \"9 MiB\"", 4, "`turn-bytes` must be from 1 B to 8 MiB"),
         ("[limits]\nreply = \"5 MiB\"", 4, "`reply` must be from 1 B to 4 MiB"),
+        ("[limits]\nasks = 10001", 4, "`asks` must be from 1 to 10000"),
+        ("[limits]\nask-bytes = \"65 MiB\"", 4, "`ask-bytes` must be from 1 B to 64 MiB"),
+        ("[limits]\nask-timeout = \"6 min\"", 4, "`ask-timeout` must be from 1 ms to 5 min"),
+        ("[grants]\nask = [\"a b\"]", 4, "\"a b\" is not the name of a type"),
         ("shard-key = \"ids\"", 3, "not a shard key"),
         ("pool = \"a b\"", 3, "`pool` must be 1 to 64"),
         ("[access]\nsend = [\"everybody\"]", 4, "does not name a sender"),
