@@ -186,7 +186,7 @@ async fn stopping() -> Result<String> {
     let mut cluster = Cluster::start(&options).await?;
     cluster.wait_settled().await?;
     let client = Arc::new(cluster.client(0).await?);
-    let limits = "[limits]\nask-timeout = \"100 s\"\nturn-time = \"30 s\"\n";
+    let limits = "[limits]\nask-timeout = \"100 s\"\nturn-time = \"20 s\"\n";
     deploy_guest(&client, "misbehaving", &format!("{GRANT}{limits}")).await?;
     let mut ids = [Vec::new(), Vec::new()];
     for id in (0..100).map(|id| format!("e{id}")) {
@@ -196,7 +196,7 @@ async fn stopping() -> Result<String> {
     let target = ids[0].first().context("an entity of the node that stays")?.clone();
     let asking: Vec<_> = ids[1]
         .iter()
-        .take(10)
+        .take(2)
         .map(|asker| {
             let body = json!({
                 "of": "misbehaving", "id": target, "method": "spin_for_ever", "body": "",
@@ -213,16 +213,12 @@ async fn stopping() -> Result<String> {
     cluster.term(1)?;
     let within = began.elapsed();
     // Neither the asks, nor the stop timeout, nor the target's turn holds it up.
-    ensure!(within < Duration::from_secs(25), "the node stopped only after {within:?}");
+    ensure!(within < Duration::from_secs(20), "the node stopped only after {within:?}");
     for waiting in asking {
-        // The turns run again on the other node. Each target's turn ends at its limit.
-        let outcome = tokio::time::timeout(Duration::from_secs(110), waiting).await;
-        if let Ok(outcome) = outcome {
-            let outcome = outcome??;
-            let text = outcome[0].as_str().context("an outcome")?;
-            ensure!(text.starts_with("not-run turn-time-limit"), "{text}");
-            break;
-        }
+        // The turns run again on the other node, and get the outcomes of the asks.
+        let outcome = waiting.await??;
+        let text = outcome[0].as_str().context("an outcome")?;
+        ensure!(text.starts_with("not-run turn-time-limit"), "{text}");
     }
     drop(client);
     cluster.stop()?;

@@ -267,6 +267,10 @@ impl Machine {
         // A copy may have run for an earlier attempt of the asking turn.
         let outcome = match state.lanes.check(&entry.message, true, false, usize::MAX) {
             LaneDecision::Replay(recorded) => final_outcome(recorded),
+            LaneDecision::Superseded | LaneDecision::SessionForgotten => Outcome::not_run(
+                codes::TOO_OLD,
+                "it may have run before, and its record is no longer kept",
+            ),
             _ => cycle_outcome(chain),
         };
         self.finish(entity, id, outcome, false);

@@ -435,6 +435,23 @@ fn r16_a_recorded_ask_in_a_cycle_is_answered_from_it() {
 }
 
 #[test]
+fn r16_an_ask_in_a_cycle_without_a_record_is_in_doubt() {
+    let settings = Settings { lane_ttl: 50, ..Settings::default() };
+    let mut harness = Harness::with(settings);
+    let asked = Message { created_ms: 900, ..harness.of_template(asked_by(&[bob()], 1, 5)) };
+    harness.post(asked.clone());
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    harness.now += 100;
+    let mut harness = harness.restarted();
+    harness.send(1, 0, MessageKind::Command);
+    harness.ask(0, new_ask(&bob(), "1"));
+    let again = harness.post(asked);
+    harness.note(&AskNote::Cycle { id: ask_id(1), chain: vec![bob(), alice(), bob()] });
+    assert_eq!(harness.code_of(again).as_deref(), Some(&*codes::TOO_OLD));
+}
+
+#[test]
 fn a_lost_note_is_sent_again_while_its_sender_waits() {
     let mut harness = running();
     harness.ask(0, new_ask(&bob(), "1"));

@@ -40,7 +40,7 @@ type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 
-fn attacks() -> [(&'static str, Attack); 12] {
+fn attacks() -> [(&'static str, Attack); 16] {
     [
         ("doubling instances", deploys(with_nested(&doubling(26)))),
         ("nested loops", deploys(nested_loops(20_000))),
@@ -55,6 +55,10 @@ fn attacks() -> [(&'static str, Attack); 12] {
         ("tells at the limit", sends("large", "tell", [&tells("note", &large(), 1); 2])),
         ("tells to oneself", sends("echo", "tell_myself", ["100"; 2])),
         ("tells that trap", sends("traps", "tell", [&tells("trap", "", 100); 2])),
+        ("storms of asks", sends("storm", "ask", [&asks("add", ADD, 64); 2])),
+        ("asks at the limit", sends("bulky", "ask", [&asks("note", &large(), 1); 2])),
+        ("asks that wait", sends("waits", "ask", [&asks("spin_for_ever", "", 64); 2])),
+        ("asks that cross", sends("cross", "ask_along", [CROSSING[0], CROSSING[1]])),
         ("timers due at once", sends("timers", "set_timers", [TIMERS; 2])),
         ("odd names of timers", sends("odd", "set_odd_timer", ["\"\"", "\"a\\u0001\""])),
     ]
@@ -68,6 +72,21 @@ fn tells(method: &str, body: &str, count: u64) -> String {
     serde_json::json!({ "of": of, "id": id, "method": method, "body": body, "count": count })
         .to_string()
 }
+
+/// The arguments of `ask`: this many asks to one entity, which all attackers share.
+fn asks(method: &str, body: &str, count: u64) -> String {
+    let (of, id) = ("misbehaving", "victim");
+    serde_json::json!({
+        "of": of, "id": id, "method": method, "body": body, "count": count, "ms": 0
+    })
+    .to_string()
+}
+
+/// Entities that all ask the same ones, in opposite orders.
+const CROSSING: [&str; 2] = [
+    "{\"ids\":[\"cross-1\",\"cross-2\",\"cross-3\"],\"key\":\"k\"}",
+    "{\"ids\":[\"cross-3\",\"cross-2\",\"cross-1\"],\"key\":\"k\"}",
+];
 
 /// A string that just fits into an outbox.
 fn large() -> String {
@@ -107,7 +126,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     deploy_example(&client, "counter").await?;
     let settle = std::env::var("SETTLE").ok().and_then(|seconds| seconds.parse().ok());
     let settle = Duration::from_secs(settle.unwrap_or(SETTLE));
-    let limits = "[limits]\nmemory = \"32 MiB\"\n[grants]\ntell = [\"misbehaving\"]\n";
+    let limits = "[limits]\nmemory = \"32 MiB\"\n[grants]\ntell = [\"misbehaving\"]\nask = [\"misbehaving\"]\n";
     deploy_guest(&client, "misbehaving", limits).await?;
     let neighbours = async |time: Duration| -> Result<LoadResult> {
         let total = u64::from(RATE) * time.as_secs().max(1);

@@ -1,5 +1,5 @@
 //! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
-//! P6 to P9 (module `cluster`) on three nodes, tells (P11), timers (P13), and the core alone (module `hot_paths`). A
+//! P6 to P9 (module `cluster`) on three nodes, tells (P11), asks (P12), timers (P13), and the core alone (module `hot_paths`). A
 //! line with a target says whether the target is met.
 //!
 //! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
@@ -12,6 +12,7 @@
 //! attack and the measurement of memory.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
+mod asks;
 mod baseline;
 mod cluster;
 mod hostile_guests;
@@ -162,6 +163,9 @@ async fn nodes(bench: &mut Bench) -> Result<()> {
     }
     if bench.wants("P11") {
         tells::run(bench).await?;
+    }
+    if bench.wants("P12") {
+        asks::run(bench).await?;
     }
     if bench.wants("P13") {
         timers::run(bench).await?;
