@@ -1,7 +1,7 @@
-//! Questions to other entities, answered within the turn.
+//! Requests to other entities, answered within the turn.
 //!
-//! An *ask* is a command or a query to another entity whose answer the turn waits for. The node runs other entities
-//! meanwhile, but this one handles no other message until the turn ends.
+//! An *ask* is a command or a query to another entity; the turn waits for the answer. Meanwhile, the node runs other
+//! entities, but this one handles no other message until the turn ends.
 //!
 //! ```
 //! use ostraca_sdk::asks::AskError;
@@ -39,15 +39,16 @@
 //!
 //! # Ask to read and decide, tell to change
 //!
-//! An ask is not part of the turn. If the turn fails after it, what the asked entity did stays done. So ask for what
-//! the turn needs in order to decide, and [tell](Entity::tell) what it has decided: tells are committed with the turn.
-//! If a turn is interrupted, it runs again, perhaps on another node, and a command that it asks again is answered from
-//! the target's record instead of running twice. That requires that the turn asks the same again, so a turn should
-//! decide what to ask by its state, its message, and the turn's [clock](crate::clock) and
-//! [random numbers](crate::random).
+//! An ask is not part of the turn. If the turn fails afterwards, the effects of the ask remain. So ask for what the
+//! turn needs to decide, and [tell](Entity::tell) other entities to act on the decision: tells are committed with the
+//! turn. If a turn is interrupted, it runs again, perhaps on another node. If it asks the same command again, the
+//! target answers from its record instead of running the command twice. This works only if the turn asks the same
+//! things again, so what a turn asks should depend only on its state, its message, and the turn's [clock](crate::clock)
+//! and [random numbers](crate::random). In a firing, the clock differs between attempts: use the time at which the timer
+//! was due.
 //!
-//! A query may ask queries only. `start` and `stop` hooks cannot ask. An entity that would wait for itself, through any
-//! chain of asks, gets [`AskError::NotRun`] with the code `ask-cycle` and the chain.
+//! A query may ask only queries. The `start` and `stop` hooks cannot ask. An ask that would make an entity wait for
+//! itself, directly or through a chain of asks, returns [`AskError::NotRun`] with the code `ask-cycle` and the chain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,21 +73,22 @@ pub enum AskError {
         /// A message for people.
         message: String,
     },
-    /// The message did not run and never will, for example because the target could not be reached in time.
+    /// The target refused the message, and no copy that this attempt of the turn has sent will run. If an earlier attempt
+    /// of the turn was abandoned, a copy from that attempt may have run or may still run.
     NotRun {
         /// A stable code: see `docs/errors.md`.
         code: String,
         /// What happened.
         message: String,
     },
-    /// The message may have run: no answer arrived in time.
+    /// The message may have run, for example because no answer arrived in time.
     Unknown {
         /// What happened.
         message: String,
     },
-    /// The message ran, but its result is not the JSON that the caller expects.
+    /// The message ran, but its result does not decode as the type that the caller expects.
     InvalidAnswer {
-        /// What does not fit.
+        /// Why it does not decode.
         message: String,
     },
 }
@@ -104,7 +106,7 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// A method may return an ask's error as its own: the caller gets the code of the refusal, or `ask-not-run`,
+/// A method may return an [`AskError`] as its own error: its caller gets the code of the refusal, or `ask-not-run`,
 /// `ask-unknown` or `ask-invalid-answer`.
 impl ApplicationError for AskError {
     fn code(&self) -> Cow<'_, str> {
@@ -124,15 +126,15 @@ impl ApplicationError for AskError {
     }
 }
 
-/// An ask that has been sent. Dropping it does not call it back.
+/// An ask that has been started. Dropping the handle does not cancel the ask.
 #[derive(Debug)]
 pub struct PendingAsk(host::AskHandle);
 
 impl PendingAsk {
-    /// Waits for the result, and decodes it from JSON. Waiting again returns the same.
+    /// Waits for the result, and decodes it from JSON. Waiting again returns the same result.
     ///
     /// # Errors
-    /// [`AskError`] if there is no result, or if it is not a `T`.
+    /// [`AskError`] if there is no result, or if it does not decode as a `T`.
     pub fn wait<T: DeserializeOwned>(&self) -> Result<T, AskError> {
         let body = self.wait_raw()?;
         // A method without a result replies with an empty body.
@@ -142,7 +144,7 @@ impl PendingAsk {
         })
     }
 
-    /// Waits for the result as bytes. Waiting again returns the same.
+    /// Waits for the result as bytes. Waiting again returns the same result.
     ///
     /// # Errors
     /// [`AskError`] if there is no result.
@@ -151,10 +153,11 @@ impl PendingAsk {
     }
 }
 
-/// Waits until at least one of the asks is answered, and returns its position: the first one, if there are several.
+/// Waits until at least one of the asks is answered, and returns its position. If several are answered, returns the
+/// lowest position.
 ///
 /// # Panics
-/// Without any ask.
+/// If there are no asks.
 pub fn wait_any<'a>(asks: impl IntoIterator<Item = &'a PendingAsk>) -> usize {
     let handles: Vec<_> = asks.into_iter().map(|ask| &ask.0).collect();
     host::wait_any_ask(&handles)
@@ -166,7 +169,7 @@ impl Entity {
     /// hooks, and beyond the limits on asks.
     ///
     /// # Errors
-    /// [`AskError`] if there is no result, or if it is not a `T`.
+    /// [`AskError`] if there is no result, or if it does not decode as a `T`.
     ///
     /// # Panics
     /// If JSON cannot express the arguments.
@@ -178,7 +181,7 @@ impl Entity {
         self.start_ask(method, arguments).wait()
     }
 
-    /// Like [`Entity::ask`], but returns at once, so that a turn can ask several entities at the same time.
+    /// Like [`Entity::ask`], but returns at once, so a turn can ask several entities concurrently.
     ///
     /// # Panics
     /// If JSON cannot express the arguments.
@@ -186,8 +189,8 @@ impl Entity {
         self.start_ask_raw(method, &encode(arguments), JSON, None)
     }
 
-    /// Like [`Entity::start_ask`], but takes arbitrary bytes, and how long to wait. The maximum, and the default for
-    /// `None`, is `limits.ask-timeout`.
+    /// Like [`Entity::start_ask`], but takes arbitrary bytes and a timeout. `limits.ask-timeout` is the maximum, and
+    /// the default for `None`.
     pub fn start_ask_raw(
         &self,
         method: &str,

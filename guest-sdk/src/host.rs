@@ -1,5 +1,5 @@
-//! The implementation behind `state`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log` and `lifecycle`: the
-//! host's imports in the sandbox, and an in-memory store in native builds.
+//! The implementation behind `state`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log` and
+//! `lifecycle`: the host's imports in the sandbox, and an in-memory store in native builds.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod native;

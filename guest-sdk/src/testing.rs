@@ -157,15 +157,15 @@ impl SentTell {
     }
 }
 
-/// Answers the asks of this thread's entity from now on. Without it, an ask panics.
+/// Sets the function that answers this thread's asks from now on. Without one, an ask panics.
 pub fn answer_asks(answer: impl Fn(&SentTell) -> Result<Vec<u8>, AskError> + 'static) {
     with(|world| world.answers = Some(Rc::new(move |ask| answer(&sent(ask.clone())))));
 }
 
-/// A result as JSON, for [`answer_asks`].
+/// Encodes a result as JSON, for use in [`answer_asks`].
 ///
 /// # Panics
-/// If JSON cannot express it.
+/// If JSON cannot express the result.
 pub fn json_answer(result: impl Serialize) -> Vec<u8> {
     match serde_json::to_vec(&result) {
         Ok(result) => result,
@@ -173,7 +173,7 @@ pub fn json_answer(result: impl Serialize) -> Vec<u8> {
     }
 }
 
-/// Removes and returns the asks sent so far, in order. Those of a failed turn stay: what it asked is done.
+/// Removes and returns the asks sent so far, in order. This includes those of failed turns: their effects remain.
 pub fn take_asks() -> Vec<SentTell> {
     with(|world| std::mem::take(&mut world.asks)).into_iter().map(sent).collect()
 }

@@ -32,17 +32,17 @@ impl Cart {
         let started: Vec<_> =
             items.iter().map(|item| Entity::new("stock", item).start_ask("price", &())).collect();
         let first = asks::wait_any(&started);
-        assert_eq!(started[first].wait::<u64>(), started[first].wait::<u64>(), "it stays answered");
+        assert_eq!(started[first].wait::<u64>(), started[first].wait::<u64>(), "waiting again");
         started.iter().filter_map(|ask| ask.wait().ok()).min()
     }
 
-    /// Lets another entity forget the cart.
+    /// Asks another entity to forget the cart.
     #[message]
     fn forget(&mut self) -> Result<(), AskError> {
         Entity::new("index", "all").ask("forget", &())
     }
 
-    /// Asks nobody.
+    /// Asks an entity with an empty id.
     #[message]
     fn nobody(&mut self) {
         Entity::new("stock", "").start_ask("price", &());
@@ -70,7 +70,7 @@ fn a_test_answers_asks_and_sees_them() {
     assert_eq!((&*asked[0].method, asked[0].arguments()), ("price", json!({ "for": "cart" })));
     let refusal = refused(testing::call::<Cart>("add", "hat"));
     assert_eq!(refusal, ("gone".into(), "no hat".into()));
-    assert_eq!(testing::call::<Cart>("add", "tea").unwrap(), 1_500, "the refused turn left nothing");
+    assert_eq!(testing::call::<Cart>("add", "tea").unwrap(), 1_500, "the refusal changed nothing");
     let cheapest = testing::call::<Cart>("cheapest", json!(["cup", "hat", "tea"])).unwrap();
     assert_eq!(cheapest, 300);
 }
@@ -79,10 +79,9 @@ fn a_test_answers_asks_and_sees_them() {
 fn each_failed_ask_has_a_code_of_its_own() {
     let not_run = AskError::NotRun { code: "ask-cycle".into(), message: "a → a".into() };
     let unknown = AskError::Unknown { message: "no answer".into() };
-    for (error, code, text) in [
-        (not_run, "ask-not-run", "a → a (ask-cycle)"),
-        (unknown, "ask-unknown", "no answer"),
-    ] {
+    for (error, code, text) in
+        [(not_run, "ask-not-run", "a → a (ask-cycle)"), (unknown, "ask-unknown", "no answer")]
+    {
         testing::answer_asks(move |_| Err(error.clone()));
         let refusal = refused(testing::call::<Cart>("add", "tea"));
         assert_eq!(refusal, (code.to_owned(), text.to_owned()));

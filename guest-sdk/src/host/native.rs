@@ -40,7 +40,7 @@ pub(crate) struct TestHost {
     pub(crate) random: u64,
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) passivate: bool,
-    /// The asks of the test's entity, and what answers them.
+    /// The asks that the test's entity has sent, and the handler that answers them.
     pub(crate) asks: Vec<StoredTell>,
     pub(crate) answers: Option<AskHandler>,
     /// The live instances, by entity struct.
@@ -222,7 +222,7 @@ pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
     with(|world| world.delayed.iter().map(shown).collect())
 }
 
-/// An ask with its answer, which is known at once.
+/// An ask and its answer, which is known immediately.
 #[derive(Debug)]
 pub(crate) struct AskHandle(Result<Vec<u8>, AskError>);
 
@@ -240,7 +240,10 @@ pub(crate) fn start_ask(
         world.answers.clone()
     });
     let Some(answers) = answers else {
-        panic!("no-answer: `{method}` of `{}/{}` was asked; see testing::answer_asks", to.0, to.1)
+        panic!(
+            "no-answer: nothing answers `{method}` of `{}/{}`; see testing::answer_asks",
+            to.0, to.1
+        )
     };
     AskHandle(answers(&ask))
 }
@@ -259,7 +262,9 @@ fn check_names(of: &str, id: &str, method: &str) {
         if name.is_empty() || name.len() > most {
             let size = name.len();
             let article = if of == "ask" { "an" } else { "a" };
-            panic!("invalid-{of}: {article} {of}'s {what} must be 1 to {most} bytes long, not {size}");
+            panic!(
+                "invalid-{of}: {article} {of}'s {what} must be 1 to {most} bytes long, not {size}"
+            );
         }
     }
 }
@@ -279,12 +284,7 @@ fn stored(
     }
 }
 
-fn checked(
-    to: (&str, &str),
-    method: &str,
-    body: &[u8],
-    content_type: &str,
-) -> StoredTell {
+fn checked(to: (&str, &str), method: &str, body: &[u8], content_type: &str) -> StoredTell {
     check_names("tell", to.1, method);
     if in_query() {
         panic!("write-in-query: a query must not change state, but sent a tell to `{}`", to.1);

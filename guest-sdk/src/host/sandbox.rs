@@ -123,7 +123,7 @@ pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
     wit::messaging::delayed_tells().into_iter().map(shown).collect()
 }
 
-/// An ask that the host has sent.
+/// The host's handle of a started ask.
 pub(crate) type AskHandle = wit::asks::PendingAsk;
 
 pub(crate) fn start_ask(

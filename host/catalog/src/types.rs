@@ -76,7 +76,7 @@ impl DeployedType {
         }
     }
 
-    /// Whether its entities may ask others.
+    /// Whether its entities may ask other entities.
     pub fn may_ask(&self) -> bool {
         !self.manifest.grants.ask.is_empty()
     }

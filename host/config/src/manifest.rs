@@ -76,13 +76,13 @@ pub struct ManifestLimits {
     /// Maximum bytes of the methods and bodies of the tells in an entity's outbox. Default 1 MiB, at most 4 MiB. Error
     /// `outbox-too-large`.
     pub outbox_bytes: u64,
-    /// Maximum number of asks that one turn starts. Default 64, at most 10,000. Error `too-many-asks`.
+    /// Maximum number of asks that one turn may start. Default 64, at most 10,000. Error `too-many-asks`.
     pub asks: u32,
     /// Maximum bytes of the methods and bodies of one turn's asks, and of their answers. Default 1 MiB, at most 64 MiB.
     /// Error `asks-too-large`.
     pub ask_bytes: u64,
-    /// How long a turn waits for one answer: the maximum, and the default of an ask that gives no time. Default 5 s, 1 ms
-    /// to 5 min. Then the ask ends as not run or as unknown.
+    /// How long a turn waits for one answer: the maximum, and the default for asks without a timeout. Default 5 s, from
+    /// 1 ms to 5 min. After that, the ask ends as unknown.
     pub ask_timeout: Duration,
     /// Maximum bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
     /// `message-too-large`.
@@ -125,7 +125,7 @@ pub struct Lifecycle {
 /// `[grants]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Types that its entities may ask. Default: none. Error `ask-not-granted`.
+    /// Types to which its entities may send asks. Default: none. Error `ask-not-granted`.
     pub ask: Vec<String>,
     /// Types to which its entities may send tells. Default: none. Error `tell-not-granted`.
     pub tell: Vec<String>,

@@ -140,8 +140,8 @@ impl ScopedSessionId {
         Self(first_16(&hasher.finalize()))
     }
 
-    /// The session of one ask: the same whenever the turn that makes it runs again and asks the same (R20). `turn`
-    /// identifies what the turn handles: a message or a firing.
+    /// The session of one ask: the same whenever the asking turn runs again and asks the same thing (R20). `turn`
+    /// identifies the turn's input: a message or a firing.
     pub(crate) fn of_ask(asker: &Entity, turn: &[u8], place: u32, digest: &MessageDigest) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ostraca session of an ask v1");
         for part in [asker.entity_type.as_bytes(), asker.id.as_bytes(), turn] {

@@ -64,7 +64,7 @@ pub struct Message {
     pub digest: MessageDigest,
     /// When its sender created it, in milliseconds of cluster time; the same in every copy (R17).
     pub created_ms: u64,
-    /// Its first creation time. A message that was restamped has a later `created_ms`, but what its turn asks does not
+    /// Its first creation time. Restamping a message raises `created_ms`, but not the creation time of its turn's asks
     /// (R20).
     pub first_created_ms: u64,
     /// When it arrived, on this node's clock ([`Now::mono`]).
@@ -80,10 +80,10 @@ pub struct Message {
 pub struct AskOrigin {
     /// The entities that wait, outermost first; the last one sent the ask.
     pub chain: Vec<Entity>,
-    /// When the ask was started, in milliseconds of cluster time. If asks wait for each other, the youngest one ends.
+    /// When the ask was started, in milliseconds of cluster time. In a cycle of asks, the youngest one is refused.
     pub started: u64,
-    /// By how many milliseconds the creation time may be later in another copy. A firing has no sender that fixes its
-    /// time, so each attempt computes it from the clocks of its node.
+    /// How much later the creation time may be in another copy, in milliseconds. No sender fixes the time of a firing,
+    /// so each attempt computes it from its node's clocks.
     pub created_skew: u64,
 }
 

@@ -361,7 +361,7 @@ impl Extensible for Tell {
 }
 
 impl Tell {
-    /// The field with the first creation time (u64); absent if the tell was never restamped.
+    /// The field of the first creation time (u64); absent if the tell was never restamped.
     const FIRST_CREATED: u32 = 2;
 
     /// Its first creation time, in milliseconds of cluster time.
@@ -375,10 +375,17 @@ impl Tell {
         Ok(self.extensions.get(Self::FIRST_CREATED)?.unwrap_or(self.created_ms))
     }
 
-    /// Gives it another creation time, and keeps the first one.
+    /// Gives it the creation time of a new tell, which has no earlier one.
+    pub fn recreate(&mut self, created_ms: u64) {
+        self.created_ms = created_ms;
+        // A damaged field is removed too.
+        let _ = self.extensions.take::<u64>(Self::FIRST_CREATED);
+    }
+
+    /// Replaces the creation time, and keeps the first one.
     ///
     /// # Errors
-    /// [`CodecError`] if fields of later releases leave no space.
+    /// [`CodecError`] if fields of later releases leave no room.
     pub fn restamp(&mut self, created_ms: u64) -> Result<(), CodecError> {
         let first = self.first_created_ms()?;
         self.extensions.set(Self::FIRST_CREATED, &first)?;

@@ -103,25 +103,22 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
             })
         },
     )?;
-    asks.func_wrap_async(
-        "wait-any",
-        |mut cx: Cx<'_>, (asks,): (Vec<Resource<PendingAsk>>,)| {
-            Box::new(async move {
-                if asks.is_empty() {
-                    let why = "asks.wait-any was called without a pending ask";
-                    return Err(HostTrap::InvalidHostCall(why.into()).into());
-                }
-                let handles: Vec<_> = asks.iter().map(Resource::rep).collect();
-                let (at, _) = wait_any(&mut cx, &handles).await?;
-                Ok((at,))
-            })
-        },
-    )?;
+    asks.func_wrap_async("wait-any", |mut cx: Cx<'_>, (asks,): (Vec<Resource<PendingAsk>>,)| {
+        Box::new(async move {
+            if asks.is_empty() {
+                let why = "asks.wait-any was called without a pending ask";
+                return Err(HostTrap::InvalidHostCall(why.into()).into());
+            }
+            let handles: Vec<_> = asks.iter().map(Resource::rep).collect();
+            let (at, _) = wait_any(&mut cx, &handles).await?;
+            Ok((at,))
+        })
+    })?;
     Ok(())
 }
 
-/// Waits until one of the asks is answered. Returns the position of the first that is, and its answer. The time is not
-/// charged to the guest.
+/// Waits until at least one of the asks is answered. Returns the lowest position of an answered ask, and its answer.
+/// The time spent waiting is not charged to the guest.
 async fn wait_any(cx: &mut Cx<'_>, handles: &[u32]) -> Result<(u32, AskAnswer), HostTrap> {
     cx.data().meter.enter_host();
     let limits = cx.data().limits.clone();

@@ -1,4 +1,4 @@
-//! The asks of a turn: messages to other entities whose answers the turn waits for (R20).
+//! The asks of a turn: messages to other entities, for whose answers the turn waits (R20).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::trap::HostTrap;
 /// An ask that a turn starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestAsk {
-    /// The target's type, which the manifest grants.
+    /// The target's type; the manifest grants it.
     pub entity_type: Arc<str>,
     /// The target's id: 1 to 512 bytes.
     pub id: Arc<str>,
@@ -30,7 +30,7 @@ pub struct GuestAsk {
 }
 
 impl GuestAsk {
-    /// Bytes of its method and its body.
+    /// Size of the method and body in bytes.
     fn bytes(&self) -> u64 {
         (self.method.len() + self.body.len()) as u64
     }
@@ -48,7 +48,7 @@ pub enum AskAnswer {
         /// A message for people.
         message: String,
     },
-    /// The ask did not run, and no copy of it will.
+    /// The target refused the ask, and no copy from this attempt of the turn will run.
     NotRun {
         /// A stable code: see `docs/errors.md`.
         code: String,
@@ -77,8 +77,8 @@ impl AskAnswer {
 
 /// Takes the asks of one turn.
 pub trait AskSink: Send + Sync + fmt::Debug {
-    /// Sends an ask. Places count up from 0 in the order in which a turn starts its asks. If `reply` is dropped, the
-    /// turn fails as interrupted.
+    /// Sends an ask. Places are numbered from 0 in the order in which a turn starts its asks. If `reply` is dropped,
+    /// the turn fails with the code `interrupted`.
     fn ask(&self, place: u32, ask: GuestAsk, reply: AskReply);
 }
 
@@ -91,8 +91,8 @@ pub struct AskReply {
 }
 
 impl AskReply {
-    /// Passes the answer to the turn, if it still waits. An answer beyond the turn's limit is not kept: it ends the
-    /// turn.
+    /// Passes the answer to the turn, if the turn still waits. An answer that exceeds the turn's limit is discarded,
+    /// and the turn fails.
     pub fn answer(self, answer: AskAnswer) {
         let bytes = answer.bytes();
         let would = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -102,7 +102,7 @@ impl AskReply {
     }
 }
 
-/// A started ask, as its guest holds it: the host type of the WIT's `pending-ask`.
+/// A guest's handle of a started ask: the host type of the WIT's `pending-ask`.
 pub(crate) struct PendingAsk;
 
 enum Waiting {
@@ -115,9 +115,9 @@ enum Waiting {
 pub(crate) struct TurnAsks {
     sink: Option<Arc<dyn AskSink>>,
     started: u32,
-    /// Bytes of the methods and bodies of the turn's asks, and of their answers.
+    /// Size in bytes of the methods and bodies of the turn's asks, and of their answers.
     held: Arc<AtomicU64>,
-    /// By handle. Handles are not used again in later turns.
+    /// By handle. Later turns do not reuse handles.
     asks: BTreeMap<u32, Waiting>,
     next_handle: u32,
 }
@@ -129,7 +129,7 @@ impl TurnAsks {
         self.sink = sink;
     }
 
-    /// Ends the turn. Handles that its guest keeps become useless.
+    /// Ends the turn. Handles that the guest keeps become invalid.
     pub(crate) fn end(&mut self) {
         if self.sink.is_some() {
             let next_handle = self.next_handle;
@@ -141,8 +141,12 @@ impl TurnAsks {
         if self.sink.is_none() { Err(HostTrap::AskOutsideTurn) } else { Ok(()) }
     }
 
-    /// Starts an ask, and returns its handle. Fails if that exceeds a limit.
-    pub(crate) fn start(&mut self, ask: GuestAsk, limits: &InstanceLimits) -> Result<u32, HostTrap> {
+    /// Starts an ask, and returns its handle. Fails if the ask exceeds a limit.
+    pub(crate) fn start(
+        &mut self,
+        ask: GuestAsk,
+        limits: &InstanceLimits,
+    ) -> Result<u32, HostTrap> {
         let Some(sink) = &self.sink else { return Err(HostTrap::AskOutsideTurn) };
         if u64::from(self.started) >= limits.asks {
             return Err(HostTrap::TooManyAsks { limit: limits.asks });
@@ -165,7 +169,7 @@ impl TurnAsks {
         self.asks.remove(&handle);
     }
 
-    /// Polls an ask until it is answered, which it then remains.
+    /// Polls an ask. Once it is answered, every later poll returns the same answer.
     pub(crate) fn poll(
         &mut self,
         handle: u32,
@@ -188,7 +192,7 @@ impl TurnAsks {
                 Ok(answer)
             }
             Ok(Err(would)) => Err(HostTrap::AsksTooLarge { would, limit: limits.ask_bytes }),
-            // The worker has given the turn up.
+            // The worker has abandoned the turn.
             Err(_) => Err(HostTrap::Interrupted),
         })
     }

@@ -186,15 +186,15 @@ pub struct InstanceLimits {
     pub outbox: u64,
     /// Size in bytes of the methods and bodies of these tells. Default 1 MiB. Error `outbox-too-large`.
     pub outbox_bytes: u64,
-    /// Entity types whose entities it may ask. Default: none. Error `ask-not-granted`.
+    /// Entity types to which it may send asks. Default: none. Error `ask-not-granted`.
     pub ask: Vec<String>,
     /// Number of asks that one turn may start. Default 64. Error `too-many-asks`.
     pub asks: u64,
     /// Size in bytes of the methods and bodies of one turn's asks, and of their answers. Default 1 MiB. Error
     /// `asks-too-large`.
     pub ask_bytes: u64,
-    /// How long a turn waits for one answer at most, and by default. Default 5 s. The answer is then `not-run` or
-    /// `unknown`.
+    /// How long a turn waits for one answer: the maximum, and the default for asks without a timeout. Default 5 s.
+    /// After that, the answer is `unknown`.
     pub ask_timeout: Duration,
     /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,

@@ -144,7 +144,7 @@ fn read_tell(cx: &Cx<'_>, passed: &Passed) -> wasmtime::Result<GuestTell> {
     Ok(tell)
 }
 
-/// Checks the names of a message to another entity, and copies it out of the guest's memory.
+/// Checks the names in a message to another entity, and copies the message out of the guest's memory.
 pub(crate) fn read_message(
     cx: &Cx<'_>,
     interface: &str,

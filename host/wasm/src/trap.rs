@@ -28,9 +28,9 @@ pub(crate) enum HostTrap {
     OutboxTooLarge { would: u64, limit: u64 },
     #[error("a tell was sent to the type {0:?}, which the manifest does not grant ([grants] tell)")]
     TellNotGranted(String),
-    #[error("an entity of the type {0:?} was asked, which the manifest does not grant ([grants] ask)")]
+    #[error("an ask was sent to the type {0:?}, which the manifest does not grant ([grants] ask)")]
     AskNotGranted(String),
-    #[error("an entity was asked outside of a message's turn and a timer's firing")]
+    #[error("an entity was asked outside a message's turn or a timer's firing")]
     AskOutsideTurn,
     #[error("one turn would start more asks than limits.asks ({limit})")]
     TooManyAsks { limit: u64 },

@@ -1,4 +1,4 @@
-//! Asks: what a guest may ask, and how it waits for the answers (R20, R22).
+//! Asks: which asks a guest may send, and how it waits for the answers (R20, R22).
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -219,7 +219,7 @@ async fn an_interrupted_turn_stops_waiting_at_once() {
     for (_, _, reply) in open {
         reply.answer(AskAnswer::Result(Bytes::new()));
     }
-    // A worker that gives a turn up drops its asks.
+    // A worker that abandons a turn drops its asks.
     let mut instance = started(&program, "e").await;
     let dropping = async { drop(asks.wait_for(1).await) };
     let turn = run(&mut instance, &asks, command(), "ask", body("counter", "a", "m", "x", 1));

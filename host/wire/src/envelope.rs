@@ -177,8 +177,9 @@ pub fn entity_principal(entity_type: &str) -> String {
     format!("entity/{entity_type}")
 }
 
-/// The method of a query that shards send each other: for the first tell that a sending entity may still send (R19), or
-/// about asks that may wait for each other (R20). No type declares these methods, and only nodes can send them.
+/// The method, if the envelope is a query between shards: about the first tell that a sending entity may still send
+/// (R19), or about asks that may wait for each other (R20). No type declares these methods, and only nodes can send
+/// them.
 fn nodes_method(envelope: &Envelope) -> Option<&'static str> {
     let sent = |method: &&'static str| envelope.sender.is_some() && envelope.method == **method;
     [FIRST_TELL, ASK_NOTE].into_iter().find(sent)
@@ -222,7 +223,7 @@ impl Envelope {
         }
     }
 
-    /// The envelope of an entity's ask, for which its turn waits `timeout_ms`.
+    /// The envelope of an entity's ask, whose turn waits for `timeout_ms`.
     #[must_use]
     pub fn of_ask(ask: &Ask, timeout_ms: u64) -> Self {
         let asker = ask.chain.last().unwrap_or(&ask.target);
@@ -269,7 +270,7 @@ impl Envelope {
         }
     }
 
-    /// Whether an entity sent it. Then its time is that of the turn that sent it.
+    /// Whether an entity sent it. If so, its time is that of the sending turn.
     #[must_use]
     pub fn is_from_entity(&self) -> bool {
         self.sender.is_some() || !self.ask_chain.is_empty()

@@ -18,7 +18,7 @@ const ID: usize = 512;
 const PRINCIPAL: usize = NAME + 16;
 /// Length in bytes of a session id as entities know it.
 const SESSION: usize = 16;
-/// Maximum number of entities that wait for one ask, and thus of `entities.max-ask-depth`.
+/// Maximum number of entities that wait for one ask, and thus the maximum of `entities.max-ask-depth`.
 const MAX_ASK_DEPTH: usize = 64;
 /// Maximum number of times that nodes may forward a message.
 const HOPS: u32 = 1;
@@ -155,7 +155,10 @@ fn invalid_sender(sender: &SendingEntity) -> Option<String> {
 
 fn invalid_chain(chain: &[String]) -> Option<String> {
     if chain.len() > MAX_ASK_DEPTH {
-        return Some(format!("{} entities wait for the ask, limit is {MAX_ASK_DEPTH}", chain.len()));
+        return Some(format!(
+            "{} entities wait for the ask, limit is {MAX_ASK_DEPTH}",
+            chain.len()
+        ));
     }
     let is_entity = |text: &&String| {
         text.split_once('/').is_some_and(|(of_type, id)| {

@@ -10,12 +10,13 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{DelayedTell, GuestReply, Timer};
 use ostraca_core::shard::{
-    Firing, NewAsk, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap, TurnOutput,
-    TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell,
+    Firing, NewAsk, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap,
+    TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
+    timer_of_delayed_tell,
 };
 use ostraca_wasm::{
-    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, MessageContext, OutboxUse, TimerFiring,
-    TimerSource, TurnRecords, TurnValues,
+    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, MessageContext,
+    OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
 };
 
 use crate::random_key::RandomKey;
@@ -109,7 +110,7 @@ pub(crate) fn turn_records(timers: Arc<TimerMap>, outbox: OutboxSize) -> TurnRec
     TurnRecords { timers, outbox, asks: None }
 }
 
-/// An ask as the shard's machine expects it.
+/// Converts a guest's ask for the shard's machine.
 pub(crate) fn new_ask(ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
     NewAsk {
         target: Entity { entity_type: ask.entity_type, id: ask.id },
@@ -121,7 +122,7 @@ pub(crate) fn new_ask(ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
     }
 }
 
-/// The answer to an ask as its guest expects it.
+/// Converts the outcome of an ask into the answer that the guest receives.
 pub(crate) fn ask_answer(outcome: Outcome) -> AskAnswer {
     match outcome {
         Outcome::Final { reply: GuestReply::Result(body), .. } => AskAnswer::Result(body),

@@ -174,7 +174,7 @@ pub struct EntityMessage {
 pub enum EntityMessageContent {
     /// A tell with its number.
     Tell(u64, Arc<Tell>),
-    /// An ask, the turn that waits for the answer, and the milliseconds for which it waits.
+    /// An ask, the turn that waits for the answer, and how long it still waits, in milliseconds.
     Ask(TurnId, Arc<Ask>, u64),
     /// A note about asks that may wait for each other (R20).
     AskNote(AskNote),
@@ -183,7 +183,8 @@ pub enum EntityMessageContent {
 }
 
 impl EntityMessage {
-    /// Converts the outcome of the message into an event for its sender's machine. `None` if it does not need one.
+    /// Converts the outcome of the message into an event for its sender's machine. `None` if the machine needs no
+    /// event.
     #[must_use]
     pub fn answer(&self, outcome: Outcome) -> Option<Event> {
         Some(match &self.content {

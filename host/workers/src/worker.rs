@@ -120,10 +120,7 @@ pub(crate) async fn run(
                 break;
             }
         }
-        while let Ok(ask) = worker.started_asks.1.try_recv() {
-            worker.start_ask(ask);
-            busy = true;
-        }
+        busy |= worker.start_asks();
         for _ in 0..ROUND {
             match inputs.try_recv() {
                 Ok(input) => worker.input(input),

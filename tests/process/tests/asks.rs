@@ -1,4 +1,4 @@
-//! Questions between entities on real processes (R15, R20).
+//! Asks between entities on real processes (R15, R20).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 const GRANT: &str = "[grants]\nask = [\"misbehaving\"]\n";
-/// Number of entities that ask, of targets that they share, and of commands per asking entity.
+/// Number of asking entities, of the targets that they share, and of commands per asking entity.
 const ASKERS: u64 = 60;
 const TARGETS: u64 = 40;
 const COMMANDS: u64 = 25;
@@ -25,8 +25,8 @@ fn target(asker: u64, command: u64) -> String {
     format!("t{}", (asker * 3 + command * 7) % TARGETS)
 }
 
-/// Commands that each ask another entity for a command, while hosts are killed. The client resends each command until
-/// its outcome is known, so each asked command runs once unless the turn was told that it may have.
+/// Sends commands whose turns each ask another entity to run a command, while hosts are killed. The client resends each
+/// command until its outcome is known, so each asked command runs once unless its outcome was reported as unknown.
 async fn each_runs_once() -> Result<String> {
     let roles = ["store,manager,gateway,host", "host,gateway", "host,gateway"];
     let mut cluster = Cluster::start(&Options::new("asks", &roles)).await?;
@@ -77,7 +77,10 @@ async fn each_runs_once() -> Result<String> {
     for (to, (ran, unknown)) in &counts {
         let sum = call(&client, MessageKind::Query, to, "read", json!("asked")).await?;
         let sum: u64 = sum.as_str().map_or(Ok(0), str::parse)?;
-        ensure!((*ran..=ran + unknown).contains(&sum), "{to}: {sum} of {ran} and {unknown} unknown");
+        ensure!(
+            (*ran..=ran + unknown).contains(&sum),
+            "{to}: {sum} of {ran} and {unknown} unknown"
+        );
     }
     ensure!(ran >= ASKERS * COMMANDS * 9 / 10, "only {ran} asks ran, {unknown} unknown");
     let within = began.elapsed();
@@ -91,7 +94,7 @@ async fn r20_each_asked_command_runs_once_across_kills() {
     println!("{}", each_runs_once().await.expect("each runs once"));
 }
 
-/// Cycles, depth, fan-out, refusals, on two nodes.
+/// Cycles, depth, fan-out and refusals on two nodes.
 async fn chains() -> Result<()> {
     let mut options = Options::new("asks-chains", &["store,manager,gateway,host", "host,gateway"]);
     options.settings = "[entities]\nmax-ask-depth = 4\n".into();
@@ -107,15 +110,13 @@ async fn chains() -> Result<()> {
     ensure!(along("a", &["b", "c", "d"]).await? == json!(["1", "1", "1", "1"]));
     let cycle = along("e", &["f", "g", "f"]).await?;
     let last = cycle[3].as_str().context("an error")?;
-    ensure!(
-        last.ends_with("misbehaving/f → misbehaving/g → misbehaving/f (ask-cycle)"),
-        "{cycle}"
-    );
+    ensure!(last.ends_with("misbehaving/f → misbehaving/g → misbehaving/f (ask-cycle)"), "{cycle}");
     let deep = along("h", &["i", "j", "k", "l", "m"]).await?;
     ensure!(deep[5].as_str().is_some_and(|it| it.ends_with("(ask-too-deep)")), "{deep}");
     let myself = along("n", &["n"]).await?;
     ensure!(myself[1].as_str().is_some_and(|it| it.ends_with("(ask-cycle)")), "{myself}");
-    let any = call(&client, MessageKind::Command, "o", "ask_any", json!(["300", "1", "60"])).await?;
+    let any =
+        call(&client, MessageKind::Command, "o", "ask_any", json!(["300", "1", "60"])).await?;
     ensure!(any == json!(["1", "60", "300"]), "the order of the answers: {any}");
     let ask = async |kind, method: &str, of: &str, to: &str, asked: &str| {
         let body = json!({
@@ -161,11 +162,11 @@ async fn crossing() -> Result<String> {
         .buffer_unordered(2)
         .try_collect::<Vec<_>>()
         .await?;
-    let ended = outcomes.iter().filter(|outcome| {
-        outcome[1].as_str().is_some_and(|text| text.ends_with("(ask-cycle)"))
-    });
+    let ended = outcomes
+        .iter()
+        .filter(|outcome| outcome[1].as_str().is_some_and(|text| text.ends_with("(ask-cycle)")));
     let (ended, within) = (ended.count(), began.elapsed());
-    // A pair that crossed without being noticed would wait for a minute.
+    // A pair whose cycle went undetected would wait for a minute.
     ensure!(within < Duration::from_secs(50), "{within:?}");
     ensure!(ended >= 1, "no pair crossed");
     client.close().await;
@@ -178,7 +179,7 @@ async fn r20_entities_that_ask_each_other_do_not_wait_forever() {
     println!("{}", crossing().await.expect("crossing"));
 }
 
-/// A node stops while turns of its entities wait for an entity of another node, which takes long.
+/// A node stops while turns of its entities wait for a slow entity on another node.
 async fn stopping() -> Result<String> {
     let mut options = Options::new("asks-stop", &["store,manager,gateway,host", "host,gateway"]);
     options.settings =
@@ -203,16 +204,16 @@ async fn stopping() -> Result<String> {
                 "count": 1, "ms": 0,
             });
             let (client, asker) = (client.clone(), asker.clone());
-            tokio::spawn(async move {
-                call(&client, MessageKind::Command, &asker, "ask", body).await
-            })
+            tokio::spawn(
+                async move { call(&client, MessageKind::Command, &asker, "ask", body).await },
+            )
         })
         .collect();
     sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     cluster.term(1)?;
     let within = began.elapsed();
-    // Neither the asks, nor the stop timeout, nor the target's turn holds it up.
+    // The asks, the stop timeout and the target's turn do not delay the stop.
     ensure!(within < Duration::from_secs(20), "the node stopped only after {within:?}");
     for waiting in asking {
         // The turns run again on the other node, and get the outcomes of the asks.

@@ -1,7 +1,7 @@
 //! Asks in the simulated clusters: what turns ask, and the check that an asked command runs once, however often the
 //! asking turn runs (R20).
 //!
-//! What a turn asks depends only on its message or firing, so a turn that runs again asks the same.
+//! What a turn asks depends only on its message or firing, so a turn that runs again asks the same things.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::violation::{Violation, ViolationKind};
 /// The method of asked commands.
 pub(crate) const METHOD: &str = "asked";
 
-/// What a turn handles: the entity, and its message or its firing's timer and due time.
+/// A turn's input: the entity, and either its message or the timer, generation and due time of its firing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TurnKey {
     Message(Entity, MessageId),
@@ -53,7 +53,7 @@ impl TurnKey {
         Rng::new(hash.as_bytes().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     }
 
-    /// What the turn asks, in order. Turns that were asked themselves ask less often.
+    /// The turn's asks, in order. A turn that itself handles an ask asks less often.
     pub(crate) fn asks(&self, entities: u64, was_asked: bool, is_query: bool) -> Vec<NewAsk> {
         let mut rng = self.rng();
         let count = if rng.chance(if was_asked { 20 } else { 25 }) { rng.range(1, 4) } else { 0 };
@@ -70,17 +70,17 @@ impl TurnKey {
     }
 }
 
-/// An asked command as its asker sees it, whatever its id.
+/// An asked command as the asking turn identifies it, independent of its id.
 type AskKey = (TurnKey, u32);
 
 /// Every ask that any turn started.
 #[derive(Default)]
 pub(crate) struct AskCheck {
-    /// By id, what was asked, and the number of attempts that started it.
+    /// By id: the ask, and the number of attempts that started it.
     started: BTreeMap<MessageId, (AskKey, u32)>,
-    /// By id, the first final answer.
+    /// By id: the first final answer.
     answers: BTreeMap<MessageId, (u64, GuestReply)>,
-    /// The asks that a turn was told had not run.
+    /// The asks that were reported to a turn as not run.
     not_run: BTreeSet<MessageId>,
     /// The durable turns that ran asked commands.
     ran: BTreeMap<MessageId, Vec<(Entity, u64)>>,
@@ -94,7 +94,8 @@ impl AskCheck {
         self.started.entry(id).or_insert((key, 0)).1 += 1;
     }
 
-    /// Records what a turn was told about an asked command. Returns whether it was told a result before.
+    /// Records the outcome of an asked command that a turn received. Returns whether a final answer was received
+    /// before.
     pub(crate) fn answered(&mut self, id: MessageId, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Final { reply, version } => {
@@ -102,7 +103,9 @@ impl AskCheck {
                 let repeated = self.answers.contains_key(&id);
                 let first = self.answers.entry(id).or_insert_with(|| now.clone());
                 let is_same = first.0 == now.0
-                    && (first.1 == now.1 || now.1 == GuestReply::Dropped || first.1 == GuestReply::Dropped);
+                    && (first.1 == now.1
+                        || now.1 == GuestReply::Dropped
+                        || first.1 == GuestReply::Dropped);
                 if !is_same {
                     let why = format!("{id:?} was answered with {first:?}, then with {now:?}");
                     self.found.push(ViolationKind::AskAnswerChanged.because(why));
@@ -138,7 +141,7 @@ impl AskCheck {
                 Some((key, attempts)) => {
                     by_key.entry(key).or_default().extend(runs);
                     if self.not_run.contains(id) && *attempts == 1 {
-                        let why = format!("{key:?} ran as {runs:?}, but its turn was told otherwise");
+                        let why = format!("{key:?} ran as {runs:?}, but was reported as not run");
                         found.push(ViolationKind::AskRanAfterRefusal.because(why));
                     }
                 }

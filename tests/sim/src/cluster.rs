@@ -360,11 +360,11 @@ struct World {
     /// Whether the guests send tells, and the generator that draws them.
     tells: bool,
     tell_rng: Rng,
-    /// Whether the guests ask, and the generator for how long they take then.
+    /// Whether the guests ask, and the generator of the running time of turns that ask.
     asks: bool,
     rng_of_asks: Rng,
     ask_check: AskCheck,
-    /// Whether gateways hold only few messages and bytes.
+    /// Whether gateways have low limits on messages and bytes.
     small_gateways: bool,
     options: Options,
     now: u64,

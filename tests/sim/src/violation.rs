@@ -99,19 +99,19 @@ pub enum ViolationKind {
     TellReturned,
     /// A tell is still waiting long after the last fault (R19).
     TellNotSent,
-    /// An asked command made two versions, or one that no turn asked for (R20).
+    /// An asked command produced two versions, or ran although no turn sent it (R20).
     AskRanTwice,
     /// An ask was answered, but no durable turn ran it (R20).
     AskLost,
-    /// An ask was answered in two ways (R20).
+    /// An ask got two different answers (R20).
     AskAnswerChanged,
-    /// An ask ran although its turn was told that it had not and never would (R16).
+    /// An ask ran although it was reported as not run (R16).
     AskRanAfterRefusal,
-    /// An ask left before the turns before it were durable (R20).
+    /// An ask was sent before the entity's earlier turns were durable (R20).
     AskedUncommitted,
-    /// Asks that wait for each other were not ended (R20).
+    /// A cycle of asks was not broken (R20).
     AskCycleKept,
-    /// A turn of a stopping shard still waits for an ask (R15).
+    /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.
     RowKind,

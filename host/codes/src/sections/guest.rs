@@ -93,8 +93,8 @@ section! {
         }
         ASK_OUTSIDE_TURN = "ask-outside-turn" {
             retry: No,
-            happened: "The guest asked another entity in `start`, `stop` or `methods`. Only a message's turn and a timer's firing can ask.",
-            help: "Ask in a method, or set a timer in `start` and ask when it fires.",
+            happened: "The guest asked another entity in `start`, `stop` or `methods`. Only the turn of a message or of a timer's firing can ask.",
+            help: "Ask in a method, or set a timer in `start` and ask when the timer fires.",
         }
         TOO_MANY_ASKS = "too-many-asks" {
             retry: No,
@@ -103,8 +103,8 @@ section! {
         }
         ASKS_TOO_LARGE = "asks-too-large" {
             retry: No,
-            happened: "Methods, bodies and answers of the asks of one turn would exceed `limits.ask-bytes`.",
-            help: "Ask for less, or raise the limit.",
+            happened: "The methods, bodies and answers of one turn's asks would exceed `limits.ask-bytes`.",
+            help: "Send fewer or smaller asks, ask for smaller answers, or raise the limit.",
         }
         TELL_NOT_GRANTED = "tell-not-granted" {
             retry: No,

@@ -21,13 +21,13 @@ section! {
         }
         ASK_CYCLE = "ask-cycle" {
             retry: No,
-            happened: "The ask would have waited for itself: its target waits, directly or through others, for the entity that asks. The text has the chain. Of several asks that wait for each other, the youngest one gets this error.",
-            help: "Let one of the entities send a tell instead of asking, or pass the data along with the message.",
+            happened: "The ask would have waited for itself: its target already waits, directly or through other entities, for the asking entity. The text shows the chain. If several asks wait for each other, the youngest one gets this error.",
+            help: "Have one of the entities send a tell instead of an ask, or pass the data in the message.",
         }
         ASK_TOO_DEEP = "ask-too-deep" {
             retry: No,
-            happened: "More entities than `entities.max-ask-depth` would wait for one ask, each for the next one.",
-            help: "Ask along a shorter path, or raise the setting.",
+            happened: "The chain of entities that would wait for this ask is longer than `entities.max-ask-depth`.",
+            help: "Shorten the chain of asks, or raise the setting.",
         }
         UNKNOWN_DEAD_LETTER = "unknown-dead-letter" {
             retry: No,

@@ -24,8 +24,8 @@ const MOST_TIMERS: u32 = 1_000;
 /// frame between nodes.
 const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
-/// The most asks that a turn may be allowed to start, and the most bytes of their bodies and answers. A waiting turn
-/// holds both in the node's memory.
+/// The highest limits on the asks that a turn may start, and on the bytes of their bodies and answers. While the turn
+/// waits, both stay in the node's memory.
 const MOST_ASKS: u32 = 10_000;
 const MOST_ASK_BYTES: u64 = 64 << 20;
 /// The largest allowed sum of state, tells and reply of one turn.

@@ -123,30 +123,30 @@ pub enum Action {
     Ask {
         /// The entity that sends it.
         asker: Entity,
-        /// The turn that waits for the answer; returned with it.
+        /// The turn that waits for the answer; returned with the answer.
         turn: TurnId,
         /// The ask.
         ask: Arc<Ask>,
-        /// Milliseconds for which the turn waits.
+        /// How long the turn still waits, in milliseconds.
         remaining: u64,
     },
     /// Pass the outcome of an ask to the turn that waits for it.
     AnswerAsk {
-        /// The entity whose turn it is.
+        /// The entity whose turn waits.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
         /// The ask's place in the turn.
         place: u32,
-        /// The outcome. `Unknown` if the ask may have run.
+        /// The outcome; `Unknown` if the ask may have run.
         outcome: Outcome,
     },
-    /// Send a note about asks that may wait for each other (R20). If it is not answered, an
+    /// Send a note about asks that may wait for each other (R20). If it is not acknowledged, an
     /// [`Event::AskNoteLost`](super::Event::AskNoteLost) follows.
     SendAskNote {
         /// The entity that sends it.
         entity: Entity,
-        /// Who gets it.
+        /// The entity that receives it.
         target: Entity,
         /// The note.
         note: AskNote,

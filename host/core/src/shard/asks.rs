@@ -1,7 +1,7 @@
-//! The asks of a running turn (R20): messages to other entities whose answers the turn waits for.
+//! The asks of a running turn (R20): messages to other entities, for whose answers the turn waits.
 //!
-//! Nothing of an ask is stored on the asking side. If the turn is abandoned, its message runs again, and the same ask
-//! gets the same id, so a command that has run there is answered from its record.
+//! The asking side stores nothing about an ask. If the turn is abandoned, its message runs again, and the same ask gets
+//! the same id. If the command has already run, the target answers from its record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +15,15 @@ use crate::ids::{Entity, MessageDigest, MessageId, ScopedSessionId, TurnId};
 
 /// The method of an [`AskNote`]. No guest can declare it.
 pub const ASK_NOTE: &str = "\u{1}ask-note";
-/// Maximum number of asks in the path of a note. A cycle of more asks ends at their deadlines.
+/// Maximum number of asks in a note's path. Longer cycles end only at the asks' deadlines.
 const MAX_PATH: usize = 64;
-/// Maximum number of probes that an entity passes on while a turn waits. Cycles beyond it end at their deadlines.
-const MAX_PROBES: usize = 4_096;
-/// Maximum number of lost notes that an entity sends again, and the pause before, in milliseconds.
+/// About the maximum number of notes that an entity sends while a turn waits: one call may exceed it by as much. Cycles
+/// beyond that end only at the deadlines.
+const MAX_NOTES: usize = 1_024;
+/// Maximum number of lost notes that an entity sends again, and the pause before each resend, in milliseconds.
 const MAX_LOST_NOTES: usize = 64;
 const RESEND_NOTE_MS: u64 = 100;
-/// The first pause before an unanswered ask is sent again, and the longest, in milliseconds.
+/// The first and the longest pause before an unanswered ask is sent again, in milliseconds.
 const RESEND_MS: u64 = 20;
 const MAX_RESEND_MS: u64 = 1_000;
 
@@ -60,23 +61,23 @@ pub struct Ask {
     pub content_type: Arc<str>,
     /// W3C trace context.
     pub traceparent: Arc<str>,
-    /// Whether it comes from a query, which may ask only queries.
+    /// Whether the asking turn handles a query, which may ask only queries.
     pub query_only: bool,
     /// The creation time, in milliseconds of cluster time. If the turn runs again, it is at most `created_skew` later.
     pub created_ms: u64,
-    /// See `created_ms`; 0 if a message's turn asks.
+    /// See `created_ms`; 0 unless a firing asks, or a turn that a firing has asked.
     pub created_skew: u64,
-    /// The time that the target's turn reads, in milliseconds since the Unix epoch (UTC): that of the message's turn, or
-    /// when the timer was due.
+    /// The time that the target's turn reads, in milliseconds since the Unix epoch (UTC): the time of the asking
+    /// message's turn, or the time at which the timer was due.
     pub utc_ms: u64,
     /// When it was started, in milliseconds of cluster time.
     pub started: u64,
 }
 
-/// What a turn handles, as far as its asks need to know.
+/// The part of a turn's input that its asks depend on.
 #[derive(Clone, Debug)]
 pub(super) struct AskingTurn {
-    /// Identifies the message or firing, so that another attempt of the turn derives the same ids.
+    /// Identifies the message or firing, so another attempt of the turn derives the same ids.
     pub(super) key: Vec<u8>,
     pub(super) chain: Vec<Entity>,
     pub(super) query_only: bool,
@@ -86,18 +87,18 @@ pub(super) struct AskingTurn {
 }
 
 impl AskingTurn {
-    /// The key of a message's turn.
+    /// The key of a turn that handles a message.
     pub(super) fn key_of_message(id: &MessageId) -> Vec<u8> {
         [&[0][..], &id.session.0, &id.sequence.to_le_bytes()].concat()
     }
 
-    /// The key of a firing's turn, the same in every attempt.
+    /// The key of a turn that handles a firing; the same in every attempt.
     pub(super) fn key_of_firing(firing: &Firing) -> Vec<u8> {
         let (generation, due) = (firing.generation.to_le_bytes(), firing.due.to_le_bytes());
         [&[1][..], &generation, &due, firing.name.as_bytes()].concat()
     }
 
-    /// The ask that the turn sends.
+    /// Builds the ask that the turn sends.
     pub(super) fn ask(self, place: u32, ask: NewAsk, started: u64) -> Ask {
         let NewAsk { target, method, body, content_type, traceparent, timeout: _ } = ask;
         let digest = MessageDigest::compute(&target, &method, &body);
@@ -126,10 +127,12 @@ impl AskingTurn {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asks {
     pending: BTreeMap<u32, PendingAsk>,
-    /// The probes that were passed on: their number, and the first and the last ask of their path. A probe may come along
-    /// several asks, and each may close a cycle of its own.
+    /// The probes passed on so far: each one's number, and the first and last ask of its path. A probe may arrive along
+    /// several asks, each of which may close a separate cycle.
     probes: BTreeSet<(u64, MessageId, MessageId)>,
-    /// Notes that did not arrive, and when they are sent again, on the node's clock.
+    /// The number of notes that were sent for them.
+    passed_on: usize,
+    /// Notes that were lost, and when to send them again, on the node's clock.
     lost_notes: Vec<(u64, Entity, AskNote)>,
 }
 
@@ -138,18 +141,18 @@ pub(super) struct PendingAsk {
     pub(super) ask: Arc<Ask>,
     /// When the turn stops waiting, on the node's clock.
     pub(super) deadline: u64,
-    /// When it is sent, on the node's clock; `None` while an answer is awaited.
+    /// When to send it, on the node's clock; `None` while a copy awaits its answer.
     send_at: Option<u64>,
     /// The pause after the next failure.
     pause: u64,
-    /// Whether a copy was sent whose outcome is unknown.
+    /// Whether the outcome of an earlier copy is unknown.
     pub(super) in_doubt: bool,
-    /// Why the last copy had no outcome.
+    /// Why the last copy had no final outcome.
     pub(super) last_refusal: Option<String>,
 }
 
 impl PendingAsk {
-    /// Whether a copy has been sent and not been answered.
+    /// Whether a copy has been sent and not yet answered.
     pub(super) fn is_in_flight(&self) -> bool {
         self.send_at.is_none()
     }
@@ -160,7 +163,7 @@ impl Asks {
         self.pending.is_empty()
     }
 
-    /// Forgets all asks: the turn has ended.
+    /// Drops all asks, because the turn has ended.
     pub(super) fn clear(&mut self) {
         if !self.pending.is_empty() || !self.probes.is_empty() || !self.lost_notes.is_empty() {
             *self = Self::default();
@@ -179,7 +182,7 @@ impl Asks {
         self.pending.insert(place, pending);
     }
 
-    /// The asks that can be sent at `now`, which count as sent from now on.
+    /// Takes the asks that are due at `now`, with their remaining time, and marks them as sent.
     pub(super) fn send_due(&mut self, now: u64) -> Vec<(Arc<Ask>, u64)> {
         let mut due = Vec::new();
         for pending in self.pending.values_mut() {
@@ -196,8 +199,8 @@ impl Asks {
         Some((place, self.pending.remove(&place)?))
     }
 
-    /// When an ask must be sent or ended, on the node's clock. Asks that wait for something else than time count only
-    /// with their deadlines.
+    /// When an ask or a note must next be sent, or an ask must end, on the node's clock. For asks that wait for
+    /// something other than time, only the deadline counts.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         let resent = |pending: &PendingAsk| pending.send_at.filter(|at| *at > now);
         let at = |pending: &PendingAsk| {
@@ -207,14 +210,14 @@ impl Asks {
         self.pending.values().map(at).chain(notes).min()
     }
 
-    /// Sends a note again later, if a turn still waits.
+    /// Schedules a lost note to be sent again, if the turn still waits.
     pub(super) fn resend_note(&mut self, now: u64, target: Entity, note: AskNote) {
         if !self.is_empty() && self.lost_notes.len() < MAX_LOST_NOTES {
             self.lost_notes.push((now.saturating_add(RESEND_NOTE_MS), target, note));
         }
     }
 
-    /// Takes the notes that are sent again at `now`.
+    /// Takes the notes that are due to be sent again at `now`.
     pub(super) fn take_notes(&mut self, now: u64) -> Vec<(Entity, AskNote)> {
         let due = self.lost_notes.extract_if(.., |(at, ..)| *at <= now);
         due.map(|(_, target, note)| (target, note)).collect()
@@ -234,7 +237,7 @@ impl Asks {
         self.pending.remove(&place)
     }
 
-    /// Sends the ask again after a pause of at least `least` milliseconds.
+    /// Schedules the ask to be sent again after a pause of at least `least` milliseconds.
     pub(super) fn resend_later(&mut self, place: u32, now: u64, least: u64) {
         if let Some(pending) = self.pending.get_mut(&place) {
             pending.send_at = Some(now.saturating_add(pending.pause.max(least)));
@@ -242,7 +245,7 @@ impl Asks {
         }
     }
 
-    /// The asks that a probe must follow. Empty if the probe has come along the same ask before.
+    /// The asks that a probe must follow. Empty if the probe has already arrived along the same ask.
     pub(super) fn follow(
         &mut self,
         number: u64,
@@ -250,12 +253,20 @@ impl Asks {
         last: MessageId,
     ) -> Vec<Arc<Ask>> {
         if self.is_empty()
-            || self.probes.len() >= MAX_PROBES
+            || self.passed_on >= MAX_NOTES
             || !self.probes.insert((number, first, last))
         {
             return Vec::new();
         }
-        self.pending.values().filter(|it| it.is_in_flight()).map(|it| it.ask.clone()).collect()
+        let in_flight = self.pending.values().filter(|it| it.is_in_flight());
+        let asks: Vec<_> = in_flight.map(|it| it.ask.clone()).take(MAX_NOTES).collect();
+        self.passed_on += asks.len();
+        asks
+    }
+
+    /// Whether the turn waits for an ask to this entity.
+    pub(super) fn wait_for(&self, target: &Entity) -> bool {
+        self.pending.values().any(|pending| pending.ask.target == *target)
     }
 }
 
@@ -270,35 +281,35 @@ pub struct AskStep {
     pub started: u64,
 }
 
-/// What entities tell each other about asks that may wait for each other (R20).
+/// A message between entities about asks that may wait for each other (R20).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskNote {
-    /// Follows asks from one waiting entity to the next. Each ask in the path waits at the entity that sent the next
-    /// one, and the last one waits at the entity that gets the note.
+    /// Follows asks from one waiting entity to the next. Each ask in the path is queued at the entity that sent the
+    /// next one; the last ask is queued at the entity that receives the note.
     Probe {
         /// Distinguishes the notes about one ask.
         number: u64,
         /// The path, oldest step first; not empty.
         path: Vec<AskStep>,
     },
-    /// The ask is the youngest one of a cycle: the entity at which it waits refuses it.
+    /// The ask is the youngest in a cycle: the entity at which it is queued refuses it.
     Cycle {
         /// The ask.
         id: MessageId,
-        /// The entities of the cycle, starting and ending with the one that sent this ask.
+        /// The entities in the cycle, starting and ending with the sender of this ask.
         chain: Vec<Entity>,
     },
 }
 
 impl AskNote {
-    /// Encodes the note as a message's body.
+    /// Encodes the note as a message body.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        // Names and numbers always encode; an empty body would be ignored.
+        // Encoding names and numbers cannot fail; the receiver would ignore an empty body.
         codec::encode(self).unwrap_or_default().into()
     }
 
-    /// Decodes a message's body. `None` if it is not a note, or a longer one than any node sends.
+    /// Decodes a message body. `None` if it is not a note, or is longer than any note that a node sends.
     #[must_use]
     pub fn decode(body: &[u8]) -> Option<Self> {
         let note = codec::decode::<Self>(body).ok()?;
@@ -310,18 +321,19 @@ impl AskNote {
     }
 }
 
-/// What follows from a probe at an entity that waits for `ask`.
+/// The next step of a probe that has reached an entity with a pending ask.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
-    /// The note goes to the ask's target.
+    /// Send the note to the ask's target.
     PassOn(AskNote),
-    /// The asks wait for each other. The youngest one waits at `at`, which gets the note.
+    /// The asks form a cycle. The youngest one is queued at `at`, which receives the note.
     Cycle { at: Entity, note: AskNote },
     /// The path is too long.
     Drop,
 }
 
-/// Extends a probe's path by an ask of the entity that got the probe, or finds that the ask is already in the path.
+/// Extends a probe's path by an ask of the entity that received the probe, or reports a cycle if the ask is already in
+/// the path.
 pub(super) fn extend_probe(number: u64, path: &[AskStep], entity: &Entity, ask: &Ask) -> ProbeStep {
     let Some(from) = path.iter().position(|step| step.id == ask.id) else {
         if path.len() >= MAX_PATH {
@@ -339,17 +351,17 @@ pub(super) fn extend_probe(number: u64, path: &[AskStep], entity: &Entity, ask: 
     };
     let askers = cycle.iter().cycle().skip(youngest).take(cycle.len() + 1);
     let chain: Vec<_> = askers.map(|step| step.asker.clone()).collect();
-    // The cycle's last ask waits at its first asker.
+    // Each ask is queued at the next asker in the chain.
     let at = chain.get(1).unwrap_or(entity).clone();
     ProbeStep::Cycle { at, note: AskNote::Cycle { id: cycle[youngest].id, chain } }
 }
 
-/// The chain of a cycle, for people.
+/// The chain of a cycle as human-readable text.
 pub(super) fn chain_text(chain: &[Entity]) -> String {
     chain.iter().map(ToString::to_string).collect::<Vec<_>>().join(" → ")
 }
 
-/// A turn's own id as the key of its asks: what [`Mutation::NewAskIds`](super::Mutation::NewAskIds) does instead.
+/// The turn's own id as the key of its asks, used by the mutation [`Mutation::NewAskIds`](super::Mutation::NewAskIds).
 pub(super) fn key_of_turn(turn: &TurnId) -> Vec<u8> {
     [turn.nonce, turn.number, turn.epoch.0].iter().flat_map(|it| it.to_le_bytes()).collect()
 }

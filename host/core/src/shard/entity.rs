@@ -120,7 +120,7 @@ pub(super) struct ResidentEntity {
     pub(super) timers: Timers,
     /// The outbox after the last turn that ran.
     pub(super) outbox: Outbox,
-    /// What the running turn asked, and the asks that wait for answers.
+    /// The running turn's pending asks, and what detects their cycles.
     pub(super) asks: Asks,
     /// The stored wake-up after the last turn that ran.
     pub(super) wake_up: Option<u64>,

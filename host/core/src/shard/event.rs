@@ -103,11 +103,11 @@ pub enum Event {
     },
     /// A running turn asks another entity (R20).
     AskStarted {
-        /// The entity whose turn it is.
+        /// The entity whose turn asks.
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// The ask's place in the turn: asks count up from 0 in the order in which they are started.
+        /// The ask's place in the turn: asks are numbered from 0 in the order in which they are started.
         place: u32,
         /// The ask.
         ask: NewAsk,
@@ -120,14 +120,14 @@ pub enum Event {
         turn: TurnId,
         /// The ask's id.
         id: MessageId,
-        /// The outcome of its message.
+        /// The outcome of this copy.
         outcome: Outcome,
     },
     /// The note of an [`Action::SendAskNote`](super::Action::SendAskNote) may not have arrived.
     AskNoteLost {
         /// The entity that sent it.
         entity: Entity,
-        /// Who should have got it.
+        /// The intended recipient.
         target: Entity,
         /// The note.
         note: AskNote,

@@ -186,7 +186,9 @@ impl Lanes {
                 Some(_) => self.senders.watermark(),
                 None => self.watermark,
             };
-            let skew = message.asked_by.as_ref().map_or(0, |origin| origin.created_skew);
+            // Without a watermark, no lane has been dropped.
+            let skew = message.asked_by.as_ref().filter(|_| watermark > 0);
+            let skew = skew.map_or(0, |origin| origin.created_skew);
             if message.created_ms <= watermark.saturating_add(skew) {
                 return LaneDecision::SessionForgotten;
             }

@@ -287,7 +287,7 @@ impl Outbox {
     pub(super) fn restamp(&mut self, target: &Entity, number: u64, created_ms: u64) {
         let Some(queue) = self.queues.get_mut(target) else { return };
         if let Some(tell) = queue.tells.get_mut(&number) {
-            // This fails only if a later release has filled the record with its own fields.
+            // This fails only if a later release has filled the record with fields of its own.
             let restamped = Arc::make_mut(tell).restamp(created_ms);
             debug_assert!(restamped.is_ok(), "{restamped:?}");
         }
@@ -364,13 +364,9 @@ impl Outbox {
             if let (DeadLetterAction::Resend, Some(fresh)) = (action, fresh.next()) {
                 let number = if keeps_numbers { number } else { fresh };
                 resent += tell.body.len();
-                let tell = Tell {
-                    created_ms: cluster_time,
-                    attempts: 0,
-                    retry_at: 0,
-                    failure: "".into(),
-                    ..Tell::clone(&tell)
-                };
+                let mut tell =
+                    Tell { attempts: 0, retry_at: 0, failure: "".into(), ..Tell::clone(&tell) };
+                tell.recreate(cluster_time);
                 writes.push(write(number, &tell));
                 self.insert(number, Arc::new(tell));
             }

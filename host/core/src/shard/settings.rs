@@ -51,7 +51,7 @@ pub struct Settings {
     pub tell_max_backoff: u64,
     /// Maximum number of targets to which one entity sends tells at the same time. Default 16.
     pub tell_targets: usize,
-    /// Maximum number of entities that wait for one ask, each for the next one (R20). Default 16.
+    /// Maximum length of a chain of entities that wait for one ask, each for the next (R20). Default 16.
     pub max_ask_depth: usize,
     /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
@@ -168,11 +168,11 @@ pub enum Mutation {
     ResendOldNumber,
     /// Lanes of sending entities are dropped after their time to live, like those of clients (R19).
     DropSenderLanes,
-    /// An ask leaves while an earlier turn of its entity is not durable (R20).
+    /// An ask is sent before its entity's earlier turns are durable (R20).
     AskBeforeCommit,
     /// A turn that runs again asks under new ids (R20).
     NewAskIds,
-    /// Asks that wait for each other wait until their deadlines (R20).
+    /// Asks in a cycle across roots wait until their deadlines (R20).
     IgnoreCrossingAsks,
     /// A turn that waits for an ask keeps its shard from stopping (R15).
     KeepWaitingTurns,

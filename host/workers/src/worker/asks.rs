@@ -1,4 +1,4 @@
-//! The asks of running guests: from the sandbox to the shard's machine, and the answers back (R20).
+//! Passes asks of running guests from the sandbox to the shard's machine, and the answers back (R20).
 
 use std::sync::Arc;
 
@@ -37,13 +37,13 @@ impl AskSink for TurnAsks {
         let Self { id, generation, asks, .. } = self;
         let ask = guest_types::new_ask(ask, self.traceparent.clone());
         let (id, entity, generation) = (*id, self.entity.clone(), *generation);
-        // A worker that has ended answers nothing: the turn fails as interrupted.
+        // If the worker has ended, `reply` is dropped and the turn fails as interrupted.
         let _ = asks.send(StartedAsk { id, entity, generation, place, ask, reply });
     }
 }
 
 impl Worker {
-    /// Takes the asks of a turn of this instance. `None` if its type may not ask.
+    /// A sink for the asks of one turn of this instance; `None` if its type may not ask.
     pub(super) fn ask_sink(
         &self,
         id: MachineId,
@@ -56,6 +56,17 @@ impl Worker {
         }
         let (entity, asks) = (entity.clone(), self.started_asks.0.clone());
         Some(Arc::new(TurnAsks { id, entity, generation, traceparent, asks }))
+    }
+
+    /// Passes the asks that guests have started to their machines. Returns whether there were any. An ask must arrive
+    /// before the completion of its turn, or it would count as one of the next turn.
+    pub(super) fn start_asks(&mut self) -> bool {
+        let mut found = false;
+        while let Ok(ask) = self.started_asks.1.try_recv() {
+            self.start_ask(ask);
+            found = true;
+        }
+        found
     }
 
     pub(super) fn start_ask(&mut self, started: StartedAsk) {

@@ -59,6 +59,7 @@ const PANICKED: (Code, u32) = (codes::HOST_PANICKED, 1_000);
 
 impl Worker {
     pub(super) fn handle_completion(&mut self, done: Completion) {
+        self.start_asks();
         match done {
             Completion::Claims(requested, outcomes) => {
                 for ((id, claim), outcome) in requested.into_iter().zip(outcomes) {

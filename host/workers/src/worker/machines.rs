@@ -13,7 +13,7 @@ use ostraca_wasm::{AskReply, Instance, InterruptHandle};
 /// The state of an instance, as the worker sees it.
 pub(super) enum InstanceState {
     Idle(Box<Instance>),
-    /// A turn is running; its open asks by their places.
+    /// A turn is running; the reply handles of its open asks, by place.
     Busy(InterruptHandle, HashMap<u32, AskReply>),
     /// The instance is being created: there is nothing to interrupt yet.
     Starting,

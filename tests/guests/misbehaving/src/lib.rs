@@ -13,8 +13,8 @@ use std::time::Duration;
 use ostraca_sdk::asks::{AskError, PendingAsk};
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    Error, StartReason, StopReason, asks, clock, context, entity, lifecycle, log, messaging, random,
-    serde_json, state, timers,
+    Error, StartReason, StopReason, asks, clock, context, entity, lifecycle, log, messaging,
+    random, serde_json, state, timers,
 };
 
 /// A line break followed by a line that looks like the node's, bytes that a terminal interprets, and direction marks.
@@ -22,7 +22,7 @@ const CONTROL: &str =
     "a\n2026-01-01T00:00:00Z  INFO forged: all is well\r\u{1b}[2J\u{7}\0\u{9b}\u{202e}\u{2066}z";
 
 thread_local! {
-    /// A pending ask that a turn has left behind.
+    /// A pending ask left over from an earlier turn.
     static KEPT: std::cell::RefCell<Option<PendingAsk>> = const { std::cell::RefCell::new(None) };
 }
 
@@ -127,7 +127,7 @@ impl Misbehaving {
         messaging::delayed().into_iter().map(shown).collect()
     }
 
-    /// Behaves: asks an entity any number of times at once, with any method and text, and returns the outcomes.
+    /// Behaves: sends any number of concurrent asks, with any method and body, to an entity. Returns the outcomes.
     #[message]
     pub fn ask(
         &mut self,
@@ -141,7 +141,7 @@ impl Misbehaving {
         ask_all(&of, &id, &method, &body, count, ms)
     }
 
-    /// Behaves: as `ask`, but in a query.
+    /// Behaves: like `ask`, but in a query.
     #[message]
     pub fn ask_in_query(
         &self,
@@ -155,8 +155,8 @@ impl Misbehaving {
         ask_all(&of, &id, &method, &body, count, ms)
     }
 
-    /// Behaves: asks the first entity to do the same with the rest, and adds 1 to `key` here and in all of them. Returns
-    /// the outcomes, its own first.
+    /// Behaves: adds 1 to `key`, and asks the first entity to do the same with the remaining ones. Returns the
+    /// outcomes, its own first.
     #[message]
     pub fn ask_along(&mut self, mut ids: Vec<String>, key: String) -> Vec<String> {
         let mut outcomes = vec![format!("{}", Self.add(key.clone(), 1))];
@@ -171,7 +171,7 @@ impl Misbehaving {
         outcomes
     }
 
-    /// Behaves: asks these entities to work as long as their ids say, and returns them in the order of their answers.
+    /// Behaves: asks these entities to `work`, and returns their ids in the order in which they answer.
     #[message]
     pub fn ask_any(&mut self, ids: Vec<String>) -> Vec<String> {
         let start = |id: String| {
@@ -191,7 +191,7 @@ impl Misbehaving {
         answered
     }
 
-    /// Works for as many million steps as its id says, and returns the id.
+    /// Loops for as many million steps as its id says, and returns the id.
     #[message]
     pub fn work(&self) -> String {
         let id = context::identity().id;
@@ -202,7 +202,7 @@ impl Misbehaving {
         id
     }
 
-    /// Waits for a pending ask of the turn before.
+    /// Keeps a pending ask, and waits for the one kept by an earlier turn.
     #[message]
     pub fn ask_and_keep(&mut self, id: String) {
         let ask = Entity::new("misbehaving", id).start_ask("work", &());
@@ -213,7 +213,7 @@ impl Misbehaving {
         });
     }
 
-    /// Asks, and then traps.
+    /// Asks an entity, then traps.
     #[message]
     pub fn ask_and_trap(&mut self, id: String, key: String) -> u64 {
         let arguments = serde_json::json!({ "key": key, "by": 1 });
@@ -221,7 +221,7 @@ impl Misbehaving {
         panic!("after the ask, which returned {sum}");
     }
 
-    /// Waits for none of no asks.
+    /// Calls `wait_any` without any asks.
     #[message]
     pub fn wait_for_none(&mut self) {
         let none: [&PendingAsk; 0] = [];

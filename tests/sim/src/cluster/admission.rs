@@ -26,8 +26,8 @@ use super::process::Pid;
 use super::{SimEvent, World};
 use crate::rng::Rng;
 use crate::session::named_kind;
-use crate::{asks, tells};
 use crate::violation::ViolationKind;
+use crate::{asks, tells};
 
 /// The principal of all clients, for budgets and types.
 pub(super) const PRINCIPAL: &str = "client/any";

@@ -1,4 +1,4 @@
-//! Asks of running turns, through the asking node's own gateway, and the checks of what turns wait for (R15, R20).
+//! Asks of running turns, sent through the asking node's own gateway, and checks on waiting turns (R15, R20).
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::asks::{METHOD, TurnKey};
 use crate::guest::Work;
 use crate::violation::ViolationKind;
 
-/// How long asks may wait for each other after the last fault, in milliseconds: long enough to send a lost note again.
+/// How long a cycle of asks may last after the last fault, in milliseconds: long enough to send a lost note again.
 const CYCLE: u64 = 500;
 
 /// A turn that waits for its asks.
@@ -24,7 +24,7 @@ const CYCLE: u64 = 500;
 pub(super) struct AskingTurn {
     running: Running,
     key: TurnKey,
-    /// By place: what was asked and not answered.
+    /// By place: the asks without an answer.
     open: BTreeMap<u32, OpenAsk>,
 }
 
@@ -38,14 +38,14 @@ impl AskingTurn {
 struct OpenAsk {
     target: Entity,
     is_command: bool,
-    /// Since when a copy of it has waited for its outcome.
+    /// The time since which a copy has awaited its outcome.
     since: u64,
-    /// Once it has been sent.
+    /// `None` until it has been sent.
     id: Option<MessageId>,
 }
 
 impl World {
-    /// Starts the asks of a turn that is about to run. Returns whether it waits for them.
+    /// Starts the asks of a turn that is about to run. Returns whether the turn waits for asks.
     pub(super) fn start_asks(
         &mut self,
         pid: Pid,
@@ -147,11 +147,12 @@ impl World {
         let number = QUERIES + self.tokens;
         let envelope = Envelope::of_ask_note(&entity, &target, note, number, 400);
         let session = ScopedSessionId::of_entity(&entity);
-        let sent = Sent { shard, epoch, from: entity, to: target, what: Content::AskNote(note.clone()) };
+        let sent =
+            Sent { shard, epoch, from: entity, to: target, what: Content::AskNote(note.clone()) };
         self.send_between(pid, sent, session, envelope);
     }
 
-    /// Passes an answer to the turn that waits for it. The turn runs when it has all of them.
+    /// Passes an answer to the waiting turn. The turn runs once it has all its answers.
     pub(super) fn ask_answered(
         &mut self,
         pid: Pid,
@@ -174,7 +175,8 @@ impl World {
         }
         let Some(open) = asking.open.remove(&place) else {
             return self.violations.push(
-                ViolationKind::SecondReply.because(format!("{entity} got ask {place} answered twice")),
+                ViolationKind::SecondReply
+                    .because(format!("{entity} got two answers to ask {place}")),
             );
         };
         let done = asking.open.is_empty();
@@ -186,7 +188,7 @@ impl World {
             && open.is_command
             && self.has_run(&open.target, id)
         {
-            let why = format!("{id:?} has run, but its turn was told otherwise: {code}");
+            let why = format!("{id:?} has run, but was reported as not run: {code}");
             self.violations.push(ViolationKind::AskRanAfterRefusal.because(why));
         }
         if let Some(id) = open.id.filter(|_| open.is_command)
@@ -200,8 +202,15 @@ impl World {
         }
     }
 
-    /// Notes that a copy of an ask was answered: if its outcome is not known, it waits nowhere until it is sent again.
-    pub(super) fn copy_answered(&mut self, pid: Pid, shard: ShardId, asker: &Entity, id: &MessageId) {
+    /// Records that a copy of an ask was answered. If its outcome is unknown, the ask waits nowhere until it is sent
+    /// again.
+    pub(super) fn copy_answered(
+        &mut self,
+        pid: Pid,
+        shard: ShardId,
+        asker: &Entity,
+        id: &MessageId,
+    ) {
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
         let Some(asking) = hosted.asking.get_mut(asker) else { return };
         let open = asking.open.values_mut().filter(|open| open.id == Some(*id));
@@ -216,30 +225,30 @@ impl World {
         })
     }
 
-    /// Checks that no turn of a stopping shard waits for an ask (R15).
+    /// Checks that no turn in a stopping shard waits for an ask (R15).
     pub(super) fn check_stopping(&mut self, pid: Pid, shard: ShardId) {
         let Some(hosted) = self.processes[pid].shards.get(&shard) else { return };
         if hosted.machine.phase() == Phase::Stopping
             && let Some(entity) = hosted.asking.keys().next()
         {
-            let why = format!("shard {shard} stops, but a turn of {entity} still waits for an ask");
+            let why = format!("shard {shard} is stopping, but a turn of {entity} waits for an ask");
             self.violations.push(ViolationKind::StopWaitsForAsk.because(why));
         }
     }
 
-    /// Whether a turn of any running process waits for an ask.
+    /// Whether a turn in any running process waits for an ask.
     pub(super) fn any_waits_for_asks(&self) -> bool {
         let alive = self.processes.iter().filter(|it| it.alive);
         alive.flat_map(|it| it.shards.values()).any(|hosted| !hosted.asking.is_empty())
     }
 
-    /// Checks that no asks have waited for each other for long (R20).
+    /// Checks that no cycle of asks has lasted for long (R20).
     pub(super) fn check_cycles(&mut self) {
-        // Gateways with small limits may hold notes back until the asks that fill them end.
+        // Gateways with small limits may delay notes until the asks that fill those limits end.
         if !self.asks || self.small_gateways || self.now < self.healed + CYCLE {
             return;
         }
-        // What each waiting entity waits for, as far as it has waited for long.
+        // For each waiting entity, the targets for which it has waited long.
         let mut waits: BTreeMap<&Entity, Vec<&Entity>> = BTreeMap::new();
         let since = self.now - CYCLE;
         for hosted in self.processes.iter().filter(|it| it.alive).flat_map(|it| it.shards.values())
@@ -249,7 +258,7 @@ impl World {
                 waits.entry(entity).or_default().extend(old.map(|open| &open.target));
             }
         }
-        // Entities that wait for nothing are on no cycle; nor are those that wait only for such.
+        // An entity that waits for nothing is not in a cycle; nor is one that waits only for such entities.
         loop {
             let before = waits.len();
             let known: Vec<&Entity> = waits.keys().copied().collect();
@@ -262,7 +271,7 @@ impl World {
             }
         }
         if let Some((entity, targets)) = waits.first_key_value() {
-            let why = format!("{entity} has waited {CYCLE} ms for {targets:?}, and so on: {waits:?}");
+            let why = format!("{entity} has waited {CYCLE} ms for {targets:?}; all: {waits:?}");
             self.violations.push(ViolationKind::AskCycleKept.because(why));
         }
     }

@@ -28,7 +28,7 @@ pub(super) struct Running {
     /// The entity's version before the turn.
     pub(super) version: u64,
     pub(super) work: Work,
-    /// Whether it has asked what it asks, and has the answers.
+    /// Whether it has sent its asks and received the answers.
     pub(super) has_asked: bool,
 }
 

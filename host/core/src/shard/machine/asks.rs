@@ -1,13 +1,13 @@
-//! Asks of running turns: how they leave, how their answers reach the turns, and how asks that wait for each other are
-//! found (R15, R20).
+//! Asks of running turns: how they are sent, how their answers reach the turns, and how cycles of asks are detected
+//! (R15, R20).
 //!
-//! An ask leaves when the earlier turns of its entity are durable, since it may tell what they did. It is sent again
+//! An ask is sent once the earlier turns of its entity are durable, since it may reveal their effects. It is sent again
 //! under the same id until its outcome is known or its deadline has passed.
 //!
-//! A cycle within one chain of asks is found at once, because each ask carries its chain. Asks from different roots may
-//! also wait for each other. Therefore an ask that arrives at a waiting entity sends a probe along that entity's asks.
-//! In every cycle some ask arrives last, and its probe comes back. The youngest ask of the cycle is then refused by
-//! its target, so it does not run later.
+//! A cycle within one chain of asks is detected at once, because each ask carries its chain. Asks from different roots
+//! may also wait for each other, so an ask that arrives at a waiting entity sends a probe along that entity's asks. In
+//! every cycle some ask arrives last, and its probe comes back. The target of the youngest ask in the cycle then
+//! refuses it, so it cannot run later.
 
 use ostraca_codes::Code;
 
@@ -22,10 +22,11 @@ use crate::shard::asks::{
 use crate::shard::entity::{ResidentEntity, Stage};
 use crate::shard::lanes::LaneDecision;
 
-/// By how much the nodes' readings of the cluster's UTC may differ, in milliseconds.
-const FIRING_SKEW_MS: u64 = 1_000;
+/// By how much the creation times of a firing's asks may differ between attempts, in milliseconds: more than the
+/// interval at which the store's node writes the cluster's UTC, by which another node's reading may be behind.
+const FIRING_SKEW_MS: u64 = 10_000;
 
-/// Refusals for good by a target that may have run an earlier copy: its record is gone, or it did not look for it.
+/// Final refusals by a target that may have run an earlier copy: its record is gone, or the target did not check it.
 const DOUBTFUL: [Code; 3] = [codes::TOO_OLD, codes::SUPERSEDED, codes::DEADLINE_EXCEEDED];
 
 impl Machine {
@@ -51,7 +52,7 @@ impl Machine {
         }
         if turn.chain.len() > most {
             let text = format!(
-                "{} entities would wait for each other; the limit is {most} (`entities.max-ask-depth`)",
+                "{} entities would wait for this ask; limit is {most} (`entities.max-ask-depth`)",
                 turn.chain.len()
             );
             let outcome = Outcome::not_run(codes::ASK_TOO_DEEP, text);
@@ -78,18 +79,22 @@ impl Machine {
                     chain: waiting.unwrap_or_default(),
                     query_only: message.kind == MessageKind::Query,
                     created_ms: message.first_created_ms,
-                    created_skew: 0,
+                    created_skew: message.asked_by.as_ref().map_or(0, |it| it.created_skew),
                     utc_ms: message.context.utc_ms,
                 }
             }
             Stage::Firing(turn, firing) => {
-                // Cluster time does not advance faster than UTC, so a later attempt gets no later creation time, except
-                // for the difference between the nodes' clocks. So a target that has dropped the lane of an earlier
-                // attempt refuses this one.
+                // While the cluster runs, cluster time and UTC advance alike, so a later attempt has the same creation
+                // time, except for the difference between the nodes' readings. So a target that has dropped the lane
+                // of an earlier attempt refuses this one.
                 let now = self.context.now;
                 let age = now.utc.saturating_sub(firing.due);
                 AskingTurn {
-                    key: if new_ids { key_of_turn(turn) } else { AskingTurn::key_of_firing(firing) },
+                    key: if new_ids {
+                        key_of_turn(turn)
+                    } else {
+                        AskingTurn::key_of_firing(firing)
+                    },
                     chain: Vec::new(),
                     query_only: false,
                     created_ms: now.cluster_time.saturating_sub(age).max(1),
@@ -103,20 +108,18 @@ impl Machine {
         Some(asking)
     }
 
-    /// Sends the asks that can be sent, and ends those whose deadlines have passed.
+    /// Sends the asks that are due, and ends those whose deadlines have passed.
     pub(super) fn drive_asks(&mut self, entity: &Entity) {
         let early = self.context.has_mutation(Mutation::AskBeforeCommit);
-        let (mono, may_send) = (
-            self.context.mono(),
-            self.claim.may_commit() && self.lease.may_reply(&self.context),
-        );
+        let (mono, may_send) =
+            (self.context.mono(), self.claim.may_commit() && self.lease.may_reply(&self.context));
         let Some(state) = self.residents.get_mut(entity).filter(|it| !it.asks.is_empty()) else {
             return;
         };
         let (Stage::Running(turn, _) | Stage::Firing(turn, _)) = state.stage else { return };
         let generation = state.generation;
         while let Some((place, pending)) = state.asks.take_expired(mono) {
-            // Even if no copy is in doubt, one of an earlier attempt of this turn may have run.
+            // Even if no copy of this attempt is in doubt, a copy from an earlier attempt may have run.
             let mut message = format!("{} did not answer in time", pending.ask.target);
             if let Some(why) = pending.last_refusal {
                 message = format!("{message}: {why}");
@@ -149,9 +152,7 @@ impl Machine {
     ) {
         let mono = self.context.mono();
         let Some(state) = self.residents.get_mut(asker) else { return };
-        let is_turn = |stage: &Stage| {
-            matches!(stage, Stage::Running(it, _) | Stage::Firing(it, _) if *it == turn)
-        };
+        let is_turn = |stage: &Stage| matches!(stage, Stage::Running(it, _) | Stage::Firing(it, _) if *it == turn);
         let Some(place) = state.asks.place_of(id).filter(|_| is_turn(&state.stage)) else { return };
         let Some(pending) = state.asks.get_mut(place) else { return };
         let outcome = match outcome {
@@ -166,7 +167,7 @@ impl Machine {
                 state.asks.resend_later(place, mono, wait.into());
                 return self.advance(asker);
             }
-            // It may have run before, perhaps in an earlier attempt of this turn.
+            // The ask may have run before, perhaps for an earlier attempt of this turn.
             Outcome::NotRun { code, message, .. }
                 if DOUBTFUL.iter().any(|doubtful| code == doubtful.as_str()) =>
             {
@@ -192,16 +193,21 @@ impl Machine {
         }
     }
 
-    /// Refuses an ask whose target already waits for it.
+    /// The refusal of an ask whose target already waits for it; `None` for any other message.
     pub(super) fn cycle_refusal(&self, message: &Message) -> Option<Outcome> {
         let chain = &message.asked_by.as_ref()?.chain;
         let from = chain.iter().position(|waits| *waits == message.target)?;
+        // The target may have stopped waiting for the next entity of the chain. If it waits for others, probes tell.
+        let next = chain.get(from + 1).unwrap_or(&message.target);
+        if !self.residents.get(&message.target)?.asks.wait_for(next) {
+            return None;
+        }
         let mut cycle = chain.get(from..)?.to_vec();
         cycle.push(message.target.clone());
         Some(cycle_outcome(&cycle))
     }
 
-    /// Handles a note about asks. Returns `false` if the message is not one.
+    /// Handles a note about asks. Returns `false` if the message is not a note.
     pub(super) fn take_note(&mut self, message: &Message) -> bool {
         if &*message.method != ASK_NOTE || message.sender.is_none() {
             return false;
@@ -218,7 +224,7 @@ impl Machine {
         true
     }
 
-    /// Sends a probe along the asks of an entity at which an ask has arrived.
+    /// Sends a probe along the target's own asks, if the message is an ask and its target waits.
     pub(super) fn probe_for(&mut self, message: &Message) {
         let Some(origin) = &message.asked_by else { return };
         let waits = self.residents.get(&message.target).is_some_and(|it| !it.asks.is_empty());
@@ -233,7 +239,7 @@ impl Machine {
         }
         let (Some(first), Some(last)) = (path.first(), path.last()) else { return };
         let Some(state) = self.residents.get_mut(entity) else { return };
-        // Only an ask that waits in the mailbox waits for the running turn.
+        // Only an ask in the mailbox waits for the running turn.
         if !state.mailbox.contains(&last.id) {
             return;
         }
@@ -255,16 +261,20 @@ impl Machine {
         }
     }
 
-    /// Refuses an ask that waits here for itself.
+    /// Refuses an ask in this entity's mailbox that waits for itself.
     fn end_cycle(&mut self, entity: &Entity, id: &MessageId, chain: &[Entity]) {
         let Some(state) = self.residents.get(entity) else { return };
-        // It may have begun to run since: then it does not wait for itself.
-        let is_ask = |entry: &crate::shard::entity::PendingMessage| entry.message.asked_by.is_some();
+        // It may have started to run in the meantime; then it no longer waits for itself.
+        let is_ask =
+            |entry: &crate::shard::entity::PendingMessage| entry.message.asked_by.is_some();
         let Some(entry) = state.entries.get(id).filter(|it| is_ask(it)) else { return };
-        if !state.mailbox.contains(id) {
+        // The note may be late: by now, the entity may be on another node, where it waits for nothing and has not been
+        // loaded.
+        let waits = matches!(state.stage, Stage::Running(..) | Stage::Firing(..));
+        if !waits || state.asks.is_empty() || !state.mailbox.contains(id) {
             return;
         }
-        // A copy may have run for an earlier attempt of the asking turn.
+        // An earlier attempt of the asking turn may have had a copy that ran.
         let outcome = match state.lanes.check(&entry.message, true, false, usize::MAX) {
             LaneDecision::Replay(recorded) => final_outcome(recorded),
             LaneDecision::Superseded | LaneDecision::SessionForgotten => Outcome::not_run(
@@ -276,13 +286,13 @@ impl Machine {
         self.finish(entity, id, outcome, false);
     }
 
-    /// Whether a turn of the entity waits for asks.
+    /// Whether the entity's turn waits for asks.
     pub(super) fn waits_for_asks(&self, state: &ResidentEntity) -> bool {
         !state.asks.is_empty() && !self.context.has_mutation(Mutation::KeepWaitingTurns)
     }
 }
 
 fn cycle_outcome(chain: &[Entity]) -> Outcome {
-    let text = format!("the asks would wait for each other: {}", chain_text(chain));
+    let text = format!("the asks would form a cycle: {}", chain_text(chain));
     Outcome::not_run(codes::ASK_CYCLE, text)
 }

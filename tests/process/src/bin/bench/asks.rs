@@ -1,4 +1,4 @@
-//! P12: how long an ask from an entity of one node to an entity of another takes, compared with the same command from a
+//! P12: how long an ask from an entity on one node to an entity on another takes, compared with the same command from a
 //! client of the first node.
 
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use serde_json::json;
 use crate::tells::owned;
 use crate::{Bench, micros, sessions};
 
-/// Number of entities that ask, and number of entities that they ask.
+/// Number of asking entities, and of entities that they ask.
 const ENTITIES: usize = 50;
-/// Number of commands for each second of a loop.
+/// Number of commands per second of a loop's duration.
 const RATE: u64 = 100;
 const MANIFEST: &str = "[grants]\nask = [\"misbehaving\"]\n";
 
@@ -45,10 +45,10 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let mut measured = Vec::new();
     for (what, next) in [
         ("commands to the asked entities", along(targets.clone(), None)),
-        ("commands that ask nobody", along(askers.clone(), None)),
+        ("commands that do not ask", along(askers.clone(), None)),
         ("commands that ask", along(askers, Some(targets))),
     ] {
-        // Once before, so that every entity has an instance.
+        // Warm up, so every entity has an instance.
         closed_loop(&sessions, 1, "ask_along", ENTITIES as u64, deadline, next.clone()).await?;
         let result = closed_loop(&sessions, 1, "ask_along", total, deadline, next).await?;
         let p50 = result.percentile(50.0);
@@ -59,7 +59,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let [command, without, with] = measured[..] else { return Ok(()) };
     let ask: Duration = with.saturating_sub(without);
     let ratio = ask.as_secs_f64() / command.as_secs_f64();
-    let settings = "one ask: the difference of the last two; the ratio is to a command from outside";
+    let settings = "one ask: the difference of the last two; the ratio is to a client's command";
     let aim = Some(1.2 * micros(command));
     bench.line("P12 ask p50", (micros(ask), "us"), aim, Some(ratio), settings);
     client.close().await;

@@ -73,7 +73,7 @@ fn tells(method: &str, body: &str, count: u64) -> String {
         .to_string()
 }
 
-/// The arguments of `ask`: this many asks to one entity, which all attackers share.
+/// The arguments of `ask`: this many asks to one entity, shared by all attackers.
 fn asks(method: &str, body: &str, count: u64) -> String {
     let (of, id) = ("misbehaving", "victim");
     serde_json::json!({
@@ -82,7 +82,7 @@ fn asks(method: &str, body: &str, count: u64) -> String {
     .to_string()
 }
 
-/// Entities that all ask the same ones, in opposite orders.
+/// Chains of asks through the same entities, in opposite orders.
 const CROSSING: [&str; 2] = [
     "{\"ids\":[\"cross-1\",\"cross-2\",\"cross-3\"],\"key\":\"k\"}",
     "{\"ids\":[\"cross-3\",\"cross-2\",\"cross-1\"],\"key\":\"k\"}",

@@ -78,7 +78,12 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
 }
 
 /// Names of entities that this node owns.
-pub(super) async fn owned(client: &Client, node: &str, prefix: &str, count: usize) -> Result<Vec<String>> {
+pub(super) async fn owned(
+    client: &Client,
+    node: &str,
+    prefix: &str,
+    count: usize,
+) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for number in 0..count * 10 {
         let id = format!("{prefix}{number}");
