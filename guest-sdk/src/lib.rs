@@ -97,6 +97,7 @@ extern crate self as ostraca_sdk;
 #[doc(hidden)]
 pub mod adapter;
 mod arguments;
+mod ask_error;
 pub mod asks;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]

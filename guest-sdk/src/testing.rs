@@ -17,7 +17,7 @@ use serde_json::Value;
 
 pub use crate::raw::MessageError;
 
-use crate::asks::AskError;
+use crate::ask_error::AskError;
 use crate::context::{MessageContext, MessageKind};
 use crate::entity::{Entity as EntityType, Runner};
 use crate::host::native::{self, with};

@@ -99,6 +99,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
                 "random",
                 "timers",
                 "messaging",
+                "asks",
                 "log",
             ]),
             set(&["methods", "handler", "stop", "timer-handler"]),

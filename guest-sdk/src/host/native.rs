@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use crate::asks::AskError;
+use crate::ask_error::AskError;
 use crate::types::{
     Identity, Level, MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
 };

@@ -1,6 +1,6 @@
 //! Calls the host through the component's imports.
 
-use crate::asks::AskError;
+use crate::ask_error::AskError;
 use crate::bindings::entity::ostraca::entity as wit;
 use crate::bindings::timer::ostraca::entity::timers;
 use crate::types::{

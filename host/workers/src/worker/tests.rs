@@ -10,6 +10,7 @@ use ostraca_codes::codes;
 use ostraca_config::Manifest;
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, MessageDigest, MessageId, ScopedSessionId};
 use ostraca_core::message::{Message, Outcome};
+use ostraca_core::records::GuestReply;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{Ownership, Settings};
 use ostraca_store::{EntityStore, MemoryStore};
@@ -19,10 +20,10 @@ mod panics;
 
 use super::*;
 use crate::recording::replay;
-use crate::{Caller, EntityInspection, ReplySink};
+use crate::{Caller, EntityInspection, EntityMessageContent, ReplySink};
 
 #[derive(Default)]
-struct RecordedReplies(Mutex<Vec<(u64, Outcome, Epoch)>>);
+struct RecordedReplies(Mutex<Vec<(u64, Outcome, Epoch)>>, Mutex<Vec<EntityMessage>>);
 
 impl ReplySink for RecordedReplies {
     fn deliver_replies(&self, replies: &mut Vec<WorkerReply>) {
@@ -32,7 +33,7 @@ impl ReplySink for RecordedReplies {
     }
 
     fn send_messages(&self, messages: &mut Vec<EntityMessage>) {
-        messages.clear();
+        self.1.lock().expect("the lock is not poisoned").append(messages);
     }
 }
 
@@ -120,9 +121,20 @@ impl TestWorker {
     }
 
     fn send_as(&mut self, shard: u32, method: &str, kind: MessageKind, caller: TestCaller) -> u64 {
+        self.send_with(shard, method, "", kind, caller)
+    }
+
+    fn send_with(
+        &mut self,
+        shard: u32,
+        method: &str,
+        body: &'static str,
+        kind: MessageKind,
+        caller: TestCaller,
+    ) -> u64 {
         self.sent += 1;
         let target = Entity::new("misbehaving", "a");
-        let body = Bytes::new();
+        let body = Bytes::from_static(body.as_bytes());
         let message = Message {
             sender: None,
             asked_by: None,
@@ -242,10 +254,11 @@ fn guest(host: &ostraca_wasm::WasmRuntime) -> Arc<DeployedType> {
     let component = ostraca_wasm::encode(&module).expect("an encodable module");
     let limits = ostraca_wasm::InstanceLimits {
         turn_time: Duration::from_secs(60),
+        ask: vec!["misbehaving".into()],
         ..ostraca_wasm::InstanceLimits::default()
     };
     let program = host.prepare_blocking(&component, limits).expect("a valid component");
-    let text = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n";
+    let text = "type = \"misbehaving\"\ncomponent = \"misbehaving.wasm\"\n[grants]\nask = [\"misbehaving\"]\n";
     let manifest = Manifest::parse(text, "entity.toml").expect("a valid manifest");
     Arc::new(DeployedType::new(1, manifest, &[], Some(program), [0; 32], 0))
 }
@@ -366,4 +379,61 @@ async fn r9_a_suspended_worker_runs_nothing_in_a_new_shard() {
     driver.worker.input(Input::Resume);
     driver.settle().await;
     assert_eq!(driver.answer(waits), Some(("final".into(), 1)));
+}
+
+#[tokio::test]
+async fn r20_an_ask_belongs_to_the_turn_that_started_it() {
+    let host = host();
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.adopt(1, 1);
+    let first = driver.send(1, "who");
+    driver.settle().await;
+    assert_eq!(driver.answer(first).map(|(outcome, _)| outcome).as_deref(), Some("final"));
+    // The first turn asks and ends without waiting, while a query is queued behind it.
+    let command = MessageKind::Command;
+    let asks = driver.send_with(1, "ask_and_keep", "\"b\"", command, TestCaller::Waits);
+    let query = driver.send_as(1, "who", MessageKind::Query, TestCaller::Waits);
+    driver.settle().await;
+    for token in [asks, query] {
+        assert_eq!(driver.answer(token).map(|(outcome, _)| outcome).as_deref(), Some("final"));
+    }
+    let sent = driver.replies.1.lock().expect("the lock is not poisoned");
+    let [EntityMessage { content: EntityMessageContent::Ask(_, ask, _), .. }] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert!(!ask.query_only, "the ask of a command counted as one of the query");
+}
+
+#[tokio::test]
+async fn the_answer_to_an_ask_reaches_the_waiting_guest() {
+    let host = host();
+    let mut driver = TestWorker::new();
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    driver.adopt(1, 1);
+    let body = r#"{"of":"misbehaving","id":"b","method":"m","body":"x","count":2,"ms":0}"#;
+    let asks = driver.send_with(1, "ask", body, MessageKind::Command, TestCaller::Waits);
+    for _ in 0..5_000 {
+        driver.until_a_guest_runs().await;
+        let _ = driver.worker.tasks.next().now_or_never();
+        driver.worker.start_asks();
+        driver.worker.flush_replies();
+        if driver.replies.1.lock().expect("the lock is not poisoned").len() == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let sent = std::mem::take(&mut *driver.replies.1.lock().expect("the lock is not poisoned"));
+    assert_eq!(sent.len(), 2, "both asks leave before any answer");
+    for message in sent {
+        let reply = GuestReply::Result(Bytes::from_static(b"1"));
+        let event = message.answer(Outcome::Final { reply, version: 1 }).expect("an event");
+        let EntityMessage { shard, epoch, .. } = message;
+        driver.worker.input(Input::EntityAnswer { shard, epoch, event: Box::new(event) });
+    }
+    driver.settle().await;
+    assert_eq!(driver.answer(asks).map(|(outcome, _)| outcome).as_deref(), Some("final"));
+    assert!(driver.replay() > 5);
 }

@@ -299,10 +299,10 @@ fn asks_are_limited_in_depth() {
 fn r20_an_ask_at_a_waiting_entity_sends_a_probe() {
     let mut harness = running();
     let carol = Entity::new("counter", "carol");
-    harness.asked_by(&[carol.clone()], 1, 5);
+    harness.asked_by(std::slice::from_ref(&carol), 1, 5);
     assert!(harness.notes.is_empty(), "alice is not waiting");
     harness.ask(0, new_ask(&bob(), "1"));
-    harness.asked_by(&[carol.clone()], 2, 6);
+    harness.asked_by(std::slice::from_ref(&carol), 2, 6);
     let ask = harness.asks[0].1.clone();
     let [(target, AskNote::Probe { path, .. })] = &*harness.notes else {
         panic!("{:?}", harness.notes)
@@ -350,7 +350,7 @@ fn a_probe_follows_each_ask_of_a_waiting_entity_once() {
     harness.ask(0, new_ask(&bob(), "1"));
     harness.ask(1, new_ask(&bob(), "2"));
     let carol = Entity::new("counter", "carol");
-    harness.asked_by(&[carol.clone()], 1, 5);
+    harness.asked_by(std::slice::from_ref(&carol), 1, 5);
     assert_eq!(harness.notes.len(), 2);
     let path = vec![
         AskStep { id: ask_id(3), asker: bob(), started: 1 },
