@@ -132,7 +132,7 @@ pub(crate) fn of_history(found: ostraca_oracle::Violation) -> Violation {
     Violation { kind: ViolationKind::History(found.kind), text: found.text }
 }
 
-/// What may follow if answered turns are lost or take effect twice: for clients, timers and tells.
+/// What may follow if answered turns are lost or take effect twice: for clients, timers, tells and asks.
 pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::History(ostraca_oracle::ViolationKind::DuplicateVersion),
     ViolationKind::History(ostraca_oracle::ViolationKind::StaleCommand),
@@ -152,4 +152,8 @@ pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::ToldTwice,
     ViolationKind::ToldUncommitted,
     ViolationKind::TellLost,
+    ViolationKind::AskRanTwice,
+    ViolationKind::AskAnswerChanged,
+    ViolationKind::AskLost,
+    ViolationKind::AskRanAfterRefusal,
 ];

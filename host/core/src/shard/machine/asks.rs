@@ -199,12 +199,13 @@ impl Machine {
         let from = chain.iter().position(|waits| *waits == message.target)?;
         // The target may have stopped waiting for the next entity of the chain. If it waits for others, probes tell.
         let next = chain.get(from + 1).unwrap_or(&message.target);
-        if !self.residents.get(&message.target)?.asks.wait_for(next) {
+        let state = self.residents.get(&message.target)?;
+        if !state.asks.wait_for(next) {
             return None;
         }
         let mut cycle = chain.get(from..)?.to_vec();
         cycle.push(message.target.clone());
-        Some(cycle_outcome(&cycle))
+        Some(outcome_in_cycle(state, message, &cycle))
     }
 
     /// Handles a note about asks. Returns `false` if the message is not a note.
@@ -274,21 +275,26 @@ impl Machine {
         if !waits || state.asks.is_empty() || !state.mailbox.contains(id) {
             return;
         }
-        // An earlier attempt of the asking turn may have had a copy that ran.
-        let outcome = match state.lanes.check(&entry.message, true, false, usize::MAX) {
-            LaneDecision::Replay(recorded) => final_outcome(recorded),
-            LaneDecision::Superseded | LaneDecision::SessionForgotten => Outcome::not_run(
-                codes::TOO_OLD,
-                "it may have run before, and its record is no longer kept",
-            ),
-            _ => cycle_outcome(chain),
-        };
+        let outcome = outcome_in_cycle(state, &entry.message, chain);
         self.finish(entity, id, outcome, false);
     }
 
     /// Whether the entity's turn waits for asks.
     pub(super) fn waits_for_asks(&self, state: &ResidentEntity) -> bool {
         !state.asks.is_empty() && !self.context.has_mutation(Mutation::KeepWaitingTurns)
+    }
+}
+
+/// The outcome of an ask that would wait for itself at a waiting entity, whose lanes are therefore loaded.
+fn outcome_in_cycle(state: &ResidentEntity, ask: &Message, chain: &[Entity]) -> Outcome {
+    // An earlier attempt of the asking turn may have had a copy that ran.
+    match state.lanes.check(ask, true, false, usize::MAX) {
+        LaneDecision::Replay(recorded) => final_outcome(recorded),
+        LaneDecision::Superseded | LaneDecision::SessionForgotten => Outcome::not_run(
+            codes::TOO_OLD,
+            "it may have run before, and its record is no longer kept",
+        ),
+        _ => cycle_outcome(chain),
     }
 }
 

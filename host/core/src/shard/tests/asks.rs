@@ -674,3 +674,20 @@ fn r17_a_resent_dead_letter_has_no_earlier_creation_time() {
     tell.recreate(9_000);
     assert_eq!((tell.created_ms, tell.first_created_ms()), (9_000, Ok(9_000)));
 }
+
+#[test]
+fn r16_a_recorded_ask_along_a_chain_is_answered_from_it() {
+    let mut harness = Harness::serving();
+    // Alice has stopped waiting, so the ask of the turn that she asked runs.
+    let chain = [alice(), bob()];
+    let first = harness.asked_by(&chain, 1, 5);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(first).as_deref(), Some("final 1"));
+    harness.send(1, 0, MessageKind::Command);
+    harness.ask(0, new_ask(&bob(), "1"));
+    let again = harness.asked_by(&chain, 1, 5);
+    assert_eq!(harness.code_of(again).as_deref(), Some("final 1"), "although she waits now");
+    let other = harness.asked_by(&chain, 2, 5);
+    assert_eq!(harness.code_of(other).as_deref(), Some(&*codes::ASK_CYCLE));
+}
