@@ -110,12 +110,14 @@ impl Machine {
 
     /// Sends the asks that are due, and ends those whose deadlines have passed.
     pub(super) fn drive_asks(&mut self, entity: &Entity) {
-        let early = self.context.has_mutation(Mutation::AskBeforeCommit);
-        let (mono, may_send) =
-            (self.context.mono(), self.claim.may_commit() && self.lease.may_reply(&self.context));
-        let Some(state) = self.residents.get_mut(entity).filter(|it| !it.asks.is_empty()) else {
+        let asks = |state: &ResidentEntity| !state.asks.is_empty();
+        if !self.residents.get(entity).is_some_and(asks) {
             return;
-        };
+        }
+        let early = self.context.has_mutation(Mutation::AskBeforeCommit);
+        let may_send = self.claim.may_commit() && self.lease.may_reply(&self.context);
+        let mono = self.context.mono();
+        let Some(state) = self.residents.get_mut(entity) else { return };
         let (Stage::Running(turn, _) | Stage::Firing(turn, _)) = state.stage else { return };
         let generation = state.generation;
         while let Some((place, pending)) = state.asks.take_expired(mono) {
