@@ -327,7 +327,7 @@ pub(super) enum ProbeStep {
     /// Send the note to the ask's target.
     PassOn(AskNote),
     /// The asks form a cycle. The youngest one is queued at `at`, which receives the note.
-    Cycle { at: Entity, note: AskNote },
+    Cycle { at: Entity, id: MessageId, chain: Vec<Entity> },
     /// The path is too long.
     Drop,
 }
@@ -353,7 +353,7 @@ pub(super) fn extend_probe(number: u64, path: &[AskStep], entity: &Entity, ask: 
     let chain: Vec<_> = askers.map(|step| step.asker.clone()).collect();
     // Each ask is queued at the next asker in the chain.
     let at = chain.get(1).unwrap_or(entity).clone();
-    ProbeStep::Cycle { at, note: AskNote::Cycle { id: cycle[youngest].id, chain } }
+    ProbeStep::Cycle { at, id: cycle[youngest].id, chain }
 }
 
 /// The chain of a cycle as human-readable text.

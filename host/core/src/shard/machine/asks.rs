@@ -154,8 +154,8 @@ impl Machine {
     ) {
         let mono = self.context.mono();
         let Some(state) = self.residents.get_mut(asker) else { return };
-        let is_turn = |stage: &Stage| matches!(stage, Stage::Running(it, _) | Stage::Firing(it, _) if *it == turn);
-        let Some(place) = state.asks.place_of(id).filter(|_| is_turn(&state.stage)) else { return };
+        let (Stage::Running(running, _) | Stage::Firing(running, _)) = state.stage else { return };
+        let Some(place) = state.asks.place_of(id).filter(|_| running == turn) else { return };
         let Some(pending) = state.asks.get_mut(place) else { return };
         let outcome = match outcome {
             Outcome::Unknown { message } => {
@@ -169,14 +169,10 @@ impl Machine {
                 state.asks.resend_later(place, mono, wait.into());
                 return self.advance(asker);
             }
-            // The ask may have run before, perhaps for an earlier attempt of this turn.
+            // This copy did not run, but an earlier one may have, perhaps for an earlier attempt of this turn.
             Outcome::NotRun { code, message, .. }
-                if DOUBTFUL.iter().any(|doubtful| code == doubtful.as_str()) =>
+                if pending.in_doubt || DOUBTFUL.iter().any(|it| code == it.as_str()) =>
             {
-                Outcome::Unknown { message: format!("{message} ({code})") }
-            }
-            // This copy did not run, but an earlier one may have.
-            Outcome::NotRun { code, message, .. } if pending.in_doubt => {
                 Outcome::Unknown { message: format!("{message} ({code})") }
             }
             known => known,
@@ -252,14 +248,14 @@ impl Machine {
                     let (entity, target) = (entity.clone(), ask.target.clone());
                     self.context.push(Action::SendAskNote { entity, target, note });
                 }
-                ProbeStep::Cycle { at, note } if at != *entity => {
-                    let entity = entity.clone();
-                    self.context.push(Action::SendAskNote { entity, target: at, note });
-                }
-                ProbeStep::Cycle { note: AskNote::Cycle { id, chain }, .. } => {
+                ProbeStep::Cycle { at, id, chain } if at == *entity => {
                     self.end_cycle(entity, &id, &chain);
                 }
-                ProbeStep::Cycle { .. } | ProbeStep::Drop => {}
+                ProbeStep::Cycle { at, id, chain } => {
+                    let (entity, note) = (entity.clone(), AskNote::Cycle { id, chain });
+                    self.context.push(Action::SendAskNote { entity, target: at, note });
+                }
+                ProbeStep::Drop => {}
             }
         }
     }
@@ -268,9 +264,9 @@ impl Machine {
     fn end_cycle(&mut self, entity: &Entity, id: &MessageId, chain: &[Entity]) {
         let Some(state) = self.residents.get(entity) else { return };
         // It may have started to run in the meantime; then it no longer waits for itself.
-        let is_ask =
-            |entry: &crate::shard::entity::PendingMessage| entry.message.asked_by.is_some();
-        let Some(entry) = state.entries.get(id).filter(|it| is_ask(it)) else { return };
+        let Some(entry) = state.entries.get(id).filter(|it| it.message.asked_by.is_some()) else {
+            return;
+        };
         // The note may be late: by now, the entity may be on another node, where it waits for nothing and has not been
         // loaded.
         let waits = matches!(state.stage, Stage::Running(..) | Stage::Firing(..));
