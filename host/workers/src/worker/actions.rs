@@ -74,13 +74,13 @@ impl Worker {
                 self.activate(id, entity, generation, reason, records);
             }
             Action::Run { generation, turn, version, message, timers, outbox } => {
-                let traceparent = message.context.traceparent.clone();
+                let traceparent = &message.context.traceparent;
                 let asks = self.ask_sink(id, &message.target, generation, traceparent);
                 let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
                 self.run(id, (generation, turn, version), message, records);
             }
             Action::Fire { entity, generation, turn, version: _, firing, timers, outbox } => {
-                let asks = self.ask_sink(id, &entity, generation, Arc::default());
+                let asks = self.ask_sink(id, &entity, generation, &Arc::default());
                 let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }

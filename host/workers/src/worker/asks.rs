@@ -49,12 +49,13 @@ impl Worker {
         id: MachineId,
         entity: &Entity,
         generation: u64,
-        traceparent: Arc<str>,
+        traceparent: &Arc<str>,
     ) -> Option<Arc<dyn AskSink>> {
         if !self.types.get(&entity.entity_type).is_some_and(|entry| entry.may_ask()) {
             return None;
         }
-        let (entity, asks) = (entity.clone(), self.started_asks.0.clone());
+        let (entity, traceparent) = (entity.clone(), traceparent.clone());
+        let asks = self.started_asks.0.clone();
         Some(Arc::new(TurnAsks { id, entity, generation, traceparent, asks }))
     }
 
