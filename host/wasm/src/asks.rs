@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -174,17 +177,15 @@ impl TurnAsks {
         &mut self,
         handle: u32,
         limits: &InstanceLimits,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<AskAnswer, HostTrap>> {
-        use std::future::Future;
-        use std::task::Poll;
+        context: &mut Context<'_>,
+    ) -> Poll<Result<AskAnswer, HostTrap>> {
         let Some(waiting) = self.asks.get_mut(&handle) else {
             let why = "asks was called with a pending ask of an earlier turn";
             return Poll::Ready(Err(HostTrap::InvalidHostCall(why.into())));
         };
         let received = match waiting {
             Waiting::Answered(answer) => return Poll::Ready(Ok(answer.clone())),
-            Waiting::Open(receiver) => std::pin::Pin::new(receiver).poll(context),
+            Waiting::Open(receiver) => Pin::new(receiver).poll(context),
         };
         received.map(|received| match received {
             Ok(Ok(answer)) => {
