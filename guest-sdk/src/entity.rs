@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::arguments::{Arguments, Parameter};
 use crate::context::MessageKind;
+use crate::journal::{self, EventSourced};
 use crate::raw::{self, MessageError, StartReason, StopReason};
 use crate::state;
 use crate::timers::{self, Firing};
@@ -87,6 +88,11 @@ pub trait StateModel<E> {
 
     /// Stores the struct and updates `kept`, if the two differ.
     fn save(entity: &E, kept: &mut Self::Stored);
+
+    /// Gives the struct its value from the beginning of the turn, which has failed.
+    fn restore(entity: &mut E, kept: &Self::Stored) {
+        *entity = Self::decode(kept);
+    }
 }
 
 /// The whole struct is one value, under [`WHOLE_STATE_KEY`].
@@ -156,6 +162,44 @@ impl<E: Default> StateModel<E> for KeyedState {
     }
 
     fn save(_: &E, (): &mut ()) {}
+}
+
+/// The struct is built from the events of the journal: see [`EventSourced`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct EventState;
+
+impl<E: EventSourced> StateModel<E> for EventState {
+    /// The number of the next event after the last turn, and of the last event in the snapshot.
+    type Stored = (u64, u64);
+
+    fn load() -> Self::Stored {
+        let through = journal::snapshot_raw().map_or(0, |(through, _)| through);
+        (journal::extent().next, through)
+    }
+
+    fn decode((next, _): &Self::Stored) -> E {
+        journal::replay(*next)
+    }
+
+    fn save(entity: &E, (next, through): &mut Self::Stored) {
+        *next = journal::extent().next;
+        if E::SNAPSHOT_EVERY > 0 && *next > *through + E::SNAPSHOT_EVERY {
+            *through = *next - 1;
+            journal::take_snapshot(entity, *next);
+        }
+        // A change that is in no event would be lost with the instance. Checked in tests only, since it reads all
+        // events.
+        #[cfg(not(target_family = "wasm"))]
+        journal::check_replay(entity, *next);
+    }
+
+    fn restore(entity: &mut E, kept: &Self::Stored) {
+        // Only events change the struct.
+        if journal::extent().next != kept.0 {
+            *entity = Self::decode(kept);
+        }
+    }
 }
 
 /// One instance of an entity.
@@ -257,7 +301,7 @@ impl<E: Entity> Loaded<E> {
         if succeeded {
             E::StateModel::save(&self.entity, &mut self.kept);
         } else {
-            self.entity = E::StateModel::decode(&self.kept);
+            E::StateModel::restore(&mut self.entity, &self.kept);
         }
     }
 }

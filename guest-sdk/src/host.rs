@@ -1,5 +1,5 @@
-//! The implementation behind `state`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log` and
-//! `lifecycle`: the host's imports in the sandbox, and an in-memory store in native builds.
+//! The implementation behind `state`, `journal`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log`
+//! and `lifecycle`: the host's imports in the sandbox, and an in-memory store in native builds.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod native;
@@ -8,13 +8,15 @@ mod sandbox;
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native::{
-    AskHandle, cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers,
-    log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask, tell,
-    tell_at, wait_any_ask, wait_ask,
+    AskHandle, append_event, cancel_tell, cancel_timer, delayed_tells, delete, get, identity,
+    journal_extent, list, list_timers, load_snapshot, log, message, now, passivate, random_bytes,
+    random_u64, read_events, save_snapshot, set, set_timer, start_ask, tell, tell_at,
+    truncate_journal, wait_any_ask, wait_ask,
 };
 #[cfg(target_family = "wasm")]
 pub(crate) use sandbox::{
-    AskHandle, cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers,
-    log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask, tell,
-    tell_at, wait_any_ask, wait_ask,
+    AskHandle, append_event, cancel_tell, cancel_timer, delayed_tells, delete, get, identity,
+    journal_extent, list, list_timers, load_snapshot, log, message, now, passivate, random_bytes,
+    random_u64, read_events, save_snapshot, set, set_timer, start_ask, tell, tell_at,
+    truncate_journal, wait_any_ask, wait_ask,
 };

@@ -60,6 +60,9 @@
 //! cannot express, or a struct that cannot be decoded from its own JSON, ends the turn with `state-does-not-encode`,
 //! and nothing is written.
 //!
+//! **Events** are appended to a [`journal`]. With `#[entity(state = "events")]` they are the state: the struct is built
+//! from them ([`journal::EventSourced`]).
+//!
 //! **Hooks.** `#[start] fn start(&mut self)` runs before an instance's first message or timer, and
 //! `#[stop] fn stop(&mut self)` before the instance is dropped gracefully. Each may also take its reason
 //! ([`StartReason`], [`StopReason`]).
@@ -109,6 +112,7 @@ mod error;
 mod export_macros;
 mod finite;
 mod host;
+pub mod journal;
 pub mod lifecycle;
 pub mod log;
 pub mod messaging;
@@ -131,7 +135,8 @@ pub use serde_json;
 pub mod __private {
     pub use crate::arguments::{Arguments, Parameter};
     pub use crate::entity::{
-        KeyedState, Method, Runner, StartHook, StopHook, TimerMethod, WholeState, timer_payload,
+        EventState, KeyedState, Method, Runner, StartHook, StopHook, TimerMethod, WholeState,
+        timer_payload,
     };
     pub use crate::reply::{IntoStartResult, ResultKind, ValueKind};
     #[cfg(target_family = "wasm")]

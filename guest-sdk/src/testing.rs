@@ -20,7 +20,7 @@ pub use crate::raw::MessageError;
 use crate::ask_error::AskError;
 use crate::context::{MessageContext, MessageKind};
 use crate::entity::{Entity as EntityType, Runner};
-use crate::host::native::{self, with};
+use crate::host::native::{self, Journal, with};
 use crate::log::Level;
 use crate::messaging::Entity;
 use crate::raw::{Firing, StartReason, StopReason};
@@ -313,7 +313,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     type Delayed = BTreeMap<String, (u64, StoredTell)>;
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed)>,
+        stored: Option<(Store, Timers, usize, Delayed, Journal)>,
     }
 
     impl Drop for Undo {
@@ -323,6 +323,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
                 if let Some(stored) = self.stored.take() {
                     world.tells.truncate(stored.2);
                     (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
+                    world.journal = stored.4;
                 }
             });
         }
@@ -330,7 +331,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
 
     let before = with(|world| {
         let (store, timers) = (world.store.clone(), world.timers.clone());
-        (store, timers, world.tells.len(), world.delayed.clone())
+        (store, timers, world.tells.len(), world.delayed.clone(), world.journal.clone())
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);

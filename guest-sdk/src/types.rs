@@ -103,6 +103,35 @@ pub(crate) struct StoredTell {
     pub(crate) content_type: String,
 }
 
+/// An event of the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalEvent {
+    /// Its number.
+    pub number: u64,
+    /// The bytes that were appended.
+    pub data: Vec<u8>,
+}
+
+/// One page of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalPage {
+    /// The events, in order.
+    pub events: Vec<JournalEvent>,
+    /// The number at which the next page begins; `None` on the last page.
+    pub next: Option<u64>,
+}
+
+/// Which events a journal holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalExtent {
+    /// The number of the first event that is kept; `next` if none is.
+    pub first: u64,
+    /// The number of the next event: 1 if there was none yet.
+    pub next: u64,
+    /// Size of the kept events and of the snapshot in bytes, including 100 bytes for each.
+    pub bytes: u64,
+}
+
 /// Converts to whole milliseconds, saturating at the maximum.
 pub(crate) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

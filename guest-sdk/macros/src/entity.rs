@@ -13,6 +13,7 @@ use crate::method;
 enum StateModel {
     Whole,
     Keys,
+    Events,
 }
 
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
@@ -75,6 +76,7 @@ fn output(
     let style = match state {
         StateModel::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::WholeState),
         StateModel::Keys => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::KeyedState),
+        StateModel::Events => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::EventState),
     };
     let check = (state == StateModel::Keys).then(|| {
         quote_spanned! {entity.span()=>
@@ -105,18 +107,19 @@ fn state(arguments: TokenStream) -> Result<StateModel> {
     let mut state = StateModel::Whole;
     let read = |meta: ParseNestedMeta<'_>| {
         if !meta.path.is_ident("state") {
-            return Err(
-                meta.error("unknown option; the only one is state = \"struct\" or \"keys\"")
-            );
+            return Err(meta.error(
+                "unknown option; the only one is state = \"struct\", \"keys\" or \"events\"",
+            ));
         }
         let text: LitStr = meta.value()?.parse()?;
         state = match text.value().as_str() {
             "struct" => StateModel::Whole,
             "keys" => StateModel::Keys,
+            "events" => StateModel::Events,
             _ => {
                 return Err(Error::new(
                     text.span(),
-                    "state must be \"struct\" (the default) or \"keys\"",
+                    "state must be \"struct\" (the default), \"keys\" or \"events\"",
                 ));
             }
         };

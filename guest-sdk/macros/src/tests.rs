@@ -202,7 +202,7 @@ fn the_macro_accepts_only_inherent_impls_with_messages() {
 #[test]
 fn unknown_options_are_refused() {
     let block = quote!(impl Counter { #[message] fn get(&self) {} });
-    assert!(refused_with(quote!(state = "events"), block.clone()).contains("\"keys\""));
+    assert!(refused_with(quote!(state = "event"), block.clone()).contains("\"keys\""));
     assert!(refused_with(quote!(stat = "keys"), block).contains("unknown option"));
 }
 

@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 use crate::ask_error::AskError;
 use crate::types::{
-    Identity, Level, MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
+    Identity, JournalEvent, JournalExtent, JournalPage, Level, MessageContext, MessageKind, Page,
+    StoredTell, StoredTimer, TimerTime,
 };
 
 /// The time at the beginning of a test: 2001-09-09 01:46:40 UTC.
@@ -24,6 +25,7 @@ pub(crate) type AskHandler = Rc<dyn Fn(&StoredTell) -> Result<Vec<u8>, AskError>
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
     pub(crate) timers: BTreeMap<String, StoredTimer>,
+    pub(crate) journal: Journal,
     pub(crate) tells: Vec<StoredTell>,
     /// By name, with the time at which they leave.
     pub(crate) delayed: BTreeMap<String, (u64, StoredTell)>,
@@ -52,6 +54,7 @@ impl TestHost {
         Self {
             store: BTreeMap::new(),
             timers: BTreeMap::new(),
+            journal: Journal::default(),
             tells: Vec::new(),
             asks: Vec::new(),
             answers: None,
@@ -220,6 +223,72 @@ pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
     let shown =
         |(name, (due, tell)): (&String, &(u64, StoredTell))| (name.clone(), *due, tell.clone());
     with(|world| world.delayed.iter().map(shown).collect())
+}
+
+/// The journal of the test's entity.
+#[derive(Clone, Default)]
+pub(crate) struct Journal {
+    events: BTreeMap<u64, Vec<u8>>,
+    /// The number of the last event that was ever appended.
+    last: u64,
+    snapshot: Option<(u64, Vec<u8>)>,
+}
+
+pub(crate) fn append_event(data: &[u8]) -> u64 {
+    check_journal("append");
+    with(|world| {
+        let journal = &mut world.journal;
+        journal.last += 1;
+        journal.events.insert(journal.last, data.to_vec());
+        journal.last
+    })
+}
+
+pub(crate) fn read_events(from: u64, limit: u32) -> JournalPage {
+    if !(1..=1000).contains(&limit) {
+        panic!("invalid-limit: the limit must be 1 to 1000, not {limit}");
+    }
+    with(|world| {
+        let mut rest = world.journal.events.range(from..);
+        let events: Vec<_> = rest
+            .by_ref()
+            .take(limit as usize)
+            .map(|(number, data)| JournalEvent { number: *number, data: data.clone() })
+            .collect();
+        JournalPage { events, next: rest.next().map(|(number, _)| *number) }
+    })
+}
+
+pub(crate) fn journal_extent() -> JournalExtent {
+    with(|world| {
+        let journal = &world.journal;
+        let next = journal.last + 1;
+        let first = journal.events.keys().next().copied().unwrap_or(next);
+        let kept = journal.events.values().chain(journal.snapshot.as_ref().map(|(_, data)| data));
+        let bytes = kept.map(|data| data.len() as u64 + 100).sum();
+        JournalExtent { first, next, bytes }
+    })
+}
+
+pub(crate) fn truncate_journal(before: u64) -> u64 {
+    check_journal("truncate");
+    with(|world| world.journal.events.retain(|number, _| *number >= before));
+    journal_extent().first
+}
+
+pub(crate) fn save_snapshot(data: &[u8]) {
+    check_journal("save_snapshot");
+    with(|world| world.journal.snapshot = Some((world.journal.last, data.to_vec())));
+}
+
+pub(crate) fn load_snapshot() -> Option<(u64, Vec<u8>)> {
+    with(|world| world.journal.snapshot.clone())
+}
+
+fn check_journal(what: &str) {
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but called journal::{what}");
+    }
 }
 
 /// An ask and its answer, which is known immediately.

@@ -4,7 +4,8 @@ use crate::ask_error::AskError;
 use crate::bindings::entity::ostraca::entity as wit;
 use crate::bindings::timer::ostraca::entity::timers;
 use crate::types::{
-    Identity, Level, MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
+    Identity, JournalEvent, JournalExtent, JournalPage, Level, MessageContext, MessageKind, Page,
+    StoredTell, StoredTimer, TimerTime,
 };
 
 pub(crate) fn get(key: &str) -> Option<Vec<u8>> {
@@ -121,6 +122,34 @@ pub(crate) fn delayed_tells() -> Vec<(String, u64, StoredTell)> {
         (delayed.name, delayed.due, tell)
     };
     wit::messaging::delayed_tells().into_iter().map(shown).collect()
+}
+
+pub(crate) fn append_event(data: &[u8]) -> u64 {
+    wit::journal::append(data)
+}
+
+pub(crate) fn read_events(from: u64, limit: u32) -> JournalPage {
+    let page = wit::journal::read(from, limit);
+    let event =
+        |event: wit::journal::Event| JournalEvent { number: event.number, data: event.data };
+    JournalPage { events: page.events.into_iter().map(event).collect(), next: page.next }
+}
+
+pub(crate) fn journal_extent() -> JournalExtent {
+    let extent = wit::journal::get_extent();
+    JournalExtent { first: extent.first, next: extent.next, bytes: extent.bytes }
+}
+
+pub(crate) fn truncate_journal(before: u64) -> u64 {
+    wit::journal::truncate(before)
+}
+
+pub(crate) fn save_snapshot(data: &[u8]) {
+    wit::journal::save_snapshot(data);
+}
+
+pub(crate) fn load_snapshot() -> Option<(u64, Vec<u8>)> {
+    wit::journal::load_snapshot().map(|snapshot| (snapshot.through, snapshot.data))
 }
 
 /// The host's handle of a started ask.

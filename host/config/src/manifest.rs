@@ -76,6 +76,9 @@ pub struct ManifestLimits {
     /// Maximum bytes of the methods and bodies of the tells in an entity's outbox. Default 1 MiB, at most 4 MiB. Error
     /// `outbox-too-large`.
     pub outbox_bytes: u64,
+    /// Maximum bytes of the events and the snapshot in an entity's journal, including 100 bytes for each. Default 16
+    /// MiB, at most 1,024 GiB. Error `journal-too-large`.
+    pub journal: u64,
     /// Maximum number of asks that one turn may start. Default 64, at most 10,000. Error `too-many-asks`.
     pub asks: u32,
     /// Maximum bytes of the methods and bodies of one turn's asks, and of their answers. Default 1 MiB, at most 64 MiB.
@@ -203,6 +206,7 @@ impl Manifest {
             timer_interval: u64::try_from(limits.timer_interval.as_millis()).unwrap_or(u64::MAX),
             tell: self.grants.tell.clone(),
             ask: self.grants.ask.clone(),
+            journal: limits.journal,
             asks: limits.asks.into(),
             ask_bytes: limits.ask_bytes,
             ask_timeout: limits.ask_timeout,

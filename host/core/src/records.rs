@@ -79,7 +79,8 @@ pub struct Head {
 
 impl Extensible for Head {
     const NAME: &'static str = "Head";
-    const FIELDS: &'static [u32] = &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK];
+    const FIELDS: &'static [u32] =
+        &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK, Head::JOURNAL];
 }
 
 impl Head {
@@ -89,6 +90,8 @@ impl Head {
     const OUTBOX: u32 = 6;
     /// The field with the tell watermark (u64); absent if it is 0.
     const TELL_WATERMARK: u32 = 8;
+    /// The field with the extent of the journal ([`JournalExtent`]); absent if the journal was never used.
+    const JOURNAL: u32 = 10;
 
     /// The number of the entity's timers, which are stored outside the head (R25).
     ///
@@ -147,6 +150,25 @@ impl Head {
     /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_tell_watermark(&mut self, watermark: u64) -> Result<(), CodecError> {
         self.set_or_take(Self::TELL_WATERMARK, &watermark)
+    }
+
+    /// The extent of the entity's journal, whose events are stored outside the head (E18).
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn journal(&self) -> Result<JournalExtent, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(JournalExtent::default());
+        }
+        Ok(self.extensions.get(Self::JOURNAL)?.unwrap_or_default())
+    }
+
+    /// Sets the extent of the journal.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_journal(&mut self, extent: &JournalExtent) -> Result<(), CodecError> {
+        self.set_or_take(Self::JOURNAL, extent)
     }
 
     /// Sets a field, or removes it if it has its default value.
@@ -394,6 +416,67 @@ impl Tell {
     }
 }
 
+/// Which events an entity's journal holds, and how large they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalExtent {
+    /// The number of the first event that is kept; `next` if none is.
+    pub first: u64,
+    /// The number of the next event; 1 if there was none yet.
+    pub next: u64,
+    /// Bytes of all events before `first`.
+    pub start: u64,
+    /// Bytes of all events before `next`.
+    pub end: u64,
+    /// The number of the last event that the snapshot includes.
+    pub snapshot: u64,
+    /// Bytes of the snapshot; 0 if there is none.
+    pub snapshot_bytes: u64,
+}
+
+impl Default for JournalExtent {
+    fn default() -> Self {
+        Self { first: 1, next: 1, start: 0, end: 0, snapshot: 0, snapshot_bytes: 0 }
+    }
+}
+
+impl JournalExtent {
+    /// Size of the kept events and of the snapshot in bytes, as counted for limits.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.end.saturating_sub(self.start).saturating_add(self.snapshot_bytes)
+    }
+}
+
+/// An event in an entity's journal. Its number is part of the key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalEvent {
+    /// Bytes of all events before it, including those that were removed since.
+    pub start: u64,
+    /// The guest's own bytes.
+    pub data: Bytes,
+    /// Fields of later releases.
+    pub extensions: Extensions<JournalEvent>,
+}
+
+impl Extensible for JournalEvent {
+    const NAME: &'static str = "JournalEvent";
+}
+
+/// A summary of a journal's first events, made by the guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalSnapshot {
+    /// The number of the last event that it includes.
+    pub through: u64,
+    /// The guest's own bytes.
+    pub data: Bytes,
+    /// Fields of later releases.
+    pub extensions: Extensions<JournalSnapshot>,
+}
+
+impl Extensible for JournalSnapshot {
+    const NAME: &'static str = "JournalSnapshot";
+}
+
 /// One change of a record outside the head.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordWrite {
@@ -431,6 +514,17 @@ pub enum RecordKey {
         /// The number that it had in the outbox.
         number: u64,
     },
+    /// An event of the entity's journal; its value is a postcard-encoded [`JournalEvent`]. Number
+    /// [`SNAPSHOT`](Self::SNAPSHOT) is the journal's snapshot instead, a postcard-encoded [`JournalSnapshot`].
+    Journal {
+        /// The event's number, from 1.
+        number: u64,
+    },
+}
+
+impl RecordKey {
+    /// The number under which a journal's snapshot is stored, before all events.
+    pub const SNAPSHOT: u64 = 0;
 }
 
 /// One turn's effects, to be written atomically.

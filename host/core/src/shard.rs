@@ -15,6 +15,7 @@ mod delayed_tells;
 mod entity;
 mod event;
 mod instance_slots;
+mod journal;
 mod lanes;
 mod machine;
 mod mailbox;
@@ -24,7 +25,7 @@ mod settings;
 mod tests;
 mod timers;
 
-pub use action::Action;
+pub use action::{Action, TurnRecords};
 pub use asks::{ASK_NOTE, Ask, AskNote, AskStep, NewAsk};
 pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
@@ -32,6 +33,7 @@ pub use dead_letters::{
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::{InstanceSlots, SlotHolder};
+pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
 pub use outbox::{NewTell, OutboxSize};

@@ -156,7 +156,7 @@ impl BatchBuilder {
         let beside = |kind| KeyPrefix::new(kind, &keys::entity_prefix(shard, kind, entity));
         let (state, lanes) = (beside(RecordKind::State), beside(RecordKind::Lane));
         let outbox = beside(RecordKind::Outbox);
-        let dead_letters = beside(RecordKind::DeadLetter);
+        let (dead_letters, journal) = (beside(RecordKind::DeadLetter), beside(RecordKind::Journal));
         let mut timers = None;
         let mut writes = Vec::with_capacity(commit.writes.len());
         for write in std::mem::take(&mut commit.writes) {
@@ -184,6 +184,9 @@ impl BatchBuilder {
                 RecordKey::DeadLetter { number } => {
                     let key = keys::dead_letter(shard, entity, *number);
                     (&dead_letters, &mut unknown, Table::Entities.key(&key))
+                }
+                RecordKey::Journal { number } => {
+                    (&journal, &mut mark.journal_fragmented, journal.key(&number.to_be_bytes()))
                 }
             };
             let value = write.value;
@@ -229,6 +232,7 @@ impl BatchBuilder {
                     RecordKind::Lane => mark.lanes_fragmented = Some(true),
                     RecordKind::Timer => mark.timers_fragmented = Some(true),
                     RecordKind::Outbox => mark.outbox_fragmented = Some(true),
+                    RecordKind::Journal => mark.journal_fragmented = Some(true),
                     RecordKind::DeadLetter => {}
                     _ => mark.state_fragmented = Some(true),
                 }
@@ -334,6 +338,7 @@ impl BatchBuilder {
                 lanes_fragmented: nothing,
                 timers_fragmented: nothing,
                 outbox_fragmented: nothing,
+                journal_fragmented: nothing,
                 ..CachedHead::default()
             });
         };

@@ -19,6 +19,8 @@ pub(crate) struct CachedHead {
     pub(crate) timers_fragmented: Option<bool>,
     /// As `state_fragmented`, for the outbox.
     pub(crate) outbox_fragmented: Option<bool>,
+    /// As `state_fragmented`, for the journal.
+    pub(crate) journal_fragmented: Option<bool>,
 }
 
 /// Cached heads by their keys, in two generations. A head that is used moves to the young generation. When that

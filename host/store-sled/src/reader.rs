@@ -134,11 +134,11 @@ impl Reader {
             })?;
             let outbox = (waiting > 0).then(|| of(RecordKind::Outbox));
             let outbox = self.beside(guard, outbox, unchanged, |key, raw| {
-                Ok((keys::tell_number(key)?, self.records.decode::<Tell>(key, raw)?))
+                Ok((keys::last_number(key)?, self.records.decode::<Tell>(key, raw)?))
             })?;
             let dead_letters = (dead > 0).then(|| of(RecordKind::DeadLetter));
             let dead_letters = self.beside(guard, dead_letters, unchanged, |key, raw| {
-                Ok((keys::tell_number(key)?, self.dead_letter(key, raw)?.0))
+                Ok((keys::last_number(key)?, self.dead_letter(key, raw)?.0))
             })?;
             if let (Some(lanes), Some(timers), Some(outbox), Some(dead_letters)) =
                 (lanes, timers, outbox, dead_letters)
@@ -189,9 +189,12 @@ impl Reader {
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
         let first = first.unwrap_or_default();
-        // Each head, wake-up or dead letter is consistent on its own; the entries of a state only as a whole.
+        // Each head, wake-up or dead letter is consistent on its own; the records of a state or a journal only as
+        // a whole.
         let head = match &scan.kind {
-            ScanKind::State(entity) => Some(Table::Entities.key(&keys::head(&scan.shard, entity))),
+            ScanKind::State(entity) | ScanKind::Journal { entity, .. } => {
+                Some(Table::Entities.key(&keys::head(&scan.shard, entity)))
+            }
             ScanKind::Heads | ScanKind::Wakes { .. } | ScanKind::DeadLetters { .. } => None,
         };
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
@@ -247,8 +250,12 @@ impl Reader {
                 ScanKind::DeadLetters { .. } => {
                     let (entity, number) = keys::parse_entity(rest)?;
                     let (tell, size) = self.dead_letter(&key, &raw)?;
-                    let number = keys::tell_number(number)?;
+                    let number = keys::last_number(number)?;
                     (ScannedRecord::DeadLetter(entity, number, Box::new(tell)), size)
+                }
+                ScanKind::Journal { .. } => {
+                    let body = self.records.decode_bytes(RecordKind::Journal, &key, &raw)?;
+                    (ScannedRecord::of_journal(keys::last_number(rest)?, &body)?, body.len())
                 }
             };
             bytes += rest.len() + size;

@@ -1,9 +1,11 @@
 //! The store of entities' heads, lanes and state.
 
 use bytes::Bytes;
+use ostraca_core::codec;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, LoadedEntity, RecordKey, Tell,
+    Claim, ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot, LoadedEntity,
+    RecordKey, Tell,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +34,7 @@ pub fn commit_bytes(commit: &Commit) -> usize {
             RecordKey::Lane(_) => 16,
             RecordKey::Timer { name, .. } => 16 + name.len(),
             RecordKey::Outbox { target, .. } => 16 + target.entity_type.len() + target.id.len(),
-            RecordKey::DeadLetter { .. } => 16,
+            RecordKey::DeadLetter { .. } | RecordKey::Journal { .. } => 16,
         };
         64 + key + write.value.as_ref().map_or(0, Bytes::len)
     });
@@ -171,6 +173,13 @@ pub enum ScanKind {
         /// The first sender whose dead letters are read. `None` reads from the first.
         from: Option<Entity>,
     },
+    /// One entity's journal: its snapshot, then its events, ordered by number.
+    Journal {
+        /// The entity.
+        entity: Entity,
+        /// The first number to read; [`RecordKey::SNAPSHOT`] reads from the snapshot on.
+        from: u64,
+    },
 }
 
 /// One page of a scan.
@@ -194,6 +203,24 @@ pub enum ScannedRecord {
     Wake(u64, Entity),
     /// The sender of a dead letter, its number, and the tell.
     DeadLetter(Entity, u64, Box<Tell>),
+    /// An event of a journal, and its number.
+    Event(u64, JournalEvent),
+    /// The snapshot of a journal.
+    Snapshot(JournalSnapshot),
+}
+
+impl ScannedRecord {
+    /// A record of a journal, decoded from the number in its key and its value.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the value is not an event's or a snapshot's.
+    pub fn of_journal(number: u64, value: &[u8]) -> Result<Self, StoreError> {
+        let corrupt = |error| StoreError::Corrupt(format!("cannot decode a journal: {error}"));
+        match number {
+            RecordKey::SNAPSHOT => codec::decode(value).map(Self::Snapshot).map_err(corrupt),
+            _ => codec::decode(value).map(|event| Self::Event(number, event)).map_err(corrupt),
+        }
+    }
 }
 
 impl Scan {
@@ -212,6 +239,10 @@ impl Scan {
             ScanKind::DeadLetters { from } => {
                 let first = from.as_ref().map(keys::entity_key);
                 (keys::kind_prefix(&self.shard, RecordKind::DeadLetter), first)
+            }
+            ScanKind::Journal { entity, from } => {
+                let prefix = keys::entity_prefix(&self.shard, RecordKind::Journal, entity);
+                (prefix, Some(from.to_be_bytes().to_vec()))
             }
         };
         // The first possible key after `after` in bytewise order.

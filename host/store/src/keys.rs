@@ -5,8 +5,8 @@
 //! shard, of one kind, and of one entity are each contiguous, under a prefix that no key of another shard, kind or
 //! entity starts with. A claim covers exactly the keys that start with its shard's prefix (R23).
 //!
-//! Nothing is written yet under the keys of journals and remembered entities. Their layouts are already fixed here, so
-//! that stores will not need a migration (`docs/decisions/0023`).
+//! Nothing is written yet under the keys of remembered entities. Their layout is already fixed here, so that stores will
+//! not need a migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -75,6 +75,9 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
         RecordKey::DeadLetter { number } => {
             return (dead_letter(of, entity, *number), RecordKind::DeadLetter);
         }
+        RecordKey::Journal { number } => {
+            return (journal(of, entity, *number), RecordKind::Journal);
+        }
     };
     let mut key = entity_prefix(of, kind, entity);
     key.extend_from_slice(last);
@@ -134,16 +137,16 @@ pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> 
     key
 }
 
-/// The number at the end of the key of a tell or a dead letter.
+/// The number at the end of the key of a tell, a dead letter or an event.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if the key is too short.
-pub fn tell_number(key: &[u8]) -> Result<u64, StoreError> {
+pub fn last_number(key: &[u8]) -> Result<u64, StoreError> {
     let number = key.last_chunk().ok_or_else(|| StoreError::Corrupt("key has no number".into()))?;
     Ok(u64::from_be_bytes(*number))
 }
 
-/// The key of an event in an entity's journal.
+/// The key of an event in an entity's journal, or of the journal's snapshot.
 #[must_use]
 pub fn journal(of: &ShardPath, entity: &Entity, number: u64) -> Vec<u8> {
     let mut key = entity_prefix(of, RecordKind::Journal, entity);

@@ -179,7 +179,7 @@ impl Data {
                 .into_iter()
                 .flat_map(|own| starting_with(&self.records, &own).collect::<Vec<_>>());
             let decoded = own.map(|(key, tell)| {
-                Ok((keys::tell_number(key)?, codec::decode::<Tell>(tell).map_err(damaged)?))
+                Ok((keys::last_number(key)?, codec::decode::<Tell>(tell).map_err(damaged)?))
             });
             decoded.collect()
         };
@@ -217,12 +217,20 @@ impl Data {
                     })?;
                     let record = ScannedRecord::DeadLetter(
                         entity,
-                        keys::tell_number(number)?,
+                        keys::last_number(number)?,
                         Box::new(tell),
                     );
                     Ok((key.to_vec(), record))
                 };
                 letters.map(letter).collect::<Result<_, StoreError>>()?
+            }
+            ScanKind::Journal { .. } => {
+                let journal = starting_with(&self.records, &prefix);
+                let record = |(key, value): (&[u8], &Bytes)| {
+                    let record = ScannedRecord::of_journal(keys::last_number(key)?, value)?;
+                    Ok((key.to_vec(), record))
+                };
+                journal.map(record).collect::<Result<_, StoreError>>()?
             }
             ScanKind::Wakes { .. } => {
                 let wakes = starting_with(&self.records, &prefix);
@@ -241,7 +249,11 @@ impl Data {
         let reached = |key: &Vec<u8>| first.as_ref().is_none_or(|first| key >= first);
         for (key, record) in records.into_iter().filter(|(key, _)| reached(key)) {
             bytes += key.len()
-                + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
+                + match &record {
+                    ScannedRecord::State(_, value) => value.len(),
+                    ScannedRecord::Event(_, event) => event.data.len(),
+                    _ => 0,
+                };
             if last.is_some() && (page.records.len() >= scan.max_records || bytes > scan.max_bytes)
             {
                 page.next_cursor = last;

@@ -36,7 +36,7 @@ pub enum RecordKind {
     Timer = 5,
     /// A tell waiting to be sent, ordered by target and number.
     Outbox = 6,
-    /// Reserved: an event of an entity's journal.
+    /// An event of an entity's journal, or the snapshot of the journal.
     Journal = 7,
     /// Reserved: marks a remembered entity.
     Remembered = 8,

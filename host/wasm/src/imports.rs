@@ -9,11 +9,11 @@ use std::sync::Arc;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentType, Linker, Lower, WasmList, WasmStr};
 
-use crate::instance_data::{EntityState, InstanceData, Phase};
+use crate::instance_data::{InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
-use crate::{MessageKind, ask_imports, tell_imports, timer_imports};
+use crate::{MessageKind, ask_imports, journal_imports, tell_imports, timer_imports};
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
@@ -71,6 +71,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     clock_and_random(linker)?;
     timer_imports::link(linker)?;
     tell_imports::link(linker)?;
+    journal_imports::link(linker)?;
     ask_imports::link(linker)?;
     log(linker)
 }
@@ -130,8 +131,9 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
                 return Err(HostTrap::StateTooLarge { would, limit }.into());
             }
             let value = Arc::from(value.as_le_slice(&cx));
-            if let Some(state) = cx.data_mut().loaded_state() {
-                state.set(key, value, &limits)?;
+            let entity = cx.data_mut();
+            if let Some(state) = &mut entity.state {
+                state.beside(entity.journal.written()).set(key, value, &limits)?;
             }
             Ok(())
         })
@@ -142,8 +144,9 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
             load(&mut cx).await?;
             let key = own_key(&cx, &key)?;
             let limits = cx.data().limits.clone();
-            let state = cx.data_mut().loaded_state();
-            Ok((state.map_or(Ok(false), |state| state.delete(key, &limits))?,))
+            let entity = cx.data_mut();
+            let Some(state) = &mut entity.state else { return Ok((false,)) };
+            Ok((state.beside(entity.journal.written()).delete(key, &limits)?,))
         })
     })?;
     state.func_wrap_async(
@@ -210,22 +213,20 @@ fn log(linker: &mut Linker<InstanceData>) -> Result<()> {
 /// Loads the state on first access (E16). The time is not charged to the guest.
 async fn load(cx: &mut Cx<'_>) -> Result<()> {
     let entity = cx.data_mut();
-    let EntityState::NotLoaded(source) = &mut entity.state else { return Ok(()) };
+    if entity.state.is_some() {
+        return Ok(());
+    }
     entity.meter.enter_host();
-    let loaded = source.load().await;
+    let loaded = entity.source.load().await;
     entity.meter.leave_host();
     let entries = loaded.map_err(|error| HostTrap::StateUnavailable(error.to_string()))?;
-    entity.state = EntityState::Loaded(State::from_store(entries)?);
+    entity.state = Some(State::from_store(entries)?);
     Ok(())
 }
 
 fn awake(entity: &InstanceData) -> std::result::Result<&State, HostTrap> {
-    match &entity.state {
-        EntityState::Loaded(state) => Ok(state),
-        EntityState::NotLoaded(_) => {
-            Err(HostTrap::StateUnavailable("the state was not loaded".into()))
-        }
-    }
+    let not_loaded = || HostTrap::StateUnavailable("the state was not loaded".into());
+    entity.state.as_ref().ok_or_else(not_loaded)
 }
 
 fn check_key(key: &str) -> std::result::Result<(), HostTrap> {

@@ -9,6 +9,7 @@ use wasmtime::component::{ComponentNamedList, Func, Lift, Lower, TypedFunc};
 
 use crate::host_trap::{Stage, explain, guest, host, limit};
 use crate::instance_data::{InstanceData, Phase};
+use crate::journal::{JournalChange, TurnJournal};
 use crate::message_export::{GuestError, MessageResult};
 use crate::meter::{Meter, metered};
 use crate::program::Program;
@@ -172,6 +173,7 @@ impl Instance {
         entity.turn.begin(values);
         entity.timers = TurnTimers::begin(records.timers);
         entity.tells = TurnTells::begin(records.outbox);
+        entity.journal = TurnJournal::begin(records.journal);
         entity.asks.begin(records.asks);
     }
 
@@ -291,13 +293,15 @@ impl Instance {
         }
         entity.asks.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
+        let mut journal = entity.journal.take_change();
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();
             tells.clear();
+            journal = JournalChange::default();
         }
         let mut writes = Vec::new();
         let mut state_bytes = None;
-        if let Some(state) = entity.loaded_state() {
+        if let Some(state) = &mut entity.state {
             match result {
                 TurnResult::Ok(_) => writes = state.accept(),
                 _ => state.discard(),
@@ -309,6 +313,7 @@ impl Instance {
             writes,
             timers,
             tells,
+            journal,
             state_bytes,
             passivate: std::mem::take(&mut entity.passivate),
             guest_time: entity.meter.spent(),

@@ -6,6 +6,7 @@ use wasmtime::ResourceLimiter;
 use wasmtime_wasi::{WasiCtxView, WasiView};
 
 use crate::asks::TurnAsks;
+use crate::journal::TurnJournal;
 use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
@@ -26,17 +27,14 @@ pub(crate) enum Phase {
     Message(Box<MessageContext>),
 }
 
-pub(crate) enum EntityState {
-    /// Not accessed yet (E16).
-    NotLoaded(Box<dyn StateSource>),
-    Loaded(State),
-}
-
 pub(crate) struct InstanceData {
     pub(crate) limits: Arc<InstanceLimits>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) log: Arc<GuestLog>,
-    pub(crate) state: EntityState,
+    /// Where the entity's state and journal are read from.
+    pub(crate) source: Box<dyn StateSource>,
+    /// `None` until the guest accesses it (E16).
+    pub(crate) state: Option<State>,
     pub(crate) phase: Phase,
     /// Clock and randomness of the current turn.
     pub(crate) turn: TurnSource,
@@ -44,6 +42,8 @@ pub(crate) struct InstanceData {
     pub(crate) timers: TurnTimers,
     /// The tells of the current turn.
     pub(crate) tells: TurnTells,
+    /// The entity's journal in the current turn.
+    pub(crate) journal: TurnJournal,
     /// The asks of the current turn.
     pub(crate) asks: TurnAsks,
     /// Whether the component exports a timer handler.
@@ -68,17 +68,20 @@ impl InstanceData {
         turn: TurnSource,
         timers: TurnTimers,
         tells: TurnTells,
+        journal: TurnJournal,
         handles_timers: bool,
     ) -> InstanceData {
         InstanceData {
             limits,
             meter,
             log,
-            state: EntityState::NotLoaded(source),
+            source,
+            state: None,
             phase: Phase::NoTurn,
             turn,
             timers,
             tells,
+            journal,
             asks: TurnAsks::default(),
             handles_timers,
             passivate: false,
@@ -100,12 +103,9 @@ impl InstanceData {
         self.log.failed(failure, backtrace, message);
     }
 
-    /// Returns the state; `None` while it has not been loaded.
-    pub(crate) fn loaded_state(&mut self) -> Option<&mut State> {
-        match &mut self.state {
-            EntityState::NotLoaded(_) => None,
-            EntityState::Loaded(state) => Some(state),
-        }
+    /// Bytes that the turn has written to the state.
+    pub(crate) fn state_bytes_written(&self) -> u64 {
+        self.state.as_ref().map_or(0, State::turn_bytes)
     }
 
     /// Fails unless the guest may write now. `what` describes the write.

@@ -28,6 +28,8 @@ mod host_trap;
 mod imports;
 mod instance;
 mod instance_data;
+mod journal;
+mod journal_imports;
 mod log;
 mod message_export;
 mod meter;
@@ -56,6 +58,7 @@ pub use encode::encode;
 pub use engine::RuntimeStatus;
 pub use error::{ComponentResource, Error};
 pub use instance::{Instance, InterruptHandle};
+pub use journal::{EVENT_CHARGE, JournalChange, JournalUse, StoredEvent};
 pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
 pub use runtime::WasmRuntime;
@@ -66,7 +69,7 @@ pub use tells::{GuestTell, OutboxUse};
 pub use timers::{GuestTimer, TimerChange, TimerFiring, TimerSource};
 pub use turn::{
     EntityIdentity, Failure, FailureKind, GuestTurnOutput, InstanceSpec, MessageContext,
-    MessageKind, Method, NoState, StartReason, StateError, StateSource, StopReason, TurnRecords,
-    TurnResult,
+    MessageKind, Method, NoState, StartReason, StateError, StateSource, StopReason, StoredSnapshot,
+    TurnRecords, TurnResult,
 };
 pub use turn_values::TurnValues;

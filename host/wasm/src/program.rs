@@ -11,6 +11,7 @@ use crate::digest::ComponentDigest;
 use crate::engine::EngineContext;
 use crate::host_trap::{Stage, explain};
 use crate::instance_data::InstanceData;
+use crate::journal::TurnJournal;
 use crate::log::GuestLog;
 use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
@@ -143,6 +144,7 @@ impl CompiledComponent {
                 TurnSource::new(values),
                 TurnTimers::begin(records.timers),
                 TurnTells::begin(records.outbox),
+                TurnJournal::begin(records.journal),
                 self.exports.timer.is_some(),
             ),
         );

@@ -166,11 +166,11 @@ pub struct InstanceLimits {
     pub state: u64,
     /// Number of keys. Default 10,000. Error `too-many-keys`.
     pub keys: u64,
-    /// Number of keys that one turn may write or delete. Timers that it changes and tells that it sends are each
-    /// limited to the same number. Default 1,000. Error `turn-too-large`.
+    /// Number of keys that one turn may write or delete. Timers that it changes, tells that it sends, and records
+    /// of the journal that it writes or deletes are each limited to the same number. Default 1,000. Error `turn-too-large`.
     pub turn_keys: u64,
-    /// Size in bytes of keys and values that one turn may write, counted as for `state`. Tells that it sends are
-    /// limited to the same size, with 100 bytes added for each. Default 4 MiB. Error `turn-too-large`.
+    /// Size in bytes of keys, values, events and snapshots that one turn may write, counted as for `state` and
+    /// `journal`. Tells that it sends are limited to the same size, with 100 bytes added for each. Default 4 MiB. Error `turn-too-large`.
     pub turn_bytes: u64,
     /// Number of timers, including delayed tells. Default 100. Error `too-many-timers`.
     pub timers: u64,
@@ -186,6 +186,9 @@ pub struct InstanceLimits {
     pub outbox: u64,
     /// Size in bytes of the methods and bodies of these tells. Default 1 MiB. Error `outbox-too-large`.
     pub outbox_bytes: u64,
+    /// Size in bytes of the events and the snapshot in an entity's journal, including 100 bytes for each. Default 16
+    /// MiB. Error `journal-too-large`.
+    pub journal: u64,
     /// Entity types to which it may send asks. Default: none. Error `ask-not-granted`.
     pub ask: Vec<String>,
     /// Number of asks that one turn may start. Default 64. Error `too-many-asks`.
@@ -232,6 +235,7 @@ impl Default for InstanceLimits {
             tell: Vec::new(),
             outbox: 1_000,
             outbox_bytes: 1 << 20,
+            journal: 16 << 20,
             ask: Vec::new(),
             asks: 64,
             ask_bytes: 1 << 20,

@@ -34,6 +34,8 @@ pub(crate) struct State {
     keys: u64,
     /// Bytes that this turn writes, counted like `bytes`.
     turn_bytes: u64,
+    /// Bytes that this turn writes elsewhere, to which the same limit applies.
+    beside: u64,
 }
 
 impl State {
@@ -57,6 +59,17 @@ impl State {
     /// Size of keys and values in bytes, with [`KEY_CHARGE`] for each key, this turn's changes included.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that this turn writes, counted like `bytes`.
+    pub(crate) fn turn_bytes(&self) -> u64 {
+        self.turn_bytes
+    }
+
+    /// Notes how many bytes this turn writes elsewhere.
+    pub(crate) fn beside(&mut self, bytes: u64) -> &mut State {
+        self.beside = bytes;
+        self
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
@@ -103,7 +116,7 @@ impl State {
             let limit = limits.turn_keys;
             return Err(HostTrap::TurnTooLarge { what: "keys", setting: "turn-keys", limit });
         }
-        if bytes > limits.turn_bytes {
+        if bytes + self.beside > limits.turn_bytes {
             let limit = limits.turn_bytes;
             return Err(HostTrap::TurnTooLarge { what: "bytes", setting: "turn-bytes", limit });
         }
@@ -347,6 +360,8 @@ mod tests {
         state.set(key("a"), value("22"), &limits).unwrap();
         state.set(key("a"), value("22"), &limits).unwrap();
         too_large(state.set(key("b"), value("333"), &limits), "turn-bytes");
+        too_large(state.beside(1).set(key("b"), value("22"), &limits), "turn-bytes");
+        state.beside(0);
         assert!(state.delete(key("b"), &limits).unwrap());
         too_large(state.delete(key("c"), &limits).map(drop), "turn-keys");
         assert_eq!(state.accept().len(), 2);

@@ -26,6 +26,8 @@ pub(crate) enum HostTrap {
     OutboxFull { limit: u64 },
     #[error("the entity's outbox would grow to {would} bytes, limits.outbox-bytes is {limit}")]
     OutboxTooLarge { would: u64, limit: u64 },
+    #[error("the entity's journal would grow to {would} bytes, limits.journal is {limit}")]
+    JournalTooLarge { would: u64, limit: u64 },
     #[error("a tell was sent to the type {0:?}, which the manifest does not grant ([grants] tell)")]
     TellNotGranted(String),
     #[error("an ask was sent to the type {0:?}, which the manifest does not grant ([grants] ask)")]

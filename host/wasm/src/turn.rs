@@ -9,7 +9,10 @@ use futures::future::BoxFuture;
 use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use crate::{AskSink, GuestTell, OutboxUse, TimerChange, TimerSource, TurnValues};
+use crate::{
+    AskSink, GuestTell, JournalChange, JournalUse, OutboxUse, StoredEvent, TimerChange,
+    TimerSource, TurnValues,
+};
 
 /// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,20 +126,42 @@ pub struct TurnRecords {
     pub timers: Option<Arc<dyn TimerSource>>,
     /// How much its outbox holds.
     pub outbox: OutboxUse,
+    /// The extent of its journal.
+    pub journal: JournalUse,
     /// Takes the turn's asks; `None` if the turn may not ask.
     pub asks: Option<Arc<dyn AskSink>>,
 }
+
+/// A snapshot in the store, if there is one: the number of the last event that it includes, and its data.
+pub type StoredSnapshot = Option<(u64, Bytes)>;
 
 /// Why an entity's state could not be loaded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot load the entity's state: {0}")]
 pub struct StateError(pub String);
 
-/// Where an instance loads its entity's state from.
+/// Where an instance reads its entity's state and journal from.
 pub trait StateSource: Send {
     /// Loads the entity's whole state. Called at most once per instance, on its first access to state (E16). The time
     /// is not charged to the guest. Keys must be UTF-8; values must be those of the last commit.
     fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>>;
+
+    /// Reads events of the journal, in order from a number on: at least one if there is one, and at most `count`. The
+    /// time is not charged to the guest. The result includes the events of all earlier turns, durable or not, and may
+    /// include later ones.
+    fn events(
+        &mut self,
+        from: u64,
+        count: usize,
+    ) -> BoxFuture<'static, Result<Vec<StoredEvent>, StateError>> {
+        let _ = (from, count);
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Reads the journal's snapshot, as `events` does.
+    fn snapshot(&mut self) -> BoxFuture<'static, Result<StoredSnapshot, StateError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }
 
 /// An entity that has no state yet.
@@ -173,6 +198,8 @@ pub struct GuestTurnOutput {
     pub timers: Vec<TimerChange>,
     /// The tells that the turn sends, in order. Empty unless the result is [`TurnResult::Ok`].
     pub tells: Vec<GuestTell>,
+    /// What the turn changes in the journal. Empty unless the result is [`TurnResult::Ok`].
+    pub journal: JournalChange,
     /// The size of the entity's state in bytes after the turn, including 100 for each key; `None` while this instance
     /// has not loaded the state.
     pub state_bytes: Option<u64>,

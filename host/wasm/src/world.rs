@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 10] = [
+const IMPORTS: [&str; 11] = [
     "types",
     "context",
     "state",
@@ -20,6 +20,7 @@ const IMPORTS: [&str; 10] = [
     "timers",
     "messaging",
     "asks",
+    "journal",
 ];
 
 /// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.

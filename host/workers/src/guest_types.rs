@@ -8,21 +8,24 @@ use bytes::Bytes;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome};
-use ostraca_core::records::{DelayedTell, GuestReply, Timer};
+use ostraca_core::records::{DelayedTell, GuestReply, JournalExtent, Timer};
 use ostraca_core::shard::{
-    Firing, NewAsk, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap,
+    Firing, JournalChange, NewAsk, NewTell, StartReason, StopReason, TimerChange, TimerMap,
     TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
     timer_of_delayed_tell,
 };
 use ostraca_wasm::{
-    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, MessageContext,
-    OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
+    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, JournalUse,
+    MessageContext, OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
 };
 
 use crate::random_key::RandomKey;
 
 /// Milliseconds after which to retry a turn that failed through no fault of the guest.
 const RETRY_AFTER: u32 = 20;
+
+/// The sandbox checks limits with the sizes that the core stores.
+const _: () = assert!(ostraca_wasm::EVENT_CHARGE == ostraca_core::shard::EVENT_CHARGE);
 
 /// The kind of a method that a component lists.
 #[must_use]
@@ -100,14 +103,17 @@ pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
     TurnValues { utc_ms, seed: rand::random() }
 }
 
-/// An entity's timers and outbox, as its instance reads them.
-pub(crate) fn turn_records(timers: Arc<TimerMap>, outbox: OutboxSize) -> TurnRecords {
+/// What an entity has besides its state, as its instance reads it.
+pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
+    let ostraca_core::shard::TurnRecords { timers, outbox, journal } = records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
         false => Some(Arc::new(EntityTimers(timers))),
     };
     let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
-    TurnRecords { timers, outbox, asks: None }
+    let JournalExtent { first, next, start, end, snapshot, snapshot_bytes } = journal;
+    let journal = JournalUse { first, next, start, end, snapshot, snapshot_bytes };
+    TurnRecords { timers, outbox, journal, asks: None }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -262,6 +268,11 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
             .into_iter()
             .map(|tell| new_tell(tell, &origin.traceparent, origin.utc_ms))
             .collect(),
+        journal: JournalChange {
+            events: turn.journal.events,
+            keep_from: turn.journal.keep_from,
+            snapshot: turn.journal.snapshot,
+        },
         state_bytes: turn.state_bytes,
         passivate: turn.passivate,
     }

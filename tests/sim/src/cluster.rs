@@ -360,6 +360,9 @@ struct World {
     /// Whether the guests send tells, and the generator that draws them.
     tells: bool,
     tell_rng: Rng,
+    /// Whether the guests append to journals, and the generator that draws the changes.
+    journals: bool,
+    rng_of_journals: Rng,
     /// Whether the guests ask, and the generator of the running time of turns that ask.
     asks: bool,
     rng_of_asks: Rng,

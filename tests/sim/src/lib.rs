@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod guest;
 mod history_check;
 pub mod hostile;
+mod journal;
 mod node;
 mod queue;
 pub mod rng;

@@ -14,6 +14,7 @@ use ostraca_core::records::{
     RecordKey, Tell, Timer,
 };
 
+use crate::journal::JournalWrite;
 use crate::rng::Rng;
 use crate::tells::OutboxChange;
 use crate::timers::{DurableChange, WrongWakeUps, may_move_wake_up};
@@ -57,6 +58,8 @@ pub struct Image {
     pub wrong_wake_ups: Vec<WrongWakeUps>,
     /// Every change to an outbox, in order, for the checks.
     pub outbox_changes: Vec<OutboxChange>,
+    /// Every change to a journal, in order, for the checks.
+    pub journal_writes: Vec<JournalWrite>,
     /// Every change to a timer, in order, for the checks.
     pub timer_changes: Vec<DurableChange>,
     /// The number of synced batches (R5).
@@ -302,6 +305,7 @@ impl Store {
             self.cache.timer_changes.extend(change);
             let change = OutboxChange::of(&key.0, commit.head.version, &key.1, after);
             self.cache.outbox_changes.extend(change);
+            self.cache.journal_writes.extend(JournalWrite::of(&key.0, &key.1, after));
             match write.value {
                 Some(value) => self.cache.records.insert(key, value),
                 None => self.cache.records.remove(&key),

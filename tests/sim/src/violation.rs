@@ -111,6 +111,8 @@ pub enum ViolationKind {
     AskedUncommitted,
     /// A cycle of asks was not broken (R20).
     AskCycleKept,
+    /// An event of a journal is missing, was overwritten, or has another number than its turn expected (E18).
+    JournalWrong,
     /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.
@@ -156,4 +158,5 @@ pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::AskAnswerChanged,
     ViolationKind::AskLost,
     ViolationKind::AskRanAfterRefusal,
+    ViolationKind::JournalWrong,
 ];

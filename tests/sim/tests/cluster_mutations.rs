@@ -472,6 +472,11 @@ fn r19_dropping_a_senders_lane_by_time_reruns_a_tell() {
 }
 
 #[test]
+fn e18_reusing_event_numbers_is_detected() {
+    shard_without(shard::Mutation::ReuseEventNumbers, ViolationKind::JournalWrong, &[], 20);
+}
+
+#[test]
 fn r20_an_ask_sent_before_earlier_turns_is_detected() {
     let named = ViolationKind::AskedUncommitted;
     shard_without(shard::Mutation::AskBeforeCommit, named, &[], 5);

@@ -138,6 +138,14 @@ impl Shards {
                     _ => None,
                 })
                 .collect(),
+            ScanKind::Journal { entity, .. } => {
+                let record = |((of, key), value): (&(Entity, RecordKey), &Bytes)| {
+                    let RecordKey::Journal { number } = key else { return None };
+                    let record = ScannedRecord::of_journal(*number, value).expect("a record");
+                    (of == entity).then(|| (number.to_be_bytes().to_vec(), record))
+                };
+                image.records.iter().filter_map(record).collect()
+            }
             ScanKind::DeadLetters { .. } => {
                 let letter = |((entity, key), value): (&(Entity, RecordKey), &Bytes)| {
                     let RecordKey::DeadLetter { number } = key else { return None };
@@ -157,7 +165,11 @@ impl Shards {
                 continue;
             }
             bytes += key.len()
-                + if let ScannedRecord::State(_, value) = &record { value.len() } else { 0 };
+                + match &record {
+                    ScannedRecord::State(_, value) => value.len(),
+                    ScannedRecord::Event(_, event) => event.data.len(),
+                    _ => 0,
+                };
             if last.is_some() && (page.records.len() >= scan.max_records || bytes > scan.max_bytes)
             {
                 page.next_cursor = last;

@@ -86,6 +86,11 @@ section! {
             happened: "Methods and bodies of the tells in the entity's outbox, dead letters included, would exceed `limits.outbox-bytes`.",
             help: "Send fewer or smaller tells, resend or drop dead letters (`ostraca dead-letters`), or raise the limit.",
         }
+        JOURNAL_TOO_LARGE = "journal-too-large" {
+            retry: No,
+            happened: "Events and snapshot of the entity's journal, 100 bytes for each included, would exceed `limits.journal`.",
+            help: "Save a snapshot and truncate the journal, append smaller events, or raise the limit.",
+        }
         ASK_NOT_GRANTED = "ask-not-granted" {
             retry: No,
             happened: "The guest asked an entity of a type that its manifest does not grant.",

@@ -24,6 +24,8 @@ const MOST_TIMERS: u32 = 1_000;
 /// frame between nodes.
 const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
+/// The largest allowed journal. Nothing loads all of it.
+const MOST_JOURNAL: u64 = 1 << 40;
 /// The highest limits on the asks that a turn may start, and on the bytes of their bodies and answers. While the turn
 /// waits, both stay in the node's memory.
 const MOST_ASKS: u32 = 10_000;
@@ -122,12 +124,13 @@ fn is_name(value: &str) -> bool {
 
 fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
-    let sizes: [(&str, u64, u64, u64); 9] = [
+    let sizes: [(&str, u64, u64, u64); 10] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
         ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
         ("timer-bytes", it.timer_bytes, 1, MOST_TIMER_BYTES),
         ("outbox-bytes", it.outbox_bytes, 1, MOST_OUTBOX_BYTES),
+        ("journal", it.journal, 1, MOST_JOURNAL),
         ("ask-bytes", it.ask_bytes, 1, MOST_ASK_BYTES),
         ("message", it.message, 1, 64 << 20),
         ("reply", it.reply, 1, MOST_REPLY),
@@ -180,6 +183,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         timer_interval: it.timer_interval,
         outbox: it.outbox,
         outbox_bytes: it.outbox_bytes,
+        journal: it.journal,
         asks: it.asks,
         ask_bytes: it.ask_bytes,
         ask_timeout: it.ask_timeout,

@@ -47,6 +47,8 @@ pub(super) struct LimitsSection {
     pub(super) outbox: u32,
     #[serde(with = "units::size")]
     pub(super) outbox_bytes: u64,
+    #[serde(with = "units::size")]
+    pub(super) journal: u64,
     pub(super) asks: u32,
     #[serde(with = "units::size")]
     pub(super) ask_bytes: u64,
@@ -120,6 +122,7 @@ impl Default for LimitsSection {
             timer_interval: Duration::from_millis(wasm.timer_interval),
             outbox: u32::try_from(wasm.outbox).unwrap_or(u32::MAX),
             outbox_bytes: wasm.outbox_bytes,
+            journal: wasm.journal,
             asks: u32::try_from(wasm.asks).unwrap_or(u32::MAX),
             ask_bytes: wasm.ask_bytes,
             ask_timeout: wasm.ask_timeout,
@@ -169,6 +172,7 @@ impl ManifestFile {
                 timer_interval: limits.timer_interval,
                 outbox: limits.outbox,
                 outbox_bytes: limits.outbox_bytes,
+                journal: limits.journal,
                 asks: limits.asks,
                 ask_bytes: limits.ask_bytes,
                 ask_timeout: limits.ask_timeout,

@@ -51,6 +51,7 @@ fn each_error_names_its_line() {
         ("[limits]\nturn-keys = 20000", 4, "`turn-keys` must be from 1 to 16384"),
         ("[limits]\nturn-bytes = \"9 MiB\"", 4, "`turn-bytes` must be from 1 B to 8 MiB"),
         ("[limits]\nreply = \"5 MiB\"", 4, "`reply` must be from 1 B to 4 MiB"),
+        ("[limits]\njournal = \"1025 GiB\"", 4, "`journal` must be from 1 B to 1024 GiB"),
         ("[limits]\nasks = 10001", 4, "`asks` must be from 1 to 10000"),
         ("[limits]\nask-bytes = \"65 MiB\"", 4, "`ask-bytes` must be from 1 B to 64 MiB"),
         ("[limits]\nask-timeout = \"6 min\"", 4, "`ask-timeout` must be from 1 ms to 5 min"),

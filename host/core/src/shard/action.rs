@@ -10,7 +10,7 @@ use super::settings::{StartReason, StopReason};
 use super::timers::{Firing, TimerMap};
 use crate::ids::{Entity, TurnId};
 use crate::message::{Message, Outcome, ReplyToken};
-use crate::records::{Claim, Commit, Tell};
+use crate::records::{Claim, Commit, JournalExtent, Tell};
 
 /// A request to the node. Actions are executed in order; their results arrive as events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,10 +71,8 @@ pub enum Action {
         generation: u64,
         /// Why the instance starts.
         reason: StartReason,
-        /// The entity's timers.
-        timers: Arc<TimerMap>,
-        /// The size of the entity's outbox.
-        outbox: OutboxSize,
+        /// What the entity has besides its state.
+        records: TurnRecords,
     },
     /// Run a message as one turn.
     Run {
@@ -86,10 +84,8 @@ pub enum Action {
         version: u64,
         /// The message; its target is the entity.
         message: Arc<Message>,
-        /// The entity's timers.
-        timers: Arc<TimerMap>,
-        /// The size of the entity's outbox.
-        outbox: OutboxSize,
+        /// What the entity has besides its state.
+        records: TurnRecords,
     },
     /// Run a timer's firing as one turn. The result is an [`Event::TurnDone`](super::Event::TurnDone).
     Fire {
@@ -103,10 +99,8 @@ pub enum Action {
         version: u64,
         /// The firing.
         firing: Arc<Firing>,
-        /// The entity's timers: the one that fired is removed, or has its next due time.
-        timers: Arc<TimerMap>,
-        /// The size of the entity's outbox.
-        outbox: OutboxSize,
+        /// What the entity has besides its state. The timer that fired is removed, or has its next due time.
+        records: TurnRecords,
     },
     /// Report that a firing failed too often: it is given up, and its timer keeps the reason.
     TimerGaveUp {
@@ -189,10 +183,8 @@ pub enum Action {
         turn: TurnId,
         /// Why the instance stops.
         reason: StopReason,
-        /// The entity's timers.
-        timers: Arc<TimerMap>,
-        /// The size of the entity's outbox.
-        outbox: OutboxSize,
+        /// What the entity has besides its state.
+        records: TurnRecords,
     },
     /// Drop the instance, and interrupt it if it is running. A result that arrives later is ignored.
     DropInstance {
@@ -219,4 +211,15 @@ pub enum Action {
     },
     /// The shard has no live instance and no pending commit. The machine has ended.
     Stopped,
+}
+
+/// What an entity has besides its state when a turn begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TurnRecords {
+    /// Its timers.
+    pub timers: Arc<TimerMap>,
+    /// The size of its outbox.
+    pub outbox: OutboxSize,
+    /// The extent of its journal.
+    pub journal: JournalExtent,
 }

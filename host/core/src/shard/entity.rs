@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use super::action::TurnRecords;
 use super::asks::Asks;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
@@ -11,7 +12,7 @@ use super::settings::StopReason;
 use super::timers::{Firing, Timers};
 use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
-use crate::records::{GuestReply, Head};
+use crate::records::{GuestReply, Head, JournalExtent};
 
 /// The stage of an entity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +121,8 @@ pub(super) struct ResidentEntity {
     pub(super) timers: Timers,
     /// The outbox after the last turn that ran.
     pub(super) outbox: Outbox,
+    /// The extent of the journal after the last turn that ran.
+    pub(super) journal: JournalExtent,
     /// The running turn's pending asks, and what detects their cycles.
     pub(super) asks: Asks,
     /// The stored wake-up after the last turn that ran.
@@ -203,6 +206,7 @@ impl ResidentEntity {
             start_backoff: None,
             timers: Timers::default(),
             outbox: Outbox::default(),
+            journal: JournalExtent::default(),
             asks: Asks::default(),
             wake_up: None,
             is_read: false,
@@ -218,6 +222,15 @@ impl ResidentEntity {
     pub(super) fn needed_wake_up(&self) -> Option<u64> {
         let (waiting, _) = self.outbox.counts();
         if waiting == 0 { self.timers.first() } else { Some(0) }
+    }
+
+    /// What the entity has besides its state, as its next turn sees it.
+    pub(super) fn turn_records(&self) -> TurnRecords {
+        TurnRecords {
+            timers: self.timers.map().clone(),
+            outbox: self.outbox.size(),
+            journal: self.journal.clone(),
+        }
     }
 
     /// The number of queued and parked messages.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::asks::{AskNote, NewAsk};
+use super::journal::JournalChange;
 use super::outbox::NewTell;
 use super::settings::{StopReason, TypeSettings};
 use super::timers::TimerChange;
@@ -194,6 +195,8 @@ pub struct TurnOutput {
     pub timers: Vec<TimerChange>,
     /// The tells that the turn sends, in order; empty unless the turn succeeded.
     pub tells: Vec<NewTell>,
+    /// Changes to the journal; empty unless the turn succeeded.
+    pub journal: JournalChange,
     /// Size in bytes of the keys and values in the state after the turn; `None` if the turn did not access the state.
     pub state_bytes: Option<u64>,
     /// Whether the guest asked for passivation.
@@ -209,6 +212,7 @@ impl TurnOutput {
             writes: Vec::new(),
             timers: Vec::new(),
             tells: Vec::new(),
+            journal: JournalChange::default(),
             state_bytes: None,
             passivate: false,
         }
@@ -217,7 +221,10 @@ impl TurnOutput {
     /// Whether the turn changed nothing that is stored.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
-        self.writes.is_empty() && self.timers.is_empty() && self.tells.is_empty()
+        self.writes.is_empty()
+            && self.timers.is_empty()
+            && self.tells.is_empty()
+            && self.journal.is_empty()
     }
 }
 

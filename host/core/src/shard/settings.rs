@@ -174,6 +174,8 @@ pub enum Mutation {
     NewAskIds,
     /// Asks in a cycle across roots wait until their deadlines (R20).
     IgnoreCrossingAsks,
+    /// Turns that run between two loads of their entity number their events alike (E18).
+    ReuseEventNumbers,
     /// A turn that waits for an ask keeps its shard from stopping (R15).
     KeepWaitingTurns,
 }

@@ -6,6 +6,7 @@ mod dead_letters;
 mod delayed_tells;
 mod dormant;
 mod formats;
+mod journal;
 mod lane_eviction;
 mod passivate;
 mod serve;
@@ -29,8 +30,8 @@ use crate::ids::{
 };
 use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken};
 use crate::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, LoadedEntity,
-    OWN_TIMERS, RecordKey, RecordWrite, Tell, Timer,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, JournalExtent,
+    LoadedEntity, OWN_TIMERS, RecordKey, RecordWrite, Tell, Timer,
 };
 use crate::rows::Member;
 
@@ -61,6 +62,8 @@ struct Harness {
     commits: Vec<Commit>,
     replies: Vec<(u64, Outcome)>,
     running: Option<(u64, TurnId, Arc<Message>)>,
+    /// The journal as the last message's turn sees it.
+    journal: JournalExtent,
     loads: usize,
     claims: Vec<Arc<Claim>>,
     dropped: usize,
@@ -114,6 +117,7 @@ impl Harness {
             commits: Vec::new(),
             replies: Vec::new(),
             running: None,
+            journal: JournalExtent::default(),
             loads: 0,
             claims: Vec::new(),
             dropped: 0,
@@ -163,8 +167,9 @@ impl Harness {
                 Action::Claim(claim) => self.claims.push(claim),
                 Action::Commit(commit) => self.commits.push(*commit),
                 Action::Reply { token, outcome } => self.replies.push((token.0, outcome)),
-                Action::Run { generation, turn, message, .. } => {
+                Action::Run { generation, turn, message, records, .. } => {
                     self.runs += 1;
+                    self.journal = records.journal;
                     self.running = Some((generation, turn, message));
                 }
                 Action::ScanWakes { .. } if self.silent => {

@@ -1,7 +1,9 @@
 use std::sync::Arc;
 
 use ostraca_core::ids::{Epoch, Incarnation, NodeId, ScopedSessionId, ShardId, TurnId};
-use ostraca_core::records::{CommitRefusal, Head, Lane, RecordKey, RecordWrite, Tell, Timer};
+use ostraca_core::records::{
+    CommitRefusal, Head, JournalEvent, JournalSnapshot, Lane, RecordKey, RecordWrite, Tell, Timer,
+};
 use ostraca_core::rows::Member;
 use ostraca_store::{ScanKind, ScannedRecord};
 
@@ -81,6 +83,10 @@ fn the_bytes_of_requests_do_not_change() {
     let letters = Scan { kind: ScanKind::DeadLetters { from }, ..heads.clone() };
     let letters_bytes = [&[3, 1][..], &entity, &[0, 0xac, 2, 4]].concat();
     golden(&Request::Scan(letters), &[&[5], &SHARD, &letters_bytes]);
+    let kind_of_journal = ScanKind::Journal { entity: Entity::new("t", "i"), from: 300 };
+    let journal = Scan { kind: kind_of_journal, ..heads.clone() };
+    let journal_bytes = [&[4][..], &entity, &[0xac, 2, 0, 0xac, 2, 4]].concat();
+    golden(&Request::Scan(journal), &[&[5], &SHARD, &journal_bytes]);
     let state = Scan { kind, after: Some("k".into()), ..heads };
     golden(&Request::Scan(state), &[&[5], &SHARD, &[1], &entity, &[1, 1, b'k', 0xac, 2, 4]]);
     let fragment = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
@@ -197,12 +203,18 @@ fn the_bytes_of_replies_do_not_change() {
     let head = ScannedRecord::Head(Entity::new("t", "i"), Box::default());
     let wake = ScannedRecord::Wake(300, Entity::new("t", "i"));
     let letter = ScannedRecord::DeadLetter(Entity::new("t", "i"), 300, Box::new(tell));
-    let records = vec![head, ScannedRecord::State("k".into(), "v".into()), wake, letter];
+    let data = Bytes::from_static(b"d");
+    let event = JournalEvent { start: 300, data: data.clone(), extensions: Default::default() };
+    let snapshot = JournalSnapshot { through: 300, data, extensions: Default::default() };
+    let journal = [ScannedRecord::Event(2, event), ScannedRecord::Snapshot(snapshot)];
+    let mut records = vec![head, ScannedRecord::State("k".into(), "v".into()), wake, letter];
+    records.extend(journal);
     let page = Page { records, next_cursor: Some("k".into()) };
     let head = [&[0, 1, b't', 1, b'i'][..], &[0; 15]].concat();
     let rest = [1, 1, b'k', 1, b'v', 2, 0xac, 2, 1, b't', 1, b'i'];
     let letter = [3, 1, b't', 1, b'i', 0xac, 2];
-    let expected = [&[6, 0, 4][..], &head, &rest, &letter, &TELL, &[0, 1, 1, b'k']];
+    let journal = [0, 4, 2, 0xac, 2, 1, b'd', 0, 5, 0xac, 2, 1, b'd', 0];
+    let expected = [&[6, 0, 6][..], &head, &rest, &letter, &TELL, &journal, &[1, 1, b'k']];
     golden(ResponseBody::Scan(Ok(page)), &expected);
     golden(ResponseBody::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
     golden(ResponseBody::GetBlob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);

@@ -1,7 +1,7 @@
 //! Fragmented records: no fragment is left over, no matter what the committer has cached for the entity.
 
 use futures::executor::block_on;
-use ostraca_core::records::CommitOutcome;
+use ostraca_core::records::{CommitOutcome, RecordKey, RecordWrite};
 use ostraca_store::EntityStore;
 
 use super::{claimed, create, set, turn};
@@ -31,6 +31,26 @@ fn no_fragment_is_left_over_after_a_restart() {
     let store = SledStore::open(dir.path(), &Options::default()).unwrap();
     write(&store, 1, 50_000);
     write(&store, 2, 10);
+    drop(store);
+    assert_eq!(fragment_count(dir.path()), 0);
+}
+
+#[test]
+fn a_large_event_leaves_no_fragment_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = create(dir.path(), &Options::default());
+    let claim = claimed(&store);
+    let write = |store: &SledStore, from, value: Option<Vec<u8>>| {
+        let mut turn = turn(&claim, "a", from);
+        let value = value.map(Into::into);
+        turn.writes = vec![RecordWrite { key: RecordKey::Journal { number: 1 }, value }];
+        assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Committed]);
+    };
+    write(&store, 0, Some(vec![7; 100_000]));
+    drop(store);
+    assert!(fragment_count(dir.path()) > 20);
+    let store = SledStore::open(dir.path(), &Options::default()).unwrap();
+    write(&store, 1, None);
     drop(store);
     assert_eq!(fragment_count(dir.path()), 0);
 }

@@ -10,6 +10,7 @@
 
 mod claims;
 mod commits;
+mod journal;
 mod model;
 mod outbox;
 mod reads;
@@ -80,6 +81,7 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     reads::check(factory);
     timers::check(factory);
     outbox::check(factory);
+    journal::check(factory);
     sizes::check(factory);
     model::check(factory);
 }

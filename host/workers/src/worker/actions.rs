@@ -9,13 +9,15 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_core::ids::{Entity, ShardPath, TurnId};
 use ostraca_core::message::{Message, MessageKind};
-use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
+use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome, JournalEvent, RecordKey};
 use ostraca_core::shard::{Action, Firing, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::text::printable;
-use ostraca_wasm::{Instance, InstanceSpec, StateError, StateSource, TurnRecords};
+use ostraca_wasm::{
+    Instance, InstanceSpec, StateError, StateSource, StoredEvent, StoredSnapshot, TurnRecords,
+};
 
 use super::completions::{Completion, Ran, StartOutcome};
 use super::machines::{InstanceState, MachineId};
@@ -69,19 +71,19 @@ impl Worker {
                 self.instance_slots.eviction_refused(&(shard(), entity))
             }
             Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
-            Action::Activate { entity, generation, reason, timers, outbox } => {
-                let records = guest_types::turn_records(timers, outbox);
+            Action::Activate { entity, generation, reason, records } => {
+                let records = guest_types::turn_records(records);
                 self.activate(id, entity, generation, reason, records);
             }
-            Action::Run { generation, turn, version, message, timers, outbox } => {
+            Action::Run { generation, turn, version, message, records } => {
                 let traceparent = &message.context.traceparent;
                 let asks = self.ask_sink(id, &message.target, generation, traceparent);
-                let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
+                let records = TurnRecords { asks, ..guest_types::turn_records(records) };
                 self.run(id, (generation, turn, version), message, records);
             }
-            Action::Fire { entity, generation, turn, version: _, firing, timers, outbox } => {
+            Action::Fire { entity, generation, turn, version: _, firing, records } => {
                 let asks = self.ask_sink(id, &entity, generation, &Arc::default());
-                let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
+                let records = TurnRecords { asks, ..guest_types::turn_records(records) };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }
             Action::TimerGaveUp { entity, name, attempts, why } => {
@@ -119,8 +121,8 @@ impl Worker {
                     printable(&why)
                 );
             }
-            Action::CallStopHook { entity, generation, turn, reason, timers, outbox } => {
-                let records = guest_types::turn_records(timers, outbox);
+            Action::CallStopHook { entity, generation, turn, reason, records } => {
+                let records = guest_types::turn_records(records);
                 self.stop(id, entity, (generation, turn), reason, records);
             }
             Action::DropInstance { entity, generation } => {
@@ -410,7 +412,7 @@ impl Worker {
     }
 }
 
-/// Reads an entity's state when its instance first accesses it (E16).
+/// Reads an entity's state when its instance first accesses it (E16), and its journal page by page.
 struct Source {
     store: Arc<dyn EntityStore>,
     shard: ShardPath,
@@ -444,6 +446,57 @@ impl StateSource for Source {
             }
         }
         .boxed()
+    }
+
+    fn events(
+        &mut self,
+        from: u64,
+        count: usize,
+    ) -> BoxFuture<'static, Result<Vec<StoredEvent>, StateError>> {
+        let page = self.journal(from, count);
+        async move {
+            let event = |record| match record {
+                ScannedRecord::Event(number, JournalEvent { start, data, .. }) => {
+                    Some(StoredEvent { number, start, data })
+                }
+                _ => None,
+            };
+            Ok(page.await?.into_iter().filter_map(event).collect())
+        }
+        .boxed()
+    }
+
+    fn snapshot(&mut self) -> BoxFuture<'static, Result<StoredSnapshot, StateError>> {
+        let page = self.journal(RecordKey::SNAPSHOT, 1);
+        async move {
+            Ok(match page.await?.into_iter().next() {
+                Some(ScannedRecord::Snapshot(snapshot)) => Some((snapshot.through, snapshot.data)),
+                _ => None,
+            })
+        }
+        .boxed()
+    }
+}
+
+impl Source {
+    /// Reads a page of the journal.
+    fn journal(
+        &self,
+        from: u64,
+        max_records: usize,
+    ) -> impl Future<Output = Result<Vec<ScannedRecord>, StateError>> + use<> {
+        let store = self.store.clone();
+        let scan = Scan {
+            shard: self.shard.clone(),
+            kind: ScanKind::Journal { entity: self.entity.clone(), from },
+            after: None,
+            max_records,
+            max_bytes: STATE_PAGE.1,
+        };
+        async move {
+            let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
+            Ok(page.records)
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 use ostraca_sdk::asks::{AskError, PendingAsk};
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    Error, StartReason, StopReason, asks, clock, context, entity, lifecycle, log, messaging,
-    random, serde_json, state, timers,
+    Error, StartReason, StopReason, asks, clock, context, entity, journal, lifecycle, log,
+    messaging, random, serde_json, state, timers,
 };
 
 /// A line break followed by a line that looks like the node's, bytes that a terminal interprets, and direction marks.
@@ -47,9 +47,13 @@ pub struct Misbehaving;
 
 #[entity(state = "keys")]
 impl Misbehaving {
-    /// Counts starts under `starts`, and keeps the last reason under `start-reason`.
+    /// Counts starts under `starts`, and keeps the last reason under `start-reason`, unless the id begins with
+    /// `no-state`.
     #[start]
     fn start(&mut self, reason: StartReason) -> Result<(), Error> {
+        if context::identity().id.starts_with("no-state") {
+            return Ok(());
+        }
         if context::identity().id.starts_with("no-start") {
             return Err(Error::new("no-start", "this id refuses to start"));
         }
@@ -240,6 +244,86 @@ impl Misbehaving {
         if times > 0 {
             Entity::new("misbehaving", context::identity().id).tell("tell_myself", &(times - 1));
         }
+    }
+
+    /// Behaves. Appends events, and returns their numbers.
+    #[message]
+    pub fn append(&mut self, texts: Vec<String>) -> Vec<u64> {
+        texts.iter().map(|text| journal::append_raw(text.as_bytes())).collect()
+    }
+
+    /// Appends events of a size. Returns the number of the next event.
+    #[message]
+    pub fn append_sized(&mut self, bytes: usize, count: u64) -> u64 {
+        let data = vec![b'x'; bytes];
+        for _ in 0..count {
+            journal::append_raw(&data);
+        }
+        journal::extent().next
+    }
+
+    /// Behaves. A page of events, and the number at which the next page begins.
+    #[message]
+    pub fn events(&self, from: u64, limit: u32) -> (Vec<(u64, String)>, Option<u64>) {
+        let page = journal::read_raw(from, limit);
+        let text = |data| String::from_utf8(data).unwrap_or_default();
+        (page.events.into_iter().map(|it| (it.number, text(it.data))).collect(), page.next)
+    }
+
+    /// Behaves. Appends an event and removes those before `before`. Returns the first number that is kept, and the
+    /// numbers of the events that the turn then sees.
+    #[message]
+    pub fn append_and_truncate(&mut self, text: String, before: u64) -> (u64, Vec<u64>) {
+        journal::append_raw(text.as_bytes());
+        let kept = journal::truncate(before);
+        let page = journal::read_raw(0, 1_000);
+        (kept, page.events.into_iter().map(|event| event.number).collect())
+    }
+
+    /// Behaves. Removes events, and returns the number of the first one that is kept.
+    #[message]
+    pub fn truncate(&mut self, before: u64) -> u64 {
+        journal::truncate(before)
+    }
+
+    /// Behaves. First and next number, and bytes.
+    #[message]
+    pub fn extent(&self) -> (u64, u64, u64) {
+        let extent = journal::extent();
+        (extent.first, extent.next, extent.bytes)
+    }
+
+    /// Behaves. Saves a snapshot, and returns the one that the turn then sees.
+    #[message]
+    pub fn save(&mut self, text: String) -> Option<(u64, String)> {
+        journal::save_snapshot_raw(text.as_bytes());
+        self.saved()
+    }
+
+    /// Behaves. The snapshot, and the number of the last event in it.
+    #[message]
+    pub fn saved(&self) -> Option<(u64, String)> {
+        let (through, data) = journal::snapshot_raw()?;
+        Some((through, String::from_utf8(data).unwrap_or_default()))
+    }
+
+    /// Appends an event, and then refuses the message.
+    #[message]
+    pub fn append_and_refuse(&mut self, text: String) -> Result<(), Error> {
+        journal::append_raw(text.as_bytes());
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// A query that appends an event.
+    #[message]
+    pub fn query_that_appends(&self) -> u64 {
+        journal::append_raw(b"sly")
+    }
+
+    /// A query that removes events.
+    #[message]
+    pub fn query_that_truncates(&self) -> u64 {
+        journal::truncate(u64::MAX)
     }
 
     /// Sends a tell, and then refuses the message.

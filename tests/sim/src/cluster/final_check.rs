@@ -15,6 +15,7 @@ use ostraca_core::shard::Phase;
 use super::net::Scope;
 use super::{Report, SERVED, SETTLED, SimEvent, World};
 use crate::history_check::HistoryCheck;
+use crate::journal;
 use crate::tells::{self, TellCheck};
 use crate::timers;
 use crate::violation::ViolationKind;
@@ -234,6 +235,9 @@ impl World {
             let ran_guest = |turn: &TurnId| self.turns.contains_key(turn) || self.firings.ran(turn);
             told.add(store.durable(), message_of, ran_guest);
             self.violations.extend(self.firings.judge(store.durable()));
+            let (wrong, events) = journal::check(store.durable());
+            self.violations.extend(wrong);
+            (0..events).for_each(|_| self.tally.count("journal: event"));
         }
         (0..told.left_later).for_each(|_| self.tally.count("tell: a delayed one left"));
         self.violations.extend(told.judge());

@@ -57,6 +57,7 @@ pub const KINDS: &[&str] = &[
     "fault: reply lost",
     "fault: guest failed",
     "fault: the current claim is higher than rows know",
+    "journal: event",
     "operator: lease changed",
     "operator: drain",
     "operator: drain undone",

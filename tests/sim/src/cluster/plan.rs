@@ -87,6 +87,8 @@ impl World {
             firings: Firings::default(),
             tells: seed % 3 == 1,
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
+            journals: seed % 3 == 2,
+            rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
             asks: seed % 5 == 2,
             rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
             ask_check: AskCheck::default(),

@@ -3,7 +3,7 @@
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
-use ostraca_core::records::{ClaimOutcome, Commit};
+use ostraca_core::records::{ClaimOutcome, Commit, JournalExtent};
 use ostraca_core::shard::{Action, ActivationOutcome, Event, Phase, TurnOutput, TurnResult};
 
 use super::net::Frame;
@@ -11,6 +11,7 @@ use super::process::{Order, Pid, Process, ReplyTo};
 use super::storage::{StoreCall, shard_key};
 use super::{SimEvent, World};
 use crate::guest::{Instance, Work};
+use crate::journal;
 use crate::store::{Request, Response};
 use crate::tells;
 use crate::timers;
@@ -28,6 +29,8 @@ pub(super) struct Running {
     /// The entity's version before the turn.
     pub(super) version: u64,
     pub(super) work: Work,
+    /// The entity's journal before the turn.
+    pub(super) journal: JournalExtent,
     /// Whether it has sent its asks and received the answers.
     pub(super) has_asked: bool,
 }
@@ -162,7 +165,7 @@ impl World {
                 hosted.starting.insert(entity.clone(), generation);
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
-            Action::Run { generation, turn, version, message, .. } => {
+            Action::Run { generation, turn, version, message, records } => {
                 it.cap.busy(&(key, message.target.clone()));
                 self.check_lease(pid, shard);
                 self.check_message(pid, &message);
@@ -174,11 +177,12 @@ impl World {
                     turn,
                     version,
                     work: Work::Message(message),
+                    journal: records.journal,
                     has_asked: false,
                 };
                 self.start_turn(pid, shard, epoch, running);
             }
-            Action::Fire { entity, generation, turn, version, firing, .. } => {
+            Action::Fire { entity, generation, turn, version, firing, records } => {
                 it.cap.busy(&(key, entity.clone()));
                 self.check_lease(pid, shard);
                 self.tally.count("timer: fired");
@@ -190,6 +194,7 @@ impl World {
                     turn,
                     version,
                     work: Work::Firing(firing),
+                    journal: records.journal,
                     has_asked: false,
                 };
                 self.start_turn(pid, shard, epoch, running);
@@ -211,10 +216,11 @@ impl World {
                 self.ask_sender(pid, (shard, epoch), entity, sender);
             }
             Action::TellGaveUp { sender, number, .. } => self.tell_given_up(sender, number),
-            Action::CallStopHook { entity, generation, turn, .. } => {
-                let (version, has_asked) = (0, false);
+            Action::CallStopHook { entity, generation, turn, records, .. } => {
+                let (version, has_asked, journal) = (0, false, records.journal);
                 let work = Work::Stop;
-                let running = Running { entity, generation, turn, version, work, has_asked };
+                let running =
+                    Running { entity, generation, turn, version, work, journal, has_asked };
                 if self.rng.chance(4) {
                     // The type's limit ends the hook, later than the shard's own stop deadline.
                     self.tally.count("fault: stop hook hangs");
@@ -305,7 +311,7 @@ impl World {
         if self.start_asks(pid, shard, epoch, &running) {
             return;
         }
-        let Running { entity, generation, turn, work, .. } = running;
+        let Running { entity, generation, turn, work, journal, .. } = running;
         let fails = self.rng.chance(1) && !matches!(work, Work::Stop);
         let passivate = self.rng.chance(2);
         let it = &mut self.processes[pid];
@@ -313,7 +319,7 @@ impl World {
         let hosted = it.shards.get_mut(&shard);
         let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&entity));
         let Some(instance) = instance.filter(|it| it.generation == generation) else { return };
-        let result = match work {
+        let mut result = match work {
             _ if fails => {
                 self.tally.count("fault: guest failed");
                 TurnOutput::without_effects(TurnResult::Failed {
@@ -348,6 +354,9 @@ impl World {
             }
             Work::Stop => instance.hook("stops", true),
         };
+        if self.journals && !result.writes.is_empty() {
+            result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
+        }
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }
 

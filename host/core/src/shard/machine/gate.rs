@@ -10,9 +10,9 @@ use super::{
 };
 use crate::extensions::Extensions;
 use crate::records::{Commit, CommitOutcome, CommitRefusal, RecordKey, RecordWrite};
-use crate::shard::TurnOutput;
 use crate::shard::entity::GatedTurn;
 use crate::shard::timers::{Firing, move_wake_up};
+use crate::shard::{TurnOutput, journal};
 
 /// The shard's unanswered commits. Their turns wait at the gates of their entities.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +72,7 @@ pub(super) struct Effects {
     pub(super) reply: GuestReply,
     /// Changes to the state.
     pub(super) state: Vec<(bytes::Bytes, Option<bytes::Bytes>)>,
-    /// Changes to timers, outbox and dead letters.
+    /// Changes to timers, outbox, dead letters and journal.
     pub(super) records: Vec<RecordWrite>,
     pub(super) state_bytes: Option<u64>,
     /// The firing that the turn ran, or whose failure it records, if any.
@@ -88,7 +88,7 @@ impl Effects {
 }
 
 impl Machine {
-    /// Applies a turn's changes to timers and outbox, and commits the turn.
+    /// Applies a turn's changes to timers, outbox and journal, and commits the turn.
     pub(super) fn commit_turn(
         &mut self,
         entity: &Entity,
@@ -98,17 +98,29 @@ impl Machine {
         (reply, output): (GuestReply, TurnOutput),
     ) {
         let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
+        let reuses_numbers = self.context.has_mutation(Mutation::ReuseEventNumbers);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let version = state.head.version + 1;
         let fired = firing.as_deref().filter(|_| !keeps_timer);
         let mut records = state.timers.apply(fired, output.timers, version);
         records.extend(state.outbox.apply(output.tells, version, self.context.now.cluster_time));
+        if !output.journal.is_empty() {
+            let mut extent = state.journal.clone();
+            records.extend(journal::apply(&mut extent, output.journal));
+            // This fails only if a later release has filled the head with its own fields.
+            let set = state.head.set_journal(&extent);
+            if !reuses_numbers {
+                state.journal = extent;
+            }
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
         let (state, state_bytes) = (output.writes, output.state_bytes);
         let effects = Effects { message, reply, state, records, state_bytes, firing };
         self.commit(entity, turn, effects);
     }
 
-    /// Commits the effects of a turn. Its changes to timers and outbox must already be applied.
+    /// Commits the effects of a turn. Its changes to the records outside the state must already be
+    /// applied.
     pub(super) fn commit(&mut self, entity: &Entity, turn: TurnId, effects: Effects) {
         let Effects { message: id, reply, state: writes, mut records, state_bytes, firing } =
             effects;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes};
 use crate::message::{Message, MessageKind};
-use crate::records::LoadedEntity;
+use crate::records::{JournalExtent, LoadedEntity};
 use crate::shard::entity::Stage;
 use crate::shard::outbox::Outbox;
 use crate::shard::timers::Timers;
@@ -23,8 +23,14 @@ impl Machine {
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
-        let outcome = match result {
-            Ok(mut loaded) => {
+        let journal = match &result {
+            Ok(LoadedEntity { head: Some(head), .. }) => {
+                head.journal().map_err(|it| it.to_string())
+            }
+            _ => Ok(JournalExtent::default()),
+        };
+        let outcome = match result.and_then(|loaded| Ok((loaded, journal?))) {
+            Ok((mut loaded, journal)) => {
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
@@ -34,6 +40,7 @@ impl Machine {
                 // A commit without the guest does not change the revision.
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
+                state.journal = journal;
                 let old = std::mem::take(&mut state.outbox);
                 let version = state.head.version;
                 state.outbox = Outbox::load(loaded.outbox, loaded.dead_letters, version, old);
@@ -81,9 +88,8 @@ impl Machine {
         state.revision = revision;
         let reason =
             if state.head.version == 0 { StartReason::FirstMessage } else { StartReason::Message };
-        let (entity, timers) = (entity.clone(), state.timers.map().clone());
-        let outbox = state.outbox.size();
-        self.context.push(Action::Activate { entity, generation, reason, timers, outbox });
+        let (entity, records) = (entity.clone(), state.turn_records());
+        self.context.push(Action::Activate { entity, generation, reason, records });
     }
 
     pub(super) fn on_activated(
@@ -341,16 +347,9 @@ impl Machine {
         if let Some(state) = self.residents.get_mut(entity) {
             state.stage = Stage::Stopping(turn);
             state.stop_hook_deadline = Some(stop_by);
-            let (generation, timers) = (state.generation, state.timers.map().clone());
-            let (entity, outbox) = (entity.clone(), state.outbox.size());
-            self.context.push(Action::CallStopHook {
-                entity,
-                generation,
-                turn,
-                reason,
-                timers,
-                outbox,
-            });
+            let (generation, records) = (state.generation, state.turn_records());
+            let entity = entity.clone();
+            self.context.push(Action::CallStopHook { entity, generation, turn, reason, records });
         }
     }
 

@@ -292,8 +292,7 @@ impl Machine {
             turn,
             version: state.head.version,
             message,
-            timers: state.timers.map().clone(),
-            outbox: state.outbox.size(),
+            records: state.turn_records(),
         };
         self.context.push(action);
     }

@@ -11,7 +11,7 @@ use super::{Action, Entity, GuestReply, Machine, Mutation, Phase, TurnId};
 use crate::records::Timer;
 use crate::shard::entity::{ResidentEntity, Stage};
 use crate::shard::timers::{Firing, Timers};
-use crate::shard::{StopReason, TurnOutput, TurnResult, delayed_tell_name};
+use crate::shard::{StopReason, TurnOutput, TurnRecords, TurnResult, delayed_tell_name};
 
 /// How long the machine relies on its conversion of UTC to the node's clock, in milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -208,8 +208,7 @@ impl Machine {
             generation: state.generation,
             turn,
             version: state.head.version,
-            timers: state.timers.after(&firing),
-            outbox: state.outbox.size(),
+            records: TurnRecords { timers: state.timers.after(&firing), ..state.turn_records() },
             firing,
         };
         self.context.push(action);

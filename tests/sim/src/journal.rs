@@ -1,0 +1,102 @@
+//! Journals in the simulated clusters: what guests append, and the check that no event is lost, doubled or overwritten
+//! (E18).
+//!
+//! Each event holds the number that its guest expected, so the check also sees whether guests get the right extent.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use ostraca_core::codec;
+use ostraca_core::ids::Entity;
+use ostraca_core::records::{JournalEvent, JournalExtent, JournalSnapshot, RecordKey};
+use ostraca_core::shard::{EVENT_CHARGE, JournalChange};
+
+use crate::rng::Rng;
+use crate::store::Image;
+use crate::violation::{Violation, ViolationKind};
+
+/// Bytes of all events before the one with this number. All events have the same size.
+const fn start(number: u64) -> u64 {
+    (number - 1) * (8 + EVENT_CHARGE)
+}
+
+fn data(number: u64) -> Bytes {
+    Bytes::from(number.to_le_bytes().to_vec())
+}
+
+/// The changes that a turn makes to its entity's journal: it appends up to three events, and sometimes removes the
+/// oldest ones or saves a snapshot.
+pub(crate) fn by_turn(rng: &mut Rng, extent: &JournalExtent) -> JournalChange {
+    let next = extent.next + rng.range(0, 4);
+    let from = extent.first + rng.range(0, next - extent.first + 1);
+    JournalChange {
+        events: (extent.next..next).map(data).collect(),
+        keep_from: rng.chance(20).then(|| (from, start(from))),
+        snapshot: rng.chance(20).then(|| (next - 1, data(next - 1))),
+    }
+}
+
+/// A change to a journal by a turn that took effect.
+#[derive(Clone, Debug)]
+pub struct JournalWrite {
+    entity: Entity,
+    number: u64,
+    value: Option<Bytes>,
+}
+
+impl JournalWrite {
+    /// The change that a write makes. `None` if it does not affect a journal.
+    pub(crate) fn of(entity: &Entity, key: &RecordKey, value: Option<&Bytes>) -> Option<Self> {
+        let RecordKey::Journal { number } = key else { return None };
+        Some(Self { entity: entity.clone(), number: *number, value: value.cloned() })
+    }
+}
+
+/// Checks the journals of one store. Returns the violations, and the number of events.
+pub(crate) fn check(image: &Image) -> (Vec<Violation>, u64) {
+    let mut found = Vec::new();
+    let mut extents = BTreeMap::<&Entity, JournalExtent>::new();
+    let mut events = 0;
+    for JournalWrite { entity, number, value } in &image.journal_writes {
+        let extent = extents.entry(entity).or_default();
+        let right = match value {
+            Some(value) if *number == RecordKey::SNAPSHOT => {
+                let snapshot = codec::decode::<JournalSnapshot>(value);
+                snapshot
+                    .is_ok_and(|it| it.through == extent.next - 1 && it.data == data(it.through))
+            }
+            Some(value) => {
+                let event = codec::decode::<JournalEvent>(value);
+                let right =
+                    event.is_ok_and(|it| it.start == start(*number) && it.data == data(*number));
+                let follows = *number == extent.next;
+                extent.next = number + 1;
+                events += 1;
+                follows && right
+            }
+            None => {
+                let follows = *number == extent.first && *number < extent.next;
+                extent.first = number + 1;
+                follows
+            }
+        };
+        if !right {
+            let what = if value.is_some() { "written" } else { "deleted" };
+            let why = format!("{entity}: record {number} of the journal was {what} out of order");
+            found.push(ViolationKind::JournalWrong.because(why));
+        }
+    }
+    for (entity, extent) in extents {
+        let head = image.heads.get(entity).and_then(|head| head.journal().ok()).unwrap_or_default();
+        let range = (entity.clone(), RecordKey::Journal { number: 1 })
+            ..=(entity.clone(), RecordKey::Journal { number: u64::MAX });
+        let stored: Vec<_> = image.records.range(range).map(|((_, key), _)| key.clone()).collect();
+        let counted: Vec<_> =
+            (head.first..head.next).map(|number| RecordKey::Journal { number }).collect();
+        if stored != counted || (extent.first, extent.next) != (head.first, head.next) {
+            let why = format!("{entity}: the head counts {head:?}, but {stored:?} is stored");
+            found.push(ViolationKind::JournalWrong.because(why));
+        }
+    }
+    (found, events)
+}
