@@ -10,7 +10,7 @@ use ostraca_catalog::types::unknown_type;
 use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
-use ostraca_core::records::{Tell, Timer};
+use ostraca_core::records::{JournalExtent, Tell, Timer};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{delayed_tell, delayed_tell_name};
 use ostraca_gateway::{Gateway, failure_to_wire};
@@ -19,7 +19,7 @@ use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
     DelayedTellDetail, Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest,
-    NodeIssue, Problem, StateKey, TellDetail, TimerDetail,
+    JournalDetail, NodeIssue, Problem, StateKey, TellDetail, TimerDetail,
 };
 use ostraca_wire::server::AdminOutput;
 
@@ -182,6 +182,7 @@ impl AdminService {
                 detail.dead_letter_count = dead.into();
                 detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
             }
+            detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;
         }
         Ok(AdminOutput::Entity(Box::new(detail)))
@@ -276,6 +277,17 @@ fn delayed_to_wire(timer: &Timer) -> DelayedTellDetail {
         }),
         set_aside: timer.set_aside,
     }
+}
+
+/// `None` if the journal was never used.
+fn journal_to_wire(extent: &JournalExtent) -> Option<JournalDetail> {
+    let snapshot = (extent.snapshot_bytes > 0).then_some(extent.snapshot);
+    (*extent != JournalExtent::default()).then(|| JournalDetail {
+        first_number: extent.first,
+        next_number: extent.next,
+        bytes: extent.bytes(),
+        snapshot_through: snapshot,
+    })
 }
 
 fn timer_to_wire(timer: Timer) -> TimerDetail {

@@ -10,9 +10,9 @@ use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
     ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail, EntityDetail, EntityInfo, Event,
-    Events, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan,
-    RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
-    TellDetail, TimerDetail,
+    Events, JournalDetail, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, Profile,
+    RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status,
+    StatusProblem, TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
@@ -210,6 +210,12 @@ fn detail(id: &str) -> EntityDetail {
                 ..TimerDetail::default()
             },
         ],
+        journal: Some(JournalDetail {
+            first_number: 101,
+            next_number: 130,
+            bytes: 4_096,
+            snapshot_through: Some(100),
+        }),
         outbox_count: 2,
         outbox: vec![TellDetail {
             number: 65_536,

@@ -114,9 +114,9 @@ pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
     ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail, DeployResult,
     Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo, Event, Events,
-    ForgetResult, LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
-    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState,
-    StateKey, Status, StatusProblem, TellDetail, TimerDetail,
+    ForgetResult, JournalDetail, LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue,
+    NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove,
+    ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

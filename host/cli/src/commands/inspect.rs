@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ostraca_client::{DelayedTellDetail, StateKey, TellDetail, TimerDetail};
+use ostraca_client::{DelayedTellDetail, JournalDetail, StateKey, TellDetail, TimerDetail};
 use serde_json::{Value, json};
 
 use super::deployments::hex;
@@ -25,6 +25,10 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "exists": it.exists, "version": it.version, "revision": it.revision,
             "last_commit_sequence": it.last_commit_sequence, "lane_count": it.lane_count, "unsettled_replies": it.unsettled_replies,
             "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
+            "journal": it.journal.as_ref().map(|it| json!({
+                "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
+                "snapshot_through": it.snapshot_through,
+            })),
             "timer_count": it.timer_count, "timers": it.timers.iter().map(timer_json).collect::<Vec<_>>(),
             "delayed_tell_count": it.delayed_tell_count,
             "delayed_tells": it.delayed_tells.iter().map(delayed_json).collect::<Vec<_>>(),
@@ -69,6 +73,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
                 ),
             ),
         ]);
+        rows.extend(it.journal.as_ref().map(|it| ("journal", journal_text(it))));
     } else {
         rows.push(("version", "nothing is stored".into()));
     }
@@ -124,6 +129,19 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         show_rest(count, tells.len());
     }
     entities::check_owners(it.unresponsive_owner.as_slice())
+}
+
+fn journal_text(it: &JournalDetail) -> String {
+    let events = match it.next_number.saturating_sub(it.first_number) {
+        0 => format!("no events, next number {}", it.next_number),
+        1 => format!("event {}", it.first_number),
+        _ => format!("events {} to {}", it.first_number, it.next_number.saturating_sub(1)),
+    };
+    let snapshot = match it.snapshot_through {
+        Some(through) => format!(", snapshot up to event {through}"),
+        None => String::new(),
+    };
+    format!("{events}, {}{snapshot}", output::size(it.bytes))
 }
 
 /// Prints how many entries of a list are not shown.
