@@ -1,7 +1,28 @@
 //! Control over the instance's lifecycle.
+//!
+//! An entity that is *remembered* has an instance wherever its shard is: after a hand-off, a crash or a restart of the
+//! cluster it is started without a message, with [`StartReason::Remembered`](crate::StartReason::Remembered). The mark
+//! is committed with the turn. With `remember-entities = true` under `[lifecycle]` in the manifest, every entity of the
+//! type is remembered from its first message on.
 
 /// Asks the host to drop this instance after the turn. The state is kept, and the next message or due timer starts a
 /// new instance.
 pub fn passivate() {
     crate::host::passivate();
+}
+
+/// Marks the entity as remembered. Traps in a query.
+pub fn remember() {
+    crate::host::set_remembered(true);
+}
+
+/// Removes the mark of a remembered entity. Its instance is kept until it is idle; [`passivate`] drops it after the
+/// turn. Traps in a query.
+pub fn forget() {
+    crate::host::set_remembered(false);
+}
+
+/// Whether the entity is remembered. A turn sees its own changes.
+pub fn is_remembered() -> bool {
+    crate::host::is_remembered()
 }

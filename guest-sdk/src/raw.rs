@@ -42,7 +42,8 @@ pub enum StartReason {
     FirstMessage,
     /// A message arrived or a timer is due for an entity that has committed turns, but no instance.
     Message,
-    /// The entity is remembered, and its shard moved to this node. Reserved: the host does not use it yet.
+    /// The entity is remembered ([`lifecycle::remember`](crate::lifecycle::remember)), and had no instance on this
+    /// node. No message arrived.
     Remembered,
 }
 

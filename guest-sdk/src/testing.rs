@@ -313,7 +313,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     type Delayed = BTreeMap<String, (u64, StoredTell)>;
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed, Journal)>,
+        stored: Option<(Store, Timers, usize, Delayed, Journal, bool)>,
     }
 
     impl Drop for Undo {
@@ -323,7 +323,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
                 if let Some(stored) = self.stored.take() {
                     world.tells.truncate(stored.2);
                     (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
-                    world.journal = stored.4;
+                    (world.journal, world.remembered) = (stored.4, stored.5);
                 }
             });
         }
@@ -331,7 +331,8 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
 
     let before = with(|world| {
         let (store, timers) = (world.store.clone(), world.timers.clone());
-        (store, timers, world.tells.len(), world.delayed.clone(), world.journal.clone())
+        let (journal, remembered) = (world.journal.clone(), world.remembered);
+        (store, timers, world.tells.len(), world.delayed.clone(), journal, remembered)
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);

@@ -41,6 +41,7 @@ pub(crate) struct TestHost {
     /// The state of the random number generator.
     pub(crate) random: u64,
     pub(crate) logs: Vec<(Level, String)>,
+    pub(crate) remembered: bool,
     pub(crate) passivate: bool,
     /// The asks that the test's entity has sent, and the handler that answers them.
     pub(crate) asks: Vec<StoredTell>,
@@ -72,6 +73,7 @@ impl TestHost {
             now: START,
             random: 0,
             logs: Vec::new(),
+            remembered: false,
             passivate: false,
             instances: HashMap::new(),
         }
@@ -365,6 +367,18 @@ fn check_name(of: &str, name: &str) {
     if name.is_empty() || name.len() > 128 {
         panic!("invalid-{of}: a {of}'s name must be 1 to 128 bytes long, not {}", name.len());
     }
+}
+
+pub(crate) fn set_remembered(remember: bool) {
+    if in_query() {
+        let what = if remember { "remember" } else { "forget" };
+        panic!("write-in-query: a query must not change state, but called lifecycle::{what}");
+    }
+    with(|world| world.remembered = remember);
+}
+
+pub(crate) fn is_remembered() -> bool {
+    with(|world| world.remembered)
 }
 
 pub(crate) fn passivate() {

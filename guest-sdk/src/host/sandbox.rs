@@ -185,6 +185,17 @@ fn target((entity_type, id): (&str, &str)) -> wit::messaging::Entity {
     wit::messaging::Entity { entity_type: entity_type.to_owned(), id: id.to_owned() }
 }
 
+pub(crate) fn set_remembered(remember: bool) {
+    match remember {
+        true => wit::remembering::remember(),
+        false => wit::remembering::forget(),
+    }
+}
+
+pub(crate) fn is_remembered() -> bool {
+    wit::remembering::is_remembered()
+}
+
 pub(crate) fn passivate() {
     wit::lifecycle::passivate();
 }

@@ -182,6 +182,7 @@ impl AdminService {
                 detail.dead_letter_count = dead.into();
                 detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
             }
+            detail.remembered = head.remembered;
             detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;
         }

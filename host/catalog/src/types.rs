@@ -109,6 +109,7 @@ impl DeployedType {
             idle_timeout: u64::try_from(self.manifest.lifecycle.idle_timeout.as_millis())
                 .unwrap_or(u64::MAX),
             has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop_hook()),
+            remembers: self.manifest.lifecycle.remember_entities,
         }
     }
 }

@@ -216,6 +216,7 @@ fn detail(id: &str) -> EntityDetail {
             bytes: 4_096,
             snapshot_through: Some(100),
         }),
+        remembered: true,
         outbox_count: 2,
         outbox: vec![TellDetail {
             number: 65_536,

@@ -121,7 +121,8 @@ impl Default for Ceilings {
 pub struct Lifecycle {
     /// An instance without messages for this long is dropped; its state is kept. Default 2 min.
     pub idle_timeout: Duration,
-    /// Whether entities are activated again wherever their shard moves. Always false in this release.
+    /// Whether each turn of a message or a timer makes its entity a remembered one, which is started without a message
+    /// wherever its shard moves (K31). Default false.
     pub remember_entities: bool,
 }
 

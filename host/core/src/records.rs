@@ -520,6 +520,8 @@ pub enum RecordKey {
         /// The event's number, from 1.
         number: u64,
     },
+    /// The mark of a remembered entity (K31); its value is empty.
+    Remembered,
 }
 
 impl RecordKey {

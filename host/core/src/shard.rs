@@ -37,5 +37,5 @@ pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
 pub use outbox::{NewTell, OutboxSize};
-pub use settings::{Mutation, Settings, StartReason, StopReason, TypeSettings};
+pub use settings::{Mutation, Settings, SlotPurpose, StartReason, StopReason, TypeSettings};
 pub use timers::{Firing, TimerChange, TimerMap};

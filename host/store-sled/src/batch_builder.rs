@@ -156,6 +156,7 @@ impl BatchBuilder {
         let beside = |kind| KeyPrefix::new(kind, &keys::entity_prefix(shard, kind, entity));
         let (state, lanes) = (beside(RecordKind::State), beside(RecordKind::Lane));
         let outbox = beside(RecordKind::Outbox);
+        let marks = beside(RecordKind::Remembered);
         let (dead_letters, journal) = (beside(RecordKind::DeadLetter), beside(RecordKind::Journal));
         let mut timers = None;
         let mut writes = Vec::with_capacity(commit.writes.len());
@@ -184,6 +185,11 @@ impl BatchBuilder {
                 RecordKey::DeadLetter { number } => {
                     let key = keys::dead_letter(shard, entity, *number);
                     (&dead_letters, &mut unknown, Table::Entities.key(&key))
+                }
+                // Marks have no value.
+                RecordKey::Remembered => {
+                    let key = keys::remembered(shard, entity);
+                    (&marks, &mut never, Table::Entities.key(&key))
                 }
                 RecordKey::Journal { number } => {
                     (&journal, &mut mark.journal_fragmented, journal.key(&number.to_be_bytes()))

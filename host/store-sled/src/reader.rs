@@ -189,13 +189,16 @@ impl Reader {
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
         let first = first.unwrap_or_default();
-        // Each head, wake-up or dead letter is consistent on its own; the records of a state or a journal only as
+        // Each head, wake-up, mark or dead letter is consistent on its own; the records of a state or a journal only as
         // a whole.
         let head = match &scan.kind {
             ScanKind::State(entity) | ScanKind::Journal { entity, .. } => {
                 Some(Table::Entities.key(&keys::head(&scan.shard, entity)))
             }
-            ScanKind::Heads | ScanKind::Wakes { .. } | ScanKind::DeadLetters { .. } => None,
+            ScanKind::Heads
+            | ScanKind::Wakes { .. }
+            | ScanKind::DeadLetters { .. }
+            | ScanKind::Remembered { .. } => None,
         };
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
         guard.pause();
@@ -252,6 +255,10 @@ impl Reader {
                     let (tell, size) = self.dead_letter(&key, &raw)?;
                     let number = keys::last_number(number)?;
                     (ScannedRecord::DeadLetter(entity, number, Box::new(tell)), size)
+                }
+                ScanKind::Remembered { .. } => {
+                    let (entity, _) = keys::parse_entity(rest)?;
+                    (ScannedRecord::Remembered(entity), raw.len())
                 }
                 ScanKind::Journal { .. } => {
                     let body = self.records.decode_bytes(RecordKind::Journal, &key, &raw)?;

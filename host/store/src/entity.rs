@@ -35,6 +35,7 @@ pub fn commit_bytes(commit: &Commit) -> usize {
             RecordKey::Timer { name, .. } => 16 + name.len(),
             RecordKey::Outbox { target, .. } => 16 + target.entity_type.len() + target.id.len(),
             RecordKey::DeadLetter { .. } | RecordKey::Journal { .. } => 16,
+            RecordKey::Remembered => 0,
         };
         64 + key + write.value.as_ref().map_or(0, Bytes::len)
     });
@@ -180,6 +181,11 @@ pub enum ScanKind {
         /// The first number to read; [`RecordKey::SNAPSHOT`] reads from the snapshot on.
         from: u64,
     },
+    /// The shard's remembered entities, ordered by type and id.
+    Remembered {
+        /// The first entity to read. `None` reads from the first.
+        from: Option<Entity>,
+    },
 }
 
 /// One page of a scan.
@@ -207,6 +213,8 @@ pub enum ScannedRecord {
     Event(u64, JournalEvent),
     /// The snapshot of a journal.
     Snapshot(JournalSnapshot),
+    /// A remembered entity.
+    Remembered(Entity),
 }
 
 impl ScannedRecord {
@@ -243,6 +251,10 @@ impl Scan {
             ScanKind::Journal { entity, from } => {
                 let prefix = keys::entity_prefix(&self.shard, RecordKind::Journal, entity);
                 (prefix, Some(from.to_be_bytes().to_vec()))
+            }
+            ScanKind::Remembered { from } => {
+                let first = from.as_ref().map(keys::entity_key);
+                (keys::kind_prefix(&self.shard, RecordKind::Remembered), first)
             }
         };
         // The first possible key after `after` in bytewise order.

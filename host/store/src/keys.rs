@@ -4,9 +4,6 @@
 //! key comes last and unescaped. So comparing two keys bytewise compares their parts one by one. The records of one
 //! shard, of one kind, and of one entity are each contiguous, under a prefix that no key of another shard, kind or
 //! entity starts with. A claim covers exactly the keys that start with its shard's prefix (R23).
-//!
-//! Nothing is written yet under the keys of remembered entities. Their layout is already fixed here, so that stores will
-//! not need a migration (`docs/decisions/0023`).
 
 use std::sync::Arc;
 
@@ -78,6 +75,7 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
         RecordKey::Journal { number } => {
             return (journal(of, entity, *number), RecordKind::Journal);
         }
+        RecordKey::Remembered => return (remembered(of, entity), RecordKind::Remembered),
     };
     let mut key = entity_prefix(of, kind, entity);
     key.extend_from_slice(last);

@@ -232,6 +232,14 @@ impl Data {
                 };
                 journal.map(record).collect::<Result<_, StoreError>>()?
             }
+            ScanKind::Remembered { .. } => {
+                let marks = starting_with(&self.records, &prefix);
+                let mark = |(key, _): (&[u8], _)| {
+                    let (entity, _) = keys::parse_entity(key)?;
+                    Ok((key.to_vec(), ScannedRecord::Remembered(entity)))
+                };
+                marks.map(mark).collect::<Result<_, StoreError>>()?
+            }
             ScanKind::Wakes { .. } => {
                 let wakes = starting_with(&self.records, &prefix);
                 let wakes =

@@ -38,7 +38,7 @@ pub enum RecordKind {
     Outbox = 6,
     /// An event of an entity's journal, or the snapshot of the journal.
     Journal = 7,
-    /// Reserved: marks a remembered entity.
+    /// The mark of a remembered entity.
     Remembered = 8,
     /// A dead letter: a tell that was set aside.
     DeadLetter = 9,

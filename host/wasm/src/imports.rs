@@ -68,6 +68,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
         cx.data_mut().passivate = true;
         Ok(())
     })?;
+    remembering(linker)?;
     clock_and_random(linker)?;
     timer_imports::link(linker)?;
     tell_imports::link(linker)?;
@@ -170,6 +171,23 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
         },
     )?;
     Ok(())
+}
+
+fn remembering(linker: &mut Linker<InstanceData>) -> Result<()> {
+    let mut remembering = linker.instance("ostraca:entity/remembering@0.1.0")?;
+    remembering.func_wrap("remember", |mut cx: Cx<'_>, (): ()| {
+        cx.data().may_write("the entity was marked as remembered")?;
+        cx.data_mut().remember = Some(true);
+        Ok(())
+    })?;
+    remembering.func_wrap("forget", |mut cx: Cx<'_>, (): ()| {
+        cx.data().may_write("the entity was forgotten")?;
+        cx.data_mut().remember = Some(false);
+        Ok(())
+    })?;
+    remembering.func_wrap("is-remembered", |cx: Cx<'_>, (): ()| {
+        Ok((cx.data().remember.unwrap_or(cx.data().remembered),))
+    })
 }
 
 fn clock_and_random(linker: &mut Linker<InstanceData>) -> Result<()> {

@@ -174,6 +174,7 @@ impl Instance {
         entity.timers = TurnTimers::begin(records.timers);
         entity.tells = TurnTells::begin(records.outbox);
         entity.journal = TurnJournal::begin(records.journal);
+        entity.remembered = records.remembered;
         entity.asks.begin(records.asks);
     }
 
@@ -184,6 +185,7 @@ impl Instance {
         }
         entity.phase = phase;
         entity.passivate = false;
+        entity.remember = None;
         entity.panic = None;
         entity.memory_denied = false;
         entity.table_denied = false;
@@ -294,10 +296,12 @@ impl Instance {
         entity.asks.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         let mut journal = entity.journal.take_change();
+        let mut remember = entity.remember.take();
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();
             tells.clear();
             journal = JournalChange::default();
+            remember = None;
         }
         let mut writes = Vec::new();
         let mut state_bytes = None;
@@ -315,6 +319,7 @@ impl Instance {
             tells,
             journal,
             state_bytes,
+            remember,
             passivate: std::mem::take(&mut entity.passivate),
             guest_time: entity.meter.spent(),
             logs_dropped: entity.log.take_dropped(),

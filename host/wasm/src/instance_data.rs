@@ -44,6 +44,9 @@ pub(crate) struct InstanceData {
     pub(crate) tells: TurnTells,
     /// The entity's journal in the current turn.
     pub(crate) journal: TurnJournal,
+    /// Whether the entity is remembered, before the turn and by what the turn says.
+    pub(crate) remembered: bool,
+    pub(crate) remember: Option<bool>,
     /// The asks of the current turn.
     pub(crate) asks: TurnAsks,
     /// Whether the component exports a timer handler.
@@ -82,6 +85,8 @@ impl InstanceData {
             timers,
             tells,
             journal,
+            remembered: false,
+            remember: None,
             asks: TurnAsks::default(),
             handles_timers,
             passivate: false,

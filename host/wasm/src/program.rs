@@ -148,6 +148,7 @@ impl CompiledComponent {
                 self.exports.timer.is_some(),
             ),
         );
+        store.data_mut().remembered = records.remembered;
         store.limiter(|entity| entity);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|cx| {

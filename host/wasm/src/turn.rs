@@ -63,7 +63,7 @@ pub enum StartReason {
     /// A message arrived or a timer is due for an entity that has committed turns, but no instance.
     #[component(name = "message")]
     Message,
-    /// The entity is remembered, and its shard moved to this node. Reserved: nothing uses it yet.
+    /// The entity is remembered, and had no instance on this node; no message arrived.
     #[component(name = "remembered")]
     Remembered,
 }
@@ -128,6 +128,8 @@ pub struct TurnRecords {
     pub outbox: OutboxUse,
     /// The extent of its journal.
     pub journal: JournalUse,
+    /// Whether it is remembered (K31).
+    pub remembered: bool,
     /// Takes the turn's asks; `None` if the turn may not ask.
     pub asks: Option<Arc<dyn AskSink>>,
 }
@@ -203,6 +205,9 @@ pub struct GuestTurnOutput {
     /// The size of the entity's state in bytes after the turn, including 100 for each key; `None` while this instance
     /// has not loaded the state.
     pub state_bytes: Option<u64>,
+    /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is. `None` unless the result
+    /// is [`TurnResult::Ok`].
+    pub remember: Option<bool>,
     /// Whether the guest asked for the instance to be dropped after this turn.
     pub passivate: bool,
     /// Time spent in the guest.

@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 11] = [
+const IMPORTS: [&str; 12] = [
     "types",
     "context",
     "state",
@@ -21,6 +21,7 @@ const IMPORTS: [&str; 11] = [
     "messaging",
     "asks",
     "journal",
+    "remembering",
 ];
 
 /// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.

@@ -47,6 +47,7 @@ pub(crate) fn start_reason(reason: StartReason) -> ostraca_wasm::StartReason {
     match reason {
         StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
         StartReason::Message => ostraca_wasm::StartReason::Message,
+        StartReason::Remembered => ostraca_wasm::StartReason::Remembered,
     }
 }
 
@@ -105,7 +106,7 @@ pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
 
 /// What an entity has besides its state, as its instance reads it.
 pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
-    let ostraca_core::shard::TurnRecords { timers, outbox, journal } = records;
+    let ostraca_core::shard::TurnRecords { timers, outbox, journal, remembered } = records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
         false => Some(Arc::new(EntityTimers(timers))),
@@ -113,7 +114,7 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
     let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
     let JournalExtent { first, next, start, end, snapshot, snapshot_bytes } = journal;
     let journal = JournalUse { first, next, start, end, snapshot, snapshot_bytes };
-    TurnRecords { timers, outbox, journal, asks: None }
+    TurnRecords { timers, outbox, journal, remembered, asks: None }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -274,6 +275,7 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
             snapshot: turn.journal.snapshot,
         },
         state_bytes: turn.state_bytes,
+        remember: turn.remember,
         passivate: turn.passivate,
     }
 }

@@ -293,6 +293,8 @@ impl Tells {
             match action {
                 Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
                 Action::Claim(claim) => it.process.calls.push_back(Call::Claim(claim)),
+                // No entity of the model is remembered.
+                Action::ScanRemembered { .. } => {}
                 Action::ScanWakes { number, .. } => {
                     it.process.calls.push_back(Call::Scan(number));
                 }

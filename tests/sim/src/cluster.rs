@@ -360,6 +360,9 @@ struct World {
     /// Whether the guests send tells, and the generator that draws them.
     tells: bool,
     tell_rng: Rng,
+    /// Whether some entities are remembered, and the generator that decides which.
+    remembers: bool,
+    rng_of_marks: Rng,
     /// Whether the guests append to journals, and the generator that draws the changes.
     journals: bool,
     rng_of_journals: Rng,

@@ -16,6 +16,7 @@ pub mod hostile;
 mod journal;
 mod node;
 mod queue;
+mod remembered;
 pub mod rng;
 mod run_digest;
 mod session;

@@ -15,6 +15,7 @@ use ostraca_core::records::{
 };
 
 use crate::journal::JournalWrite;
+use crate::remembered;
 use crate::rng::Rng;
 use crate::tells::OutboxChange;
 use crate::timers::{DurableChange, WrongWakeUps, may_move_wake_up};
@@ -86,6 +87,15 @@ pub enum Request {
         /// Maximum number of wake-ups to return.
         max_records: usize,
     },
+    /// Read a page of remembered entities.
+    Remembered {
+        /// A number that is returned with the answer.
+        number: u64,
+        /// The entity at which the page starts. `None` for the first one.
+        from: Option<Entity>,
+        /// Maximum number of entities to return.
+        max_records: usize,
+    },
 }
 
 /// A page of wake-ups, and whether more follow.
@@ -104,6 +114,8 @@ pub enum Response {
     State(Entity, Result<BTreeMap<Bytes, Bytes>, String>),
     /// The answer to a read of wake-ups, with its number.
     Wakes(u64, Result<WakePage, String>),
+    /// The answer to a read of remembered entities, with its number, and whether more follow.
+    Remembered(u64, Result<(Vec<Entity>, bool), String>),
 }
 
 /// The engine.
@@ -170,6 +182,10 @@ impl Store {
             }
             Request::Wakes { number, from, max_records } => {
                 (Response::Wakes(number, Ok(self.wakes(from.as_ref(), max_records))), false)
+            }
+            Request::Remembered { number, from, max_records } => {
+                let page = self.remembered(from.as_ref(), max_records);
+                (Response::Remembered(number, Ok(page)), false)
             }
         };
         let is_commit = matches!(answer, Response::Commit(_));
@@ -365,6 +381,15 @@ impl Store {
         (wakes, more)
     }
 
+    fn remembered(&self, from: Option<&Entity>, max_records: usize) -> (Vec<Entity>, bool) {
+        let marked = remembered::marked(&self.cache);
+        let rest = marked.filter(|entity| from.is_none_or(|from| *entity >= from));
+        let mut rest: Vec<_> = rest.cloned().collect();
+        let more = rest.len() > max_records;
+        rest.truncate(max_records);
+        (rest, more)
+    }
+
     fn state(&self, entity: &Entity) -> BTreeMap<Bytes, Bytes> {
         let of_entity = self.cache.records.iter().filter(|((of, _), _)| of == entity);
         of_entity
@@ -391,6 +416,7 @@ pub fn refusal(request: &Request, why: &str) -> Response {
         Request::Load(entity) => Response::Load(entity.clone(), Err(why.into())),
         Request::State(entity) => Response::State(entity.clone(), Err(why.into())),
         Request::Wakes { number, .. } => Response::Wakes(*number, Err(why.into())),
+        Request::Remembered { number, .. } => Response::Remembered(*number, Err(why.into())),
     }
 }
 
@@ -408,6 +434,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
         Response::Load(entity, _) => Response::Load(entity, Err(why.into())),
         Response::State(entity, _) => Response::State(entity, Err(why.into())),
         Response::Wakes(number, _) => Response::Wakes(number, Err(why.into())),
+        Response::Remembered(number, _) => Response::Remembered(number, Err(why.into())),
     }
 }
 
@@ -428,6 +455,9 @@ impl Request {
             Self::Wakes { number, from, max_records } => {
                 let from = from.map(|(due, entity)| (due, name(entity)));
                 Self::Wakes { number, from, max_records }
+            }
+            Self::Remembered { number, from, max_records } => {
+                Self::Remembered { number, from: from.map(name), max_records }
             }
         }
     }
@@ -450,6 +480,10 @@ impl Response {
                     let wakes = wakes.into_iter().map(|(due, entity)| (due, name(entity)));
                     (wakes.collect(), more)
                 }),
+            ),
+            Self::Remembered(number, page) => Self::Remembered(
+                number,
+                page.map(|(marks, more)| (marks.into_iter().map(name).collect(), more)),
             ),
         }
     }

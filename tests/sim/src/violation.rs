@@ -111,6 +111,10 @@ pub enum ViolationKind {
     AskedUncommitted,
     /// A cycle of asks was not broken (R20).
     AskCycleKept,
+    /// A remembered entity was not started long after the last fault (K31).
+    NotRecovered,
+    /// The head of an entity and its mark differ (K31).
+    MarkWrong,
     /// An event of a journal is missing, was overwritten, or has another number than its turn expected (E18).
     JournalWrong,
     /// A turn in a stopping shard still waits for an ask (R15).
@@ -159,4 +163,5 @@ pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::AskLost,
     ViolationKind::AskRanAfterRefusal,
     ViolationKind::JournalWrong,
+    ViolationKind::MarkWrong,
 ];

@@ -472,6 +472,11 @@ fn r19_dropping_a_senders_lane_by_time_reruns_a_tell() {
 }
 
 #[test]
+fn k31_forgetting_remembered_entities_is_detected() {
+    shard_without(shard::Mutation::ForgetRemembered, ViolationKind::NotRecovered, &[], 5);
+}
+
+#[test]
 fn e18_reusing_event_numbers_is_detected() {
     shard_without(shard::Mutation::ReuseEventNumbers, ViolationKind::JournalWrong, &[], 20);
 }

@@ -138,6 +138,13 @@ impl Shards {
                     _ => None,
                 })
                 .collect(),
+            ScanKind::Remembered { .. } => {
+                let mark = |(entity, key): &(Entity, RecordKey)| {
+                    let record = ScannedRecord::Remembered(entity.clone());
+                    (*key == RecordKey::Remembered).then(|| (keys::entity_key(entity), record))
+                };
+                image.records.keys().filter_map(mark).collect()
+            }
             ScanKind::Journal { entity, .. } => {
                 let record = |((of, key), value): (&(Entity, RecordKey), &Bytes)| {
                     let RecordKey::Journal { number } = key else { return None };

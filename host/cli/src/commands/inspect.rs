@@ -25,6 +25,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "exists": it.exists, "version": it.version, "revision": it.revision,
             "last_commit_sequence": it.last_commit_sequence, "lane_count": it.lane_count, "unsettled_replies": it.unsettled_replies,
             "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
+            "remembered": it.remembered,
             "journal": it.journal.as_ref().map(|it| json!({
                 "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
                 "snapshot_through": it.snapshot_through,
@@ -73,6 +74,13 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
                 ),
             ),
         ]);
+        if it.remembered {
+            let pending = match it.active {
+                Some(false) => "yes, waits to be started",
+                _ => "yes",
+            };
+            rows.push(("remembered", pending.into()));
+        }
         rows.extend(it.journal.as_ref().map(|it| ("journal", journal_text(it))));
     } else {
         rows.push(("version", "nothing is stored".into()));

@@ -293,6 +293,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["compiler", "max-concurrent"], file.compiler.max_concurrent, 64),
         (["entities", "max-lanes"], entities.max_lanes, MILLION),
         (["entities", "max-ask-depth"], entities.max_ask_depth, 64),
+        (["entities", "recovery-starts"], entities.recovery_starts, 10_000),
         (["entities", "max-gated-turns"], entities.max_gated_turns, MILLION),
         (["entities", "max-copies"], entities.max_copies, MILLION),
         (["store", "queue-commits"], store.queue_commits, 10 * MILLION),

@@ -149,6 +149,8 @@ pub(super) struct EntitiesSection {
     #[serde(with = "units::duration")]
     pub(super) tell_max_backoff: Duration,
     pub(super) max_ask_depth: u32,
+    pub(super) recovery_starts: u32,
+    pub(super) recovery_rate: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -324,6 +326,8 @@ impl Default for EntitiesSection {
             tell_backoff: Duration::from_millis(shard.tell_backoff),
             tell_max_backoff: Duration::from_millis(shard.tell_max_backoff),
             max_ask_depth: saturating_u32(shard.max_ask_depth),
+            recovery_starts: saturating_u32(shard.recovery_starts),
+            recovery_rate: shard.recovery_rate,
         }
     }
 }
@@ -353,6 +357,8 @@ impl EntitiesSection {
             tell_backoff: millis(self.tell_backoff),
             tell_max_backoff: millis(self.tell_max_backoff),
             max_ask_depth: self.max_ask_depth as usize,
+            recovery_starts: self.recovery_starts as usize,
+            recovery_rate: self.recovery_rate,
             mutations: Vec::new(),
         }
     }

@@ -53,15 +53,6 @@ pub(super) fn manifest(
     {
         return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
     }
-    if file.lifecycle.remember_entities {
-        let help = "leave it out: an instance starts at its first message";
-        return Err(not_yet(
-            input,
-            &["lifecycle", "remember-entities"],
-            "`remember-entities = true`",
-            help,
-        ));
-    }
     let GrantsSection { ask, tell, http, topics } = &file.grants;
     for (key, wanted) in [("http", http), ("topics", topics)] {
         if !wanted.is_empty() {

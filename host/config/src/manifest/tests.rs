@@ -29,11 +29,7 @@ fn the_effective_text_parses_to_the_same_manifest() {
 
 #[test]
 fn unsupported_features_are_refused_and_not_ignored() {
-    for more in [
-        "[lifecycle]\nremember-entities = true",
-        "[grants]\nhttp = [\"https://example.org\"]",
-        "[grants]\ntopics = [\"news\"]",
-    ] {
+    for more in ["[grants]\nhttp = [\"https://example.org\"]", "[grants]\ntopics = [\"news\"]"] {
         let error = refused(more);
         assert_eq!((error.code(), error.line()), (codes::NOT_SUPPORTED_YET, Some(4)), "{error}");
     }

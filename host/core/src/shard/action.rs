@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::asks::{Ask, AskNote};
 use super::outbox::OutboxSize;
-use super::settings::{StartReason, StopReason};
+use super::settings::{SlotPurpose, StartReason, StopReason};
 use super::timers::{Firing, TimerMap};
 use crate::ids::{Entity, TurnId};
 use crate::message::{Message, Outcome, ReplyToken};
@@ -28,6 +28,16 @@ pub enum Action {
         /// Maximum number of wake-ups in the result.
         max_records: usize,
     },
+    /// Read the shard's remembered entities in order, starting with `from` or with the first one. The result is an
+    /// [`Event::RememberedScanned`](super::Event::RememberedScanned).
+    ScanRemembered {
+        /// Returned with the result.
+        number: u64,
+        /// The first entity to read; `None` for the first one.
+        from: Option<Entity>,
+        /// Maximum number of entities in the result.
+        max_records: usize,
+    },
     /// Read an entity's head, lanes and timers.
     Load {
         /// The entity.
@@ -42,9 +52,9 @@ pub enum Action {
         entity: Entity,
         /// Returned with the result.
         generation: u64,
-        /// Whether only a timer needs the slot: messages take precedence (R14). The action may be repeated with `false`
-        /// and the same generation when a message has arrived.
-        for_timer: bool,
+        /// What needs the slot: messages take precedence (R14). The action may be repeated with
+        /// [`SlotPurpose::Message`] and the same generation when a message has arrived.
+        purpose: SlotPurpose,
     },
     /// Return a slot, or withdraw the request for it.
     ReleaseSlot {
@@ -222,4 +232,6 @@ pub struct TurnRecords {
     pub outbox: OutboxSize,
     /// The extent of its journal.
     pub journal: JournalExtent,
+    /// Whether it is remembered (K31).
+    pub remembered: bool,
 }

@@ -8,7 +8,7 @@ use super::asks::Asks;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
-use super::settings::StopReason;
+use super::settings::{SlotPurpose, StopReason};
 use super::timers::{Firing, Timers};
 use crate::ids::{MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
@@ -134,8 +134,11 @@ pub(super) struct ResidentEntity {
     pub(super) must_read: bool,
     /// Whether the last turn was a firing. If so, a queued message runs before the next firing.
     pub(super) fired_last: bool,
-    /// Whether its slot was requested only for a timer.
-    pub(super) slot_for_timer: bool,
+    /// Why its slot was requested.
+    pub(super) slot_purpose: SlotPurpose,
+    /// Whether an instance must be started although no message arrived and no timer is due, because the entity is
+    /// remembered.
+    pub(super) must_start: bool,
     /// A firing whose turn is too large for any store, and the store's reason.
     pub(super) refused_firing: Option<(Arc<Firing>, String)>,
 }
@@ -212,7 +215,8 @@ impl ResidentEntity {
             is_read: false,
             must_read: false,
             fired_last: false,
-            slot_for_timer: false,
+            slot_purpose: SlotPurpose::Message,
+            must_start: false,
             refused_firing: None,
         }
     }
@@ -230,6 +234,7 @@ impl ResidentEntity {
             timers: self.timers.map().clone(),
             outbox: self.outbox.size(),
             journal: self.journal.clone(),
+            remembered: self.head.remembered,
         }
     }
 
@@ -238,11 +243,17 @@ impl ResidentEntity {
         self.mailbox.len()
     }
 
+    /// Whether messages, timers or recovery need the entity to be loaded.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.entries.is_empty() || self.must_read || self.must_start
+    }
+
     /// Whether the entity may leave memory, unless its timers or tells need it.
     pub(super) fn is_spent(&self) -> bool {
         matches!(self.stage, Stage::Unloaded | Stage::Loaded | Stage::AwaitingCommits)
             && self.entries.is_empty()
             && self.gate.is_empty()
+            && !self.must_start
             && self.start_backoff.as_ref().is_none_or(|pause| pause.retrying)
     }
 }

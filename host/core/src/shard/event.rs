@@ -50,6 +50,13 @@ pub enum Event {
         /// The wake-ups in order, and whether more follow; or why the store failed.
         page: Result<(Vec<(u64, Entity)>, bool), String>,
     },
+    /// The result of [`Action::ScanRemembered`](super::Action::ScanRemembered).
+    RememberedScanned {
+        /// The action's number.
+        number: u64,
+        /// The entities in order, and whether more follow; or why the store failed.
+        page: Result<(Vec<Entity>, bool), String>,
+    },
     /// The result of [`Action::Load`](super::Action::Load).
     Loaded {
         /// The entity.
@@ -199,6 +206,8 @@ pub struct TurnOutput {
     pub journal: JournalChange,
     /// Size in bytes of the keys and values in the state after the turn; `None` if the turn did not access the state.
     pub state_bytes: Option<u64>,
+    /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is.
+    pub remember: Option<bool>,
     /// Whether the guest asked for passivation.
     pub passivate: bool,
 }
@@ -214,6 +223,7 @@ impl TurnOutput {
             tells: Vec::new(),
             journal: JournalChange::default(),
             state_bytes: None,
+            remember: None,
             passivate: false,
         }
     }
@@ -225,6 +235,7 @@ impl TurnOutput {
             && self.timers.is_empty()
             && self.tells.is_empty()
             && self.journal.is_empty()
+            && self.remember.is_none()
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use super::settings::SlotPurpose;
 use crate::ids::{Entity, ShardPath};
 
 /// While messages wait for slots, one of this many slots goes to a timer.
@@ -25,6 +26,8 @@ pub struct InstanceSlots {
     /// Requests for timers, in the order in which they arrived.
     timer_requests: BTreeMap<u64, SlotHolder>,
     timer_order: HashMap<SlotHolder, (u64, u64)>,
+    /// Requests for the recovery of remembered entities, which get only slots that nothing else wants.
+    recovery_requests: VecDeque<(SlotHolder, u64)>,
     /// Number of slots granted to messages while timers waited, since a timer last got one.
     passed_timers: u32,
     evicting: HashSet<SlotHolder>,
@@ -43,6 +46,7 @@ impl InstanceSlots {
             requests: VecDeque::new(),
             timer_requests: BTreeMap::new(),
             timer_order: HashMap::new(),
+            recovery_requests: VecDeque::new(),
             passed_timers: 0,
             evicting: HashSet::new(),
             ticks: 0,
@@ -55,19 +59,32 @@ impl InstanceSlots {
         self.granted.len()
     }
 
-    /// Requests a slot for a message. A later [`InstanceSlots::grant`] grants it. Replaces a request for a timer with
+    /// Whether every slot is held.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.granted.len() >= self.capacity
+    }
+
+    /// Requests a slot. A later [`InstanceSlots::grant`] grants it. A request for a message replaces another one with
     /// the same generation.
-    pub fn request(&mut self, holder: SlotHolder, generation: u64) {
+    pub fn request(&mut self, holder: SlotHolder, generation: u64, purpose: SlotPurpose) {
         let request = (holder, generation);
-        if self.granted.get(&request.0) == Some(&generation) {
-            return;
+        match purpose {
+            SlotPurpose::Message => {
+                if self.granted.get(&request.0) == Some(&generation) {
+                    return;
+                }
+                self.withdraw_for_timer(&request.0, generation);
+                self.recovery_requests.retain(|other| *other != request);
+                self.requests.push_back(request);
+            }
+            SlotPurpose::Timer => self.request_for_timer(request.0, generation),
+            SlotPurpose::Recovery => self.recovery_requests.push_back(request),
         }
-        self.withdraw_for_timer(&request.0, generation);
-        self.requests.push_back(request);
     }
 
     /// Requests a slot for a timer. Messages take precedence, except for every eighth slot.
-    pub fn request_for_timer(&mut self, holder: SlotHolder, generation: u64) {
+    fn request_for_timer(&mut self, holder: SlotHolder, generation: u64) {
         self.ticks += 1;
         if let Some((order, _)) = self.timer_order.insert(holder.clone(), (self.ticks, generation))
         {
@@ -95,6 +112,7 @@ impl InstanceSlots {
             let others =
                 |(other, wanted): &(SlotHolder, u64)| other != holder || *wanted != generation;
             self.requests.retain(others);
+            self.recovery_requests.retain(others);
             self.withdraw_for_timer(holder, generation);
         }
     }
@@ -105,6 +123,7 @@ impl InstanceSlots {
         self.granted.retain(|holder, _| others(holder));
         self.evicting.retain(others);
         self.requests.retain(|(holder, _)| others(holder));
+        self.recovery_requests.retain(|(holder, _)| others(holder));
         self.timer_requests.retain(|_, holder| others(holder));
         self.timer_order.retain(|holder, _| others(holder));
         self.idle.retain(|_, holder| others(holder));
@@ -130,7 +149,7 @@ impl InstanceSlots {
 
     /// Grants the next request, if a slot is free.
     pub fn grant(&mut self) -> Option<(SlotHolder, u64)> {
-        if self.granted.len() >= self.capacity {
+        if self.is_full() {
             return None;
         }
         let (holder, generation) = self.next_request()?;
@@ -148,7 +167,7 @@ impl InstanceSlots {
         if !self.timer_requests.is_empty() {
             self.passed_timers += 1;
         }
-        self.requests.pop_front()
+        self.requests.pop_front().or_else(|| self.recovery_requests.pop_front())
     }
 
     /// The next idle holder to evict, if there are more requests than evictions in progress.
@@ -183,7 +202,7 @@ mod tests {
     fn the_longest_idle_instance_is_evicted_first() {
         let mut cap = InstanceSlots::new(2);
         for id in ["a", "b", "c"] {
-            cap.request(holder(id), 1);
+            cap.request(holder(id), 1, SlotPurpose::Message);
         }
         assert_eq!(cap.grant(), Some((holder("a"), 1)));
         assert_eq!(cap.grant(), Some((holder("b"), 1)));
@@ -207,7 +226,7 @@ mod tests {
             |shard, id: &str| (ShardPath { shard: ShardId(shard), ..holder(id).0 }, holder(id).1);
         let mut cap = InstanceSlots::new(3);
         for (shard, id) in [(1, "a"), (2, "b"), (1, "c"), (1, "d"), (2, "e")] {
-            cap.request(of(shard, id), 1);
+            cap.request(of(shard, id), 1, SlotPurpose::Message);
         }
         while cap.grant().is_some() {}
         cap.idle(of(1, "a"));
@@ -217,9 +236,9 @@ mod tests {
         cap.remove_shard(&of(1, "a").0);
         assert_eq!(cap.grant(), Some((of(2, "e"), 1)), "`d` was removed with its shard");
         assert_eq!((cap.granted(), cap.grant()), (2, None));
-        cap.request(of(3, "f"), 1);
+        cap.request(of(3, "f"), 1, SlotPurpose::Message);
         assert_eq!(cap.grant(), Some((of(3, "f"), 1)));
-        cap.request(of(3, "g"), 1);
+        cap.request(of(3, "g"), 1, SlotPurpose::Message);
         assert_eq!(cap.evict(), Some(of(2, "b")), "`a` and `c` were removed");
         assert_eq!(cap.evict(), None);
     }
@@ -228,11 +247,11 @@ mod tests {
     fn a_refused_eviction_passes_to_the_next_instance() {
         let mut cap = InstanceSlots::new(2);
         for id in ["a", "b"] {
-            cap.request(holder(id), 1);
+            cap.request(holder(id), 1, SlotPurpose::Message);
             assert!(cap.grant().is_some());
             cap.idle(holder(id));
         }
-        cap.request(holder("c"), 1);
+        cap.request(holder("c"), 1, SlotPurpose::Message);
         assert_eq!(cap.evict(), Some(holder("a")));
         assert_eq!(cap.evict(), None, "one eviction per request");
         cap.eviction_refused(&holder("a"));
@@ -242,24 +261,49 @@ mod tests {
     #[test]
     fn only_slot_holders_are_evicted_and_only_when_full() {
         let mut cap = InstanceSlots::new(2);
-        cap.request(holder("a"), 1);
+        cap.request(holder("a"), 1, SlotPurpose::Message);
         assert!(cap.grant().is_some());
         cap.idle(holder("a"));
-        cap.request(holder("b"), 1);
+        cap.request(holder("b"), 1, SlotPurpose::Message);
         assert_eq!(cap.evict(), None, "a slot is free");
         let mut cap = InstanceSlots::new(1);
-        cap.request(holder("a"), 1);
+        cap.request(holder("a"), 1, SlotPurpose::Message);
         assert!(cap.grant().is_some());
-        cap.request(holder("b"), 1);
+        cap.request(holder("b"), 1, SlotPurpose::Message);
         cap.idle(holder("b"));
         assert_eq!(cap.evict(), None, "the holder waits for a slot and does not hold one");
+    }
+
+    #[test]
+    fn k31_recovery_gets_only_what_nothing_else_wants() {
+        let mut cap = InstanceSlots::new(2);
+        cap.request(holder("r1"), 1, SlotPurpose::Recovery);
+        cap.request(holder("r2"), 1, SlotPurpose::Recovery);
+        cap.request(holder("t"), 1, SlotPurpose::Timer);
+        cap.request(holder("m"), 1, SlotPurpose::Message);
+        let mut granted = [cap.grant(), cap.grant()].map(|it| it.map(|(holder, _)| holder));
+        granted.sort();
+        assert_eq!(granted, [Some(holder("m")), Some(holder("t"))]);
+        cap.idle(holder("m"));
+        assert_eq!((cap.grant(), cap.evict()), (None, None), "recovery evicts nothing");
+        cap.release(&holder("m"), 1);
+        assert_eq!(cap.grant(), Some((holder("r1"), 1)));
+        // A message for an entity that waits for recovery replaces that request.
+        cap.request(holder("r2"), 1, SlotPurpose::Message);
+        cap.release(&holder("t"), 1);
+        assert_eq!(cap.grant(), Some((holder("r2"), 1)));
+        cap.release(&holder("r1"), 1);
+        assert_eq!(cap.grant(), None, "it has its slot");
+        cap.request(holder("r3"), 1, SlotPurpose::Recovery);
+        cap.release(&holder("r3"), 1);
+        assert_eq!(cap.grant(), None, "it was withdrawn");
     }
 
     #[test]
     fn a_withdrawal_affects_one_request_of_one_holder() {
         let mut cap = InstanceSlots::new(3);
         for (id, generation) in [("a", 7), ("a", 8), ("b", 7)] {
-            cap.request(holder(id), generation);
+            cap.request(holder(id), generation, SlotPurpose::Message);
         }
         cap.release(&holder("a"), 7);
         assert_eq!(cap.grant(), Some((holder("a"), 8)));
@@ -270,11 +314,11 @@ mod tests {
     fn r14_messages_get_slots_before_timers() {
         let mut cap = InstanceSlots::new(1);
         for id in ["a", "b", "c", "d"] {
-            cap.request_for_timer(holder(id), 7);
+            cap.request(holder(id), 7, SlotPurpose::Timer);
         }
-        cap.request(holder("m"), 1);
+        cap.request(holder("m"), 1, SlotPurpose::Message);
         // A message arrives for an entity whose timer waits for a slot.
-        cap.request(holder("c"), 7);
+        cap.request(holder("c"), 7, SlotPurpose::Message);
         cap.release(&holder("b"), 7);
         let mut order = String::new();
         while let Some((holder, generation)) = cap.grant() {
@@ -287,9 +331,9 @@ mod tests {
     #[test]
     fn messages_do_not_starve_timers_of_slots() {
         let mut cap = InstanceSlots::new(1);
-        cap.request_for_timer(holder("t"), 1);
+        cap.request(holder("t"), 1, SlotPurpose::Timer);
         let granted = (1..).find(|number| {
-            cap.request(holder(&format!("m{number}")), 1);
+            cap.request(holder(&format!("m{number}")), 1, SlotPurpose::Message);
             let (holder, generation) = cap.grant().unwrap();
             cap.release(&holder, generation);
             &*holder.1.id == "t"
@@ -300,7 +344,7 @@ mod tests {
     #[test]
     fn a_withdrawn_slot_request_is_not_granted() {
         let mut cap = InstanceSlots::new(1);
-        cap.request(holder("a"), 7);
+        cap.request(holder("a"), 7, SlotPurpose::Message);
         cap.release(&holder("a"), 7);
         assert_eq!(cap.grant(), None);
         assert_eq!(cap.granted(), 0);

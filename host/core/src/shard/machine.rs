@@ -2,7 +2,7 @@
 //!
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
-//! timers), [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need
+//! timers), [`Recovery`] (remembered entities to start), [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need
 //! several parts, so the machine itself handles them.
 
 mod asks;
@@ -14,6 +14,7 @@ mod instance;
 mod lease;
 mod mailbox;
 mod ownership;
+mod recovery;
 mod residents;
 mod schedule;
 mod steps;
@@ -38,6 +39,7 @@ use claim::ShardClaim;
 use context::Context;
 use gate::Gate;
 use lease::Lease;
+use recovery::Recovery;
 use residents::Residents;
 use schedule::Schedule;
 use types::DeployedTypes;
@@ -81,6 +83,7 @@ pub struct Machine {
     types: DeployedTypes,
     schedule: Schedule,
     wakes: Wakes,
+    recovery: Recovery,
     residents: Residents,
 }
 
@@ -97,6 +100,7 @@ impl Machine {
             types: DeployedTypes::default(),
             schedule: Schedule::default(),
             wakes: Wakes::default(),
+            recovery: Recovery::default(),
             residents: Residents::default(),
         }
     }
@@ -106,6 +110,7 @@ impl Machine {
         self.context.now = now;
         self.apply(event);
         self.wake_entities();
+        self.recover_entities();
         #[cfg(debug_assertions)]
         if self.residents.len() <= 64 {
             let stuck = self.find_stuck_entity();
@@ -125,6 +130,7 @@ impl Machine {
             Event::ClaimResult { number, outcome } => self.on_claimed(number, outcome),
             Event::Message(message) => self.on_message(message),
             Event::WakesScanned { number, page } => self.on_wakes(number, page),
+            Event::RememberedScanned { number, page } => self.on_remembered(number, page),
             Event::AskStarted { entity, generation, place, ask } => {
                 self.on_ask_started(&entity, generation, place, ask);
             }
@@ -186,7 +192,8 @@ impl Machine {
     /// When to send [`Event::Tick`], on the clock of [`Now::mono`].
     #[must_use]
     pub fn next_wake(&self) -> Option<u64> {
-        self.schedule.next_wake().into_iter().chain(self.next_timer_wake()).min()
+        let others = self.next_timer_wake().into_iter().chain(self.next_recovery());
+        self.schedule.next_wake().into_iter().chain(others).min()
     }
 
     /// The shard's phase.
@@ -224,6 +231,12 @@ impl Machine {
     #[must_use]
     pub fn stats(&self) -> (usize, usize) {
         (self.residents.len(), self.residents.queued_messages())
+    }
+
+    /// Whether a remembered entity waits to be started.
+    #[must_use]
+    pub fn awaits_recovery(&self, entity: &Entity) -> bool {
+        self.recovery.awaits(entity)
     }
 
     /// The number of an entity's messages that wait for a turn; `None` if the entity is not in memory.

@@ -53,6 +53,12 @@ pub struct Settings {
     pub tell_targets: usize,
     /// Maximum length of a chain of entities that wait for one ask, each for the next (R20). Default 16.
     pub max_ask_depth: usize,
+    /// Maximum number of a shard's remembered entities that are started at the same time without a message (K34).
+    /// Default 16.
+    pub recovery_starts: usize,
+    /// Maximum number of a shard's remembered entities that are started without a message in one second; 0 for no
+    /// limit (K34). Default 0.
+    pub recovery_rate: u32,
     /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
@@ -112,6 +118,8 @@ impl Default for Settings {
             tell_max_backoff: 300_000,
             tell_targets: 16,
             max_ask_depth: 16,
+            recovery_starts: 16,
+            recovery_rate: 0,
             mutations: Vec::new(),
         }
     }
@@ -174,6 +182,8 @@ pub enum Mutation {
     NewAskIds,
     /// Asks in a cycle across roots wait until their deadlines (R20).
     IgnoreCrossingAsks,
+    /// Remembered entities are not started (K31).
+    ForgetRemembered,
     /// Turns that run between two loads of their entity number their events alike (E18).
     ReuseEventNumbers,
     /// A turn that waits for an ask keeps its shard from stopping (R15).
@@ -191,11 +201,19 @@ pub struct TypeSettings {
     pub idle_timeout: u64,
     /// Whether an instance's stop hook is called before the instance is dropped.
     pub has_stop_hook: bool,
+    /// Whether a turn that handles a message or a firing makes its entity a remembered one (K31).
+    pub remembers: bool,
 }
 
 impl Default for TypeSettings {
     fn default() -> Self {
-        Self { revision: 1, mailbox_capacity: 1_000, idle_timeout: 120_000, has_stop_hook: false }
+        Self {
+            revision: 1,
+            mailbox_capacity: 1_000,
+            idle_timeout: 120_000,
+            has_stop_hook: false,
+            remembers: false,
+        }
     }
 }
 
@@ -206,6 +224,19 @@ pub enum StartReason {
     FirstMessage,
     /// The entity has had turns: a message arrived for it, or one of its timers is due.
     Message,
+    /// The entity is remembered, and had no instance on this node (K31).
+    Remembered,
+}
+
+/// What a slot is needed for, in descending order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SlotPurpose {
+    /// A message. If no slot is free, an idle instance is evicted.
+    Message,
+    /// A due timer. Messages get seven of eight slots; an idle instance is evicted.
+    Timer,
+    /// The recovery of a remembered entity. It gets a slot that nothing else wants, and evicts nothing.
+    Recovery,
 }
 
 /// Why an instance stops.

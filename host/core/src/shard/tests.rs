@@ -9,6 +9,7 @@ mod formats;
 mod journal;
 mod lane_eviction;
 mod passivate;
+mod remembered;
 mod serve;
 mod stale_completions;
 mod start;
@@ -59,6 +60,8 @@ struct Harness {
     firings: usize,
     gave_up: usize,
     scans: usize,
+    /// The remembered entities that scans return, or no answer.
+    marks: Option<Vec<Entity>>,
     commits: Vec<Commit>,
     replies: Vec<(u64, Outcome)>,
     running: Option<(u64, TurnId, Arc<Message>)>,
@@ -114,6 +117,7 @@ impl Harness {
             firings: 0,
             gave_up: 0,
             scans: 0,
+            marks: Some(Vec::new()),
             commits: Vec::new(),
             replies: Vec::new(),
             running: None,
@@ -171,6 +175,15 @@ impl Harness {
                     self.runs += 1;
                     self.journal = records.journal;
                     self.running = Some((generation, turn, message));
+                }
+                Action::ScanRemembered { number, from, max_records } => {
+                    let Some(marks) = self.marks.clone() else { continue };
+                    let rest =
+                        marks.into_iter().filter(|it| from.as_ref().is_none_or(|of| it >= of));
+                    let mut page: Vec<_> = rest.collect();
+                    let more = page.len() > max_records;
+                    page.truncate(max_records);
+                    self.handle(Event::RememberedScanned { number, page: Ok((page, more)) });
                 }
                 Action::ScanWakes { .. } if self.silent => {
                     self.scans += 1;

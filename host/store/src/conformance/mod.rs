@@ -14,6 +14,7 @@ mod journal;
 mod model;
 mod outbox;
 mod reads;
+mod remembered;
 mod rows;
 mod sizes;
 mod timers;
@@ -82,6 +83,7 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     timers::check(factory);
     outbox::check(factory);
     journal::check(factory);
+    remembered::check(factory);
     sizes::check(factory);
     model::check(factory);
 }

@@ -13,7 +13,7 @@ use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome, JournalEvent, R
 use ostraca_core::shard::{Action, Firing, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
-use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
+use ostraca_store::{EntityStore, Page, Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::text::printable;
 use ostraca_wasm::{
     Instance, InstanceSpec, StateError, StateSource, StoredEvent, StoredSnapshot, TurnRecords,
@@ -56,13 +56,21 @@ impl Worker {
                     max_records,
                     max_bytes: STATE_PAGE.1,
                 };
-                self.scan_wakes(id, number, scan);
+                self.scan_shard(id, number, scan, Completion::Wakes);
             }
-            Action::RequestSlot { entity, generation, for_timer: true } => {
-                self.instance_slots.request_for_timer((shard(), entity), generation);
+            Action::ScanRemembered { number, from, max_records } => {
+                slot.pending_store_calls += 1;
+                let scan = Scan {
+                    shard: shard(),
+                    kind: ScanKind::Remembered { from },
+                    after: None,
+                    max_records,
+                    max_bytes: STATE_PAGE.1,
+                };
+                self.scan_shard(id, number, scan, Completion::Remembered);
             }
-            Action::RequestSlot { entity, generation, for_timer: false } => {
-                self.instance_slots.request((shard(), entity), generation);
+            Action::RequestSlot { entity, generation, purpose } => {
+                self.instance_slots.request((shard(), entity), generation, purpose);
             }
             Action::ReleaseSlot { entity, generation } => {
                 self.instance_slots.release(&(shard(), entity), generation);
@@ -213,13 +221,19 @@ impl Worker {
         }
     }
 
-    fn scan_wakes(&mut self, id: MachineId, number: u64, scan: Scan) {
+    fn scan_shard(
+        &mut self,
+        id: MachineId,
+        number: u64,
+        scan: Scan,
+        completion: fn(MachineId, u64, Result<Page, StoreError>) -> Completion,
+    ) {
         let answer = contained(&self.deps.stats, self.deps.entity_store.scan(scan));
         self.tasks.push(
             TaskGroupKey::StoreCalls,
             async move {
                 let failed = |why: Panicked| Err(StoreError::Unavailable(why.to_string()));
-                Completion::Wakes(id, number, answer.await.unwrap_or_else(failed))
+                completion(id, number, answer.await.unwrap_or_else(failed))
             }
             .boxed_local(),
         );

@@ -25,6 +25,8 @@ pub(super) enum Completion {
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
     /// A page of wake-ups, and the number of its scan.
     Wakes(MachineId, u64, Result<Page, StoreError>),
+    /// A page of remembered entities, and the number of its scan.
+    Remembered(MachineId, u64, Result<Page, StoreError>),
     Started(MachineId, Entity, u64, StartOutcome),
     /// The instance and the turn's result; `None` if the instance did not exist.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
@@ -92,6 +94,19 @@ impl Worker {
                     (page.records.into_iter().filter_map(wake).collect(), more)
                 });
                 self.handle_event(id, Event::WakesScanned { number, page });
+            }
+            Completion::Remembered(id, number, page) => {
+                let Some(slot) = self.machines.get_mut(id) else { return };
+                slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
+                let page = page.map_err(|error| error.to_string()).map(|page| {
+                    let more = page.next_cursor.is_some();
+                    let mark = |record| match record {
+                        ScannedRecord::Remembered(entity) => Some(entity),
+                        _ => None,
+                    };
+                    (page.records.into_iter().filter_map(mark).collect(), more)
+                });
+                self.handle_event(id, Event::RememberedScanned { number, page });
             }
             Completion::Started(id, entity, generation, started) => {
                 self.started(id, entity, generation, started);

@@ -307,6 +307,36 @@ impl Misbehaving {
         Some((through, String::from_utf8(data).unwrap_or_default()))
     }
 
+    /// Behaves. Remembers or forgets the entity, and returns what the turn then sees.
+    #[message]
+    pub fn remember(&mut self, yes: bool) -> bool {
+        if yes {
+            lifecycle::remember()
+        } else {
+            lifecycle::forget()
+        }
+        lifecycle::is_remembered()
+    }
+
+    /// Remembers the entity, and then refuses the message.
+    #[message]
+    pub fn remember_and_refuse(&mut self) -> Result<(), Error> {
+        lifecycle::remember();
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// Behaves. Whether the entity is remembered.
+    #[message]
+    pub fn is_remembered(&self) -> bool {
+        lifecycle::is_remembered()
+    }
+
+    /// A query that remembers its entity.
+    #[message]
+    pub fn query_that_remembers(&self) {
+        lifecycle::remember();
+    }
+
     /// Appends an event, and then refuses the message.
     #[message]
     pub fn append_and_refuse(&mut self, text: String) -> Result<(), Error> {

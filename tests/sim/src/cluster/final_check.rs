@@ -16,6 +16,7 @@ use super::net::Scope;
 use super::{Report, SERVED, SETTLED, SimEvent, World};
 use crate::history_check::HistoryCheck;
 use crate::journal;
+use crate::remembered;
 use crate::tells::{self, TellCheck};
 use crate::timers;
 use crate::violation::ViolationKind;
@@ -155,6 +156,12 @@ impl World {
                     "not sent {bound} ms after the last fault or probation: {tells:?}"
                 )));
             }
+            let missing = self.missing_remembered();
+            if left.is_empty() && !missing.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::NotRecovered.because(format!(
+                    "not started {bound} ms after the last fault or probation: {missing:?}"
+                )));
+            }
             let timers = self.pending_timers();
             if left.is_empty() && !timers.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::TimerNotFired.because(format!(
@@ -182,6 +189,28 @@ impl World {
         self.stores.iter().flat_map(|store| tells::pending(store.durable())).collect()
     }
 
+    /// The remembered entities whose shard has an owner that has not started them although it has a free slot.
+    fn missing_remembered(&self) -> Vec<Entity> {
+        let mut missing = Vec::new();
+        for (number, store) in self.stores.iter().enumerate() {
+            let shard = ShardId(number as u32 + 1);
+            for it in self.processes.iter().filter(|it| it.alive) {
+                let Some(hosted) = it.shards.get(&shard) else { continue };
+                let recovers = hosted.machine.phase() == Phase::Serving;
+                let waits = |entity: &Entity| {
+                    it.cap.is_full()
+                        && (hosted.slots.contains_key(entity)
+                            || hosted.machine.awaits_recovery(entity))
+                };
+                let is_missing =
+                    |entity: &&Entity| !hosted.started.contains(*entity) && !waits(entity);
+                let marked = remembered::marked(store.durable());
+                missing.extend(marked.filter(|_| recovers).filter(is_missing).cloned());
+            }
+        }
+        missing
+    }
+
     /// The number of requests that gateways have not answered.
     fn open(&self) -> usize {
         self.processes.iter().filter(|it| it.alive).map(|it| it.gateway.open.len()).sum()
@@ -203,6 +232,7 @@ impl World {
             && self.late_copies == 0
             && self.pending_timers().is_empty()
             && self.pending_tells().is_empty()
+            && self.missing_remembered().is_empty()
             && !self.any_waits_for_asks()
             && (balanced || silenced)
             && (owned == self.shards as usize
@@ -235,6 +265,7 @@ impl World {
             let ran_guest = |turn: &TurnId| self.turns.contains_key(turn) || self.firings.ran(turn);
             told.add(store.durable(), message_of, ran_guest);
             self.violations.extend(self.firings.judge(store.durable()));
+            self.violations.extend(remembered::check(store.durable()));
             let (wrong, events) = journal::check(store.durable());
             self.violations.extend(wrong);
             (0..events).for_each(|_| self.tally.count("journal: event"));

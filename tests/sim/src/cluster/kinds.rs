@@ -58,6 +58,7 @@ pub const KINDS: &[&str] = &[
     "fault: guest failed",
     "fault: the current claim is higher than rows know",
     "journal: event",
+    "remembered: started without a message",
     "operator: lease changed",
     "operator: drain",
     "operator: drain undone",

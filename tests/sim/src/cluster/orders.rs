@@ -1,6 +1,6 @@
 //! Commands from a node's machine to its shards, and notifications in the other direction: each delayed and in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_core::ids::{ClusterId, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
@@ -90,6 +90,8 @@ impl World {
             tell_max_backoff: 80,
             tell_targets: 2,
             max_ask_depth: 3,
+            recovery_starts: 2,
+            recovery_rate: 0,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =
@@ -98,6 +100,7 @@ impl World {
             epoch,
             machine: Machine::new(settings, owner),
             instances: BTreeMap::new(),
+            started: BTreeSet::new(),
             starting: BTreeMap::new(),
             asking: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -122,6 +125,7 @@ impl World {
                 mailbox_capacity: 8,
                 idle_timeout: self.idle,
                 has_stop_hook: has_stop,
+                remembers: false,
             };
             self.handle_shard_event(
                 pid,

@@ -87,6 +87,8 @@ impl World {
             firings: Firings::default(),
             tells: seed % 3 == 1,
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
+            remembers: seed % 7 == 3,
+            rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
             journals: seed % 3 == 2,
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
             asks: seed % 5 == 2,

@@ -1,6 +1,6 @@
 //! One process of a node: its machines, its clock, and its pending work.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ostraca_core::ids::{Entity, Epoch, NodeId, ShardId};
 use ostraca_core::message::{MessageKind, Now, ReplyToken};
@@ -22,6 +22,8 @@ pub(super) struct Hosted {
     pub(super) epoch: Epoch,
     pub(super) machine: shard::Machine,
     pub(super) instances: BTreeMap<Entity, Instance>,
+    /// The entities that had an instance here.
+    pub(super) started: BTreeSet<Entity>,
     /// Pending activations, by entity.
     pub(super) starting: BTreeMap<Entity, u64>,
     /// The turns that wait for asks, by entity.

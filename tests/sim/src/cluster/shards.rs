@@ -4,7 +4,9 @@ use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::records::{ClaimOutcome, Commit, JournalExtent};
-use ostraca_core::shard::{Action, ActivationOutcome, Event, Phase, TurnOutput, TurnResult};
+use ostraca_core::shard::{
+    Action, ActivationOutcome, Event, Phase, StartReason, TurnOutput, TurnResult,
+};
 
 use super::net::Frame;
 use super::process::{Order, Pid, Process, ReplyTo};
@@ -12,6 +14,7 @@ use super::storage::{StoreCall, shard_key};
 use super::{SimEvent, World};
 use crate::guest::{Instance, Work};
 use crate::journal;
+use crate::remembered;
 use crate::store::{Request, Response};
 use crate::tells;
 use crate::timers;
@@ -146,12 +149,15 @@ impl World {
                 let request = Request::Wakes { number, from, max_records };
                 self.call(pid, StoreCall::Entity(shard, epoch, number, request));
             }
-            Action::RequestSlot { entity, generation, for_timer } => {
+            // Otherwise no entity is remembered, and the run does not depend on the read.
+            Action::ScanRemembered { .. } if !self.remembers => {}
+            Action::ScanRemembered { number, from, max_records } => {
+                let request = Request::Remembered { number, from, max_records };
+                self.call(pid, StoreCall::Entity(shard, epoch, number, request));
+            }
+            Action::RequestSlot { entity, generation, purpose } => {
                 hosted.slots.insert(entity.clone(), generation);
-                match for_timer {
-                    true => it.cap.request_for_timer((key, entity), generation),
-                    false => it.cap.request((key, entity), generation),
-                }
+                it.cap.request((key, entity), generation, purpose);
             }
             Action::ReleaseSlot { entity, generation } => {
                 if hosted.slots.get(&entity) == Some(&generation) {
@@ -161,7 +167,10 @@ impl World {
             }
             Action::RefuseEviction { entity } => it.cap.eviction_refused(&(key, entity)),
             Action::MarkIdle { entity } => it.cap.idle((key, entity)),
-            Action::Activate { entity, generation, .. } => {
+            Action::Activate { entity, generation, reason, .. } => {
+                if reason == StartReason::Remembered {
+                    self.tally.count("remembered: started without a message");
+                }
                 hosted.starting.insert(entity.clone(), generation);
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
@@ -357,6 +366,9 @@ impl World {
         if self.journals && !result.writes.is_empty() {
             result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
         }
+        if self.remembers && !result.writes.is_empty() {
+            result.remember = remembered::by_turn(&mut self.rng_of_marks);
+        }
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }
 
@@ -399,6 +411,7 @@ impl World {
             }
             Response::Commit(outcomes) => Event::CommitResults(outcomes),
             Response::Wakes(number, page) => Event::WakesScanned { number, page },
+            Response::Remembered(number, page) => Event::RememberedScanned { number, page },
             Response::Load(entity, result) => Event::Loaded { entity, generation, result },
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.
@@ -410,6 +423,7 @@ impl World {
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);
                         let turn = instance.hook("starts", &*entity.entity_type == "starter");
+                        hosted.started.insert(entity.clone());
                         hosted.instances.insert(entity.clone(), instance);
                         ActivationOutcome::Started(turn)
                     }

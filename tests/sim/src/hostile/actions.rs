@@ -72,11 +72,10 @@ impl Harness {
             Action::ScanWakes { number, from, max_records } => {
                 self.ask(shard, Request::Wakes { number, from, max_records }, 0);
             }
-            Action::RequestSlot { entity, generation, for_timer: true } => {
-                self.cap.request_for_timer((key, entity), generation);
-            }
-            Action::RequestSlot { entity, generation, for_timer: false } => {
-                self.cap.request((key, entity), generation);
+            // No entity of this world is remembered.
+            Action::ScanRemembered { .. } => {}
+            Action::RequestSlot { entity, generation, purpose } => {
+                self.cap.request((key, entity), generation, purpose);
             }
             Action::ReleaseSlot { entity, generation } => {
                 self.cap.release(&(key, entity), generation)

@@ -42,6 +42,7 @@ impl Harness {
             store::Response::Commit(outcomes) => Event::CommitResults(outcomes),
             store::Response::Load(entity, result) => Event::Loaded { entity, generation, result },
             store::Response::Wakes(number, page) => Event::WakesScanned { number, page },
+            store::Response::Remembered(number, page) => Event::RememberedScanned { number, page },
             store::Response::State(entity, Ok(_)) => {
                 let writes = self.rng.chance(20);
                 let result = ActivationOutcome::Started(self.answer(writes, false));

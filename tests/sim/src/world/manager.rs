@@ -76,6 +76,8 @@ impl World {
             tell_max_backoff: 80,
             tell_targets: 2,
             max_ask_depth: 3,
+            recovery_starts: 2,
+            recovery_rate: 0,
             mutations: self.options.mutations.clone(),
         };
         let shard =
@@ -135,6 +137,7 @@ impl World {
                 mailbox_capacity: 8,
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
+                remembers: false,
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -167,11 +167,10 @@ impl World {
             Action::ScanWakes { number, from, max_records } => {
                 self.ask(node, Request::Wakes { number, from, max_records });
             }
-            Action::RequestSlot { entity, generation, for_timer: true } => {
-                self.nodes[node].cap.request_for_timer((shard, entity), generation);
-            }
-            Action::RequestSlot { entity, generation, for_timer: false } => {
-                self.nodes[node].cap.request((shard, entity), generation);
+            // No entity of this world is remembered.
+            Action::ScanRemembered { .. } => {}
+            Action::RequestSlot { entity, generation, purpose } => {
+                self.nodes[node].cap.request((shard, entity), generation, purpose);
             }
             Action::ReleaseSlot { entity, generation } => {
                 self.nodes[node].cap.release(&(shard, entity), generation)

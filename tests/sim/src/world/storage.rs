@@ -203,6 +203,9 @@ impl World {
             Response::Wakes(number, page) => {
                 self.handle_event(node, Event::WakesScanned { number, page });
             }
+            Response::Remembered(number, page) => {
+                self.handle_event(node, Event::RememberedScanned { number, page });
+            }
             Response::State(entity, result) => {
                 let Some(generation) = self.nodes[node].starting.remove(&entity) else { return };
                 let result = match result {

@@ -44,6 +44,12 @@ impl Machine {
     }
 
     fn pause(&mut self, entity: &Entity, outcome: &Outcome, pause: StartBackoff) {
+        // A remembered entity is started again when the pause ends.
+        if let Some(state) = self.residents.get_mut(entity)
+            && (state.head.remembered | std::mem::take(&mut state.must_start))
+        {
+            self.start_again_at(entity, pause.until.max(self.context.mono() + 1));
+        }
         self.give_up(entity, outcome);
         let state = self.residents.get_or_create(&self.context, entity);
         state.start_backoff = Some(pause);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::claim::ShardClaim;
 use super::context::Context;
 use super::{
@@ -99,6 +101,7 @@ impl Machine {
     ) {
         let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
         let reuses_numbers = self.context.has_mutation(Mutation::ReuseEventNumbers);
+        let remembers = self.types.of(entity).is_some_and(|settings| settings.remembers);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let version = state.head.version + 1;
         let fired = firing.as_deref().filter(|_| !keeps_timer);
@@ -113,6 +116,14 @@ impl Machine {
                 state.journal = extent;
             }
             debug_assert!(set.is_ok(), "{set:?}");
+        }
+        // A turn of the stop hook, and one of the start hook alone, does not make its entity a remembered one.
+        let is_default = remembers && (message.is_some() || firing.is_some());
+        let remembered = output.remember.unwrap_or(state.head.remembered || is_default);
+        if remembered != state.head.remembered {
+            let value = remembered.then(Bytes::new);
+            records.push(RecordWrite { key: RecordKey::Remembered, value });
+            state.head.remembered = remembered;
         }
         let (state, state_bytes) = (output.writes, output.state_bytes);
         let effects = Effects { message, reply, state, records, state_bytes, firing };

@@ -41,6 +41,7 @@ impl Machine {
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
                 state.journal = journal;
+                state.must_start &= state.head.remembered;
                 let old = std::mem::take(&mut state.outbox);
                 let version = state.head.version;
                 state.outbox = Outbox::load(loaded.outbox, loaded.dead_letters, version, old);
@@ -79,15 +80,19 @@ impl Machine {
             // The request has been withdrawn: `ReleaseSlot` is on its way.
             return;
         };
-        if state.queued_messages() == 0 && !has_due_timer {
+        let has_work = state.queued_messages() > 0 || has_due_timer;
+        if !has_work && !state.must_start {
             state.stage = Stage::Loaded;
             self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
             return self.advance(entity);
         }
         state.stage = Stage::Starting(turn);
         state.revision = revision;
-        let reason =
-            if state.head.version == 0 { StartReason::FirstMessage } else { StartReason::Message };
+        let reason = match state.head.version {
+            0 => StartReason::FirstMessage,
+            _ if has_work => StartReason::Message,
+            _ => StartReason::Remembered,
+        };
         let (entity, records) = (entity.clone(), state.turn_records());
         self.context.push(Action::Activate { entity, generation, reason, records });
     }
@@ -108,6 +113,7 @@ impl Machine {
                 output @ TurnOutput { result: TurnResult::Replied(_), .. },
             ) => {
                 state.stage = Stage::Idle;
+                state.must_start = false;
                 state.passivates = output.passivate;
                 if output.changes_nothing() {
                     // Nothing was committed, so only a pause after failures ends: one after a refusal continues.
@@ -359,6 +365,7 @@ impl Machine {
         if let Stage::Running(_, id) = state.stage {
             self.put_back(entity, id);
         }
+        self.restart_remembered(entity);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let generation = state.generation;
         if state.stage.has_instance() {

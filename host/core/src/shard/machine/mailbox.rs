@@ -8,9 +8,9 @@ use super::{
     id_reused_text,
 };
 use crate::message::Message;
-use crate::shard::Action;
 use crate::shard::entity::{PendingMessage, ResidentEntity, Stage};
 use crate::shard::lanes::LaneDecision;
+use crate::shard::{Action, SlotPurpose};
 
 impl Machine {
     pub(super) fn on_message(&mut self, message: Arc<Message>) {
@@ -95,11 +95,13 @@ impl Machine {
         state.entries.insert(id, entry);
         state.mailbox.push_back(id, deadline);
         if matches!(state.stage, Stage::AwaitingSlot(_))
-            && std::mem::take(&mut state.slot_for_timer)
+            && std::mem::replace(&mut state.slot_purpose, SlotPurpose::Message)
+                != SlotPurpose::Message
         {
             state.stage = Stage::AwaitingSlot(self.context.mono());
             let (entity, generation) = (entity.clone(), state.generation);
-            self.context.push(Action::RequestSlot { entity, generation, for_timer: false });
+            let purpose = SlotPurpose::Message;
+            self.context.push(Action::RequestSlot { entity, generation, purpose });
         }
         self.advance(&entity);
         if let Some(ask) = ask {
@@ -187,10 +189,14 @@ impl Machine {
             .collect();
         state.mailbox.clear();
         state.start_backoff = None;
+        let must_start = std::mem::take(&mut state.must_start);
         let ended: Vec<_> =
             state.entries.keys().filter(|id| !outstanding.contains(id)).copied().collect();
         for id in ended {
             self.finish(entity, &id, outcome.clone(), false);
+        }
+        if must_start {
+            self.retry_start(entity);
         }
         // Tells do not keep the entity in memory: if it has any to send, its wake-up brings it back.
         let spent = |state: &ResidentEntity| state.is_spent() && !self.timers_need(entity, state);

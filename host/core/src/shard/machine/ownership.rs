@@ -14,6 +14,7 @@ impl Machine {
                 self.claim.on_granted(&self.context);
                 self.gate.send_unsent(&mut self.context, &self.claim);
                 self.wakes.reset();
+                self.recovery.reset();
                 self.advance_stalled();
             }
             ClaimOutcome::Refused { current } => {

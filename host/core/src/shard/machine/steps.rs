@@ -7,7 +7,7 @@ use super::{
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
-use crate::shard::{DeadLetterAction, StopReason};
+use crate::shard::{DeadLetterAction, SlotPurpose, StopReason};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -27,6 +27,7 @@ impl Machine {
         self.send_tells(entity);
         self.drive_asks(entity);
         self.settle_wake(entity);
+        self.settle_recovery(entity);
         self.wake_for(entity);
     }
 
@@ -63,7 +64,7 @@ impl Machine {
                         return;
                     }
                     if let Some(pause) = &state.start_backoff {
-                        let waits = !state.entries.is_empty() || state.must_read;
+                        let waits = state.is_wanted();
                         let pause = pause.clone();
                         let first = self.context.settings.start_backoff;
                         if self.context.mono() < pause.ends_at(waits, first) {
@@ -107,15 +108,24 @@ impl Machine {
                         match self.residents.get(entity) {
                             Some(state) if self.is_spent(entity, state) => continue,
                             Some(state) if self.due_firing(entity, state).is_some() => {}
+                            Some(state) if state.must_start => {}
                             _ => return,
                         }
                     }
+                    let fires = self
+                        .residents
+                        .get(entity)
+                        .is_some_and(|state| self.due_firing(entity, state).is_some());
                     if let Some(state) = self.residents.get_mut(entity) {
                         state.stage = Stage::AwaitingSlot(self.context.mono());
-                        let (generation, for_timer) = (state.generation, !state.mailbox.has_next());
-                        state.slot_for_timer = for_timer;
-                        let entity = entity.clone();
-                        self.context.push(Action::RequestSlot { entity, generation, for_timer });
+                        let purpose = match (state.mailbox.has_next(), fires) {
+                            (true, _) => SlotPurpose::Message,
+                            (false, true) => SlotPurpose::Timer,
+                            (false, false) => SlotPurpose::Recovery,
+                        };
+                        state.slot_purpose = purpose;
+                        let (entity, generation) = (entity.clone(), state.generation);
+                        self.context.push(Action::RequestSlot { entity, generation, purpose });
                     }
                     return;
                 }
@@ -299,10 +309,7 @@ impl Machine {
 
     /// Whether an entity without an instance must be loaded for a reason that does not depend on time.
     pub(super) fn lacks_load(state: &ResidentEntity) -> bool {
-        !state.entries.is_empty()
-            || state.must_read
-            || state.outbox.must_delete()
-            || state.lanes.has_unsaved_drop()
+        state.is_wanted() || state.outbox.must_delete() || state.lanes.has_unsaved_drop()
     }
 
     /// Whether an entity without an instance must be loaded for any reason.

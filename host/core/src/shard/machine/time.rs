@@ -20,6 +20,7 @@ impl Machine {
         }
         if self.types.revision(&entity_type) != before {
             self.end_pauses(&entity_type);
+            self.recovery.reset();
         }
     }
 
@@ -93,6 +94,7 @@ impl Machine {
         let idle = self.types.of(entity).map_or(u64::MAX, |t| t.idle_timeout);
         if state.stage == Stage::Idle
             && state.entries.is_empty()
+            && !state.head.remembered
             && !paused
             && state.last_used.saturating_add(idle) <= self.context.mono()
         {
@@ -122,11 +124,11 @@ impl Machine {
             Stage::Unloaded if !paused && self.claim.is_serving() => {
                 let first = self.context.settings.start_backoff;
                 let pause = state.start_backoff.as_ref();
-                let waits = !state.entries.is_empty() || state.must_read;
+                let waits = state.is_wanted();
                 pause.map(|pause| pause.ends_at(waits, first))
             }
             Stage::AwaitingSlot(since) => Some(since + self.context.settings.instance_slot_timeout),
-            Stage::Idle if !paused && state.entries.is_empty() => self
+            Stage::Idle if !paused && state.entries.is_empty() && !state.head.remembered => self
                 .types
                 .of(entity)
                 .map(|settings| state.last_used.saturating_add(settings.idle_timeout)),
@@ -154,7 +156,7 @@ impl Machine {
                     stalled
                         || self.is_gate_full(state)
                         || self.waits_for_gate(state)
-                        || !(state.mailbox.has_next() || fires)
+                        || !(state.mailbox.has_next() || fires || state.must_start)
                 }
                 Stage::Idle => {
                     let asked = state.mailbox.has_next()

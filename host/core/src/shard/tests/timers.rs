@@ -246,11 +246,13 @@ fn r14_a_message_moves_an_entity_before_timers() {
     let load = harness.next_action();
     harness.answer_load(&load);
     let slot = harness.next_action();
-    assert!(matches!(slot, Action::RequestSlot { for_timer: true, .. }), "{slot:?}");
+    assert!(matches!(slot, Action::RequestSlot { purpose: SlotPurpose::Timer, .. }), "{slot:?}");
     let Action::RequestSlot { generation: first, .. } = slot else { return };
     harness.send(2, 1, MessageKind::Command);
     let slot = harness.next_action();
-    let Action::RequestSlot { generation, for_timer: false, .. } = slot else { panic!("{slot:?}") };
+    let Action::RequestSlot { generation, purpose: SlotPurpose::Message, .. } = slot else {
+        panic!("{slot:?}")
+    };
     assert_eq!(generation, first, "the same slot");
     harness.send(3, 2, MessageKind::Command);
     assert!(harness.pending_actions.is_empty(), "one request is enough");
