@@ -173,6 +173,8 @@ impl Instance {
         entity.timers = TurnTimers::begin(records.timers);
         entity.tells = TurnTells::begin(records.outbox);
         entity.asks.begin(records.asks);
+        entity.calls.begin(records.calls);
+        entity.places = 0;
     }
 
     fn begin(&mut self, stage: Stage, phase: Phase) {
@@ -290,6 +292,7 @@ impl Instance {
             wasi.flush();
         }
         entity.asks.end();
+        entity.calls.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();

@@ -6,6 +6,7 @@ use wasmtime::ResourceLimiter;
 use wasmtime_wasi::{WasiCtxView, WasiView};
 
 use crate::asks::TurnAsks;
+use crate::calls::TurnCalls;
 use crate::log::GuestLog;
 use crate::meter::Meter;
 use crate::state::State;
@@ -46,6 +47,11 @@ pub(crate) struct InstanceData {
     pub(crate) tells: TurnTells,
     /// The asks of the current turn.
     pub(crate) asks: TurnAsks,
+    /// The outgoing HTTP calls of the current turn. Declared before `wasi`, so that they end before their requests are
+    /// dropped.
+    pub(crate) calls: TurnCalls,
+    /// The place of the next ask or call in the current turn.
+    pub(crate) places: u32,
     /// Whether the component exports a timer handler.
     pub(crate) handles_timers: bool,
     pub(crate) passivate: bool,
@@ -68,6 +74,7 @@ impl InstanceData {
         turn: TurnSource,
         timers: TurnTimers,
         tells: TurnTells,
+        calls: TurnCalls,
         handles_timers: bool,
     ) -> InstanceData {
         InstanceData {
@@ -80,6 +87,8 @@ impl InstanceData {
             timers,
             tells,
             asks: TurnAsks::default(),
+            calls,
+            places: 0,
             handles_timers,
             passivate: false,
             panic: None,
@@ -98,6 +107,10 @@ impl InstanceData {
             _ => None,
         };
         self.log.failed(failure, backtrace, message);
+    }
+
+    pub(crate) fn wasi(&mut self) -> &mut Wasi {
+        self.wasi.get_or_insert_with(|| Wasi::new(&self.log, &self.turn))
     }
 
     /// Returns the state; `None` while it has not been loaded.
@@ -120,7 +133,7 @@ impl InstanceData {
 
 impl WasiView for InstanceData {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        self.wasi.get_or_insert_with(|| Wasi::new(&self.log, &self.turn)).view()
+        self.wasi().view()
     }
 }
 

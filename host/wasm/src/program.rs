@@ -6,6 +6,7 @@ use std::sync::Arc;
 use wasmtime::component::{Component, InstancePre, TypedFunc};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
+use crate::calls::TurnCalls;
 use crate::cancel::{CancelToken, cancelled};
 use crate::digest::ComponentDigest;
 use crate::engine::EngineContext;
@@ -143,6 +144,7 @@ impl CompiledComponent {
                 TurnSource::new(values),
                 TurnTimers::begin(records.timers),
                 TurnTells::begin(records.outbox),
+                TurnCalls::new(shared.http.clone(), meter.clone()),
                 self.exports.timer.is_some(),
             ),
         );

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use crate::{AskSink, GuestTell, OutboxUse, TimerChange, TimerSource, TurnValues};
+use crate::{AskSink, CallSink, GuestTell, OutboxUse, TimerChange, TimerSource, TurnValues};
 
 /// The identity of an instance's entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +125,8 @@ pub struct TurnRecords {
     pub outbox: OutboxUse,
     /// Takes the turn's asks; `None` if the turn may not ask.
     pub asks: Option<Arc<dyn AskSink>>,
+    /// Takes the turn's outgoing HTTP calls; `None` if the turn may not call.
+    pub calls: Option<Arc<dyn CallSink>>,
 }
 
 /// Why an entity's state could not be loaded.

@@ -10,13 +10,13 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{DelayedTell, GuestReply, Timer};
 use ostraca_core::shard::{
-    Firing, NewAsk, NewTell, OutboxSize, StartReason, StopReason, TimerChange, TimerMap,
-    TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
+    CallDigest, Firing, NewAsk, NewTell, OutboxSize, StartReason, StopReason, TimerChange,
+    TimerMap, TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
     timer_of_delayed_tell,
 };
 use ostraca_wasm::{
-    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, MessageContext,
-    OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
+    AskAnswer, EntityIdentity, GuestAsk, GuestCall, GuestTell, GuestTimer, GuestTurnOutput,
+    MessageContext, OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
 };
 
 use crate::random_key::RandomKey;
@@ -107,7 +107,7 @@ pub(crate) fn turn_records(timers: Arc<TimerMap>, outbox: OutboxSize) -> TurnRec
         false => Some(Arc::new(EntityTimers(timers))),
     };
     let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
-    TurnRecords { timers, outbox, asks: None }
+    TurnRecords { timers, outbox, asks: None, calls: None }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -120,6 +120,11 @@ pub(crate) fn new_ask(ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
         traceparent,
         timeout: u64::try_from(ask.timeout.as_millis()).unwrap_or(u64::MAX),
     }
+}
+
+/// The part of an outgoing call on which its key depends.
+pub(crate) fn call_digest(call: &GuestCall) -> CallDigest {
+    CallDigest::compute(&call.method, call.scheme, &call.authority, &call.path)
 }
 
 /// Converts the outcome of an ask into the answer that the guest receives.

@@ -292,6 +292,7 @@ impl Tells {
             let it = &mut state.sides[side];
             match action {
                 Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
+                Action::ReleaseCall { .. } => {}
                 Action::Claim(claim) => it.process.calls.push_back(Call::Claim(claim)),
                 Action::ScanWakes { number, .. } => {
                     it.process.calls.push_back(Call::Scan(number));

@@ -1,6 +1,5 @@
 //! Executes the machines' actions: calls to the store, the sandbox or the network.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +17,7 @@ use ostraca_wasm::text::printable;
 use ostraca_wasm::{Instance, InstanceSpec, StateError, StateSource, TurnRecords};
 
 use super::completions::{Completion, Ran, StartOutcome};
-use super::machines::{InstanceState, MachineId};
+use super::machines::{InstanceState, MachineId, WaitingTurn};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
@@ -76,12 +75,19 @@ impl Worker {
             Action::Run { generation, turn, version, message, timers, outbox } => {
                 let traceparent = &message.context.traceparent;
                 let asks = self.ask_sink(id, &message.target, generation, traceparent);
-                let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
+                let calls = match message.kind {
+                    MessageKind::Command => self.call_sink(id, &message.target, (generation, turn)),
+                    MessageKind::Query => None,
+                };
+                let records = guest_types::turn_records(timers, outbox);
+                let records = TurnRecords { asks, calls, ..records };
                 self.run(id, (generation, turn, version), message, records);
             }
             Action::Fire { entity, generation, turn, version: _, firing, timers, outbox } => {
                 let asks = self.ask_sink(id, &entity, generation, &Arc::default());
-                let records = TurnRecords { asks, ..guest_types::turn_records(timers, outbox) };
+                let calls = self.call_sink(id, &entity, (generation, turn));
+                let records = guest_types::turn_records(timers, outbox);
+                let records = TurnRecords { asks, calls, ..records };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }
             Action::TimerGaveUp { entity, name, attempts, why } => {
@@ -99,6 +105,9 @@ impl Worker {
             }
             Action::AnswerAsk { entity, generation, place, outcome } => {
                 self.answer_ask(id, &entity, generation, place, outcome);
+            }
+            Action::ReleaseCall { entity, generation, place, key } => {
+                self.release_call(id, &entity, generation, place, key);
             }
             Action::SendAskNote { entity, target, note } => {
                 self.send(id, entity, target, EntityMessageContent::AskNote(note));
@@ -289,7 +298,7 @@ impl Worker {
         }
         match std::mem::replace(live, InstanceState::Starting) {
             InstanceState::Idle(instance) => {
-                *live = InstanceState::Busy(instance.interrupt_handle(), HashMap::new());
+                *live = InstanceState::Busy(instance.interrupt_handle(), WaitingTurn::default());
                 state.running += 1;
                 Some(instance)
             }
