@@ -1,16 +1,18 @@
-//! The implementation behind `state`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log` and
+//! The implementation behind `state`, `timers`, `messaging`, `asks`, `http`, `context`, `clock`, `random`, `log` and
 //! `lifecycle`: the host's imports in the sandbox, and an in-memory store in native builds.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod native;
 #[cfg(target_family = "wasm")]
 mod sandbox;
+#[cfg(target_family = "wasm")]
+mod wasi_http;
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native::{
-    AskHandle, cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list, list_timers,
-    log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask, tell,
-    tell_at, wait_any_ask, wait_ask,
+    AskHandle, CallHandle, cancel_tell, cancel_timer, delayed_tells, delete, get, identity, list,
+    list_timers, log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask,
+    start_call, tell, tell_at, wait_any_ask, wait_ask, wait_call,
 };
 #[cfg(target_family = "wasm")]
 pub(crate) use sandbox::{
@@ -18,3 +20,5 @@ pub(crate) use sandbox::{
     log, message, now, passivate, random_bytes, random_u64, set, set_timer, start_ask, tell,
     tell_at, wait_any_ask, wait_ask,
 };
+#[cfg(target_family = "wasm")]
+pub(crate) use wasi_http::{CallHandle, start_call, wait_call};
