@@ -24,7 +24,7 @@ use wasmtime_wasi_http::{Error as CallError, RequestOptions};
 
 use crate::InstanceLimits;
 use crate::call_sink::{CallRelease, CallSink, GuestCall};
-use crate::http_client::{CallDeadlines, CallRequest, OutgoingHttp};
+use crate::http_client::{CallDeadlines, CallRequest, HttpClient, OutgoingHttp};
 use crate::http_hooks::IDEMPOTENCY_KEY;
 use crate::meter::{Meter, WaitGuard};
 use crate::trap::HostTrap;
@@ -124,7 +124,7 @@ impl TurnCalls {
         let NewCall { request, body, options, call, .. } = new;
         let (release, released) = oneshot::channel();
         let running = RunningCall {
-            http: self.http.clone(),
+            client: self.http.client.clone(),
             held: self.held.clone(),
             limit: limits.http_bytes,
             deadlines: deadlines(limits.http_timeout, options),
@@ -182,7 +182,7 @@ fn deadlines(limit: Duration, options: RequestOptions) -> CallDeadlines {
 }
 
 struct RunningCall {
-    http: Arc<OutgoingHttp>,
+    client: Arc<HttpClient>,
     held: Arc<Held>,
     limit: u64,
     deadlines: CallDeadlines,
@@ -208,7 +208,7 @@ impl RunningCall {
             true => Ok(()),
             false => Err(CallError::HttpResponseBodySize(Some(self.limit))),
         };
-        let response = self.http.client.call(request, self.deadlines, &fits).await?;
+        let response = self.client.call(request, self.deadlines, &fits).await?;
         Ok(response.map(|body| self.hold(body)))
     }
 
