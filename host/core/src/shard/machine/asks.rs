@@ -283,8 +283,8 @@ impl Machine {
 
     /// Whether the entity's turn waits for asks or calls.
     pub(super) fn waits_for_others(&self, state: &ResidentEntity) -> bool {
-        !(state.asks.is_empty() && state.calls.is_empty())
-            && !self.context.has_mutation(Mutation::KeepWaitingTurns)
+        let waits = !state.asks.is_empty() || !state.calls.is_empty();
+        waits && !self.context.has_mutation(Mutation::KeepWaitingTurns)
     }
 }
 
