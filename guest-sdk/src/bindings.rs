@@ -27,6 +27,22 @@ pub mod entity {
 }
 
 #[allow(unsafe_code, reason = "generated code passes values through linear memory by raw pointers")]
+pub mod http {
+    wit_bindgen::generate!({
+        path: "../wit",
+        inline: "
+            package ostraca:sdk;
+            world http-client {
+                import wasi:http/outgoing-handler@0.2.12;
+            }
+        ",
+        world: "ostraca:sdk/http-client",
+        generate_all,
+        runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+#[allow(unsafe_code, reason = "generated code passes values through linear memory by raw pointers")]
 pub mod stop {
     wit_bindgen::generate!({
         path: "../wit",

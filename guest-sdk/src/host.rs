@@ -1,17 +1,20 @@
-//! The implementation behind `state`, `journal`, `timers`, `messaging`, `asks`, `context`, `clock`, `random`, `log`
-//! and `lifecycle`: the host's imports in the sandbox, and an in-memory store in native builds.
+//! The implementation behind `state`, `journal`, `timers`, `messaging`, `asks`, `http`, `context`, `clock`, `random`,
+//! `log` and `lifecycle`: the host's imports in the sandbox, and an in-memory store in native builds.
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod native;
 #[cfg(target_family = "wasm")]
 mod sandbox;
+#[cfg(target_family = "wasm")]
+mod wasi_http;
 
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use native::{
-    AskHandle, append_event, cancel_tell, cancel_timer, delayed_tells, delete, get, identity,
-    is_remembered, journal_extent, list, list_timers, load_snapshot, log, message, now, passivate,
-    random_bytes, random_u64, read_events, save_snapshot, set, set_remembered, set_timer,
-    start_ask, tell, tell_at, truncate_journal, wait_any_ask, wait_ask,
+    AskHandle, CallHandle, append_event, cancel_tell, cancel_timer, delayed_tells, delete, get,
+    identity, is_remembered, journal_extent, list, list_timers, load_snapshot, log, message, now,
+    passivate, random_bytes, random_u64, read_events, save_snapshot, set, set_remembered,
+    set_timer, start_ask, start_call, tell, tell_at, truncate_journal, wait_any_ask, wait_ask,
+    wait_call,
 };
 #[cfg(target_family = "wasm")]
 pub(crate) use sandbox::{
@@ -20,3 +23,5 @@ pub(crate) use sandbox::{
     random_bytes, random_u64, read_events, save_snapshot, set, set_remembered, set_timer,
     start_ask, tell, tell_at, truncate_journal, wait_any_ask, wait_ask,
 };
+#[cfg(target_family = "wasm")]
+pub(crate) use wasi_http::{CallHandle, start_call, wait_call};

@@ -69,7 +69,7 @@
 //!
 //! **Timers** are set with [`timers`] and handled by methods marked `#[timer]`.
 //!
-//! **Messages to other entities** are sent with [`messaging`].
+//! **Messages to other entities** are sent with [`messaging`], and **HTTP calls** are made with [`http`].
 //!
 //! **Panics** are traps: the turn has no effect, the instance is dropped, and the message, file and line go to the
 //! node's log and to the caller.
@@ -112,6 +112,8 @@ mod error;
 mod export_macros;
 mod finite;
 mod host;
+pub mod http;
+mod http_error;
 pub mod journal;
 pub mod lifecycle;
 pub mod log;

@@ -21,6 +21,7 @@ use crate::ask_error::AskError;
 use crate::context::{MessageContext, MessageKind};
 use crate::entity::{Entity as EntityType, Runner};
 use crate::host::native::{self, Journal, with};
+use crate::http::{HttpError, Request, Response};
 use crate::log::Level;
 use crate::messaging::Entity;
 use crate::raw::{Firing, StartReason, StopReason};
@@ -176,6 +177,20 @@ pub fn json_answer(result: impl Serialize) -> Vec<u8> {
 /// Removes and returns the asks sent so far, in order. This includes those of failed turns: their effects remain.
 pub fn take_asks() -> Vec<SentTell> {
     with(|world| std::mem::take(&mut world.asks)).into_iter().map(sent).collect()
+}
+
+/// Sets the function that answers this thread's HTTP calls from now on. Without one, a call panics.
+pub fn answer_http(answer: impl Fn(&Request) -> Result<Response, HttpError> + 'static) {
+    with(|world| {
+        world.responses = Some(Rc::new(move |request| {
+            answer(&Request(request.clone())).map(|response| response.0)
+        }));
+    });
+}
+
+/// Removes and returns the requests of the HTTP calls made so far, in order. This includes those of failed turns.
+pub fn take_http_requests() -> Vec<Request> {
+    with(|world| std::mem::take(&mut world.calls)).into_iter().map(Request).collect()
 }
 
 fn sent(tell: StoredTell) -> SentTell {

@@ -132,6 +132,24 @@ pub struct JournalExtent {
     pub bytes: u64,
 }
 
+/// A request to an HTTP server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpRequest {
+    pub(crate) method: String,
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) timeout: Option<std::time::Duration>,
+}
+
+/// The response to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpResponse {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+    pub(crate) body: Vec<u8>,
+}
+
 /// Converts to whole milliseconds, saturating at the maximum.
 pub(crate) fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

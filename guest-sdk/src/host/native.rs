@@ -11,9 +11,10 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use crate::ask_error::AskError;
+use crate::http_error::HttpError;
 use crate::types::{
-    Identity, JournalEvent, JournalExtent, JournalPage, Level, MessageContext, MessageKind, Page,
-    StoredTell, StoredTimer, TimerTime,
+    HttpRequest, HttpResponse, Identity, JournalEvent, JournalExtent, JournalPage, Level,
+    MessageContext, MessageKind, Page, StoredTell, StoredTimer, TimerTime,
 };
 
 /// The time at the beginning of a test: 2001-09-09 01:46:40 UTC.
@@ -21,6 +22,9 @@ const START: u64 = 1_000_000_000_000;
 
 /// Answers an ask.
 pub(crate) type AskHandler = Rc<dyn Fn(&StoredTell) -> Result<Vec<u8>, AskError>>;
+
+/// Answers an HTTP call.
+pub(crate) type CallHandler = Rc<dyn Fn(&HttpRequest) -> Result<HttpResponse, HttpError>>;
 
 pub(crate) struct TestHost {
     pub(crate) store: BTreeMap<String, Vec<u8>>,
@@ -46,6 +50,9 @@ pub(crate) struct TestHost {
     /// The asks that the test's entity has sent, and the handler that answers them.
     pub(crate) asks: Vec<StoredTell>,
     pub(crate) answers: Option<AskHandler>,
+    /// The HTTP calls that the test's entity has made, and the handler that answers them.
+    pub(crate) calls: Vec<HttpRequest>,
+    pub(crate) responses: Option<CallHandler>,
     /// The live instances, by entity struct.
     pub(crate) instances: HashMap<TypeId, Box<dyn Any>>,
 }
@@ -59,6 +66,8 @@ impl TestHost {
             tells: Vec::new(),
             asks: Vec::new(),
             answers: None,
+            calls: Vec::new(),
+            responses: None,
             delayed: BTreeMap::new(),
             identity: Identity {
                 namespace: "default".to_owned(),
@@ -326,6 +335,35 @@ pub(crate) fn wait_ask(ask: &AskHandle) -> Result<Vec<u8>, AskError> {
 pub(crate) fn wait_any_ask(asks: &[&AskHandle]) -> usize {
     assert!(!asks.is_empty(), "invalid-ask: wait_any was called without a pending ask");
     0
+}
+
+/// A call and its response, which is known immediately.
+#[derive(Debug)]
+pub(crate) struct CallHandle(Result<HttpResponse, HttpError>);
+
+pub(crate) fn start_call(request: &HttpRequest) -> Result<CallHandle, HttpError> {
+    if in_query() {
+        panic!("http-in-query: a query must not make HTTP calls, but called `{}`", request.url);
+    }
+    let reserved = |name: &str| {
+        ["host", "idempotency-key"].iter().any(|other| name.eq_ignore_ascii_case(other))
+    };
+    if let Some((name, _)) = request.headers.iter().find(|(name, _)| reserved(name)) {
+        let message = format!("the request cannot have the header `{name}`: the host sets it");
+        return Err(HttpError::NotSent { code: "invalid-request".to_owned(), message });
+    }
+    let responses = with(|world| {
+        world.calls.push(request.clone());
+        world.responses.clone()
+    });
+    let Some(responses) = responses else {
+        panic!("no-answer: nothing answers `{}`; see testing::answer_http", request.url)
+    };
+    Ok(CallHandle(responses(request)))
+}
+
+pub(crate) fn wait_call(call: CallHandle) -> Result<HttpResponse, HttpError> {
+    call.0
 }
 
 fn check_names(of: &str, id: &str, method: &str) {

@@ -81,6 +81,11 @@ impl DeployedType {
         !self.manifest.grants.ask.is_empty()
     }
 
+    /// Whether its entities may make HTTP calls.
+    pub fn may_call(&self) -> bool {
+        !self.manifest.grants.http.is_empty()
+    }
+
     /// The methods' summaries, in the order of [`DeployedType::methods`].
     pub fn summaries(&self) -> &[String] {
         &self.summaries

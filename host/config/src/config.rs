@@ -201,8 +201,9 @@ impl Config {
     /// Settings of the WebAssembly runtime. Compiled components are kept in `cache` of the data directory.
     #[must_use]
     pub fn wasm_settings(&self) -> ostraca_wasm::RuntimeSettings {
-        let ConfigFile { guests, components, compiler, .. } = &self.file;
-        guests.settings(self.data.join("cache"), components, compiler)
+        let ConfigFile { guests, components, compiler, outgoing_http, .. } = &self.file;
+        let outgoing_http = outgoing_http.settings(&self.data);
+        guests.settings(self.data.join("cache"), components, compiler, outgoing_http)
     }
 
     /// Upper bounds for the limits that a manifest may set.

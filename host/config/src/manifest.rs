@@ -87,6 +87,14 @@ pub struct ManifestLimits {
     /// How long a turn waits for one answer: the maximum, and the default for asks without a timeout. Default 5 s, from
     /// 1 ms to 5 min. After that, the ask ends as unknown.
     pub ask_timeout: Duration,
+    /// Maximum number of HTTP calls that one turn may make. Default 16, at most 1,000. Error `too-many-http-calls`.
+    pub http_calls: u32,
+    /// Maximum bytes of one turn's HTTP requests and responses, headers included. Default 1 MiB, at most 64 MiB. Error
+    /// `http-too-large` for a request; for a response, `HTTP-response-body-size` of `wasi:http`.
+    pub http_bytes: u64,
+    /// How long one HTTP call may take, from its start to the end of its response. Default 5 s, from 1 ms to 5 min.
+    /// Errors `connection-timeout` and `HTTP-response-timeout` of `wasi:http`.
+    pub http_timeout: Duration,
     /// Maximum bytes of a message's body; the node's `max-message` applies as well. Default 1 MiB. Error
     /// `message-too-large`.
     pub message: u64,
@@ -133,6 +141,9 @@ pub struct Grants {
     pub ask: Vec<String>,
     /// Types to which its entities may send tells. Default: none. Error `tell-not-granted`.
     pub tell: Vec<String>,
+    /// Hosts that its entities may call over HTTP: `example.com` on the scheme's own port, `example.com:8443` on that
+    /// port. Default: none. Error `http-not-granted`.
+    pub http: Vec<String>,
 }
 
 /// `[access]`.
@@ -211,6 +222,10 @@ impl Manifest {
             asks: limits.asks.into(),
             ask_bytes: limits.ask_bytes,
             ask_timeout: limits.ask_timeout,
+            http: self.grants.http.clone(),
+            http_calls: limits.http_calls.into(),
+            http_bytes: limits.http_bytes,
+            http_timeout: limits.http_timeout,
             outbox: limits.outbox.into(),
             outbox_bytes: limits.outbox_bytes,
             reply: limits.reply,

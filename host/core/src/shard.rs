@@ -10,6 +10,7 @@
 
 mod action;
 mod asks;
+mod calls;
 mod dead_letters;
 mod delayed_tells;
 mod entity;
@@ -27,6 +28,7 @@ mod timers;
 
 pub use action::{Action, TurnRecords};
 pub use asks::{ASK_NOTE, Ask, AskNote, AskStep, NewAsk};
+pub use calls::{CallDigest, IdempotencyKey};
 pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };

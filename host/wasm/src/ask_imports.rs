@@ -91,7 +91,9 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
             content_type: message.content_type,
             timeout,
         };
-        let handle = cx.data_mut().asks.start(ask, &limits)?;
+        let entity = cx.data_mut();
+        let handle = entity.asks.start(entity.places, ask, &limits)?;
+        entity.places += 1;
         Ok((Resource::<PendingAsk>::new_own(handle),))
     })?;
     asks.func_wrap_async(

@@ -80,7 +80,7 @@ impl AskAnswer {
 
 /// Takes the asks of one turn.
 pub trait AskSink: Send + Sync + fmt::Debug {
-    /// Sends an ask. Places are numbered from 0 in the order in which a turn starts its asks. If `reply` is dropped,
+    /// Sends an ask. Places are numbered from 0 in the order in which a turn starts its asks and HTTP calls. If `reply` is dropped,
     /// the turn fails with the code `interrupted`.
     fn ask(&self, place: u32, ask: GuestAsk, reply: AskReply);
 }
@@ -144,9 +144,10 @@ impl TurnAsks {
         if self.sink.is_none() { Err(HostTrap::AskOutsideTurn) } else { Ok(()) }
     }
 
-    /// Starts an ask, and returns its handle. Fails if the ask exceeds a limit.
+    /// Starts an ask at this place of the turn, and returns its handle. Fails if the ask exceeds a limit.
     pub(crate) fn start(
         &mut self,
+        place: u32,
         ask: GuestAsk,
         limits: &InstanceLimits,
     ) -> Result<u32, HostTrap> {
@@ -160,7 +161,7 @@ impl TurnAsks {
         }
         let (answer, receiver) = oneshot::channel();
         let reply = AskReply { answer, held: self.held.clone(), limit: limits.ask_bytes };
-        sink.ask(self.started, ask, reply);
+        sink.ask(place, ask, reply);
         self.started += 1;
         let handle = self.next_handle;
         self.next_handle = handle.wrapping_add(1);

@@ -13,7 +13,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use crate::codegen::CodegenConfig;
 use crate::instance_data::InstanceData;
 use crate::survey::Counts;
-use crate::{Allocator, Error, RuntimeSettings, imports};
+use crate::{Allocator, Error, RuntimeSettings, call_imports, imports};
 
 /// Maximum number of live instances if the settings do not specify one.
 const DEFAULT_LIVE: u32 = 8_000;
@@ -70,6 +70,7 @@ impl EngineContext {
         imports::link(&mut plain).map_err(failed)?;
         let mut wasi = plain.clone();
         wasmtime_wasi::p2::add_to_linker_async(&mut wasi).map_err(failed)?;
+        call_imports::link(&mut wasi).map_err(failed)?;
         Ok(EngineContext { engine, plain, wasi, code })
     }
 }

@@ -11,7 +11,7 @@ pub enum Error {
     /// A setting does not fit this machine or another setting.
     #[error("invalid setting {setting}: {reason}")]
     Setting {
-        /// Its key in `[guests]` of the node's configuration.
+        /// Its key in `[guests]` of the node's configuration, or with the name of another section.
         setting: &'static str,
         /// What does not fit, and what would.
         reason: String,

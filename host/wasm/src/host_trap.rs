@@ -3,11 +3,12 @@
 use ostraca_codes::{Code, codes};
 use wasmtime::component::ResourceTableError;
 use wasmtime::{Trap, WasmBacktrace};
+use wasmtime_wasi_http::FieldMapError;
 
 use crate::instance_data::InstanceData;
 use crate::text::sanitized;
 use crate::trap::{HostTrap, Panic};
-use crate::wasi::RESOURCES;
+use crate::wasi::{FIELDS, RESOURCES};
 use crate::world::METHODS_BYTES;
 use crate::{Failure, FailureKind, InstanceLimits};
 
@@ -85,6 +86,11 @@ impl HostTrap {
             HostTrap::AskOutsideTurn => guest(codes::ASK_OUTSIDE_TURN, message),
             HostTrap::TooManyAsks { .. } => limit(codes::TOO_MANY_ASKS, message),
             HostTrap::AsksTooLarge { .. } => limit(codes::ASKS_TOO_LARGE, message),
+            HostTrap::HttpNotGranted(_) => guest(codes::HTTP_NOT_GRANTED, message),
+            HostTrap::HttpInQuery => guest(codes::HTTP_IN_QUERY, message),
+            HostTrap::HttpOutsideTurn => guest(codes::HTTP_OUTSIDE_TURN, message),
+            HostTrap::TooManyCalls { .. } => limit(codes::TOO_MANY_HTTP_CALLS, message),
+            HostTrap::CallsTooLarge { .. } => limit(codes::HTTP_TOO_LARGE, message),
             HostTrap::NoTimerHandler => guest(codes::NO_TIMER_HANDLER, message),
             HostTrap::TooManyKeys { .. } => limit(codes::TOO_MANY_KEYS, message),
             HostTrap::TurnTooLarge { .. } => limit(codes::TURN_TOO_LARGE, message),
@@ -175,6 +181,14 @@ pub(crate) fn explain(error: &wasmtime::Error, stage: Stage, entity: &mut Instan
         limit(
             codes::HANDLE_LIMIT,
             format!("{} holds more than {RESOURCES} WASI handles", stage.name()),
+        )
+    } else if let Some(why @ (FieldMapError::TotalSizeTooBig | FieldMapError::TooManyFields)) =
+        error.downcast_ref::<FieldMapError>()
+    {
+        let stage = stage.name();
+        limit(
+            codes::HTTP_TOO_LARGE,
+            format!("{stage} created headers beyond {FIELDS} bytes: {why}"),
         )
     } else if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         guest(codes::TRAP, format!("{} called exit with {}", stage.name(), exit.0))

@@ -176,6 +176,8 @@ impl Instance {
         entity.journal = TurnJournal::begin(records.journal);
         entity.remembered = records.remembered;
         entity.asks.begin(records.asks);
+        entity.calls.begin(records.calls);
+        entity.places = 0;
     }
 
     fn begin(&mut self, stage: Stage, phase: Phase) {
@@ -294,6 +296,7 @@ impl Instance {
             wasi.flush();
         }
         entity.asks.end();
+        entity.calls.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         let mut journal = entity.journal.take_change();
         let mut remember = entity.remember.take();

@@ -6,6 +6,7 @@ use wasmtime::ResourceLimiter;
 use wasmtime_wasi::{WasiCtxView, WasiView};
 
 use crate::asks::TurnAsks;
+use crate::calls::TurnCalls;
 use crate::journal::TurnJournal;
 use crate::log::GuestLog;
 use crate::meter::Meter;
@@ -49,6 +50,11 @@ pub(crate) struct InstanceData {
     pub(crate) remember: Option<bool>,
     /// The asks of the current turn.
     pub(crate) asks: TurnAsks,
+    /// The outgoing HTTP calls of the current turn. Declared before `wasi`, so that they end before their requests are
+    /// dropped.
+    pub(crate) calls: TurnCalls,
+    /// The place of the next ask or call in the current turn.
+    pub(crate) places: u32,
     /// Whether the component exports a timer handler.
     pub(crate) handles_timers: bool,
     pub(crate) passivate: bool,
@@ -72,6 +78,7 @@ impl InstanceData {
         timers: TurnTimers,
         tells: TurnTells,
         journal: TurnJournal,
+        calls: TurnCalls,
         handles_timers: bool,
     ) -> InstanceData {
         InstanceData {
@@ -88,6 +95,8 @@ impl InstanceData {
             remembered: false,
             remember: None,
             asks: TurnAsks::default(),
+            calls,
+            places: 0,
             handles_timers,
             passivate: false,
             panic: None,
@@ -113,6 +122,10 @@ impl InstanceData {
         self.state.as_ref().map_or(0, State::turn_bytes)
     }
 
+    pub(crate) fn wasi(&mut self) -> &mut Wasi {
+        self.wasi.get_or_insert_with(|| Wasi::new(&self.log, &self.turn))
+    }
+
     /// Fails unless the guest may write now. `what` describes the write.
     pub(crate) fn may_write(&self, what: &'static str) -> Result<(), HostTrap> {
         match &self.phase {
@@ -125,7 +138,7 @@ impl InstanceData {
 
 impl WasiView for InstanceData {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        self.wasi.get_or_insert_with(|| Wasi::new(&self.log, &self.turn)).view()
+        self.wasi().view()
     }
 }
 

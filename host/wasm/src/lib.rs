@@ -11,9 +11,13 @@
 //! each tick, and any executor can poll them. The one exception is a bulk instruction such as `memory.fill`, which is
 //! not interrupted in the middle.
 
+mod address_policy;
 mod ask_imports;
 mod asks;
 mod cache;
+mod call_imports;
+mod call_sink;
+mod calls;
 mod cancel;
 mod codegen;
 mod compiler;
@@ -25,6 +29,8 @@ mod error;
 pub mod fuzz;
 mod guest_text;
 mod host_trap;
+mod http_client;
+mod http_hooks;
 mod imports;
 mod instance;
 mod instance_data;
@@ -51,7 +57,9 @@ mod turn_values;
 mod wasi;
 mod world;
 
+pub use address_policy::AddressRange;
 pub use asks::{AskAnswer, AskReply, AskSink, GuestAsk};
+pub use call_sink::{CallRelease, CallSink, GuestCall};
 pub use compiler::compiler_main;
 pub use digest::ComponentDigest;
 pub use encode::encode;
@@ -63,7 +71,8 @@ pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
 pub use runtime::WasmRuntime;
 pub use settings::{
-    Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits, RuntimeSettings,
+    Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits,
+    OutgoingHttpSettings, RuntimeSettings,
 };
 pub use tells::{GuestTell, OutboxUse};
 pub use timers::{GuestTimer, TimerChange, TimerFiring, TimerSource};

@@ -4,11 +4,14 @@
 //! the wall clock would charge a guest for the node's other threads, and the thread's processor clock costs two system
 //! calls per turn. So time is counted in segments. A segment runs from the start of a poll, or from the last epoch
 //! tick, to the next tick or the end of the poll. It counts as at most two ticks, so a guest is not charged when its
-//! thread loses the processor for longer. A guest that sleeps through WASI is charged in full, since it chose to sleep.
+//! thread loses the processor for longer. A guest that sleeps through WASI is charged in full, since it chose to sleep,
+//! unless an outgoing call is pending, for which it may be waiting.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst,
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -31,7 +34,21 @@ pub(crate) struct Meter {
     limit: AtomicU64,
     segment: u64,
     interrupted: AtomicBool,
+    /// Number of outgoing calls that have not ended. While there are any, a sleeping guest waits for them.
+    waits: AtomicU32,
     waker: AtomicWaker,
+}
+
+/// Ends a wait when it is dropped.
+pub(crate) struct WaitGuard(Arc<Meter>);
+
+impl Drop for WaitGuard {
+    fn drop(&mut self) {
+        if self.0.waits.fetch_sub(1, SeqCst) == 1 {
+            // From now on, sleeping is charged again.
+            self.0.wake();
+        }
+    }
 }
 
 fn now() -> u64 {
@@ -52,6 +69,7 @@ impl Meter {
             limit: AtomicU64::new(0),
             segment: nanos(tick * 2),
             interrupted: AtomicBool::new(false),
+            waits: AtomicU32::new(0),
             waker: AtomicWaker::new(),
         })
     }
@@ -83,6 +101,16 @@ impl Meter {
     pub(crate) fn leave_host(&self) {
         self.mark.store(now(), Relaxed);
         self.position.store(GUEST, Relaxed);
+    }
+
+    /// Until the guard is dropped, sleeping is waiting for the host, which is not charged.
+    pub(crate) fn wait(self: &Arc<Self>) -> WaitGuard {
+        self.waits.fetch_add(1, SeqCst);
+        WaitGuard(self.clone())
+    }
+
+    fn waits(&self) -> bool {
+        self.waits.load(SeqCst) > 0
     }
 
     pub(crate) fn interrupt(&self) {
@@ -163,7 +191,12 @@ pub(crate) async fn metered<F: Future>(
             meter.charge(meter.segment);
             return Poll::Ready(Ok(output));
         }
-        if meter.position.load(Relaxed) == GUEST {
+        let slept = meter.position.load(Relaxed) == GUEST;
+        let waits = slept && meter.waits();
+        if waits {
+            meter.charge(meter.segment);
+            meter.position.store(YIELDED, Relaxed);
+        } else if slept {
             meter.charge(meter.segment);
             meter.position.store(ASLEEP, Relaxed);
             let left = meter.limit.load(Relaxed).saturating_sub(meter.spent.load(Relaxed));
@@ -174,7 +207,38 @@ pub(crate) async fn metered<F: Future>(
         if meter.interrupted.load(SeqCst) {
             return Poll::Ready(Err(HostTrap::Interrupted));
         }
+        // So may the end of the last wait.
+        if waits && !meter.waits() {
+            cx.waker().wake_by_ref();
+        }
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sleeps for 200 ms under a limit of 80 ms, with a call that ends after `call` ms. Returns whether the guest may
+    /// continue.
+    async fn may_sleep(call: u64) -> bool {
+        let (meter, sleepers) = (Meter::new(Duration::from_millis(5)), Sleepers::default());
+        meter.begin(Duration::from_millis(80));
+        let guard = meter.wait();
+        let calling = async {
+            tokio::time::sleep(Duration::from_millis(call)).await;
+            drop(guard);
+        };
+        let asleep = tokio::time::sleep(Duration::from_millis(200));
+        let (slept, ()) = tokio::join!(metered(&meter, &sleepers, asleep), calling);
+        slept.is_ok()
+    }
+
+    #[tokio::test]
+    async fn r22_sleep_is_free_only_while_a_call_is_pending() {
+        assert!(may_sleep(300).await);
+        assert!(may_sleep(180).await, "the rest is shorter than the limit");
+        assert!(!may_sleep(20).await, "the call's end wakes the guest's meter");
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use wasmtime::component::{Component, InstancePre, TypedFunc};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
+use crate::calls::TurnCalls;
 use crate::cancel::{CancelToken, cancelled};
 use crate::digest::ComponentDigest;
 use crate::engine::EngineContext;
@@ -145,6 +146,7 @@ impl CompiledComponent {
                 TurnTimers::begin(records.timers),
                 TurnTells::begin(records.outbox),
                 TurnJournal::begin(records.journal),
+                TurnCalls::new(shared.http.clone(), meter.clone()),
                 self.exports.timer.is_some(),
             ),
         );

@@ -10,6 +10,7 @@ use crate::cancel::CancelToken;
 use crate::compiler::Compiler;
 use crate::digest::ComponentDigest;
 use crate::engine::{self, EngineContext, RuntimeStatus};
+use crate::http_client::OutgoingHttp;
 use crate::program::{CompiledComponent, Program};
 use crate::shared::Shared;
 use crate::survey::survey;
@@ -46,7 +47,9 @@ impl WasmRuntime {
         let (main, shape) = engine::main_engine(settings)?;
         let ticker = Ticker::start(settings.tick_interval)?;
         ticker.add(&main.engine);
-        let shared = Shared::new(ticker, settings.tick_interval, shape.max_live_instances);
+        let http = OutgoingHttp::new(&settings.outgoing_http)?;
+        let max_live = shape.max_live_instances;
+        let shared = Shared::new(ticker, settings.tick_interval, max_live, http);
         Ok(WasmRuntime(Arc::new(Inner {
             shared: Arc::new(shared),
             settings: settings.clone(),

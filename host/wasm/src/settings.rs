@@ -6,6 +6,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::AddressRange;
+
 /// Where instances get their memories, tables and stacks from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Allocator {
@@ -55,6 +57,27 @@ pub struct RuntimeSettings {
     pub component: ComponentLimits,
     /// Where components are compiled, and within which limits.
     pub compiler: CompilerSettings,
+    /// How guests call HTTP servers.
+    pub outgoing_http: OutgoingHttpSettings,
+}
+
+/// The node's settings for the HTTP calls of guests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutgoingHttpSettings {
+    /// Addresses that may be called although they are not public. Default: none. Error `destination-IP-prohibited` of
+    /// `wasi:http`.
+    pub allow_addresses: Vec<AddressRange>,
+    /// A PEM file with certificates of authorities that are trusted in addition to the public ones. Default: none.
+    pub ca_file: Option<PathBuf>,
+    /// Maximum number of connections at the same time; further calls wait, within their time limit. Default 1,024.
+    /// Error `connection-timeout` of `wasi:http`.
+    pub max_connections: usize,
+}
+
+impl Default for OutgoingHttpSettings {
+    fn default() -> Self {
+        OutgoingHttpSettings { allow_addresses: Vec::new(), ca_file: None, max_connections: 1_024 }
+    }
 }
 
 /// How much one instantiation of a component may create, nested components included. Counted before anything is
@@ -143,6 +166,7 @@ impl Default for RuntimeSettings {
             wasm_stack: 512 << 10,
             component: ComponentLimits::default(),
             compiler: CompilerSettings::default(),
+            outgoing_http: OutgoingHttpSettings::default(),
         }
     }
 }
@@ -199,6 +223,17 @@ pub struct InstanceLimits {
     /// How long a turn waits for one answer: the maximum, and the default for asks without a timeout. Default 5 s.
     /// After that, the answer is `unknown`.
     pub ask_timeout: Duration,
+    /// Hosts that it may call over HTTP: `example.com` on the scheme's own port, `example.com:8443` on that port.
+    /// Default: none. Error `http-not-granted`.
+    pub http: Vec<String>,
+    /// Number of HTTP calls that one turn may make. Default 16. Error `too-many-http-calls`.
+    pub http_calls: u64,
+    /// Size in bytes of one turn's HTTP requests and responses, headers included. Default 1 MiB. Error
+    /// `http-too-large` for a request; for a response, `HTTP-response-body-size` of `wasi:http`.
+    pub http_bytes: u64,
+    /// How long one HTTP call may take, from its start to the end of its response. Default 5 s. Errors
+    /// `connection-timeout` and `HTTP-response-timeout` of `wasi:http`.
+    pub http_timeout: Duration,
     /// Size of a reply in bytes. Default 1 MiB. Error `reply-too-large`.
     pub reply: u64,
     /// Maximum number of log lines per second, and in one burst. Default 100. Excess lines are counted and dropped.
@@ -240,6 +275,10 @@ impl Default for InstanceLimits {
             asks: 64,
             ask_bytes: 1 << 20,
             ask_timeout: Duration::from_secs(5),
+            http: Vec::new(),
+            http_calls: 16,
+            http_bytes: 1 << 20,
+            http_timeout: Duration::from_secs(5),
             reply: 1 << 20,
             log_lines_per_second: 100,
             log_line_bytes: 4 << 10,

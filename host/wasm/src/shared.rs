@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::Error;
+use crate::http_client::OutgoingHttp;
 use crate::ticker::Ticker;
 
 /// Maximum number of components whose methods are read at the same time. Reading them runs the component's code on a
@@ -21,14 +22,15 @@ pub(crate) struct Shared {
     /// Maximum number of instances that may be live at once.
     pub(crate) max_live: u32,
     live: AtomicU32,
+    pub(crate) http: Arc<OutgoingHttp>,
     /// Permits for reading methods.
     pub(crate) readers: Semaphore,
 }
 
 impl Shared {
-    pub(crate) fn new(ticker: Ticker, tick: Duration, max_live: u32) -> Shared {
-        let readers = Semaphore::new(READERS);
-        Shared { ticker, tick, max_live, live: AtomicU32::new(0), readers }
+    pub(crate) fn new(ticker: Ticker, tick: Duration, max_live: u32, http: OutgoingHttp) -> Shared {
+        let (live, readers) = (AtomicU32::new(0), Semaphore::new(READERS));
+        Shared { ticker, tick, max_live, live, http: Arc::new(http), readers }
     }
 
     /// How many instances are live now.

@@ -38,6 +38,16 @@ pub(crate) enum HostTrap {
     TooManyAsks { limit: u64 },
     #[error("the turn's asks and answers would grow to {would} bytes, limits.ask-bytes is {limit}")]
     AsksTooLarge { would: u64, limit: u64 },
+    #[error("an HTTP call was made to {0:?}, which the manifest does not grant ([grants] http)")]
+    HttpNotGranted(String),
+    #[error("an HTTP call was made in a query")]
+    HttpInQuery,
+    #[error("an HTTP call was made outside a message's turn or a timer's firing")]
+    HttpOutsideTurn,
+    #[error("one turn would make more HTTP calls than limits.http-calls ({limit})")]
+    TooManyCalls { limit: u64 },
+    #[error("the turn's HTTP requests and responses would exceed limits.http-bytes ({limit})")]
+    CallsTooLarge { limit: u64 },
     #[error("a timer was set, but the component does not export `timer-handler`")]
     NoTimerHandler,
     #[error("{0}")]

@@ -10,7 +10,7 @@ use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
 use crate::{
-    AskSink, GuestTell, JournalChange, JournalUse, OutboxUse, StoredEvent, TimerChange,
+    AskSink, CallSink, GuestTell, JournalChange, JournalUse, OutboxUse, StoredEvent, TimerChange,
     TimerSource, TurnValues,
 };
 
@@ -132,6 +132,8 @@ pub struct TurnRecords {
     pub remembered: bool,
     /// Takes the turn's asks; `None` if the turn may not ask.
     pub asks: Option<Arc<dyn AskSink>>,
+    /// Takes the turn's outgoing HTTP calls; `None` if the turn may not call.
+    pub calls: Option<Arc<dyn CallSink>>,
 }
 
 /// A snapshot in the store, if there is one: the number of the last event that it includes, and its data.

@@ -2,7 +2,7 @@
 //!
 //! Components for `wasm32-wasip2` import much more than they use. All of `wasi:cli`, `io`, `clocks`, `random`,
 //! `filesystem` and `sockets` is linked, but there is nothing behind the rest: no environment, no arguments, no
-//! preopened directory, no sockets.
+//! preopened directory, no sockets. Outgoing HTTP is linked by `call_imports`.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,9 @@ use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView};
 
+use crate::http_hooks::HttpHooks;
 use crate::log::{GuestLog, Level};
 use crate::turn_values::TurnSource;
 
@@ -26,15 +28,23 @@ const RANDOM: u64 = 1 << 20;
 const PACKAGES: [&str; 6] =
     ["wasi:cli/", "wasi:io/", "wasi:clocks/", "wasi:random/", "wasi:filesystem/", "wasi:sockets/"];
 
+/// The interfaces of `wasi:http` for outgoing calls.
+const HTTP: [&str; 2] = ["wasi:http/types", "wasi:http/outgoing-handler"];
+/// Maximum size in bytes of the headers of one request, about 70 for each of them included.
+pub(crate) const FIELDS: usize = 16 << 10;
+
 /// Whether an import is a WASI 0.2 interface that the host links.
 pub(crate) fn is_linked(import: &str) -> bool {
-    let version = import.rsplit_once('@').map_or("", |(_, version)| version);
-    version.starts_with("0.2.") && PACKAGES.iter().any(|package| import.starts_with(package))
+    let (interface, version) = import.rsplit_once('@').unwrap_or((import, ""));
+    let known = PACKAGES.iter().any(|package| interface.starts_with(package));
+    version.starts_with("0.2.") && (known || HTTP.contains(&interface))
 }
 
 pub(crate) struct Wasi {
     context: WasiCtx,
     table: ResourceTable,
+    http: WasiHttpCtx,
+    hooks: HttpHooks,
     out: LogStream,
     err: LogStream,
 }
@@ -59,12 +69,19 @@ impl Wasi {
             .build();
         let mut table = ResourceTable::new();
         table.set_max_capacity(RESOURCES);
-        Box::new(Wasi { context, table, out, err })
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(FIELDS);
+        Box::new(Wasi { context, table, http, hooks: HttpHooks, out, err })
     }
 
     /// The view that wasmtime's implementation works on.
     pub(crate) fn view(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.context, table: &mut self.table }
+    }
+
+    /// The same for `wasi:http`.
+    pub(crate) fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { hooks: &mut self.hooks, table: &mut self.table, ctx: &mut self.http }
     }
 
     /// Logs the lines that have no line break yet. Called after each turn.

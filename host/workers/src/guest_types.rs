@@ -10,13 +10,13 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{DelayedTell, GuestReply, JournalExtent, Timer};
 use ostraca_core::shard::{
-    Firing, JournalChange, NewAsk, NewTell, StartReason, StopReason, TimerChange, TimerMap,
-    TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
+    CallDigest, Firing, JournalChange, NewAsk, NewTell, StartReason, StopReason, TimerChange,
+    TimerMap, TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
     timer_of_delayed_tell,
 };
 use ostraca_wasm::{
-    AskAnswer, EntityIdentity, GuestAsk, GuestTell, GuestTimer, GuestTurnOutput, JournalUse,
-    MessageContext, OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
+    AskAnswer, EntityIdentity, GuestAsk, GuestCall, GuestTell, GuestTimer, GuestTurnOutput,
+    JournalUse, MessageContext, OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
 };
 
 use crate::random_key::RandomKey;
@@ -114,7 +114,7 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
     let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
     let JournalExtent { first, next, start, end, snapshot, snapshot_bytes } = journal;
     let journal = JournalUse { first, next, start, end, snapshot, snapshot_bytes };
-    TurnRecords { timers, outbox, journal, remembered, asks: None }
+    TurnRecords { timers, outbox, journal, remembered, asks: None, calls: None }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -127,6 +127,11 @@ pub(crate) fn new_ask(ask: GuestAsk, traceparent: Arc<str>) -> NewAsk {
         traceparent,
         timeout: u64::try_from(ask.timeout.as_millis()).unwrap_or(u64::MAX),
     }
+}
+
+/// The part of an outgoing call on which its key depends.
+pub(crate) fn call_digest(call: &GuestCall) -> CallDigest {
+    CallDigest::compute(&call.method, call.scheme, &call.authority, &call.path)
 }
 
 /// Converts the outcome of an ask into the answer that the guest receives.

@@ -10,6 +10,7 @@
 
 mod actions;
 mod asks;
+mod calls;
 mod completions;
 mod dispatch;
 mod machines;
@@ -38,6 +39,7 @@ use crate::{
     Delivery, EntityMessage, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport,
 };
 use asks::StartedAsk;
+use calls::CallUpdate;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
@@ -76,6 +78,8 @@ struct Worker {
     messages: Vec<EntityMessage>,
     /// Asks that running guests have started. The worker keeps a sender, so the channel never closes.
     started_asks: (mpsc::UnboundedSender<StartedAsk>, mpsc::UnboundedReceiver<StartedAsk>),
+    /// What happened to the outgoing calls of running guests; never closed either.
+    call_updates: (mpsc::UnboundedSender<CallUpdate>, mpsc::UnboundedReceiver<CallUpdate>),
     instance_slots: InstanceSlots,
     tasks: Tasks,
     claims: Vec<(MachineId, Arc<Claim>)>,
@@ -121,6 +125,7 @@ pub(crate) async fn run(
             }
         }
         busy |= worker.start_asks();
+        busy |= worker.update_calls();
         for _ in 0..ROUND {
             match inputs.try_recv() {
                 Ok(input) => worker.input(input),
@@ -148,6 +153,7 @@ pub(crate) async fn run(
         tokio::select! {
             Some(done) = worker.tasks.next(), if !worker.tasks.is_empty() => worker.handle_completion(done),
             Some(ask) = worker.started_asks.1.recv() => worker.start_ask(ask),
+            Some(update) = worker.call_updates.1.recv() => worker.update_call(update),
             input = inputs.recv() => match input {
                 Some(input) => worker.input(input),
                 None => return worker.end(&mut inputs),
@@ -170,6 +176,7 @@ impl Worker {
             replies: Vec::new(),
             messages: Vec::new(),
             started_asks: mpsc::unbounded_channel(),
+            call_updates: mpsc::unbounded_channel(),
             tasks: Tasks::default(),
             claims: Vec::new(),
             commits: Vec::new(),

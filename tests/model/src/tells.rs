@@ -292,6 +292,7 @@ impl Tells {
             let it = &mut state.sides[side];
             match action {
                 Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
+                Action::ReleaseCall { .. } => {}
                 Action::Claim(claim) => it.process.calls.push_back(Call::Claim(claim)),
                 // No entity of the model is remembered.
                 Action::ScanRemembered { .. } => {}

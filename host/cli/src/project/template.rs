@@ -49,6 +49,7 @@ mod tests {
             "vendor/guest-sdk/src/host/sandbox.rs",
             "vendor/guest-sdk/macros/src/lib.rs",
             "vendor/wit/ostraca-entity.wit",
+            "vendor/wit/deps/http.wit",
         ] {
             assert!(has(path), "{path}");
         }

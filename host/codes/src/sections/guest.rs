@@ -111,6 +111,31 @@ section! {
             happened: "The methods, bodies and answers of one turn's asks would exceed `limits.ask-bytes`.",
             help: "Send fewer or smaller asks, ask for smaller answers, or raise the limit.",
         }
+        HTTP_NOT_GRANTED = "http-not-granted" {
+            retry: No,
+            happened: "The guest called an HTTP server that its manifest does not grant. The text names the host and the port.",
+            help: "Name the host under `[grants] http`, with its port unless it is the scheme's own, and deploy again.",
+        }
+        HTTP_IN_QUERY = "http-in-query" {
+            retry: No,
+            happened: "A query made an HTTP call.",
+            help: "Make the method a command (`&mut self`).",
+        }
+        HTTP_OUTSIDE_TURN = "http-outside-turn" {
+            retry: No,
+            happened: "The guest made an HTTP call in `start`, `stop` or `methods`. Only the turn of a command or of a timer's firing can make one.",
+            help: "Call in a method, or set a timer in `start` and call when the timer fires.",
+        }
+        TOO_MANY_HTTP_CALLS = "too-many-http-calls" {
+            retry: No,
+            happened: "One turn made more HTTP calls than `limits.http-calls`.",
+            help: "Make fewer calls in one turn, or raise the limit.",
+        }
+        HTTP_TOO_LARGE = "http-too-large" {
+            retry: No,
+            happened: "The HTTP requests of one turn, with the responses so far, would exceed `limits.http-bytes`, or a request has more than 16 KiB of headers. A response that would exceed it is an error that the guest receives.",
+            help: "Send less in one turn, or raise the limit.",
+        }
         TELL_NOT_GRANTED = "tell-not-granted" {
             retry: No,
             happened: "The guest sent a tell to a type that its manifest does not grant.",

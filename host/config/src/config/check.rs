@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::assign::BuiltinStrategy;
+use ostraca_wasm::AddressRange;
 
 use super::ConfigError;
 use super::cluster_settings::ExplicitSettings;
@@ -60,6 +61,7 @@ pub(super) fn file(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), Conf
     }
     sizes(input, file)?;
     counts(input, file)?;
+    addresses(input, file)?;
     check_manager_silence(input, file)?;
     strategy(input, file)
 }
@@ -104,6 +106,16 @@ fn check_manager_silence(input: &SourceText<'_>, file: &ConfigFile) -> Result<()
     }
     let why = "`manager-silence-leases` leases must be longer than `hand-off.ack-timeout` plus twice `hand-off.stop-resend-interval`: otherwise a node re-registers before it receives the hand-off request";
     Err(input.at(&["manager-silence-leases"], why.into(), None))
+}
+
+fn addresses(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
+    for range in &file.outgoing_http.allow_addresses {
+        if let Err(why) = range.parse::<AddressRange>() {
+            let help = "write a range such as \"10.0.0.0/8\", or one address";
+            return Err(input.at(&["outgoing-http", "allow-addresses"], why, Some(help.into())));
+        }
+    }
+    Ok(())
 }
 
 fn strategy(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
@@ -291,6 +303,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["components", "types"], components.types, MILLION),
         (["components", "definitions"], components.definitions, 10 * MILLION),
         (["compiler", "max-concurrent"], file.compiler.max_concurrent, 64),
+        (["outgoing-http", "max-connections"], file.outgoing_http.max_connections, 65_536),
         (["entities", "max-lanes"], entities.max_lanes, MILLION),
         (["entities", "max-ask-depth"], entities.max_ask_depth, 64),
         (["entities", "recovery-starts"], entities.recovery_starts, 10_000),

@@ -9,7 +9,7 @@ use ostraca_store_sled::Options;
 use ostraca_wire::Limits;
 use serde::{Deserialize, Serialize};
 
-use super::guests::{CompilerSection, ComponentsSection, GuestsSection};
+use super::guests::{CompilerSection, ComponentsSection, GuestsSection, OutgoingHttpSection};
 use super::node_sections::{
     ClusterSection, DEFAULT_MANAGER_SILENCE_LEASES, GatewaySection, HandOffSection, PeersSection,
     RebalanceSection, Role,
@@ -50,6 +50,7 @@ pub(super) struct ConfigFile {
     pub(super) guests: GuestsSection,
     pub(super) components: ComponentsSection,
     pub(super) compiler: CompilerSection,
+    pub(super) outgoing_http: OutgoingHttpSection,
     pub(super) entities: EntitiesSection,
     pub(super) store: StoreSection,
 }
@@ -216,6 +217,7 @@ impl Default for ConfigFile {
             guests: GuestsSection::default(),
             components: ComponentsSection::default(),
             compiler: CompilerSection::default(),
+            outgoing_http: OutgoingHttpSection::default(),
             entities: EntitiesSection::default(),
             store: StoreSection::default(),
         }

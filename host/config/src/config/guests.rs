@@ -1,9 +1,9 @@
 //! The sections about running, checking and compiling guests, as written in the file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ostraca_wasm::{CompilerSettings, ComponentLimits, RuntimeSettings};
+use ostraca_wasm::{CompilerSettings, ComponentLimits, OutgoingHttpSettings, RuntimeSettings};
 use serde::{Deserialize, Serialize};
 
 use super::numbers::{saturating_u32, saturating_usize};
@@ -58,6 +58,15 @@ pub(super) struct CompilerSection {
     pub(super) max_concurrent: u32,
 }
 
+/// `[outgoing-http]`: the HTTP calls of guests.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct OutgoingHttpSection {
+    pub(super) allow_addresses: Vec<String>,
+    pub(super) ca_file: Option<PathBuf>,
+    pub(super) max_connections: u32,
+}
+
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Allocator {
@@ -90,6 +99,7 @@ impl GuestsSection {
         cache: PathBuf,
         components: &ComponentsSection,
         compiler: &CompilerSection,
+        outgoing_http: OutgoingHttpSettings,
     ) -> RuntimeSettings {
         RuntimeSettings {
             allocator: match self.allocator {
@@ -106,6 +116,7 @@ impl GuestsSection {
             wasm_stack: saturating_usize(self.wasm_stack),
             component: components.limits(),
             compiler: compiler.settings(),
+            outgoing_http,
         }
     }
 
@@ -165,6 +176,28 @@ impl CompilerSection {
             max_memory: self.max_memory,
             timeout: self.timeout,
             max_concurrent: self.max_concurrent as usize,
+        }
+    }
+}
+
+impl Default for OutgoingHttpSection {
+    fn default() -> Self {
+        let settings = OutgoingHttpSettings::default();
+        Self {
+            allow_addresses: Vec::new(),
+            ca_file: None,
+            max_connections: saturating_u32(settings.max_connections),
+        }
+    }
+}
+
+impl OutgoingHttpSection {
+    /// The settings; the file is relative to the data directory. The ranges were checked when the file was read.
+    pub(super) fn settings(&self, data: &Path) -> OutgoingHttpSettings {
+        OutgoingHttpSettings {
+            allow_addresses: self.allow_addresses.iter().filter_map(|it| it.parse().ok()).collect(),
+            ca_file: self.ca_file.as_ref().map(|file| data.join(file)),
+            max_connections: self.max_connections as usize,
         }
     }
 }

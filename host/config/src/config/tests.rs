@@ -36,6 +36,7 @@ fn the_default_text_has_optional_settings_as_comments() {
     assert_eq!(config.expected_shards, Some(DEFAULT_SHARDS));
     assert_eq!(config.expected_hash.as_deref(), Some("murmur3_x86_32"));
     assert_eq!(config.recording_dir, Some("dir/record".into()));
+    assert_eq!(config.wasm_settings().outgoing_http.ca_file, Some("dir/outgoing-ca.pem".into()));
 }
 
 #[test]
@@ -116,6 +117,11 @@ fn each_error_names_its_line() {
             "node = \"n\"\n\n[guests]\npooled-instance-memory = \"1 KiB\"",
             Some(4),
             "`pooled-instance-memory` must be",
+        ),
+        (
+            "node = \"n\"\n[outgoing-http]\nallow-addresses = [\"10.0.0.1/8\"]",
+            Some(3),
+            "10.0.0.1 has bits set beyond its prefix of 8",
         ),
         ("node = \"n\"\nnode = \"m\"", Some(2), "duplicate key"),
         ("node = \"n/m\"", Some(1), "`node` must be 1 to 64"),

@@ -30,6 +30,9 @@ const MOST_JOURNAL: u64 = 1 << 40;
 /// waits, both stay in the node's memory.
 const MOST_ASKS: u32 = 10_000;
 const MOST_ASK_BYTES: u64 = 64 << 20;
+/// The same for HTTP calls and the bytes of their requests and responses.
+const MOST_HTTP_CALLS: u32 = 1_000;
+const MOST_HTTP_BYTES: u64 = 64 << 20;
 /// The largest allowed sum of state, tells and reply of one turn.
 const MOST_COMMIT: u64 = MOST_TURN_BYTES + MOST_REPLY;
 const _: () = assert!(
@@ -54,11 +57,14 @@ pub(super) fn manifest(
         return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
     }
     let GrantsSection { ask, tell, http, topics } = &file.grants;
-    for (key, wanted) in [("http", http), ("topics", topics)] {
-        if !wanted.is_empty() {
-            let what = format!("a grant of `{key}`");
-            return Err(not_yet(input, &["grants", key], &what, "leave it out"));
-        }
+    if !topics.is_empty() {
+        let what = "a grant of `topics`";
+        return Err(not_yet(input, &["grants", "topics"], what, "leave it out"));
+    }
+    if let Some(wrong) = http.iter().find(|granted| !is_host(granted)) {
+        let why = format!("{wrong:?} is not the name of a host");
+        let help = "write \"HOST\" or \"HOST:PORT\", in lower case, without a scheme, a path or a wildcard";
+        return Err(input.at(&["grants", "http"], why, Some(help.into())));
     }
     for (key, types) in [("tell", tell), ("ask", ask)] {
         if let Some(wrong) = types.iter().find(|granted| !is_name(granted)) {
@@ -80,7 +86,11 @@ pub(super) fn manifest(
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
         },
-        grants: super::Grants { ask: file.grants.ask, tell: file.grants.tell },
+        grants: super::Grants {
+            ask: file.grants.ask,
+            tell: file.grants.tell,
+            http: file.grants.http,
+        },
         access: Access { send: file.access.send },
     })
 }
@@ -113,9 +123,35 @@ fn is_name(value: &str) -> bool {
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
+/// Whether an HTTP grant is a host's name or address, possibly with a port.
+fn is_host(granted: &str) -> bool {
+    let is_port = |port: &str| {
+        !port.starts_with('0')
+            && port.bytes().all(|b| b.is_ascii_digit())
+            && port.parse::<u16>().is_ok()
+    };
+    if let Some(rest) = granted.strip_prefix('[') {
+        let Some((address, port)) = rest.split_once(']') else { return false };
+        let shown = address.parse::<std::net::Ipv6Addr>().map(|address| address.to_string());
+        let port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        return shown.is_ok_and(|shown| shown == address) && port;
+    }
+    let (name, port) = match granted.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (granted, None),
+    };
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b))
+    };
+    name.len() <= 253 && name.split('.').all(is_label) && port.is_none_or(is_port)
+}
+
 fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
-    let sizes: [(&str, u64, u64, u64); 10] = [
+    let sizes: [(&str, u64, u64, u64); 11] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
         ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
@@ -123,6 +159,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("outbox-bytes", it.outbox_bytes, 1, MOST_OUTBOX_BYTES),
         ("journal", it.journal, 1, MOST_JOURNAL),
         ("ask-bytes", it.ask_bytes, 1, MOST_ASK_BYTES),
+        ("http-bytes", it.http_bytes, 1, MOST_HTTP_BYTES),
         ("message", it.message, 1, 64 << 20),
         ("reply", it.reply, 1, MOST_REPLY),
         ("log-line", it.log_line_bytes, 16, 1 << 20),
@@ -136,6 +173,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
     let times = [
         ("timer-interval", it.timer_interval, Duration::from_millis(10), 24 * 3_600 * SECOND),
         ("ask-timeout", it.ask_timeout, Duration::from_millis(1), 300 * SECOND),
+        ("http-timeout", it.http_timeout, Duration::from_millis(1), 300 * SECOND),
         ("turn-time", it.turn_time, Duration::from_millis(1), 60 * SECOND),
         ("activation-time", it.activation_time, Duration::from_millis(1), 60 * SECOND),
     ];
@@ -151,6 +189,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("timers", it.timers, MOST_TIMERS),
         ("outbox", it.outbox, MOST_OUTBOX),
         ("asks", it.asks, MOST_ASKS),
+        ("http-calls", it.http_calls, MOST_HTTP_CALLS),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
         ("log-lines", it.log_lines_per_second, 1_000_000),
@@ -178,6 +217,9 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         asks: it.asks,
         ask_bytes: it.ask_bytes,
         ask_timeout: it.ask_timeout,
+        http_calls: it.http_calls,
+        http_bytes: it.http_bytes,
+        http_timeout: it.http_timeout,
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,

@@ -54,6 +54,11 @@ pub(super) struct LimitsSection {
     pub(super) ask_bytes: u64,
     #[serde(with = "units::duration")]
     pub(super) ask_timeout: Duration,
+    pub(super) http_calls: u32,
+    #[serde(with = "units::size")]
+    pub(super) http_bytes: u64,
+    #[serde(with = "units::duration")]
+    pub(super) http_timeout: Duration,
     #[serde(with = "units::size")]
     pub(super) message: u64,
     #[serde(with = "units::size")]
@@ -126,6 +131,9 @@ impl Default for LimitsSection {
             asks: u32::try_from(wasm.asks).unwrap_or(u32::MAX),
             ask_bytes: wasm.ask_bytes,
             ask_timeout: wasm.ask_timeout,
+            http_calls: u32::try_from(wasm.http_calls).unwrap_or(u32::MAX),
+            http_bytes: wasm.http_bytes,
+            http_timeout: wasm.http_timeout,
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
@@ -176,6 +184,9 @@ impl ManifestFile {
                 asks: limits.asks,
                 ask_bytes: limits.ask_bytes,
                 ask_timeout: limits.ask_timeout,
+                http_calls: limits.http_calls,
+                http_bytes: limits.http_bytes,
+                http_timeout: limits.http_timeout,
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,
@@ -189,6 +200,7 @@ impl ManifestFile {
             grants: GrantsSection {
                 ask: from.grants.ask,
                 tell: from.grants.tell,
+                http: from.grants.http,
                 ..GrantsSection::default()
             },
             access: AccessSection { send: from.access.send },

@@ -29,7 +29,7 @@ fn the_effective_text_parses_to_the_same_manifest() {
 
 #[test]
 fn unsupported_features_are_refused_and_not_ignored() {
-    for more in ["[grants]\nhttp = [\"https://example.org\"]", "[grants]\ntopics = [\"news\"]"] {
+    for more in ["[grants]\ntopics = [\"news\"]"] {
         let error = refused(more);
         assert_eq!((error.code(), error.line()), (codes::NOT_SUPPORTED_YET, Some(4)), "{error}");
     }
@@ -52,6 +52,10 @@ fn each_error_names_its_line() {
         ("[limits]\nask-bytes = \"65 MiB\"", 4, "`ask-bytes` must be from 1 B to 64 MiB"),
         ("[limits]\nask-timeout = \"6 min\"", 4, "`ask-timeout` must be from 1 ms to 5 min"),
         ("[grants]\nask = [\"a b\"]", 4, "\"a b\" is not the name of a type"),
+        ("[limits]\nhttp-calls = 1001", 4, "`http-calls` must be from 1 to 1000"),
+        ("[limits]\nhttp-bytes = \"65 MiB\"", 4, "`http-bytes` must be from 1 B to 64 MiB"),
+        ("[limits]\nhttp-timeout = \"6 min\"", 4, "`http-timeout` must be from 1 ms to 5 min"),
+        ("[grants]\nhttp = [\"*.a.org\"]", 4, "\"*.a.org\" is not the name of a host"),
         ("shard-key = \"ids\"", 3, "not a shard key"),
         ("pool = \"a b\"", 3, "`pool` must be 1 to 64"),
         ("[access]\nsend = [\"everybody\"]", 4, "does not name a sender"),
@@ -83,6 +87,50 @@ fn a_turn_that_may_tell_fits_into_one_commit() {
     assert!(error.to_string().contains("turns of 13 MiB; one commit holds 12 MiB"), "{error}");
     for more in [format!("{}{granted}", text("2 MiB")), text("3 MiB")] {
         Manifest::parse(&format!("{SMALL}{more}"), "entity.toml").expect("a manifest");
+    }
+}
+
+#[test]
+fn http_grants_are_exact_hosts() {
+    let parse = |granted: &str| {
+        let text = format!("{SMALL}[grants]\nhttp = [{granted:?}]\n");
+        Manifest::parse(&text, "entity.toml")
+    };
+    for granted in [
+        "api.example.com",
+        "api.example.com:8443",
+        "localhost:80",
+        "a_b-c",
+        "10.0.0.1",
+        "[2001:db8::1]",
+        "[::1]:8080",
+    ] {
+        let manifest = parse(granted).expect(granted);
+        assert_eq!(manifest.wasm_limits().http, [granted]);
+        let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
+        assert_eq!(again.expect("a manifest"), manifest);
+    }
+    for wrong in [
+        "",
+        "*",
+        "*.example.com",
+        "API.example.com",
+        "https://example.com",
+        "example.com/path",
+        "user@example.com",
+        "example.com.",
+        "example..com",
+        "example.com:",
+        "example.com:0",
+        "example.com:080",
+        "example.com:65536",
+        "::1",
+        "[::1",
+        "[::0:1]",
+        "[::1]8080",
+        "m\u{fc}nchen.example",
+    ] {
+        assert!(parse(wrong).is_err(), "{wrong}");
     }
 }
 

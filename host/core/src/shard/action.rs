@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::asks::{Ask, AskNote};
+use super::calls::IdempotencyKey;
 use super::outbox::OutboxSize;
 use super::settings::{SlotPurpose, StartReason, StopReason};
 use super::timers::{Firing, TimerMap};
@@ -144,6 +145,18 @@ pub enum Action {
         place: u32,
         /// The outcome; `Unknown` if the ask may have run.
         outcome: Outcome,
+    },
+    /// Make an outgoing HTTP call that a turn has started (R20). When it has ended, an
+    /// [`Event::CallEnded`](super::Event::CallEnded) follows.
+    ReleaseCall {
+        /// The entity whose turn waits.
+        entity: Entity,
+        /// The instance's generation.
+        generation: u64,
+        /// The call's place in the turn.
+        place: u32,
+        /// The value of its `Idempotency-Key` header.
+        key: IdempotencyKey,
     },
     /// Send a note about asks that may wait for each other (R20). If it is not acknowledged, an
     /// [`Event::AskNoteLost`](super::Event::AskNoteLost) follows.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::action::TurnRecords;
 use super::asks::Asks;
+use super::calls::Calls;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
@@ -125,6 +126,8 @@ pub(super) struct ResidentEntity {
     pub(super) journal: JournalExtent,
     /// The running turn's pending asks, and what detects their cycles.
     pub(super) asks: Asks,
+    /// The outgoing HTTP calls of the running turn.
+    pub(super) calls: Calls,
     /// The stored wake-up after the last turn that ran.
     pub(super) wake_up: Option<u64>,
     /// Whether `timers` and `outbox` are valid: read from the store, and changed by the turns since.
@@ -211,6 +214,7 @@ impl ResidentEntity {
             outbox: Outbox::default(),
             journal: JournalExtent::default(),
             asks: Asks::default(),
+            calls: Calls::default(),
             wake_up: None,
             is_read: false,
             must_read: false,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::asks::{AskNote, NewAsk};
+use super::calls::CallDigest;
 use super::journal::JournalChange;
 use super::outbox::NewTell;
 use super::settings::{StopReason, TypeSettings};
@@ -115,7 +116,8 @@ pub enum Event {
         entity: Entity,
         /// The instance's generation.
         generation: u64,
-        /// The ask's place in the turn: asks are numbered from 0 in the order in which they are started.
+        /// The ask's place in the turn: asks and calls are numbered together, from 0, in the order in which they are
+        /// started.
         place: u32,
         /// The ask.
         ask: NewAsk,
@@ -139,6 +141,27 @@ pub enum Event {
         target: Entity,
         /// The note.
         note: AskNote,
+    },
+    /// A running turn starts an outgoing HTTP call (R20). It must not be made before its
+    /// [`Action::ReleaseCall`](super::Action::ReleaseCall).
+    CallStarted {
+        /// The entity whose turn calls.
+        entity: Entity,
+        /// The turn.
+        turn: TurnId,
+        /// The call's place in the turn, as in [`Event::AskStarted`].
+        place: u32,
+        /// A hash of what the call requests.
+        digest: CallDigest,
+    },
+    /// A started call has a result, or was abandoned: the turn no longer waits for it.
+    CallEnded {
+        /// The entity whose turn called.
+        entity: Entity,
+        /// The turn.
+        turn: TurnId,
+        /// The call's place in the turn.
+        place: u32,
     },
     /// The answer to an [`Action::Tell`](super::Action::Tell).
     TellAnswered {

@@ -7,6 +7,7 @@
 
 mod asks;
 mod backoff;
+mod calls;
 mod claim;
 mod context;
 mod gate;
@@ -140,6 +141,10 @@ impl Machine {
             Event::AskNoteLost { entity, target, note } => {
                 self.on_note_lost(&entity, target, note);
             }
+            Event::CallStarted { entity, turn, place, digest } => {
+                self.on_call_started(&entity, turn, place, &digest);
+            }
+            Event::CallEnded { entity, turn, place } => self.on_call_ended(&entity, turn, place),
             Event::TellAnswered { sender, target, number, outcome } => {
                 self.on_tell_answered(&sender, &target, number, outcome);
             }

@@ -1,6 +1,7 @@
 //! Unit tests of the shard machine, one rule each; the simulator tests interleavings.
 
 mod asks;
+mod calls;
 mod costs;
 mod dead_letters;
 mod delayed_tells;
@@ -54,6 +55,8 @@ struct Harness {
     /// The answers that turns got, by place.
     answers: Vec<(u32, Outcome)>,
     notes: Vec<(Entity, AskNote)>,
+    /// Calls that may be made, by place.
+    released: Vec<(u32, IdempotencyKey)>,
     /// The wake-ups that scans return.
     wakes: Vec<(u64, Entity)>,
     firing: Option<(u64, TurnId, Arc<Firing>)>,
@@ -112,6 +115,7 @@ impl Harness {
             asks: Vec::new(),
             answers: Vec::new(),
             notes: Vec::new(),
+            released: Vec::new(),
             wakes: Vec::new(),
             firing: None,
             firings: 0,
@@ -203,6 +207,7 @@ impl Harness {
                 Action::AskSender { sender, .. } => self.asked.push(sender),
                 Action::Ask { turn, ask, remaining, .. } => self.asks.push((turn, ask, remaining)),
                 Action::AnswerAsk { place, outcome, .. } => self.answers.push((place, outcome)),
+                Action::ReleaseCall { place, key, .. } => self.released.push((place, key)),
                 Action::SendAskNote { target, note, .. } => self.notes.push((target, note)),
                 Action::Load { .. } if self.silent => {
                     self.loads += 1;

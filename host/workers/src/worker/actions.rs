@@ -1,6 +1,5 @@
 //! Executes the machines' actions: calls to the store, the sandbox or the network.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +19,7 @@ use ostraca_wasm::{
 };
 
 use super::completions::{Completion, Ran, StartOutcome};
-use super::machines::{InstanceState, MachineId};
+use super::machines::{InstanceState, MachineId, WaitingTurn};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
@@ -86,12 +85,19 @@ impl Worker {
             Action::Run { generation, turn, version, message, records } => {
                 let traceparent = &message.context.traceparent;
                 let asks = self.ask_sink(id, &message.target, generation, traceparent);
-                let records = TurnRecords { asks, ..guest_types::turn_records(records) };
+                let calls = match message.kind {
+                    MessageKind::Command => self.call_sink(id, &message.target, (generation, turn)),
+                    MessageKind::Query => None,
+                };
+                let records = guest_types::turn_records(records);
+                let records = TurnRecords { asks, calls, ..records };
                 self.run(id, (generation, turn, version), message, records);
             }
             Action::Fire { entity, generation, turn, version: _, firing, records } => {
                 let asks = self.ask_sink(id, &entity, generation, &Arc::default());
-                let records = TurnRecords { asks, ..guest_types::turn_records(records) };
+                let calls = self.call_sink(id, &entity, (generation, turn));
+                let records = guest_types::turn_records(records);
+                let records = TurnRecords { asks, calls, ..records };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }
             Action::TimerGaveUp { entity, name, attempts, why } => {
@@ -109,6 +115,9 @@ impl Worker {
             }
             Action::AnswerAsk { entity, generation, place, outcome } => {
                 self.answer_ask(id, &entity, generation, place, outcome);
+            }
+            Action::ReleaseCall { entity, generation, place, key } => {
+                self.release_call(id, &entity, generation, place, key);
             }
             Action::SendAskNote { entity, target, note } => {
                 self.send(id, entity, target, EntityMessageContent::AskNote(note));
@@ -305,7 +314,7 @@ impl Worker {
         }
         match std::mem::replace(live, InstanceState::Starting) {
             InstanceState::Idle(instance) => {
-                *live = InstanceState::Busy(instance.interrupt_handle(), HashMap::new());
+                *live = InstanceState::Busy(instance.interrupt_handle(), WaitingTurn::default());
                 state.running += 1;
                 Some(instance)
             }

@@ -74,11 +74,11 @@ impl Worker {
         let StartedAsk { id, entity, generation, place, ask, reply } = started;
         let Some(slot) = self.machines.get_mut(id) else { return };
         // The turn may have ended, or its instance may have been dropped.
-        let Some((held, InstanceState::Busy(_, replies))) = slot.instances.get_mut(&entity) else {
+        let Some((held, InstanceState::Busy(_, waiting))) = slot.instances.get_mut(&entity) else {
             return;
         };
         if *held == generation {
-            replies.insert(place, reply);
+            waiting.asks.insert(place, reply);
             self.handle_event(id, Event::AskStarted { entity, generation, place, ask });
         }
     }
@@ -92,9 +92,9 @@ impl Worker {
         outcome: Outcome,
     ) {
         let Some(slot) = self.machines.get_mut(id) else { return };
-        if let Some((held, InstanceState::Busy(_, replies))) = slot.instances.get_mut(entity)
+        if let Some((held, InstanceState::Busy(_, waiting))) = slot.instances.get_mut(entity)
             && *held == generation
-            && let Some(reply) = replies.remove(&place)
+            && let Some(reply) = waiting.asks.remove(&place)
         {
             reply.answer(guest_types::ask_answer(outcome));
         }

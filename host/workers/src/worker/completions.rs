@@ -62,6 +62,7 @@ const PANICKED: (Code, u32) = (codes::HOST_PANICKED, 1_000);
 impl Worker {
     pub(super) fn handle_completion(&mut self, done: Completion) {
         self.start_asks();
+        self.update_calls();
         match done {
             Completion::Claims(requested, outcomes) => {
                 for ((id, claim), outcome) in requested.into_iter().zip(outcomes) {

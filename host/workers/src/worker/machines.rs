@@ -8,15 +8,24 @@ use std::collections::{BTreeSet, HashMap};
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Machine, Phase};
-use ostraca_wasm::{AskReply, Instance, InterruptHandle};
+use ostraca_wasm::{AskReply, CallRelease, Instance, InterruptHandle};
 
 /// The state of an instance, as the worker sees it.
 pub(super) enum InstanceState {
     Idle(Box<Instance>),
-    /// A turn is running; the reply handles of its open asks, by place.
-    Busy(InterruptHandle, HashMap<u32, AskReply>),
+    /// A turn is running.
+    Busy(InterruptHandle, WaitingTurn),
     /// The instance is being created: there is nothing to interrupt yet.
     Starting,
+}
+
+/// What the asks and calls of a running turn wait for, by place.
+#[derive(Default)]
+pub(super) struct WaitingTurn {
+    /// Open asks.
+    pub(super) asks: HashMap<u32, AskReply>,
+    /// Calls that may not be made yet.
+    pub(super) calls: HashMap<u32, CallRelease>,
 }
 
 /// One machine.

@@ -11,9 +11,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use ostraca_sdk::asks::{AskError, PendingAsk};
+use ostraca_sdk::http::{HttpError, PendingResponse, Response};
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    Error, StartReason, StopReason, asks, clock, context, entity, journal, lifecycle, log,
+    Error, StartReason, StopReason, asks, clock, context, entity, http, journal, lifecycle, log,
     messaging, random, serde_json, state, timers,
 };
 
@@ -24,6 +25,9 @@ const CONTROL: &str =
 thread_local! {
     /// A pending ask left over from an earlier turn.
     static KEPT: std::cell::RefCell<Option<PendingAsk>> = const { std::cell::RefCell::new(None) };
+    /// A pending response left over from an earlier turn.
+    static CALLED: std::cell::RefCell<Option<PendingResponse>> =
+        const { std::cell::RefCell::new(None) };
 }
 
 fn ask_all(of: &str, id: &str, method: &str, body: &str, count: u64, ms: u64) -> Vec<String> {
@@ -39,6 +43,16 @@ fn ask_all(of: &str, id: &str, method: &str, body: &str, count: u64, ms: u64) ->
         Err(error) => format!("unknown: {error}"),
     };
     pending.iter().map(outcome).collect()
+}
+
+/// The status and body of a response, or the code of the error.
+fn shown(result: Result<Response, HttpError>) -> String {
+    match result {
+        Ok(response) => format!("{} {}", response.status(), response.text()),
+        Err(HttpError::NotSent { code, .. }) => format!("not sent: {code}"),
+        Err(HttpError::Unknown { code, .. }) => format!("unknown: {code}"),
+        Err(error) => error.to_string(),
+    }
 }
 
 /// The entity.
@@ -68,6 +82,9 @@ impl Misbehaving {
         }
         if context::identity().id.starts_with("ask-start") {
             Entity::new("misbehaving", "a").start_ask("work", &());
+        }
+        if context::identity().id.starts_with("http-start") {
+            let _ = http::get("http://127.0.0.1:1/");
         }
         if context::identity().id.starts_with("passivate-start") {
             lifecycle::passivate();
@@ -215,6 +232,46 @@ impl Misbehaving {
                 let _ = old.wait_raw();
             }
         });
+    }
+
+    /// Behaves: makes concurrent HTTP calls, one to each URL, each with a body of `bytes` bytes. Returns the results.
+    #[message]
+    pub fn call(&mut self, method: String, urls: Vec<String>, bytes: usize) -> Vec<String> {
+        let start =
+            |url: String| http::Request::new(method.clone(), url).body(vec![b'x'; bytes]).start();
+        let pending: Vec<_> = urls.into_iter().map(start).collect();
+        pending.into_iter().map(|call| shown(call.and_then(PendingResponse::wait))).collect()
+    }
+
+    /// Behaves: makes an HTTP call with a header. Returns the result.
+    #[message]
+    pub fn call_with_header(&mut self, url: String, name: String, value: String) -> String {
+        shown(http::Request::get(url).header(name, value).send())
+    }
+
+    /// Behaves: asks this entity type, calls, and asks again. Returns the result of the call.
+    #[message]
+    pub fn call_between_asks(&mut self, id: String, url: String) -> String {
+        let before = Entity::new("misbehaving", id.clone()).start_ask("work", &());
+        let result = shown(http::get(url));
+        let after = Entity::new("misbehaving", id).start_ask("work", &());
+        let _ = (before.wait_raw(), after.wait_raw());
+        result
+    }
+
+    /// A query that makes an HTTP call.
+    #[message]
+    pub fn call_in_query(&self, url: String) -> String {
+        shown(http::get(url))
+    }
+
+    /// Makes an HTTP call without waiting for it, and keeps it. Returns the result of the call that an earlier turn
+    /// kept.
+    #[message]
+    pub fn call_and_keep(&mut self, url: String) -> Option<String> {
+        let call = http::Request::get(url).start().ok();
+        let old = CALLED.with(|called| std::mem::replace(&mut *called.borrow_mut(), call));
+        old.map(|call| shown(call.wait()))
     }
 
     /// Asks an entity, then traps.

@@ -218,6 +218,8 @@ impl World {
             Action::SendAskNote { entity, target, note } => {
                 self.send_ask_note(pid, (shard, epoch), entity, target, &note);
             }
+            // The simulated guests make no calls.
+            Action::ReleaseCall { .. } => {}
             Action::Tell { sender, number, tell } => {
                 self.send_tell(pid, (shard, epoch), sender, number, &tell);
             }

@@ -102,6 +102,7 @@ impl Harness {
             Action::Ask { .. }
             | Action::AnswerAsk { .. }
             | Action::SendAskNote { .. }
+            | Action::ReleaseCall { .. }
             | Action::TimerGaveUp { .. }
             | Action::Tell { .. }
             | Action::AskSender { .. }

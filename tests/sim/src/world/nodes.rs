@@ -228,6 +228,7 @@ impl World {
             Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
             // The guests of this world send no messages.
             Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
+            Action::ReleaseCall { .. } => {}
             Action::Tell { .. } | Action::AskSender { .. } | Action::TellGaveUp { .. } => {}
             Action::CallStopHook { entity, generation, turn, reason, .. } => {
                 self.tally.count("transition: stop turn");

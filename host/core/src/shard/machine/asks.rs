@@ -67,8 +67,12 @@ impl Machine {
         }
     }
 
-    /// The running turn of an entity; `None` if no turn that may ask is running.
-    fn asking_turn(&self, entity: &Entity, state: &ResidentEntity) -> Option<AskingTurn> {
+    /// The running turn of an entity; `None` if no turn that may ask or call is running.
+    pub(super) fn asking_turn(
+        &self,
+        entity: &Entity,
+        state: &ResidentEntity,
+    ) -> Option<AskingTurn> {
         let new_ids = self.context.has_mutation(Mutation::NewAskIds);
         let mut asking = match &state.stage {
             Stage::Running(turn, id) => {
@@ -277,9 +281,10 @@ impl Machine {
         self.finish(entity, id, outcome, false);
     }
 
-    /// Whether the entity's turn waits for asks.
-    pub(super) fn waits_for_asks(&self, state: &ResidentEntity) -> bool {
-        !state.asks.is_empty() && !self.context.has_mutation(Mutation::KeepWaitingTurns)
+    /// Whether the entity's turn waits for asks or calls.
+    pub(super) fn waits_for_others(&self, state: &ResidentEntity) -> bool {
+        let waits = !state.asks.is_empty() || !state.calls.is_empty();
+        waits && !self.context.has_mutation(Mutation::KeepWaitingTurns)
     }
 }
 

@@ -172,6 +172,7 @@ impl Machine {
                 state.last_used = self.context.mono();
                 state.stage = Stage::Idle;
                 state.asks.clear();
+                state.calls.clear();
                 if result.passivate || state.passivates {
                     state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
                 }
@@ -181,6 +182,7 @@ impl Machine {
             Stage::Firing(running, ref firing) if running == turn => {
                 let firing = firing.clone();
                 state.asks.clear();
+                state.calls.clear();
                 self.on_fired(entity, turn, &firing, result);
                 self.advance(entity);
             }
@@ -376,6 +378,7 @@ impl Machine {
         }
         state.stage = Stage::AwaitingCommits;
         state.asks.clear();
+        state.calls.clear();
         state.pending_stop = None;
         state.stop_hook_deadline = None;
         state.passivates = false;

@@ -94,7 +94,7 @@ impl Machine {
         for entity in self.residents.names() {
             let Some(state) = self.residents.get(&entity) else { continue };
             // A turn that waits for an ask could wait for an entity of this shard (R15).
-            if !state.stage.has_instance() || self.waits_for_asks(state) {
+            if !state.stage.has_instance() || self.waits_for_others(state) {
                 self.give_up(&entity, &outcome);
                 continue;
             }

@@ -26,6 +26,7 @@ impl Machine {
         self.take_steps(entity);
         self.send_tells(entity);
         self.drive_asks(entity);
+        self.release_calls(entity);
         self.settle_wake(entity);
         self.settle_recovery(entity);
         self.wake_for(entity);
