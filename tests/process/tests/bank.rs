@@ -11,6 +11,7 @@
 //! ordered the transfer is connected to it.
 //!
 //! `SEED=n` replays the random choices, `ROUNDS=n` sets the number of faults, `TRANSFERS=n` the minimum of transfers.
+#![allow(clippy::print_stdout, reason = "it prints its figures")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Each step is one turn: it stores the transfer's new state and sends the tell to an account, both or neither. The
-//! account books and answers in one turn too. Tells run exactly once, so no step is lost or repeated, whichever node
-//! dies.
+//! account changes its balance and answers in one turn too. Tells run exactly once, so no step is lost or repeated,
+//! whichever node dies.
 
 use std::fmt;
 use std::time::Duration;
