@@ -10,7 +10,7 @@ WASM = wasm32-unknown-unknown wasm32-wasip2
 .PHONY: help setup demo test lint doc bench soak fuzz mutants
 
 help:
-	@echo 'make demo    three real nodes, 36,000 commands, a drain and two kill -9 under load, nothing lost    KEEP=1 leaves them running'
+	@echo 'make demo    three real nodes, 36,000 commands, transfers, timers, a drain and three kill -9, nothing lost    KEEP=1 leaves them running'
 	@echo 'make test    every test, none skipped'
 	@echo 'make lint    formatting, clippy, documentation, licences and sources of the dependencies'
 	@echo 'make doc     the documentation of the crates; OPEN=1 opens it'
@@ -83,6 +83,7 @@ soak: setup
 	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-core --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
+	@ROUNDS=$${ROUNDS:-50} TRANSFERS=$${TRANSFERS:-100000} $(CARGO) test --release --package ostraca-process-tests --test bank -- --nocapture
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test fail_over --test pauses --test cuts --test hand_off --test slow_claims --test manager_away -- --nocapture --test-threads 1
 

@@ -13,7 +13,8 @@ use wit_component::ComponentEncoder;
 const BUILT: &str = "OSTRACA_BUILT";
 const WASM: &str = "wasm32-unknown-unknown";
 /// Every guest that the tests deploy.
-const GUESTS: [&str; 4] = ["counter", "account", "misbehaving", "rubbish"];
+const GUESTS: [&str; 6] =
+    ["counter", "account", "bank-account", "bank-transfer", "misbehaving", "rubbish"];
 
 /// The root directory of the repository.
 #[must_use]
@@ -112,7 +113,8 @@ pub fn component(guest: &str) -> Result<Bytes> {
 pub fn module(guest: &str) -> Result<Vec<u8>> {
     static DONE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let done = DONE.get_or_init(|| build_guests().map_err(|error| format!("{error:#}")));
-    let file = done.clone().map_err(anyhow::Error::msg)?.join(format!("{guest}.wasm"));
+    let file = format!("{}.wasm", guest.replace('-', "_"));
+    let file = done.clone().map_err(anyhow::Error::msg)?.join(file);
     std::fs::read(&file).with_context(|| format!("read {}", file.display()))
 }
 

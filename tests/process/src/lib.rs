@@ -4,13 +4,15 @@
 //! is mocked. From the bottom up: [`artifacts`] builds the program and the guests, [`node_dir`] is a node's
 //! directory, [`node`] its process, [`history`] what clients observed, [`load`] many concurrent clients,
 //! [`guest_calls`] calls to one guest, [`echo`] and [`baseline`] the parts for comparison, [`proxy`] a faulty network,
-//! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load.
+//! [`io_recorder`] and [`image`] a faulty disk, [`cluster`] many nodes, [`attack`] faults under load, [`bank`] transfers
+//! between accounts.
 //!
 //! Confusing at first: the node is built with the profile of the program that uses it (tests with `dev`, the bench
 //! with `release`), while guests always have the profile of `ostraca build`.
 
 pub mod artifacts;
 pub mod attack;
+pub mod bank;
 pub mod baseline;
 pub mod cluster;
 pub mod echo;

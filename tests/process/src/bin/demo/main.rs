@@ -1,9 +1,11 @@
 //! `make demo`: three real nodes, many clients on each, a drain and two kills in between, and every message
-//! accounted for.
+//! accounted for; then transfers between accounts and a timer, across another kill.
 //!
 //! It demonstrates the README's promises under real load. Its files are in the target directory and are removed at
 //! the end; `KEEP=1` leaves the nodes running for experiments.
 #![allow(clippy::print_stdout, reason = "it prints its progress")]
+
+mod bank;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -293,6 +295,7 @@ impl Demo {
         }
         line("hold every acknowledged command", format!("all of {} entities", summary.entities));
         ensure!(total >= COMMANDS, "not every command was answered");
+        bank::transfers(&mut self.cluster, &self.clients).await?;
         for client in self.clients {
             client.close().await;
         }
@@ -360,6 +363,7 @@ fn finish(cluster: Cluster) -> Result<()> {
     for command in [
         "send counter/alice add 2",
         "send account/7 balance",
+        "send bank-account/a7 statement",
         "nodes",
         "shards",
         "drain n2",
