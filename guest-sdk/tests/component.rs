@@ -113,6 +113,8 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
                 "timers",
                 "messaging",
                 "asks",
+                "journal",
+                "remembering",
                 "log",
             ])
             .union(&http())
