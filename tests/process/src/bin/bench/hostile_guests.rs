@@ -40,7 +40,7 @@ type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 
-fn attacks() -> [(&'static str, Attack); 16] {
+fn attacks() -> [(&'static str, Attack); 19] {
     [
         ("doubling instances", deploys(with_nested(&doubling(26)))),
         ("nested loops", deploys(nested_loops(20_000))),
@@ -59,6 +59,9 @@ fn attacks() -> [(&'static str, Attack); 16] {
         ("asks at the limit", sends("bulky", "ask", [&asks("note", &large(), 1); 2])),
         ("asks that wait", sends("waits", "ask", [&asks("spin_for_ever", "", 64); 2])),
         ("asks that cross", sends("cross", "ask_along", [CROSSING[0], CROSSING[1]])),
+        ("floods of events", sends("events", "append_sized", [&events(1, 999); 2])),
+        ("events at the limit", sends("heavy", "append_sized", [&events(4_000_000, 1); 2])),
+        ("entities to remember", sends("marks", "remember", ["true", "false"])),
         ("timers due at once", sends("timers", "set_timers", [TIMERS; 2])),
         ("odd names of timers", sends("odd", "set_odd_timer", ["\"\"", "\"a\\u0001\""])),
     ]
@@ -80,6 +83,11 @@ fn asks(method: &str, body: &str, count: u64) -> String {
         "of": of, "id": id, "method": method, "body": body, "count": count, "ms": 0
     })
     .to_string()
+}
+
+/// The arguments of `append_sized`: this many events of a size.
+fn events(bytes: usize, count: u64) -> String {
+    serde_json::json!({ "bytes": bytes, "count": count }).to_string()
 }
 
 /// Chains of asks through the same entities, in opposite orders.
