@@ -29,7 +29,7 @@ const SIZE: LoadSize =
     LoadSize { sessions: 36, in_flight: 8, counters: 2_000, accounts: 1_000, pace: Duration::ZERO };
 const SHARDS: u32 = 60;
 /// Minimum number of commands in doubt from the clients of the killed manager.
-const DOUBTFUL: usize = 64;
+const DOUBTFUL: usize = 32;
 /// Timeout of every wait.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Replies that left a node before it died arrive within this time.
@@ -185,25 +185,30 @@ impl Demo {
     }
 
     async fn kill_the_manager(&mut self) -> Result<Kill> {
-        for _ in 0..20 {
-            let manager = self.cluster.manager().await?;
-            if self.load.unanswered_at(manager, u64::MAX) < DOUBTFUL {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-            let kill = self.kill(manager).await?;
-            ensure!(
-                kill.doubtful >= DOUBTFUL,
-                "only {} commands of its clients were in doubt",
-                kill.doubtful
-            );
-            if let Some((through, _)) = self.other_gateway(manager).await? {
-                println!("demo: its clients continue through {through}");
-            }
-            self.start_again(manager).await?;
-            return Ok(kill);
+        let manager = self.cluster.manager().await?;
+        let kill = self.kill(manager).await?;
+        ensure!(
+            kill.doubtful >= DOUBTFUL,
+            "only {} commands of its clients were in doubt",
+            kill.doubtful
+        );
+        if let Some((through, _)) = self.other_gateway(manager).await? {
+            println!("demo: its clients continue through {through}");
         }
-        bail!("the manager's node never had {DOUBTFUL} commands in flight")
+        self.start_again(manager).await?;
+        Ok(kill)
+    }
+
+    /// Waits until the node has twice as many commands in flight as must be in doubt when it is killed.
+    async fn until_busy(&self, node: usize) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < until {
+            if self.load.unanswered_at(node, u64::MAX) >= 2 * DOUBTFUL {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        bail!("{} never had {} commands in flight", self.cluster.name(node), 2 * DOUBTFUL)
     }
 
     /// Waits until the clients of a dead node are connected to another one, and returns that node.
@@ -228,6 +233,7 @@ impl Demo {
             (_, 0) => "the store's node",
             _ => "a node",
         };
+        self.until_busy(node).await?;
         let (at, process) = (now(), self.cluster.process(node)?.pid());
         self.cluster.kill_9(node)?;
         tokio::time::sleep(ARRIVAL).await;
