@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::arguments::{Arguments, Parameter};
 use crate::context::MessageKind;
-use crate::journal::{self, EventSourced};
+use crate::journal::{self, EventSourced, JournalExtent};
 use crate::raw::{self, MessageError, StartReason, StopReason};
 use crate::state;
 use crate::timers::{self, Firing};
@@ -89,9 +89,11 @@ pub trait StateModel<E> {
     /// Stores the struct and updates `kept`, if the two differ.
     fn save(entity: &E, kept: &mut Self::Stored);
 
-    /// Gives the struct its value from the beginning of the turn, which has failed.
-    fn restore(entity: &mut E, kept: &Self::Stored) {
+    /// Gives the struct its value from the beginning of the turn, which has failed. `false` if it must be loaded again in
+    /// the next turn.
+    fn restore(entity: &mut E, kept: &Self::Stored) -> bool {
         *entity = Self::decode(kept);
+        true
     }
 }
 
@@ -170,35 +172,35 @@ impl<E: Default> StateModel<E> for KeyedState {
 pub struct EventState;
 
 impl<E: EventSourced> StateModel<E> for EventState {
-    /// The number of the next event after the last turn, and of the last event in the snapshot.
-    type Stored = (u64, u64);
+    /// The journal after the last turn, and the number of the last event in the snapshot.
+    type Stored = (JournalExtent, u64);
 
     fn load() -> Self::Stored {
         let through = journal::snapshot_raw().map_or(0, |(through, _)| through);
-        (journal::extent().next, through)
+        (journal::extent(), through)
     }
 
-    fn decode((next, _): &Self::Stored) -> E {
-        journal::replay(*next)
+    fn decode((extent, _): &Self::Stored) -> E {
+        journal::replay(extent.next)
     }
 
-    fn save(entity: &E, (next, through): &mut Self::Stored) {
-        *next = journal::extent().next;
-        if E::SNAPSHOT_EVERY > 0 && *next > *through + E::SNAPSHOT_EVERY {
-            *through = *next - 1;
-            journal::take_snapshot(entity, *next);
+    fn save(entity: &E, (extent, through): &mut Self::Stored) {
+        let next = journal::extent().next;
+        if E::SNAPSHOT_EVERY > 0 && next > *through + E::SNAPSHOT_EVERY {
+            *through = next - 1;
+            journal::take_snapshot(entity, next);
         }
+        *extent = journal::extent();
         // A change that is in no event would be lost with the instance. Checked in tests only, since it reads all
         // events.
         #[cfg(not(target_family = "wasm"))]
-        journal::check_replay(entity, *next);
+        journal::check_replay(entity, next);
     }
 
-    fn restore(entity: &mut E, kept: &Self::Stored) {
-        // Only events change the struct.
-        if journal::extent().next != kept.0 {
-            *entity = Self::decode(kept);
-        }
+    fn restore(_: &mut E, kept: &Self::Stored) -> bool {
+        // Only events change the struct. The turn still sees its own changes to the journal, so the struct cannot be
+        // built again before the turn has ended.
+        journal::extent() == kept.0
     }
 }
 
@@ -240,9 +242,8 @@ impl<E: Entity> Runner<E> {
     /// Runs the start hook as a turn. Loads nothing if there is no hook.
     pub fn start(&mut self, reason: StartReason) -> Result<(), String> {
         let Some(start) = E::START else { return Ok(()) };
-        let loaded = self.loaded();
-        let outcome = start(&mut loaded.entity, reason);
-        loaded.end(outcome.is_ok());
+        let outcome = start(&mut self.loaded().entity, reason);
+        self.end(outcome.is_ok());
         outcome
     }
 
@@ -252,12 +253,11 @@ impl<E: Entity> Runner<E> {
             return Err(MessageError::UnknownMethod);
         };
         let arguments = Arguments::split(method.signature, method.parameters, body)?;
-        let loaded = self.loaded();
-        let outcome = (method.call)(&mut loaded.entity, &arguments);
+        let outcome = (method.call)(&mut self.loaded().entity, &arguments);
         match (method.kind, &outcome) {
             // The method was not called, or cannot have changed the struct.
             (_, Err(MessageError::InvalidArguments(_))) | (MessageKind::Query, _) => {}
-            (MessageKind::Command, outcome) => loaded.end(outcome.is_ok()),
+            (MessageKind::Command, outcome) => self.end(outcome.is_ok()),
         }
         outcome
     }
@@ -268,9 +268,9 @@ impl<E: Entity> Runner<E> {
             let text = format!("no method with #[timer] handles `{}`", firing.name);
             return Err(("unknown-timer".to_owned(), text));
         };
-        let loaded = self.loaded();
-        let outcome = timers::during(firing, || (method.call)(&mut loaded.entity, &firing.payload));
-        loaded.end(outcome.is_ok());
+        let entity = &mut self.loaded().entity;
+        let outcome = timers::during(firing, || (method.call)(entity, &firing.payload));
+        self.end(outcome.is_ok());
         match outcome {
             Ok(_) => Ok(()),
             Err(MessageError::Application { code, message }) => Err((code, message)),
@@ -282,9 +282,12 @@ impl<E: Entity> Runner<E> {
     /// Runs the stop hook as a turn. Loads nothing if there is no hook.
     pub fn stop(&mut self, reason: StopReason) {
         let Some(stop) = E::STOP else { return };
-        let loaded = self.loaded();
-        stop(&mut loaded.entity, reason);
-        loaded.end(true);
+        stop(&mut self.loaded().entity, reason);
+        self.end(true);
+    }
+
+    fn end(&mut self, succeeded: bool) {
+        self.loaded.take_if(|loaded| !loaded.end(succeeded));
     }
 
     fn loaded(&mut self) -> &mut Loaded<E> {
@@ -296,13 +299,14 @@ impl<E: Entity> Runner<E> {
 }
 
 impl<E: Entity> Loaded<E> {
-    /// Saves the struct, or restores its value from the beginning of the turn (R21).
-    fn end(&mut self, succeeded: bool) {
+    /// Saves the struct, or restores its value from the beginning of the turn (R21). `false` if it must be loaded again.
+    fn end(&mut self, succeeded: bool) -> bool {
         if succeeded {
             E::StateModel::save(&self.entity, &mut self.kept);
         } else {
-            E::StateModel::restore(&mut self.entity, &self.kept);
+            return E::StateModel::restore(&mut self.entity, &self.kept);
         }
+        true
     }
 }
 

@@ -102,6 +102,9 @@ pub trait EventSourced: Serialize + DeserializeOwned + Default {
     }
 }
 
+/// Maximum number of events that one snapshot removes: a turn may write few records.
+const MOST_REMOVED: u64 = 400;
+
 /// Appends an event, and returns its number. Traps in a query, and beyond the type's limits.
 ///
 /// # Panics
@@ -215,10 +218,11 @@ pub(crate) fn take_snapshot<E: EventSourced>(entity: &E, next: u64) {
              when it is written need #[serde(default)]); nothing was changed"
         );
     }
-    save_snapshot_raw(&data);
+    // First, so that the snapshot finds room in a journal that is full. Older events remain for the next time.
     if !E::KEEP_EVENTS {
-        truncate(next);
+        truncate(next.min(extent().first + MOST_REMOVED));
     }
+    save_snapshot_raw(&data);
 }
 
 /// Panics if the entity is not what its events make of it.

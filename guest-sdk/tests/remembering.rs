@@ -12,7 +12,11 @@ impl Lamp {
     #[message]
     pub fn switch(&mut self, on: bool) -> Result<bool, Error> {
         let was = lifecycle::is_remembered();
-        if on { lifecycle::remember() } else { lifecycle::forget() }
+        if on {
+            lifecycle::remember()
+        } else {
+            lifecycle::forget()
+        }
         if was == on { Err(Error::new("no-change", "it is so already")) } else { Ok(was) }
     }
 

@@ -141,7 +141,7 @@ pub struct Grants {
     pub ask: Vec<String>,
     /// Types to which its entities may send tells. Default: none. Error `tell-not-granted`.
     pub tell: Vec<String>,
-    /// Hosts that its entities may call over HTTP: `example.com` on the scheme's own port, `example.com:8443` on that
+    /// Hosts that its entities may call over HTTP: `example.com` on the scheme's default port, `example.com:8443` on that
     /// port. Default: none. Error `http-not-granted`.
     pub http: Vec<String>,
 }

@@ -431,11 +431,21 @@ pub struct JournalExtent {
     pub snapshot: u64,
     /// Bytes of the snapshot; 0 if there is none.
     pub snapshot_bytes: u64,
+    /// The entity's version after the turn that saved the snapshot.
+    pub snapshot_version: u64,
 }
 
 impl Default for JournalExtent {
     fn default() -> Self {
-        Self { first: 1, next: 1, start: 0, end: 0, snapshot: 0, snapshot_bytes: 0 }
+        Self {
+            first: 1,
+            next: 1,
+            start: 0,
+            end: 0,
+            snapshot: 0,
+            snapshot_bytes: 0,
+            snapshot_version: 0,
+        }
     }
 }
 
@@ -467,6 +477,8 @@ impl Extensible for JournalEvent {
 pub struct JournalSnapshot {
     /// The number of the last event that it includes.
     pub through: u64,
+    /// The entity's version after the turn that saved it.
+    pub version: u64,
     /// The guest's own bytes.
     pub data: Bytes,
     /// Fields of later releases.

@@ -1,8 +1,8 @@
-//! Which addresses guests may call. The check sees the very address to which the node then connects, so a name that
-//! resolves differently the second time gains nothing.
+//! Which addresses guests may call. The check is on the address to which the node then connects, so a name that resolves
+//! differently the second time does not bypass it.
 //!
 //! Only addresses of the public internet are permitted, unless the node's settings allow more. An IPv6 address that
-//! stands for an IPv4 address is judged as that address.
+//! embeds an IPv4 address is treated as that IPv4 address.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -155,7 +155,7 @@ impl AddressPolicy {
     }
 }
 
-/// The IPv4 address for which an IPv6 address stands: IPv4-mapped, or translated by NAT64.
+/// The IPv4 address that an IPv6 address embeds: IPv4-mapped, or translated by NAT64.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let nat64 = || {
         let [.., a, b, c, d] = address.octets();

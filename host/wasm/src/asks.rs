@@ -80,8 +80,8 @@ impl AskAnswer {
 
 /// Takes the asks of one turn.
 pub trait AskSink: Send + Sync + fmt::Debug {
-    /// Sends an ask. Places are numbered from 0 in the order in which a turn starts its asks and HTTP calls. If `reply` is dropped,
-    /// the turn fails with the code `interrupted`.
+    /// Sends an ask. Places are numbered from 0 in the order in which a turn starts its asks and HTTP calls. If `reply`
+    /// is dropped, the turn fails with the code `interrupted`.
     fn ask(&self, place: u32, ask: GuestAsk, reply: AskReply);
 }
 

@@ -1,7 +1,7 @@
 //! The import `wasi:http/outgoing-handler`, with `wasi:http/types`.
 //!
-//! wasmtime implements the types. Starting a call is ours: what may be called, by whom and how often. So are the
-//! functions that pass strings without a limit on their length, and the one that returns a call's result.
+//! wasmtime implements the types. This module implements starting a call: what may be called, by whom and how often. It
+//! also implements the functions that pass strings of unlimited length, and the one that returns a call's result.
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
@@ -156,7 +156,7 @@ fn target(request: &HostOutgoingRequest) -> Result<(CallTarget, String), ErrorCo
     Ok((CallTarget { tls, host: host.into(), port }, authority))
 }
 
-/// Whether the manifest grants a host: `example.com` on the scheme's own port, `example.com:8443` on that port.
+/// Whether the manifest grants a host: `example.com` on the scheme's default port, `example.com:8443` on that port.
 fn is_granted(granted: &[String], target: &CallTarget) -> bool {
     let standard = target.port == if target.tls { 443 } else { 80 };
     let (host, authority) = (target.bracketed_host(), target.authority());

@@ -29,8 +29,8 @@ use crate::http_hooks::IDEMPOTENCY_KEY;
 use crate::meter::{Meter, WaitGuard};
 use crate::trap::HostTrap;
 
-/// Maximum size in bytes of one piece of a response's body, as the guest receives it.
-const PIECE: usize = 16 << 10;
+/// Maximum size in bytes of one frame of a response's body, as the guest receives it.
+const FRAME_BYTES: usize = 16 << 10;
 
 /// A call that was checked and is to be started.
 pub(crate) struct NewCall {
@@ -143,7 +143,7 @@ impl TurnCalls {
                     Err(CallError::InternalError(Some("the call panicked".into())))
                 }),
             };
-            // What wasmtime expects beside the response: a task that drives the connection.
+            // wasmtime also expects a task that drives the connection; this one does nothing.
             result.map(|response| (response, AbortOnDropJoinHandle::from(tokio::spawn(async {}))))
         };
         let task = self.http.spawn(task).map_err(|error| {
@@ -258,11 +258,11 @@ impl Body for HeldBody {
             self.sent = self.length;
             return Poll::Ready(Some(Err(CallError::ConnectionTerminated)));
         };
-        let end = self.length.min(self.sent + PIECE);
-        // Copied, so that a piece does not keep the whole body.
-        let piece = all.get(self.sent..end).map(Bytes::copy_from_slice).unwrap_or_default();
+        let end = self.length.min(self.sent + FRAME_BYTES);
+        // Copied, so that a frame does not keep the whole body in memory.
+        let frame = all.get(self.sent..end).map(Bytes::copy_from_slice).unwrap_or_default();
         self.sent = end;
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {

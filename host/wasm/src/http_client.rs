@@ -1,7 +1,7 @@
 //! Makes the HTTP calls of guests: one connection for each call, to an address that was checked.
 //!
-//! Nothing is shared between calls: no connection, no cookie, no redirect that is followed, no proxy. Whatever a server
-//! sends ends in a response within the limits, or in an error.
+//! Calls share nothing: no connections and no cookies. Redirects are not followed, and no proxy is used. Whatever a
+//! server sends ends in a response within the limits, or in an error.
 //!
 //! The calls run on threads of their own, which start with the first call, since workers have no network. Resolving a
 //! name blocks a thread of the same runtime.
@@ -123,7 +123,7 @@ impl Drop for OutgoingHttp {
     fn drop(&mut self) {
         let runtime = self.runtime.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = runtime.take() {
-            // May be called where blocking is not allowed, and a name may still be being resolved.
+            // May be called where blocking is not allowed, and while a name is still being resolved.
             runtime.shutdown_background();
         }
     }
@@ -169,7 +169,7 @@ impl HttpClient {
 
     async fn connect(&self, target: &CallTarget) -> Result<Box<dyn Stream>, CallError> {
         let stream = self.connect_tcp(&self.resolve(target).await?).await?;
-        // Only a hint: without it, the call is slower.
+        // An optimisation only: if it fails, the call is slower.
         let _ = stream.set_nodelay(true);
         if !target.tls {
             return Ok(Box::new(stream));
@@ -248,7 +248,7 @@ async fn exchange(
     tokio::select! {
         biased;
         done = &mut exchange => done,
-        // The connection has passed what it has, or its error, to the exchange.
+        // The connection has delivered all it received, or its error, to the exchange.
         _ = &mut connection => exchange.await,
     }
 }

@@ -11,6 +11,9 @@ use crate::trap::HostTrap;
 /// Bytes charged for each event and for the snapshot in addition to its data.
 pub const EVENT_CHARGE: u64 = 100;
 
+/// Number of reads from the store in one turn whose time is not charged to the guest.
+const FREE_READS: u64 = 1_000;
+
 /// Which events an entity's journal holds before a turn, and how large they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalUse {
@@ -26,11 +29,21 @@ pub struct JournalUse {
     pub snapshot: u64,
     /// Bytes of the snapshot; 0 if there is none.
     pub snapshot_bytes: u64,
+    /// Identifies the snapshot.
+    pub snapshot_version: u64,
 }
 
 impl Default for JournalUse {
     fn default() -> Self {
-        JournalUse { first: 1, next: 1, start: 0, end: 0, snapshot: 0, snapshot_bytes: 0 }
+        JournalUse {
+            first: 1,
+            next: 1,
+            start: 0,
+            end: 0,
+            snapshot: 0,
+            snapshot_bytes: 0,
+            snapshot_version: 0,
+        }
     }
 }
 
@@ -63,6 +76,8 @@ pub(crate) struct TurnJournal {
     change: JournalChange,
     /// Bytes of the appended events.
     appended: u64,
+    /// How often the turn has read from the store.
+    reads: u64,
 }
 
 impl TurnJournal {
@@ -86,7 +101,7 @@ impl TurnJournal {
         let snapshot = self.change.snapshot.as_ref();
         let snapshot =
             snapshot.map_or(self.before.snapshot_bytes, |(_, data)| charged(data.len() as u64));
-        self.before.end + self.appended - start + snapshot
+        (self.before.end + self.appended).saturating_sub(start) + snapshot
     }
 
     /// The number of records that the turn writes and deletes.
@@ -103,19 +118,20 @@ impl TurnJournal {
     }
 
     /// Fails if an event or a snapshot of this size would exceed a limit. `replaced` is the size of the snapshot that
-    /// it replaces, `beside` what the turn has written to the state. Checked before the data is copied out of the guest.
+    /// it replaces, the pair what of that this turn has written, `beside` what the turn has written to the state. Checked before the data is copied out of the guest.
     fn check(
         &self,
         bytes: u64,
         replaced: u64,
+        (own_records, own_bytes): (u64, u64),
         beside: u64,
         limits: &InstanceLimits,
     ) -> Result<(), HostTrap> {
-        if self.records() >= limits.turn_keys {
+        if self.records() - own_records >= limits.turn_keys {
             let (what, setting, limit) = ("records of the journal", "turn-keys", limits.turn_keys);
             return Err(HostTrap::TurnTooLarge { what, setting, limit });
         }
-        if beside + self.written() + charged(bytes) > limits.turn_bytes {
+        if beside + self.written() - own_bytes + charged(bytes) > limits.turn_bytes {
             let (what, setting, limit) = ("bytes", "turn-bytes", limits.turn_bytes);
             return Err(HostTrap::TurnTooLarge { what, setting, limit });
         }
@@ -134,7 +150,7 @@ impl TurnJournal {
         beside: u64,
         limits: &InstanceLimits,
     ) -> Result<(), HostTrap> {
-        self.check(bytes, 0, beside, limits)
+        self.check(bytes, 0, (0, 0), beside, limits)
     }
 
     /// Appends an event, and returns its number.
@@ -152,11 +168,14 @@ impl TurnJournal {
         beside: u64,
         limits: &InstanceLimits,
     ) -> Result<(), HostTrap> {
-        let replaced = match &self.change.snapshot {
-            Some((_, data)) => charged(data.len() as u64),
-            None => self.before.snapshot_bytes,
+        let (replaced, own) = match &self.change.snapshot {
+            Some((_, data)) => {
+                let bytes = charged(data.len() as u64);
+                (bytes, (1, bytes))
+            }
+            None => (self.before.snapshot_bytes, (0, 0)),
         };
-        self.check(bytes, replaced, beside, limits)
+        self.check(bytes, replaced, own, beside, limits)
     }
 
     /// Replaces the snapshot by one that includes all events so far.
@@ -172,10 +191,28 @@ impl TurnJournal {
         }
     }
 
+    /// The version by which the stored snapshot is known.
+    pub(crate) fn snapshot_version(&self) -> u64 {
+        self.before.snapshot_version
+    }
+
+    /// Counts a read from the store. Returns whether its time is charged to the guest, as that of all but the first
+    /// ones: otherwise one turn could keep the store busy for as long as it likes.
+    pub(crate) fn charges_read(&mut self) -> bool {
+        self.reads += 1;
+        self.reads > FREE_READS
+    }
+
+    /// Whether a stored event may start there, as far as this turn knows.
+    pub(crate) fn may_start_at(&self, start: u64) -> bool {
+        (self.before.start..=self.before.end).contains(&start)
+    }
+
     /// The first event that a truncation would keep: at most `before`, and as many as the turn may remove.
     pub(crate) fn may_keep_from(&self, before: u64, beside: u64, limits: &InstanceLimits) -> u64 {
         let bytes = limits.turn_bytes.saturating_sub(beside + self.written()) / EVENT_CHARGE;
-        let room = limits.turn_keys.saturating_sub(self.records()).min(bytes);
+        // One record is left for a snapshot.
+        let room = limits.turn_keys.saturating_sub(self.records() + 1).min(bytes);
         before.clamp(self.first(), self.next()).min(self.first() + room)
     }
 
@@ -227,7 +264,15 @@ mod tests {
     }
 
     fn before() -> JournalUse {
-        JournalUse { first: 3, next: 5, start: 50, end: 350, snapshot: 2, snapshot_bytes: 200 }
+        JournalUse {
+            first: 3,
+            next: 5,
+            start: 50,
+            end: 350,
+            snapshot: 2,
+            snapshot_bytes: 200,
+            snapshot_version: 9,
+        }
     }
 
     fn append(turn: &mut TurnJournal, bytes: usize) -> Result<u64, String> {
@@ -251,6 +296,8 @@ mod tests {
         assert!(save(&mut turn, 101).unwrap_err().contains("limits.journal"), "one byte more");
         assert_eq!(save(&mut turn, 0), Ok(()), "a smaller snapshot makes room");
         assert_eq!((turn.bytes(), turn.snapshot()), (900, Some((5, Some(Bytes::new())))));
+        assert_eq!(save(&mut turn, 100), Ok(()), "what it replaces does not count");
+        assert_eq!((save(&mut turn, 0), turn.written()), (Ok(()), 600));
         turn.keep_from(4, 150);
         assert_eq!((turn.written(), turn.bytes()), (700, 800));
         assert!(append(&mut turn, 1).unwrap_err().contains("`turn-bytes` (800)"));
@@ -267,13 +314,13 @@ mod tests {
         let mut turn = TurnJournal::begin(many);
         assert_eq!(turn.may_keep_from(2, 0, &limits()), 3, "they are gone already");
         assert_eq!(turn.may_keep_from(5, 0, &limits()), 5);
-        assert_eq!(turn.may_keep_from(99, 0, &limits()), 7);
-        assert_eq!(turn.may_keep_from(99, 401, &limits()), 6, "each counts 100 bytes");
+        assert_eq!(turn.may_keep_from(99, 0, &limits()), 6, "one record is left for a snapshot");
+        assert_eq!(turn.may_keep_from(99, 601, &limits()), 4, "each counts 100 bytes");
+        turn.keep_from(5, 270);
+        assert_eq!(turn.may_keep_from(99, 0, &limits()), 6, "one more");
         turn.keep_from(6, 380);
-        assert_eq!(turn.may_keep_from(99, 0, &limits()), 7, "one more");
-        turn.keep_from(7, 490);
-        assert_eq!(turn.may_keep_from(99, 0, &limits()), 7);
-        assert_eq!((turn.first(), turn.range(0)), (7, (7, 93)));
+        assert_eq!(turn.may_keep_from(99, 0, &limits()), 6);
+        assert_eq!((turn.first(), turn.range(0)), (6, (6, 94)));
     }
 
     #[test]
@@ -289,6 +336,6 @@ mod tests {
         assert_eq!(numbers, [(6, 2)]);
         assert_eq!((turn.start_of(4), turn.start_of(5)), (None, Some(350)));
         assert_eq!((turn.start_of(6), turn.start_of(7)), (Some(451), Some(553)));
-        assert_eq!(turn.may_keep_from(99, 0, &limits()), 5, "two of four records are appended");
+        assert_eq!(turn.may_keep_from(99, 0, &limits()), 4, "two of four records are appended");
     }
 }

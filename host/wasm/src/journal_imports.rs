@@ -89,6 +89,9 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
                     Some(start) => start,
                     None => stored(&mut cx, first, 1).await?.first().map_or(0, |it| it.start),
                 };
+                if !cx.data().journal.may_start_at(start) && first < cx.data().journal.next() {
+                    return Err(changed(first));
+                }
                 cx.data_mut().journal.keep_from(first, start);
             }
             Ok((cx.data().journal.first(),))
@@ -151,26 +154,38 @@ async fn read(cx: &mut Cx<'_>, from: u64, limit: u32) -> wasmtime::Result<WitPag
 async fn stored(cx: &mut Cx<'_>, from: u64, count: u64) -> wasmtime::Result<Vec<StoredEvent>> {
     let entity = cx.data_mut();
     let reading = entity.source.events(from, usize::try_from(count).unwrap_or(usize::MAX));
-    entity.meter.enter_host();
-    let events = reading.await;
-    entity.meter.leave_host();
+    let events = uncharged(entity, reading).await;
     let events = events.map_err(|error| HostTrap::StateUnavailable(error.to_string()))?;
     let numbers = events.iter().map(|event| event.number);
     if events.is_empty() || !numbers.eq(from..from + events.len() as u64) {
-        let text = format!("cannot read the journal: it no longer holds the events from {from} on");
-        return Err(HostTrap::StateUnavailable(text).into());
+        return Err(changed(from));
     }
     Ok(events)
 }
 
+fn changed(from: u64) -> wasmtime::Error {
+    let text = format!("cannot read the journal: it no longer holds the events from {from} on");
+    HostTrap::StateUnavailable(text).into()
+}
+
+/// Awaits a read. Its time is not charged to the guest, except after many reads in one turn.
+async fn uncharged<T>(entity: &mut InstanceData, reading: impl Future<Output = T>) -> T {
+    if entity.journal.charges_read() {
+        return reading.await;
+    }
+    entity.meter.enter_host();
+    let read = reading.await;
+    entity.meter.leave_host();
+    read
+}
+
 async fn stored_snapshot(cx: &mut Cx<'_>, through: u64) -> wasmtime::Result<Bytes> {
     let entity = cx.data_mut();
+    let version = entity.journal.snapshot_version();
     let reading = entity.source.snapshot();
-    entity.meter.enter_host();
-    let snapshot = reading.await;
-    entity.meter.leave_host();
+    let snapshot = uncharged(entity, reading).await;
     match snapshot.map_err(|error| HostTrap::StateUnavailable(error.to_string()))? {
-        Some((stored, data)) if stored == through => Ok(data),
+        Some(stored) if (stored.through, stored.version) == (through, version) => Ok(stored.data),
         _ => {
             let text = "cannot read the journal's snapshot: it has been replaced";
             Err(HostTrap::StateUnavailable(text.into()).into())

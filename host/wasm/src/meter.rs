@@ -103,7 +103,7 @@ impl Meter {
         self.position.store(GUEST, Relaxed);
     }
 
-    /// Until the guard is dropped, sleeping is waiting for the host, which is not charged.
+    /// Until the guard is dropped, time spent sleeping counts as waiting for the host and is not charged.
     pub(crate) fn wait(self: &Arc<Self>) -> WaitGuard {
         self.waits.fetch_add(1, SeqCst);
         WaitGuard(self.clone())
@@ -207,7 +207,7 @@ pub(crate) async fn metered<F: Future>(
         if meter.interrupted.load(SeqCst) {
             return Poll::Ready(Err(HostTrap::Interrupted));
         }
-        // So may the end of the last wait.
+        // The last wait may also have ended in between.
         if waits && !meter.waits() {
             cx.waker().wake_by_ref();
         }

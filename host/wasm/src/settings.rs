@@ -191,10 +191,12 @@ pub struct InstanceLimits {
     /// Number of keys. Default 10,000. Error `too-many-keys`.
     pub keys: u64,
     /// Number of keys that one turn may write or delete. Timers that it changes, tells that it sends, and records
-    /// of the journal that it writes or deletes are each limited to the same number. Default 1,000. Error `turn-too-large`.
+    /// of the journal that it writes or deletes are each limited to the same number. Default 1,000. Error
+    /// `turn-too-large`.
     pub turn_keys: u64,
     /// Size in bytes of keys, values, events and snapshots that one turn may write, counted as for `state` and
-    /// `journal`. Tells that it sends are limited to the same size, with 100 bytes added for each. Default 4 MiB. Error `turn-too-large`.
+    /// `journal`. Tells that it sends are limited to the same size, with 100 bytes added for each. Default 4 MiB. Error
+    /// `turn-too-large`.
     pub turn_bytes: u64,
     /// Number of timers, including delayed tells. Default 100. Error `too-many-timers`.
     pub timers: u64,
@@ -223,7 +225,7 @@ pub struct InstanceLimits {
     /// How long a turn waits for one answer: the maximum, and the default for asks without a timeout. Default 5 s.
     /// After that, the answer is `unknown`.
     pub ask_timeout: Duration,
-    /// Hosts that it may call over HTTP: `example.com` on the scheme's own port, `example.com:8443` on that port.
+    /// Hosts that it may call over HTTP: `example.com` on the scheme's default port, `example.com:8443` on that port.
     /// Default: none. Error `http-not-granted`.
     pub http: Vec<String>,
     /// Number of HTTP calls that one turn may make. Default 16. Error `too-many-http-calls`.

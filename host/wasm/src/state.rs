@@ -34,7 +34,7 @@ pub(crate) struct State {
     keys: u64,
     /// Bytes that this turn writes, counted like `bytes`.
     turn_bytes: u64,
-    /// Bytes that this turn writes elsewhere, to which the same limit applies.
+    /// Bytes that this turn writes outside the state, counted against the same limit.
     beside: u64,
 }
 
@@ -66,7 +66,7 @@ impl State {
         self.turn_bytes
     }
 
-    /// Notes how many bytes this turn writes elsewhere.
+    /// Records how many bytes this turn writes outside the state.
     pub(crate) fn beside(&mut self, bytes: u64) -> &mut State {
         self.beside = bytes;
         self

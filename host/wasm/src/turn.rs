@@ -136,8 +136,16 @@ pub struct TurnRecords {
     pub calls: Option<Arc<dyn CallSink>>,
 }
 
-/// A snapshot in the store, if there is one: the number of the last event that it includes, and its data.
-pub type StoredSnapshot = Option<(u64, Bytes)>;
+/// A snapshot in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSnapshot {
+    /// The number of the last event that it includes.
+    pub through: u64,
+    /// The entity's version after the turn that saved it.
+    pub version: u64,
+    /// The guest's own bytes.
+    pub data: Bytes,
+}
 
 /// Why an entity's state could not be loaded.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -163,7 +171,7 @@ pub trait StateSource: Send {
     }
 
     /// Reads the journal's snapshot, as `events` does.
-    fn snapshot(&mut self) -> BoxFuture<'static, Result<StoredSnapshot, StateError>> {
+    fn snapshot(&mut self) -> BoxFuture<'static, Result<Option<StoredSnapshot>, StateError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 }

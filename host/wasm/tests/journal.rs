@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 struct Stored {
     extent: JournalUse,
     events: BTreeMap<u64, StoredEvent>,
-    snapshot: StoredSnapshot,
+    snapshot: Option<StoredSnapshot>,
+    version: u64,
     reads: usize,
 }
 
@@ -52,7 +53,9 @@ impl Source {
             if let Some((through, data)) = turn.journal.snapshot.clone() {
                 it.extent.snapshot = through;
                 it.extent.snapshot_bytes = data.len() as u64 + EVENT_CHARGE;
-                it.snapshot = Some((through, data));
+                it.version += 1;
+                it.extent.snapshot_version = it.version;
+                it.snapshot = Some(StoredSnapshot { through, version: it.version, data });
             }
         });
     }
@@ -78,7 +81,7 @@ impl StateSource for Source {
         })
     }
 
-    fn snapshot(&mut self) -> BoxFuture<'static, Result<StoredSnapshot, StateError>> {
+    fn snapshot(&mut self) -> BoxFuture<'static, Result<Option<StoredSnapshot>, StateError>> {
         let snapshot = self.with(|it| it.snapshot.clone());
         Box::pin(async move { Ok(snapshot) })
     }
@@ -223,6 +226,13 @@ async fn a_journal_that_has_changed_meanwhile_fails_the_turn() {
     let mut entity = Entity::new(InstanceLimits::default()).await;
     entity.send("append", json!(["a", "b", "c"])).await;
     // Another owner of the shard has removed an event.
+    entity.1.with(|it| it.events.remove(&1));
+    entity.send("save", json!("abc")).await;
+    entity.1.with(|it| it.extent.snapshot_version += 1);
+    let turn = entity.turn(query(), "saved", json!(null)).await;
+    assert_eq!(failed(&turn).code, "state-unavailable", "another snapshot of the same events");
+    let mut entity = Entity::new(InstanceLimits::default()).await;
+    entity.send("append", json!(["a", "b", "c"])).await;
     entity.1.with(|it| it.events.remove(&1));
     let turn = entity.turn(query(), "events", json!({ "from": 1, "limit": 9 })).await;
     assert_eq!(failed(&turn).code, "state-unavailable");

@@ -112,8 +112,10 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
         false => Some(Arc::new(EntityTimers(timers))),
     };
     let outbox = OutboxUse { entries: outbox.entries.into(), bytes: outbox.bytes };
-    let JournalExtent { first, next, start, end, snapshot, snapshot_bytes } = journal;
-    let journal = JournalUse { first, next, start, end, snapshot, snapshot_bytes };
+    let JournalExtent { first, next, start, end, .. } = journal;
+    let JournalExtent { snapshot, snapshot_bytes, snapshot_version, .. } = journal;
+    let journal =
+        JournalUse { first, next, start, end, snapshot, snapshot_bytes, snapshot_version };
     TurnRecords { timers, outbox, journal, remembered, asks: None, calls: None }
 }
 

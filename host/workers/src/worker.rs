@@ -13,6 +13,7 @@ mod asks;
 mod calls;
 mod completions;
 mod dispatch;
+mod flush_gate;
 mod machines;
 mod panics;
 mod shards;
@@ -40,6 +41,7 @@ use crate::{
 };
 use asks::StartedAsk;
 use calls::CallUpdate;
+use flush_gate::FlushGate;
 use machines::{MachineId, MachineTable};
 use tasks::Tasks;
 
@@ -83,6 +85,8 @@ struct Worker {
     instance_slots: InstanceSlots,
     tasks: Tasks,
     claims: Vec<(MachineId, Arc<Claim>)>,
+    /// Closed while there are `commits`.
+    flush_gate: Arc<FlushGate>,
     commits: Vec<(MachineId, Commit)>,
     loads: Vec<(MachineId, ShardPath, Entity, u64)>,
     renewed: Option<(u64, u64)>,
@@ -113,6 +117,7 @@ pub(crate) async fn run(
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut checked = Instant::now();
+    let flush_gate = worker.flush_gate.clone();
     loop {
         let mut busy = false;
         let began = Instant::now();
@@ -152,6 +157,7 @@ pub(crate) async fn run(
         }
         tokio::select! {
             Some(done) = worker.tasks.next(), if !worker.tasks.is_empty() => worker.handle_completion(done),
+            () = flush_gate.wanted() => {}
             Some(ask) = worker.started_asks.1.recv() => worker.start_ask(ask),
             Some(update) = worker.call_updates.1.recv() => worker.update_call(update),
             input = inputs.recv() => match input {
@@ -179,6 +185,7 @@ impl Worker {
             call_updates: mpsc::unbounded_channel(),
             tasks: Tasks::default(),
             claims: Vec::new(),
+            flush_gate: Arc::default(),
             commits: Vec::new(),
             loads: Vec::new(),
             renewed: None,

@@ -114,7 +114,7 @@ section! {
         HTTP_NOT_GRANTED = "http-not-granted" {
             retry: No,
             happened: "The guest called an HTTP server that its manifest does not grant. The text names the host and the port.",
-            help: "Name the host under `[grants] http`, with its port unless it is the scheme's own, and deploy again.",
+            help: "Name the host under `[grants] http`, with its port unless it is the scheme's default port, and deploy again.",
         }
         HTTP_IN_QUERY = "http-in-query" {
             retry: No,

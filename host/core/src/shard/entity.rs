@@ -82,6 +82,8 @@ pub(super) struct GatedTurn {
     pub(super) message: Option<MessageId>,
     pub(super) reply: GuestReply,
     pub(super) version: u64,
+    /// Whether it leaves its entity a remembered one.
+    pub(super) remembered: bool,
     /// Queries that read its effects, with their replies and the version that they read. Commit outcomes may arrive out
     /// of order, so a later turn's outcome may be known before this one's.
     pub(super) queries: Vec<(MessageId, GuestReply, u64)>,
@@ -142,6 +144,8 @@ pub(super) struct ResidentEntity {
     /// Whether an instance must be started although no message arrived and no timer is due, because the entity is
     /// remembered.
     pub(super) must_start: bool,
+    /// Whether the store holds its mark; `head.remembered` may be ahead of it.
+    pub(super) is_marked: bool,
     /// A firing whose turn is too large for any store, and the store's reason.
     pub(super) refused_firing: Option<(Arc<Firing>, String)>,
 }
@@ -221,6 +225,7 @@ impl ResidentEntity {
             fired_last: false,
             slot_purpose: SlotPurpose::Message,
             must_start: false,
+            is_marked: false,
             refused_firing: None,
         }
     }

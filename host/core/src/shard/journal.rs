@@ -32,8 +32,12 @@ impl JournalChange {
     }
 }
 
-/// Applies a turn's changes. Returns the writes.
-pub(super) fn apply(extent: &mut JournalExtent, change: JournalChange) -> Vec<RecordWrite> {
+/// Applies the changes of the turn that makes this version. Returns the writes.
+pub(super) fn apply(
+    extent: &mut JournalExtent,
+    change: JournalChange,
+    version: u64,
+) -> Vec<RecordWrite> {
     let mut writes = Vec::new();
     let mut write = |number, value: Option<Vec<u8>>| {
         let value = value.map(Bytes::from);
@@ -59,8 +63,9 @@ pub(super) fn apply(extent: &mut JournalExtent, change: JournalChange) -> Vec<Re
     if let Some((through, data)) = change.snapshot {
         extent.snapshot = through.min(extent.next - 1);
         extent.snapshot_bytes = data.len() as u64 + EVENT_CHARGE;
-        let through = extent.snapshot;
-        let snapshot = JournalSnapshot { through, data, extensions: Extensions::default() };
+        extent.snapshot_version = version;
+        let (through, extensions) = (extent.snapshot, Extensions::default());
+        let snapshot = JournalSnapshot { through, version, data, extensions };
         write(RecordKey::SNAPSHOT, Some(codec::encode(&snapshot).unwrap_or_default()));
     }
     writes
@@ -93,24 +98,28 @@ mod tests {
     #[test]
     fn events_are_numbered_without_gaps_and_know_their_start() {
         let mut extent = JournalExtent::default();
-        assert_eq!(text(apply(&mut extent, append(&["a", "bb"]))), ["1 from 0", "2 from 101"]);
-        assert_eq!(text(apply(&mut extent, append(&["ccc"]))), ["3 from 203"]);
+        assert_eq!(text(apply(&mut extent, append(&["a", "bb"]), 7)), ["1 from 0", "2 from 101"]);
+        assert_eq!(text(apply(&mut extent, append(&["ccc"]), 7)), ["3 from 203"]);
         assert_eq!((extent.first, extent.next, extent.bytes()), (1, 4, 306));
-        assert_eq!(apply(&mut extent, JournalChange::default()), []);
+        assert_eq!(apply(&mut extent, JournalChange::default(), 7), []);
     }
 
     #[test]
     fn removed_events_are_deleted_and_no_longer_counted() {
         let mut extent = JournalExtent::default();
-        apply(&mut extent, append(&["a", "bb", "ccc"]));
+        apply(&mut extent, append(&["a", "bb", "ccc"]), 7);
         let keep = JournalChange { keep_from: Some((3, 203)), ..JournalChange::default() };
-        assert_eq!(text(apply(&mut extent, keep.clone())), ["-1", "-2"]);
+        assert_eq!(text(apply(&mut extent, keep.clone(), 7)), ["-1", "-2"]);
         assert_eq!((extent.first, extent.next, extent.bytes()), (3, 4, 103));
-        assert_eq!(apply(&mut extent, keep), [], "they are gone");
+        assert_eq!(apply(&mut extent, keep, 7), [], "they are gone");
         let all = JournalChange { keep_from: Some((9, 9_999)), ..append(&["d"]) };
-        assert_eq!(text(apply(&mut extent, all)), ["4 from 306", "-3", "-4"]);
+        assert_eq!(text(apply(&mut extent, all, 7)), ["4 from 306", "-3", "-4"]);
         assert_eq!((extent.first, extent.next, extent.bytes()), (5, 5, 0));
-        assert_eq!(text(apply(&mut extent, append(&["e"]))), ["5 from 407"], "no number is reused");
+        assert_eq!(
+            text(apply(&mut extent, append(&["e"]), 7)),
+            ["5 from 407"],
+            "no number is reused"
+        );
     }
 
     #[test]
@@ -118,10 +127,11 @@ mod tests {
         let mut extent = JournalExtent::default();
         let snapshot = |through, data: &'static str| Some((through, Bytes::from(data)));
         let both = JournalChange { snapshot: snapshot(1, "12345"), ..append(&["a"]) };
-        assert_eq!(text(apply(&mut extent, both)), ["1 from 0", "snapshot 1"]);
-        assert_eq!((extent.snapshot, extent.bytes()), (1, 101 + 105));
+        assert_eq!(text(apply(&mut extent, both, 7)), ["1 from 0", "snapshot 1"]);
+        assert_eq!((extent.snapshot, extent.snapshot_version), (1, 7));
+        assert_eq!(extent.bytes(), 101 + 105);
         let only = JournalChange { snapshot: snapshot(7, ""), ..JournalChange::default() };
-        assert_eq!(text(apply(&mut extent, only)), ["snapshot 1"], "there is no event 7");
+        assert_eq!(text(apply(&mut extent, only, 7)), ["snapshot 1"], "there is no event 7");
         assert_eq!((extent.snapshot, extent.bytes()), (1, 101 + 100));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
-//! timers), [`Recovery`] (remembered entities to start), [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need
-//! several parts, so the machine itself handles them.
+//! timers), [`Recovery`] (remembered entities to start), [`DeployedTypes`] (types) and [`Residents`] (entities in
+//! memory). Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod asks;
 mod backoff;

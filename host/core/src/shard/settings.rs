@@ -184,7 +184,7 @@ pub enum Mutation {
     IgnoreCrossingAsks,
     /// Remembered entities are not started (K31).
     ForgetRemembered,
-    /// Turns that run between two loads of their entity number their events alike (E18).
+    /// Turns that run between two loads of their entity give their events the same numbers (E18).
     ReuseEventNumbers,
     /// A turn that waits for an ask keeps its shard from stopping (R15).
     KeepWaitingTurns,

@@ -209,7 +209,8 @@ fn the_bytes_of_replies_do_not_change() {
     let letter = ScannedRecord::DeadLetter(Entity::new("t", "i"), 300, Box::new(tell));
     let data = Bytes::from_static(b"d");
     let event = JournalEvent { start: 300, data: data.clone(), extensions: Default::default() };
-    let snapshot = JournalSnapshot { through: 300, data, extensions: Default::default() };
+    let snapshot =
+        JournalSnapshot { through: 300, version: 6, data, extensions: Default::default() };
     let journal = [ScannedRecord::Event(2, event), ScannedRecord::Snapshot(snapshot)];
     let mark = ScannedRecord::Remembered(Entity::new("t", "i"));
     let mut records = vec![head, ScannedRecord::State("k".into(), "v".into()), wake, letter];
@@ -219,7 +220,7 @@ fn the_bytes_of_replies_do_not_change() {
     let head = [&[0, 1, b't', 1, b'i'][..], &[0; 15]].concat();
     let rest = [1, 1, b'k', 1, b'v', 2, 0xac, 2, 1, b't', 1, b'i'];
     let letter = [3, 1, b't', 1, b'i', 0xac, 2];
-    let journal = [0, 4, 2, 0xac, 2, 1, b'd', 0, 5, 0xac, 2, 1, b'd', 0];
+    let journal = [0, 4, 2, 0xac, 2, 1, b'd', 0, 5, 0xac, 2, 6, 1, b'd', 0];
     let mark = [6, 1, b't', 1, b'i'];
     let expected = [&[6, 0, 7][..], &head, &rest, &letter, &TELL, &journal, &mark, &[1, 1, b'k']];
     golden(ResponseBody::Scan(Ok(page)), &expected);

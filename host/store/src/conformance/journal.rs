@@ -21,7 +21,8 @@ fn event(number: u64, data: impl Into<Bytes>) -> RecordWrite {
 }
 
 fn snapshot(through: u64, data: impl Into<Bytes>) -> RecordWrite {
-    let snapshot = JournalSnapshot { through, data: data.into(), extensions: Default::default() };
+    let snapshot =
+        JournalSnapshot { through, version: 1, data: data.into(), extensions: Default::default() };
     let value = Some(codec::encode(&snapshot).unwrap().into());
     RecordWrite { key: RecordKey::Journal { number: RecordKey::SNAPSHOT }, value }
 }

@@ -178,24 +178,32 @@ fn a_head_counts_its_outbox_in_field_6_and_bounds_tells_in_8() {
 fn the_bytes_of_a_journal_do_not_change() {
     let data = Bytes::from_static(b"d");
     let event = JournalEvent { start: 300, data: data.clone(), extensions: Default::default() };
-    let snapshot = JournalSnapshot { through: 128, data, extensions: Default::default() };
+    let snapshot =
+        JournalSnapshot { through: 128, version: 3, data, extensions: Default::default() };
     let stored = |body| Codec::default().encode_bytes(RecordKind::Journal, b"k", body);
     assert_eq!(
         stored(codec::encode(&event).unwrap()),
         [7, 3, 0, 0, 0, 0xac, 2, 1, b'd', 0],
         "header, then the event"
     );
-    assert_eq!(stored(codec::encode(&snapshot).unwrap()), [7, 3, 0, 0, 0, 0x80, 1, 1, b'd', 0]);
+    assert_eq!(stored(codec::encode(&snapshot).unwrap()), [7, 3, 0, 0, 0, 0x80, 1, 3, 1, b'd', 0]);
 }
 
 #[test]
 fn a_head_knows_its_journal_by_field_10() {
     let mut head = head();
-    let extent =
-        JournalExtent { first: 2, next: 300, start: 1, end: 128, snapshot: 3, snapshot_bytes: 4 };
+    let extent = JournalExtent {
+        first: 2,
+        next: 300,
+        start: 1,
+        end: 128,
+        snapshot: 3,
+        snapshot_bytes: 4,
+        snapshot_version: 5,
+    };
     head.set_journal(&extent).unwrap();
     let bytes = codec::encode(&head).unwrap();
-    assert_eq!(bytes[bytes.len() - 11..], [1, 10, 8, 2, 0xac, 2, 1, 0x80, 1, 3, 4]);
+    assert_eq!(bytes[bytes.len() - 12..], [1, 10, 9, 2, 0xac, 2, 1, 0x80, 1, 3, 4, 5]);
     assert_eq!(codec::decode::<Head>(&bytes).unwrap().journal().unwrap(), extent);
     head.set_journal(&JournalExtent::default()).unwrap();
     assert!(head.extensions.is_empty());

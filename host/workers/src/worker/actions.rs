@@ -8,7 +8,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_core::ids::{Entity, ShardPath, TurnId};
 use ostraca_core::message::{Message, MessageKind};
-use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome, JournalEvent, RecordKey};
+use ostraca_core::records::{
+    ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot, RecordKey,
+};
 use ostraca_core::shard::{Action, Firing, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
@@ -19,6 +21,7 @@ use ostraca_wasm::{
 };
 
 use super::completions::{Completion, Ran, StartOutcome};
+use super::flush_gate::FlushGate;
 use super::machines::{InstanceState, MachineId, WaitingTurn};
 use super::panics::{Panicked, contained};
 use super::tasks::TaskGroupKey;
@@ -41,6 +44,7 @@ impl Worker {
             Action::Commit(commit) => {
                 slot.pending_store_calls += 1;
                 self.commits.push((id, *commit));
+                self.flush_gate.close();
             }
             Action::Load { entity, generation } => {
                 self.loads.push((id, shard(), entity, generation));
@@ -207,6 +211,7 @@ impl Worker {
         }
         drop(commits);
         self.commits = all;
+        self.flush_gate.open();
         if !self.loads.is_empty() {
             let mut loads = Vec::with_capacity(self.loads.len());
             let mut requests = Vec::with_capacity(self.loads.len());
@@ -275,6 +280,7 @@ impl Worker {
         };
         let source = Source {
             store: self.deps.entity_store.clone(),
+            flush_gate: self.flush_gate.clone(),
             shard: shard.clone(),
             entity: entity.clone(),
         };
@@ -438,6 +444,7 @@ impl Worker {
 /// Reads an entity's state when its instance first accesses it (E16), and its journal page by page.
 struct Source {
     store: Arc<dyn EntityStore>,
+    flush_gate: Arc<FlushGate>,
     shard: ShardPath,
     entity: Entity,
 }
@@ -489,11 +496,14 @@ impl StateSource for Source {
         .boxed()
     }
 
-    fn snapshot(&mut self) -> BoxFuture<'static, Result<StoredSnapshot, StateError>> {
+    fn snapshot(&mut self) -> BoxFuture<'static, Result<Option<StoredSnapshot>, StateError>> {
         let page = self.journal(RecordKey::SNAPSHOT, 1);
         async move {
             Ok(match page.await?.into_iter().next() {
-                Some(ScannedRecord::Snapshot(snapshot)) => Some((snapshot.through, snapshot.data)),
+                Some(ScannedRecord::Snapshot(it)) => {
+                    let JournalSnapshot { through, version, data, .. } = it;
+                    Some(StoredSnapshot { through, version, data })
+                }
                 _ => None,
             })
         }
@@ -502,13 +512,14 @@ impl StateSource for Source {
 }
 
 impl Source {
-    /// Reads a page of the journal.
+    /// Reads a page of the journal, after the commits of earlier turns have been passed to the store: only then is the
+    /// read ordered after them (R2).
     fn journal(
         &self,
         from: u64,
         max_records: usize,
     ) -> impl Future<Output = Result<Vec<ScannedRecord>, StateError>> + use<> {
-        let store = self.store.clone();
+        let (store, gate) = (self.store.clone(), self.flush_gate.clone());
         let scan = Scan {
             shard: self.shard.clone(),
             kind: ScanKind::Journal { entity: self.entity.clone(), from },
@@ -517,6 +528,7 @@ impl Source {
             max_bytes: STATE_PAGE.1,
         };
         async move {
+            gate.pass().await;
             let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
             Ok(page.records)
         }

@@ -109,7 +109,7 @@ impl Machine {
         records.extend(state.outbox.apply(output.tells, version, self.context.now.cluster_time));
         if !output.journal.is_empty() {
             let mut extent = state.journal.clone();
-            records.extend(journal::apply(&mut extent, output.journal));
+            records.extend(journal::apply(&mut extent, output.journal, version));
             // This fails only if a later release has filled the head with its own fields.
             let set = state.head.set_journal(&extent);
             if !reuses_numbers {
@@ -118,7 +118,8 @@ impl Machine {
             debug_assert!(set.is_ok(), "{set:?}");
         }
         // A turn of the stop hook, and one of the start hook alone, does not make its entity a remembered one.
-        let is_default = remembers && (message.is_some() || firing.is_some());
+        let is_result = matches!(reply, GuestReply::Result(_));
+        let is_default = remembers && is_result && (message.is_some() || firing.is_some());
         let remembered = output.remember.unwrap_or(state.head.remembered || is_default);
         if remembered != state.head.remembered {
             let value = remembered.then(Bytes::new);
@@ -204,6 +205,7 @@ impl Machine {
             message: id,
             reply,
             version,
+            remembered: state.head.remembered,
             queries: Vec::new(),
             firing,
         });
@@ -240,6 +242,7 @@ impl Machine {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
                 state.outbox.on_durable(gated.version);
+                state.is_marked = gated.remembered;
                 if let Some(id) = gated.message {
                     let outcome = Outcome::Final { reply: gated.reply, version: gated.version };
                     self.finish(entity, &id, outcome, false);

@@ -41,7 +41,8 @@ impl Machine {
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
                 state.journal = journal;
-                state.must_start &= state.head.remembered;
+                state.is_marked = state.head.remembered;
+                state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);
                 let version = state.head.version;
                 state.outbox = Outbox::load(loaded.outbox, loaded.dead_letters, version, old);
@@ -51,17 +52,21 @@ impl Machine {
                 if state.head.revision <= revision || runs_any {
                     return self.advance(entity);
                 }
+                // A higher revision reads the marks again.
+                if std::mem::take(&mut state.must_start) {
+                    self.recovery.pass_over(entity);
+                }
                 let text = format!(
                     "{entity} was last written by revision {}, but this node runs {revision}: deploy a higher revision",
                     state.head.revision
                 );
                 Outcome::not_run_retryable(codes::REVISION_TOO_LOW, text, 5_000)
             }
-            Err(why) => Outcome::not_run_retryable(
-                codes::STORE_UNAVAILABLE,
-                format!("cannot load {entity}: {why}"),
-                1_000,
-            ),
+            Err(why) => {
+                self.recovery.pause(&self.context);
+                let text = format!("cannot load {entity}: {why}");
+                Outcome::not_run_retryable(codes::STORE_UNAVAILABLE, text, 1_000)
+            }
         };
         self.give_up(entity, &outcome);
     }
@@ -114,6 +119,7 @@ impl Machine {
             ) => {
                 state.stage = Stage::Idle;
                 state.must_start = false;
+                self.recovery.on_started(entity);
                 state.passivates = output.passivate;
                 if output.changes_nothing() {
                     // Nothing was committed, so only a pause after failures ends: one after a refusal continues.

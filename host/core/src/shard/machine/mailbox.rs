@@ -179,6 +179,12 @@ impl Machine {
     /// Ends all messages of an entity that have not run, and removes the entity from memory if nothing needs it there.
     pub(super) fn give_up(&mut self, entity: &Entity, outcome: &Outcome) {
         self.postpone_timers(entity);
+        // A message may have begun to start a remembered entity. Recovery has left that to it, and takes over again.
+        if let Some(state) = self.residents.get_mut(entity)
+            && matches!(state.stage, Stage::Starting(_))
+        {
+            state.must_start |= state.is_marked;
+        }
         self.drop_instance(entity);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let outstanding: BTreeSet<MessageId> = state

@@ -6,6 +6,7 @@
 //! an entity that finds no slot keeps its mark, and is tried again.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::context::Context;
 use super::{Action, Entity, Machine, Mutation};
@@ -34,12 +35,18 @@ pub(super) struct Recovery {
     starting: BTreeSet<Entity>,
     /// When the next entity may be started, on the node's clock, in microseconds.
     next_start: u64,
-    /// When all marks are read again, because an entity was forgotten for lack of space.
+    /// When all marks are read again, because an entity was dropped from `pending` for lack of space.
     reread_at: Option<u64>,
+    /// Until when nothing is started, on the node's clock, because the store failed.
+    paused_until: u64,
+    /// Entities that asked for passivation here: only a message, a timer or the next owner starts them.
+    asleep: BTreeSet<Entity>,
+    /// Types that were passed over, because they are not deployed, or only an older revision is.
+    passed_over: BTreeSet<Arc<str>>,
 }
 
 impl Recovery {
-    /// Forgets everything, so that all marks are read: the claim was granted, or a type was deployed.
+    /// Reads all marks again: the claim was granted, or a type was deployed that had been passed over.
     pub(super) fn reset(&mut self) {
         (self.unread, self.scan, self.retry_at) = (Some(None), None, None);
         self.pending.clear();
@@ -59,7 +66,9 @@ impl Recovery {
         let page = context.settings.timer_page.max(2);
         let waits = self.retry_at.is_some_and(|at| at > context.mono());
         let Some(from) = self.unread.clone() else { return };
-        if self.scan.is_some() || waits || self.pending.len() > page / 2 {
+        // Those that wait for a pause do not count: they must not keep others from being read.
+        let due = self.pending.iter().take_while(|(at, _)| *at <= context.mono());
+        if self.scan.is_some() || waits || due.take(page).count() > page / 2 {
             return;
         }
         self.last_scan += 1;
@@ -78,7 +87,7 @@ impl Recovery {
         }
         match page {
             Ok((entities, more)) => {
-                // The page begins with the last entity of the page before it. One that is started twice is live.
+                // The page begins with the last entity of the previous page. If that one was started already, it is skipped.
                 let last = entities.last().filter(|_| more && entities.len() > 1).cloned();
                 self.unread = last.map(Some);
                 for entity in entities {
@@ -89,13 +98,49 @@ impl Recovery {
         }
     }
 
-    /// Adds an entity, which is not started before `at`.
+    /// Adds an entity, which is not started before `at`. If there are too many, the one that would be started last is dropped.
     fn add(&mut self, context: &Context, at: u64, entity: Entity) {
-        if self.pending.len() < PAGES * context.settings.timer_page.max(2) {
-            self.pending.insert((at, entity));
-        } else {
+        self.pending.insert((at, entity));
+        if self.pending.len() > PAGES * context.settings.timer_page.max(2) {
+            self.pending.pop_last();
             self.reread_at.get_or_insert(context.mono() + REREAD_MS);
         }
+    }
+
+    /// Handles an entity that asked for passivation.
+    fn on_passivated(&mut self, context: &Context, entity: &Entity) {
+        if self.asleep.len() < PAGES * context.settings.timer_page.max(2) {
+            self.asleep.insert(entity.clone());
+        }
+    }
+
+    /// Handles an entity whose instance was started.
+    pub(super) fn on_started(&mut self, entity: &Entity) {
+        if !self.asleep.is_empty() {
+            self.asleep.remove(entity);
+        }
+    }
+
+    /// Passes over a type until its next deployment.
+    pub(super) fn pass_over(&mut self, entity: &Entity) {
+        if !self.passed_over.contains(&entity.entity_type) {
+            self.passed_over.insert(entity.entity_type.clone());
+        }
+    }
+
+    /// Handles a type's deployment: its entities may be startable now.
+    pub(super) fn on_deployed(&mut self, entity_type: &str) {
+        if self.passed_over.remove(entity_type) {
+            self.reset();
+        }
+        let paused = |(at, entity): &(u64, Entity)| *at > 0 && *entity.entity_type == *entity_type;
+        let ended: Vec<_> = self.pending.extract_if(.., paused).collect();
+        self.pending.extend(ended.into_iter().map(|(_, entity)| (0, entity)));
+    }
+
+    /// Starts nothing for a while, because the store failed.
+    pub(super) fn pause(&mut self, context: &Context) {
+        self.paused_until = context.mono() + RETRY_MS;
     }
 
     /// Takes the next entity to start now.
@@ -103,7 +148,7 @@ impl Recovery {
         let settings = &context.settings;
         let now = context.mono();
         let full = self.starting.len() >= settings.recovery_starts.max(1);
-        if full || self.next_start > now.saturating_mul(1_000) {
+        if full || self.next_start > now.saturating_mul(1_000) || self.paused_until > now {
             return None;
         }
         if self.pending.first().is_none_or(|(at, _)| *at > now) {
@@ -121,9 +166,13 @@ impl Recovery {
         let now = context.mono();
         let full = self.starting.len() >= context.settings.recovery_starts.max(1);
         let start = self.pending.first().filter(|_| !full);
-        let start = start.map(|(at, _)| (*at).max(self.next_start.div_ceil(1_000)));
+        let start = start.map(|(at, _)| {
+            (*at).max(self.next_start.div_ceil(1_000)).max(self.paused_until).max(now)
+        });
+        // What has passed waits for something other than time.
+        let later = |at: &u64| *at > now;
         let rereads = self.reread_at.filter(|_| self.unread.is_none());
-        start.into_iter().chain(self.retry_at).chain(rereads).map(|at| at.max(now)).min()
+        start.into_iter().chain(self.retry_at.into_iter().chain(rereads).filter(later)).min()
     }
 }
 
@@ -142,13 +191,25 @@ impl Machine {
         }
         self.recovery.scan(&mut self.context);
         while let Some(entity) = self.recovery.take_due(&self.context) {
-            // Its deployment reads the marks again.
-            if self.types.of(&entity).is_none() {
+            if self.recovery.asleep.contains(&entity) {
                 continue;
             }
-            let live = |state: &ResidentEntity| state.stage.has_instance();
-            if self.residents.get(&entity).is_some_and(live) {
+            // Its deployment reads the marks again.
+            if self.types.of(&entity).is_none() {
+                self.recovery.pass_over(&entity);
                 continue;
+            }
+            if let Some(state) = self.residents.get(&entity) {
+                if state.stage.has_instance() {
+                    continue;
+                }
+                let pause = state.start_backoff.as_ref().filter(|pause| !pause.retrying);
+                if let Some(until) = pause.map(|pause| pause.until)
+                    && until > self.context.mono()
+                {
+                    self.recovery.add(&self.context, until, entity);
+                    continue;
+                }
             }
             self.residents.get_or_create(&self.context, &entity).must_start = true;
             self.recovery.starting.insert(entity.clone());
@@ -190,10 +251,13 @@ impl Machine {
     /// Starts a remembered entity again whose instance is being dropped, unless it has asked for that.
     pub(super) fn restart_remembered(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
-        let asked = state.pending_stop == Some(StopReason::Passivated);
+        let remembered = state.head.remembered || state.is_marked;
+        if remembered && state.pending_stop == Some(StopReason::Passivated) {
+            return self.recovery.on_passivated(&self.context, entity);
+        }
         let ran = matches!(state.stage, Stage::Idle | Stage::Running(..) | Stage::Firing(..))
             || matches!(state.stage, Stage::Stopping(_));
-        if state.head.remembered && ran && !asked {
+        if remembered && ran {
             self.start_again_at(entity, self.context.mono());
         }
     }

@@ -20,7 +20,7 @@ impl Machine {
         }
         if self.types.revision(&entity_type) != before {
             self.end_pauses(&entity_type);
-            self.recovery.reset();
+            self.recovery.on_deployed(&entity_type);
         }
     }
 

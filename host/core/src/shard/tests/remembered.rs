@@ -236,3 +236,118 @@ fn k31_a_stopping_shard_starts_nothing() {
     harness.tick(2_000);
     assert_eq!((harness.starts, harness.stopped), (1, 1));
 }
+
+#[test]
+fn k31_entities_that_never_start_do_not_block_others() {
+    let settings = Settings { timer_page: 4, recovery_starts: 2, ..Settings::default() };
+    let mut harness = Harness::with_marks(settings, 30);
+    harness.silent = true;
+    harness.grant();
+    let mut started = std::collections::BTreeSet::new();
+    for _ in 0..2_000 {
+        let Some(action) = (!harness.pending_actions.is_empty()).then(|| harness.next_action())
+        else {
+            let next = harness.machine.next_wake().expect("more to do");
+            assert!(next > harness.now, "a wake-up that has passed makes no progress");
+            harness.tick(next);
+            continue;
+        };
+        match action {
+            Action::Load { .. } => harness.answer_load(&action),
+            Action::RequestSlot { entity, generation, .. } => {
+                harness.handle(Event::SlotGranted { entity, generation });
+            }
+            Action::Activate { entity, generation, .. } => {
+                // The first twenty entities always trap.
+                let works = entity >= named(20);
+                let output = match works {
+                    true => turn(GuestReply::Result(Bytes::new()), false),
+                    false => trapped_turn(),
+                };
+                if works {
+                    started.insert(entity.clone());
+                }
+                let result = ActivationOutcome::Started(output);
+                harness.handle(Event::ActivationResult { entity, generation, result });
+            }
+            _ => {}
+        }
+        if started.len() == 10 {
+            return;
+        }
+    }
+    panic!("only {started:?} were started");
+}
+
+#[test]
+fn k31_a_refused_forget_keeps_the_entity_running() {
+    let mut harness = Harness::serving();
+    harness.marks_with(1, output(Some(true)));
+    harness.send(2, 1, MessageKind::Command);
+    let (generation, id, _) = harness.running.take().expect("a running turn");
+    let result = output(Some(false));
+    harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result });
+    harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
+    assert_eq!(harness.starts, 2, "it is still remembered, so it starts again");
+}
+
+#[test]
+fn k31_recovery_takes_over_a_start_that_a_message_began() {
+    let mut harness = Harness::with_marks(Settings::default(), 0);
+    harness.marks = Some(vec![alice()]);
+    harness.silent = true;
+    harness.grant();
+    harness.send(1, 0, MessageKind::Command);
+    let mut starts = 0;
+    for _ in 0..100 {
+        if harness.pending_actions.is_empty() {
+            let next = harness.machine.next_wake().expect("another attempt");
+            harness.tick(next);
+            continue;
+        }
+        match harness.next_action() {
+            action @ Action::Load { .. } => harness.answer_load(&action),
+            Action::RequestSlot { entity, generation, .. } => {
+                harness.handle(Event::SlotGranted { entity, generation });
+            }
+            Action::Activate { entity, generation, .. } => {
+                starts += 1;
+                let (code, message) = ("instance-limit".into(), String::new());
+                let retry_after = Some(10);
+                let result = ActivationOutcome::Failed { code, message, retry_after };
+                harness.handle(Event::ActivationResult { entity, generation, result });
+            }
+            _ => {}
+        }
+        if starts == 3 {
+            return;
+        }
+    }
+    panic!("it was started only {starts} times");
+}
+
+#[test]
+fn k31_a_refused_message_does_not_mark_its_entity() {
+    let mut harness = Harness::serving();
+    harness.remembers_by_default();
+    let refusal = GuestReply::Error { code: "no".into(), message: String::new() };
+    assert_eq!(harness.marks_with(1, turn(refusal, false)), None);
+    assert!(!harness.head.as_ref().unwrap().remembered);
+}
+
+#[test]
+fn k31_a_deployment_wakes_no_passivated_entity() {
+    let mut harness = Harness::serving();
+    harness.marks_with(1, output(Some(true)));
+    harness.marks_with(2, TurnOutput { passivate: true, ..output(None) });
+    harness.marks = Some(vec![alice()]);
+    let deployed = |name: &str| Event::TypeDeployed {
+        entity_type: name.into(),
+        settings: TypeSettings { revision: 2, ..TypeSettings::default() },
+    };
+    harness.handle(deployed("other"));
+    harness.handle(deployed("counter"));
+    assert_eq!(harness.starts, 1);
+    harness.send(3, 2, MessageKind::Command);
+    assert_eq!(harness.starts, 2, "a message does");
+}
