@@ -35,6 +35,10 @@ pub(super) enum Completion {
 }
 
 /// The result of a turn.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every value is the largest variant: a box would cost each turn an allocation"
+)]
 pub(super) enum Ran {
     Turn(ostraca_wasm::GuestTurnOutput, TurnOrigin),
     /// The turn did not start: the sender's budget has no space for a reply.
@@ -48,6 +52,10 @@ pub(super) type TurnCompletion = Result<(Box<Instance>, Ran), Panicked>;
 type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
 
 /// The result of an activation.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every value is the largest variant: a box would cost each turn an allocation"
+)]
 pub(super) enum StartOutcome {
     Started(Box<Instance>, ostraca_wasm::GuestTurnOutput, TurnOrigin),
     Failed(ostraca_wasm::Error),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::{Action, Entity, Machine, Mutation};
 use crate::shard::StopReason;
-use crate::shard::entity::{ResidentEntity, Stage};
+use crate::shard::entity::Stage;
 
 /// Maximum number of pages of entities in memory. Beyond that, all marks are read again later.
 const PAGES: usize = 4;
