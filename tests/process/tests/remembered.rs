@@ -52,14 +52,17 @@ async fn after_a_kill() -> Result<String> {
         let (client, id) = (&client, format!("r{number}"));
         async move {
             let kind = MessageKind::Command;
-            let marked = call(client, kind, &id, "remember", json!(number % 10 != 0)).await?;
-            ensure!(marked == json!(number % 10 != 0), "{id}: {marked}");
+            let marked =
+                call(client, kind, &id, "remember", json!(!number.is_multiple_of(10))).await?;
+            ensure!(marked == json!(!number.is_multiple_of(10)), "{id}: {marked}");
             Ok(())
         }
     };
     futures::stream::iter(0..count).map(mark).buffer_unordered(32).try_collect::<()>().await?;
-    let expected: BTreeSet<_> =
-        (0..count).filter(|number| number % 10 != 0).map(|number| format!("r{number}")).collect();
+    let expected: BTreeSet<_> = (0..count)
+        .filter(|number| !number.is_multiple_of(10))
+        .map(|number| format!("r{number}"))
+        .collect();
     let before = active(&client).await?;
     ensure!(before.is_superset(&expected), "all are in memory at first");
     let killed = Instant::now();
