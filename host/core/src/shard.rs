@@ -22,6 +22,7 @@ mod machine;
 mod mailbox;
 mod outbox;
 mod settings;
+mod slot_requests;
 #[cfg(test)]
 mod tests;
 mod timers;

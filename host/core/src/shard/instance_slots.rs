@@ -3,9 +3,10 @@
 //! All shard machines of a thread share one limit. The instance that has been idle longest is chosen for
 //! eviction; its machine decides whether it can be evicted.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::settings::SlotPurpose;
+use super::slot_requests::SlotRequests;
 use crate::ids::{Entity, ShardPath};
 
 /// While messages wait for slots, one of this many slots goes to a timer.
@@ -22,12 +23,10 @@ pub struct InstanceSlots {
     idle: BTreeMap<u64, SlotHolder>,
     idle_since: HashMap<SlotHolder, u64>,
     /// Requests for messages. They take precedence over those for timers (R14), but timers get every eighth slot.
-    requests: VecDeque<(SlotHolder, u64)>,
-    /// Requests for timers, in the order in which they arrived.
-    timer_requests: BTreeMap<u64, SlotHolder>,
-    timer_order: HashMap<SlotHolder, (u64, u64)>,
+    requests: SlotRequests,
+    timer_requests: SlotRequests,
     /// Requests for the recovery of remembered entities, which get only slots that nothing else wants.
-    recovery_requests: VecDeque<(SlotHolder, u64)>,
+    recovery_requests: SlotRequests,
     /// Number of slots granted to messages while timers waited, since a timer last got one.
     passed_timers: u32,
     evicting: HashSet<SlotHolder>,
@@ -43,10 +42,9 @@ impl InstanceSlots {
             granted: HashMap::new(),
             idle: BTreeMap::new(),
             idle_since: HashMap::new(),
-            requests: VecDeque::new(),
-            timer_requests: BTreeMap::new(),
-            timer_order: HashMap::new(),
-            recovery_requests: VecDeque::new(),
+            requests: SlotRequests::default(),
+            timer_requests: SlotRequests::default(),
+            recovery_requests: SlotRequests::default(),
             passed_timers: 0,
             evicting: HashSet::new(),
             ticks: 0,
@@ -66,39 +64,21 @@ impl InstanceSlots {
     }
 
     /// Requests a slot. A later [`InstanceSlots::grant`] grants it. A request for a message replaces another one with
-    /// the same generation.
+    /// the same generation, also if it arrives before that.
     pub fn request(&mut self, holder: SlotHolder, generation: u64, purpose: SlotPurpose) {
-        let request = (holder, generation);
+        if self.granted.get(&holder) == Some(&generation)
+            || self.requests.contains(&holder, generation)
+        {
+            return;
+        }
         match purpose {
             SlotPurpose::Message => {
-                if self.granted.get(&request.0) == Some(&generation) {
-                    return;
-                }
-                self.withdraw_for_timer(&request.0, generation);
-                self.recovery_requests.retain(|other| *other != request);
-                self.requests.push_back(request);
+                self.timer_requests.withdraw(&holder, generation);
+                self.recovery_requests.withdraw(&holder, generation);
+                self.requests.push(holder, generation);
             }
-            SlotPurpose::Timer => self.request_for_timer(request.0, generation),
-            SlotPurpose::Recovery => self.recovery_requests.push_back(request),
-        }
-    }
-
-    /// Requests a slot for a timer. Messages take precedence, except for every eighth slot.
-    fn request_for_timer(&mut self, holder: SlotHolder, generation: u64) {
-        self.ticks += 1;
-        if let Some((order, _)) = self.timer_order.insert(holder.clone(), (self.ticks, generation))
-        {
-            self.timer_requests.remove(&order);
-        }
-        self.timer_requests.insert(self.ticks, holder);
-    }
-
-    fn withdraw_for_timer(&mut self, holder: &SlotHolder, generation: u64) {
-        if let Some((order, wanted)) = self.timer_order.get(holder).copied()
-            && wanted == generation
-        {
-            self.timer_order.remove(holder);
-            self.timer_requests.remove(&order);
+            SlotPurpose::Timer => self.timer_requests.push(holder, generation),
+            SlotPurpose::Recovery => self.recovery_requests.push(holder, generation),
         }
     }
 
@@ -109,11 +89,9 @@ impl InstanceSlots {
             self.granted.remove(holder);
             self.evicting.remove(holder);
         } else {
-            let others =
-                |(other, wanted): &(SlotHolder, u64)| other != holder || *wanted != generation;
-            self.requests.retain(others);
-            self.recovery_requests.retain(others);
-            self.withdraw_for_timer(holder, generation);
+            self.requests.withdraw(holder, generation);
+            self.timer_requests.withdraw(holder, generation);
+            self.recovery_requests.withdraw(holder, generation);
         }
     }
 
@@ -122,10 +100,9 @@ impl InstanceSlots {
         let others = |(of, _): &SlotHolder| of != shard;
         self.granted.retain(|holder, _| others(holder));
         self.evicting.retain(others);
-        self.requests.retain(|(holder, _)| others(holder));
-        self.recovery_requests.retain(|(holder, _)| others(holder));
-        self.timer_requests.retain(|_, holder| others(holder));
-        self.timer_order.retain(|holder, _| others(holder));
+        self.requests.remove_shard(shard);
+        self.timer_requests.remove_shard(shard);
+        self.recovery_requests.remove_shard(shard);
         self.idle.retain(|_, holder| others(holder));
         self.idle_since.retain(|holder, _| others(holder));
     }
@@ -159,15 +136,14 @@ impl InstanceSlots {
 
     fn next_request(&mut self) -> Option<(SlotHolder, u64)> {
         let timers_turn = self.passed_timers + 1 >= SLOTS_PER_TIMER || self.requests.is_empty();
-        if timers_turn && let Some((_, holder)) = self.timer_requests.pop_first() {
+        if timers_turn && let Some(request) = self.timer_requests.pop() {
             self.passed_timers = 0;
-            let (_, generation) = self.timer_order.remove(&holder)?;
-            return Some((holder, generation));
+            return Some(request);
         }
         if !self.timer_requests.is_empty() {
             self.passed_timers += 1;
         }
-        self.requests.pop_front().or_else(|| self.recovery_requests.pop_front())
+        self.requests.pop().or_else(|| self.recovery_requests.pop())
     }
 
     /// The next idle holder to evict, if there are more requests than evictions in progress.
@@ -294,6 +270,13 @@ mod tests {
         assert_eq!(cap.grant(), Some((holder("r2"), 1)));
         cap.release(&holder("r1"), 1);
         assert_eq!(cap.grant(), None, "it has its slot");
+        cap.request(holder("r2"), 1, SlotPurpose::Recovery);
+        assert_eq!(cap.grant(), None, "nor does a late request for recovery get another one");
+        cap.request(holder("r3"), 1, SlotPurpose::Message);
+        cap.request(holder("r3"), 1, SlotPurpose::Recovery);
+        assert_eq!(cap.grant(), Some((holder("r3"), 1)));
+        cap.release(&holder("r3"), 1);
+        assert_eq!(cap.grant(), None, "one request remained of the two");
         cap.request(holder("r3"), 1, SlotPurpose::Recovery);
         cap.release(&holder("r3"), 1);
         assert_eq!(cap.grant(), None, "it was withdrawn");
