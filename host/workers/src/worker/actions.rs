@@ -11,10 +11,10 @@ use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{
     ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot, RecordKey,
 };
-use ostraca_core::shard::{Action, Firing, StartReason, StopReason};
+use ostraca_core::shard::{Action, Event, Firing, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
-use ostraca_store::{EntityStore, Page, Scan, ScanKind, ScannedRecord, StoreError};
+use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::text::printable;
 use ostraca_wasm::{
     Instance, InstanceSpec, StateError, StateSource, StoredEvent, StoredSnapshot, TurnRecords,
@@ -51,26 +51,25 @@ impl Worker {
                 slot.pending_store_calls += 1;
             }
             Action::ScanWakes { number, from, max_records } => {
-                slot.pending_store_calls += 1;
-                let scan = Scan {
-                    shard: shard(),
-                    kind: ScanKind::Wakes { from },
-                    after: None,
-                    max_records,
-                    max_bytes: STATE_PAGE.1,
+                let wake = |record| match record {
+                    ScannedRecord::Wake(due, entity) => Some((due, entity)),
+                    _ => None,
                 };
-                self.scan_shard(id, number, scan, Completion::Wakes);
+                let kind = ScanKind::Wakes { from };
+                self.scan_shard(id, kind, max_records, wake, move |page| Event::WakesScanned {
+                    number,
+                    page,
+                });
             }
             Action::ScanRemembered { number, from, max_records } => {
-                slot.pending_store_calls += 1;
-                let scan = Scan {
-                    shard: shard(),
-                    kind: ScanKind::Remembered { from },
-                    after: None,
-                    max_records,
-                    max_bytes: STATE_PAGE.1,
+                let mark = |record| match record {
+                    ScannedRecord::Remembered(entity) => Some(entity),
+                    _ => None,
                 };
-                self.scan_shard(id, number, scan, Completion::Remembered);
+                let kind = ScanKind::Remembered { from };
+                self.scan_shard(id, kind, max_records, mark, move |page| {
+                    Event::RememberedScanned { number, page }
+                });
             }
             Action::RequestSlot { entity, generation, purpose } => {
                 self.instance_slots.request((shard(), entity), generation, purpose);
@@ -235,19 +234,30 @@ impl Worker {
         }
     }
 
-    fn scan_shard(
+    /// Reads a page of a shard's records, and passes what `pick` makes of them to the machine.
+    fn scan_shard<T: 'static>(
         &mut self,
         id: MachineId,
-        number: u64,
-        scan: Scan,
-        completion: fn(MachineId, u64, Result<Page, StoreError>) -> Completion,
+        kind: ScanKind,
+        max_records: usize,
+        pick: fn(ScannedRecord) -> Option<T>,
+        event: impl FnOnce(Result<(Vec<T>, bool), String>) -> Event + 'static,
     ) {
+        let Some(slot) = self.machines.get_mut(id) else { return };
+        slot.pending_store_calls += 1;
+        let shard = slot.machine.ownership().shard.clone();
+        let scan = Scan { shard, kind, after: None, max_records, max_bytes: STATE_PAGE.1 };
         let answer = contained(&self.deps.stats, self.deps.entity_store.scan(scan));
         self.tasks.push(
             TaskGroupKey::StoreCalls,
             async move {
                 let failed = |why: Panicked| Err(StoreError::Unavailable(why.to_string()));
-                completion(id, number, answer.await.unwrap_or_else(failed))
+                let page = answer.await.unwrap_or_else(failed);
+                let page = page.map_err(|error| error.to_string()).map(|page| {
+                    let more = page.next_cursor.is_some();
+                    (page.records.into_iter().filter_map(pick).collect(), more)
+                });
+                Completion::Scanned(id, event(page))
             }
             .boxed_local(),
         );

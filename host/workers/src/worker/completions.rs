@@ -8,7 +8,7 @@ use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{Claim, ClaimOutcome, CommitOutcome, LoadedEntity};
 use ostraca_core::shard::{ActivationOutcome, Event, TurnOutput, TurnResult};
 use ostraca_stats::Stats;
-use ostraca_store::{Page, ScannedRecord, StoreError};
+use ostraca_store::StoreError;
 use ostraca_wasm::Instance;
 use ostraca_wasm::text::printable;
 use ostraca_wire::server::BudgetExceeded;
@@ -23,10 +23,8 @@ pub(super) enum Completion {
     Claims(Vec<(MachineId, Arc<Claim>)>, Vec<ClaimOutcome>),
     Commits(Vec<(MachineId, Entity, TurnId)>, Vec<CommitOutcome>),
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
-    /// A page of wake-ups, and the number of its scan.
-    Wakes(MachineId, u64, Result<Page, StoreError>),
-    /// A page of remembered entities, and the number of its scan.
-    Remembered(MachineId, u64, Result<Page, StoreError>),
+    /// The result of a scan of the shard's records.
+    Scanned(MachineId, Event),
     Started(MachineId, Entity, u64, StartOutcome),
     /// The instance and the turn's result; `None` if the instance did not exist.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
@@ -91,31 +89,10 @@ impl Worker {
                     self.handle_event(id, Event::Loaded { entity, generation, result });
                 }
             }
-            Completion::Wakes(id, number, page) => {
+            Completion::Scanned(id, event) => {
                 let Some(slot) = self.machines.get_mut(id) else { return };
                 slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
-                let page = page.map_err(|error| error.to_string()).map(|page| {
-                    let more = page.next_cursor.is_some();
-                    let wake = |record| match record {
-                        ScannedRecord::Wake(due, entity) => Some((due, entity)),
-                        _ => None,
-                    };
-                    (page.records.into_iter().filter_map(wake).collect(), more)
-                });
-                self.handle_event(id, Event::WakesScanned { number, page });
-            }
-            Completion::Remembered(id, number, page) => {
-                let Some(slot) = self.machines.get_mut(id) else { return };
-                slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
-                let page = page.map_err(|error| error.to_string()).map(|page| {
-                    let more = page.next_cursor.is_some();
-                    let mark = |record| match record {
-                        ScannedRecord::Remembered(entity) => Some(entity),
-                        _ => None,
-                    };
-                    (page.records.into_iter().filter_map(mark).collect(), more)
-                });
-                self.handle_event(id, Event::RememberedScanned { number, page });
+                self.handle_event(id, event);
             }
             Completion::Started(id, entity, generation, started) => {
                 self.started(id, entity, generation, started);
