@@ -89,8 +89,8 @@ pub trait StateModel<E> {
     /// Stores the struct and updates `kept`, if the two differ.
     fn save(entity: &E, kept: &mut Self::Stored);
 
-    /// Gives the struct its value from the beginning of the turn, which has failed. `false` if it must be loaded again in
-    /// the next turn.
+    /// Gives the struct its value from the beginning of the turn, which has failed. `false` if it must be loaded again
+    /// in the next turn.
     fn restore(entity: &mut E, kept: &Self::Stored) -> bool {
         *entity = Self::decode(kept);
         true
@@ -172,35 +172,34 @@ impl<E: Default> StateModel<E> for KeyedState {
 pub struct EventState;
 
 impl<E: EventSourced> StateModel<E> for EventState {
-    /// The journal after the last turn, and the number of the last event in the snapshot.
-    type Stored = (JournalExtent, u64);
+    /// The journal after the last turn.
+    type Stored = JournalExtent;
 
     fn load() -> Self::Stored {
-        let through = journal::snapshot_raw().map_or(0, |(through, _)| through);
-        (journal::extent(), through)
+        journal::extent()
     }
 
-    fn decode((extent, _): &Self::Stored) -> E {
-        journal::replay(extent.next)
+    fn decode(kept: &Self::Stored) -> E {
+        journal::replay(kept.next)
     }
 
-    fn save(entity: &E, (extent, through): &mut Self::Stored) {
-        let next = journal::extent().next;
-        if E::SNAPSHOT_EVERY > 0 && next > *through + E::SNAPSHOT_EVERY {
-            *through = next - 1;
-            journal::take_snapshot(entity, next);
+    fn save(entity: &E, kept: &mut Self::Stored) {
+        *kept = journal::extent();
+        let since = kept.next - kept.snapshot.unwrap_or(0);
+        if E::SNAPSHOT_EVERY > 0 && since > E::SNAPSHOT_EVERY {
+            journal::take_snapshot(entity, kept.next);
+            *kept = journal::extent();
         }
-        *extent = journal::extent();
         // A change that is in no event would be lost with the instance. Checked in tests only, since it reads all
         // events.
         #[cfg(not(target_family = "wasm"))]
-        journal::check_replay(entity, next);
+        journal::check_replay(entity, kept.next);
     }
 
     fn restore(_: &mut E, kept: &Self::Stored) -> bool {
         // Only events change the struct. The turn still sees its own changes to the journal, so the struct cannot be
         // built again before the turn has ended.
-        journal::extent() == kept.0
+        journal::extent() == *kept
     }
 }
 
@@ -299,7 +298,8 @@ impl<E: Entity> Runner<E> {
 }
 
 impl<E: Entity> Loaded<E> {
-    /// Saves the struct, or restores its value from the beginning of the turn (R21). `false` if it must be loaded again.
+    /// Saves the struct, or restores its value from the beginning of the turn (R21). `false` if it must be loaded
+    /// again.
     fn end(&mut self, succeeded: bool) -> bool {
         if succeeded {
             E::StateModel::save(&self.entity, &mut self.kept);

@@ -34,8 +34,8 @@
 //! # }
 //! ```
 //!
-//! The manifest must grant the host: `[grants] http = ["pay.example.com"]`. A port other than the scheme's default is part
-//! of the grant: `"pay.example.com:8443"`. The limits are `limits.http-calls`, `limits.http-bytes` and
+//! The manifest must grant the host: `[grants] http = ["pay.example.com"]`. A port other than the scheme's default is
+//! part of the grant: `"pay.example.com:8443"`. The limits are `limits.http-calls`, `limits.http-bytes` and
 //! `limits.http-timeout`.
 //!
 //! # Calls are made at least once

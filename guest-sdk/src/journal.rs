@@ -135,8 +135,8 @@ pub fn extent() -> JournalExtent {
 }
 
 /// Removes the events with lower numbers than `before`, oldest first, and returns the number of the first event that is
-/// kept. One turn removes no more events than it may write (`limits.turn-keys`); a later turn can remove the rest. Traps
-/// in a query.
+/// kept. One turn removes no more events than it may write (`limits.turn-keys`, and `limits.turn-bytes` at 100 bytes for
+/// each); a later turn can remove the rest. Traps in a query.
 pub fn truncate(before: u64) -> u64 {
     crate::host::truncate_journal(before)
 }

@@ -130,6 +130,8 @@ pub struct JournalExtent {
     pub next: u64,
     /// Size of the kept events and of the snapshot in bytes, including 100 bytes for each.
     pub bytes: u64,
+    /// The number of the last event that the snapshot includes; `None` if there is no snapshot.
+    pub snapshot: Option<u64>,
 }
 
 /// A request to an HTTP server.

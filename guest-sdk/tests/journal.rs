@@ -46,6 +46,14 @@ impl Notes {
         journal::append("sly")
     }
 
+    /// Records a note and saves a snapshot of it, and then refuses.
+    #[message]
+    pub fn note_and_refuse(&mut self, text: String) -> Result<(), Error> {
+        self.record(&Noted(text));
+        journal::save_snapshot(self);
+        Err(Error::new("no", "refused after a snapshot"))
+    }
+
     /// Changes the struct without an event.
     #[message]
     pub fn forge(&mut self) {
@@ -67,6 +75,7 @@ fn a_new_instance_rebuilds_its_state_from_the_journal() {
     }
     let extent = journal::extent();
     assert_eq!((extent.first, extent.next), (4, 6), "a snapshot replaces the first three events");
+    assert_eq!(extent.snapshot, Some(3));
     assert_eq!(journal::snapshot::<Notes>().map(|(through, _)| through), Some(3));
     let events: Vec<(u64, Noted)> = journal::events(0).collect();
     assert_eq!(events, [(4, Noted("d".into())), (5, Noted("e".into()))]);
@@ -79,6 +88,14 @@ fn a_refused_turn_leaves_no_event() {
     assert_eq!(journal::extent().next, 2);
     assert_eq!(testing::call::<Notes>("all", ()), Ok(json!(["a"])), "nor a trace in the struct");
     assert_eq!(note("b"), Ok(json!(2)), "its number is free again");
+}
+
+#[test]
+fn r21_a_refused_turns_snapshot_is_not_what_the_struct_becomes() {
+    note("a").unwrap();
+    assert!(testing::call::<Notes>("note_and_refuse", "b").is_err());
+    assert_eq!(testing::call::<Notes>("all", ()), Ok(json!(["a"])));
+    assert_eq!(journal::extent().snapshot, None);
 }
 
 #[test]

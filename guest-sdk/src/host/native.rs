@@ -277,7 +277,8 @@ pub(crate) fn journal_extent() -> JournalExtent {
         let first = journal.events.keys().next().copied().unwrap_or(next);
         let kept = journal.events.values().chain(journal.snapshot.as_ref().map(|(_, data)| data));
         let bytes = kept.map(|data| data.len() as u64 + 100).sum();
-        JournalExtent { first, next, bytes }
+        let snapshot = journal.snapshot.as_ref().map(|(through, _)| *through);
+        JournalExtent { first, next, bytes, snapshot }
     })
 }
 

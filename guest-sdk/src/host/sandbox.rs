@@ -137,7 +137,8 @@ pub(crate) fn read_events(from: u64, limit: u32) -> JournalPage {
 
 pub(crate) fn journal_extent() -> JournalExtent {
     let extent = wit::journal::get_extent();
-    JournalExtent { first: extent.first, next: extent.next, bytes: extent.bytes }
+    let wit::journal::Extent { first, next, bytes, snapshot } = extent;
+    JournalExtent { first, next, bytes, snapshot }
 }
 
 pub(crate) fn truncate_journal(before: u64) -> u64 {

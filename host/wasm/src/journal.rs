@@ -118,7 +118,8 @@ impl TurnJournal {
     }
 
     /// Fails if an event or a snapshot of this size would exceed a limit. `replaced` is the size of the snapshot that
-    /// it replaces, the pair what of that this turn has written, `beside` what the turn has written to the state. Checked before the data is copied out of the guest.
+    /// this one replaces; `own_records` and `own_bytes` are what the turn itself has written of that; `beside` is the
+    /// number of bytes that the turn has written to the state. Checked before the data is copied out of the guest.
     fn check(
         &self,
         bytes: u64,

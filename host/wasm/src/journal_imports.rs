@@ -42,6 +42,7 @@ struct WitExtent {
     first: u64,
     next: u64,
     bytes: u64,
+    snapshot: Option<u64>,
 }
 
 /// The WIT's `snapshot`.
@@ -76,7 +77,8 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
     journal.func_wrap("get-extent", |cx: Cx<'_>, (): ()| {
         let journal = &cx.data().journal;
         let (first, next, bytes) = (journal.first(), journal.next(), journal.bytes());
-        Ok((WitExtent { first, next, bytes },))
+        let snapshot = journal.snapshot().map(|(through, _)| through);
+        Ok((WitExtent { first, next, bytes, snapshot },))
     })?;
     journal.func_wrap_async("truncate", |mut cx: Cx<'_>, (before,): (u64,)| {
         Box::new(async move {

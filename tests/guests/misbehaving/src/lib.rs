@@ -343,11 +343,11 @@ impl Misbehaving {
         journal::truncate(before)
     }
 
-    /// Behaves. First and next number, and bytes.
+    /// Behaves. First and next number, bytes, and the last event in the snapshot.
     #[message]
-    pub fn extent(&self) -> (u64, u64, u64) {
+    pub fn extent(&self) -> (u64, u64, u64, Option<u64>) {
         let extent = journal::extent();
-        (extent.first, extent.next, extent.bytes)
+        (extent.first, extent.next, extent.bytes, extent.snapshot)
     }
 
     /// Behaves. Saves a snapshot, and returns the one that the turn then sees.

@@ -87,7 +87,8 @@ impl Recovery {
         }
         match page {
             Ok((entities, more)) => {
-                // The page begins with the last entity of the previous page. If that one was started already, it is skipped.
+                // The page begins with the last entity of the previous page. If that one was started already, it is
+                // skipped.
                 let last = entities.last().filter(|_| more && entities.len() > 1).cloned();
                 self.unread = last.map(Some);
                 for entity in entities {
@@ -98,7 +99,8 @@ impl Recovery {
         }
     }
 
-    /// Adds an entity, which is not started before `at`. If there are too many, the one that would be started last is dropped.
+    /// Adds an entity, which is not started before `at`. If there are too many, the one that would be started last is
+    /// dropped.
     fn add(&mut self, context: &Context, at: u64, entity: Entity) {
         self.pending.insert((at, entity));
         if self.pending.len() > PAGES * context.settings.timer_page.max(2) {
