@@ -35,7 +35,7 @@ pub use dead_letters::{
 };
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
-pub use instance_slots::{InstanceSlots, SlotHolder};
+pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};

@@ -6,14 +6,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::settings::SlotPurpose;
-use super::slot_requests::SlotRequests;
-use crate::ids::{Entity, ShardPath};
+use super::slot_requests::{SlotHolder, SlotRequests};
+use crate::ids::ShardPath;
 
 /// While messages wait for slots, one of this many slots goes to a timer.
 const SLOTS_PER_TIMER: u32 = 8;
-
-/// The holder of a slot: an entity of a shard.
-pub type SlotHolder = (ShardPath, Entity);
 
 /// A bounded number of slots, with the idle holders in the order in which they became idle.
 #[derive(Debug)]
@@ -167,7 +164,7 @@ impl InstanceSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ShardId;
+    use crate::ids::{Entity, ShardId};
 
     fn holder(id: &str) -> SlotHolder {
         let shard = ShardPath { namespace: "n".into(), pool: "p".into(), shard: ShardId(1) };

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::instance_slots::SlotHolder;
-use crate::ids::ShardPath;
+use crate::ids::{Entity, ShardPath};
+
+/// The holder of a slot: an entity of a shard.
+pub type SlotHolder = (ShardPath, Entity);
 
 #[derive(Debug, Default)]
 pub(super) struct SlotRequests {
