@@ -41,4 +41,5 @@ pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
 pub use outbox::{NewTell, OutboxSize};
 pub use settings::{Mutation, Settings, SlotPurpose, StartReason, StopReason, TypeSettings};
+pub use slot_requests::SlotHolder;
 pub use timers::{Firing, TimerChange, TimerMap};
