@@ -3,6 +3,9 @@
 //! Easily confused: a *claim* is a node's right to write a shard; an entity's *head* is the record whose version
 //! each commit must name. A store accepts a commit only if both match (R1).
 
+mod channel;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +16,7 @@ use crate::codec::CodecError;
 use crate::extensions::{Extensible, Extensions};
 use crate::ids::{ClusterId, Entity, Epoch, MessageDigest, ScopedSessionId, ShardPath, TurnId};
 use crate::rows::Member;
+pub use channel::{ChannelCursor, ChannelCut, ChannelExtent, ChannelItem, InvalidCursor};
 
 /// The right to write a shard's records (R1). A shard has one current claim at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -80,7 +84,7 @@ pub struct Head {
 impl Extensible for Head {
     const NAME: &'static str = "Head";
     const FIELDS: &'static [u32] =
-        &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK, Head::JOURNAL];
+        &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK, Head::JOURNAL, Head::CHANNELS];
 }
 
 impl Head {
@@ -92,6 +96,8 @@ impl Head {
     const TELL_WATERMARK: u32 = 8;
     /// The field with the extent of the journal ([`JournalExtent`]); absent if the journal was never used.
     const JOURNAL: u32 = 10;
+    /// The field with the extents of the channels ([`ChannelExtent`]), ordered by name; absent if there are none.
+    const CHANNELS: u32 = 12;
 
     /// The number of the entity's timers, which are stored outside the head (R25).
     ///
@@ -169,6 +175,30 @@ impl Head {
     /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_journal(&mut self, extent: &JournalExtent) -> Result<(), CodecError> {
         self.set_or_take(Self::JOURNAL, extent)
+    }
+
+    /// The channels on which the entity has emitted items, by name.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn channels(&self) -> Result<BTreeMap<Arc<str>, ChannelExtent>, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let extents: Vec<ChannelExtent> = self.extensions.get(Self::CHANNELS)?.unwrap_or_default();
+        Ok(extents.into_iter().map(|extent| (extent.name.clone(), extent)).collect())
+    }
+
+    /// Sets the extents of the channels.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_channels(
+        &mut self,
+        channels: &BTreeMap<Arc<str>, ChannelExtent>,
+    ) -> Result<(), CodecError> {
+        let extents: Vec<ChannelExtent> = channels.values().cloned().collect();
+        self.set_or_take(Self::CHANNELS, &extents)
     }
 
     /// Sets a field, or removes it if it has its default value.
@@ -534,6 +564,13 @@ pub enum RecordKey {
     },
     /// The mark of a remembered entity (K31); its value is empty.
     Remembered,
+    /// A kept item of a channel; its value is a postcard-encoded [`ChannelItem`].
+    ChannelItem {
+        /// The channel.
+        channel: Arc<str>,
+        /// The item's number, from 1.
+        number: u64,
+    },
 }
 
 impl RecordKey {

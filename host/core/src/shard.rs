@@ -11,6 +11,10 @@
 mod action;
 mod asks;
 mod calls;
+mod channel_feed;
+mod channel_reads;
+mod channel_waiting;
+mod channels;
 mod dead_letters;
 mod delayed_tells;
 mod entity;
@@ -30,6 +34,11 @@ mod timers;
 pub use action::{Action, TurnRecords};
 pub use asks::{ASK_NOTE, Ask, AskNote, AskStep, NewAsk};
 pub use calls::{CallDigest, IdempotencyKey};
+pub use channel_reads::{
+    ChannelPage, ChannelPosition, ChannelRead, Lost, MAX_CHANNEL_NAME, PageItem, READ_CHANNEL,
+    check_channel_name,
+};
+pub use channels::{ChannelKeep, Channels, Emit, ITEM_CHARGE};
 pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };

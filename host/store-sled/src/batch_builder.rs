@@ -158,6 +158,7 @@ impl BatchBuilder {
         let outbox = beside(RecordKind::Outbox);
         let marks = beside(RecordKind::Remembered);
         let (dead_letters, journal) = (beside(RecordKind::DeadLetter), beside(RecordKind::Journal));
+        let channels = beside(RecordKind::ChannelItem);
         let mut timers = None;
         let mut writes = Vec::with_capacity(commit.writes.len());
         for write in std::mem::take(&mut commit.writes) {
@@ -190,6 +191,10 @@ impl BatchBuilder {
                 RecordKey::Remembered => {
                     let key = keys::remembered(shard, entity);
                     (&marks, &mut never, Table::Entities.key(&key))
+                }
+                RecordKey::ChannelItem { channel, number } => {
+                    let key = keys::channel_item(shard, entity, channel, *number);
+                    (&channels, &mut mark.channels_fragmented, Table::Entities.key(&key))
                 }
                 RecordKey::Journal { number } => {
                     (&journal, &mut mark.journal_fragmented, journal.key(&number.to_be_bytes()))
@@ -239,6 +244,7 @@ impl BatchBuilder {
                     RecordKind::Timer => mark.timers_fragmented = Some(true),
                     RecordKind::Outbox => mark.outbox_fragmented = Some(true),
                     RecordKind::Journal => mark.journal_fragmented = Some(true),
+                    RecordKind::ChannelItem => mark.channels_fragmented = Some(true),
                     RecordKind::DeadLetter => {}
                     _ => mark.state_fragmented = Some(true),
                 }
@@ -345,6 +351,7 @@ impl BatchBuilder {
                 timers_fragmented: nothing,
                 outbox_fragmented: nothing,
                 journal_fragmented: nothing,
+                channels_fragmented: nothing,
                 ..CachedHead::default()
             });
         };

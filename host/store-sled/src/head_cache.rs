@@ -21,6 +21,8 @@ pub(crate) struct CachedHead {
     pub(crate) outbox_fragmented: Option<bool>,
     /// As `state_fragmented`, for the journal.
     pub(crate) journal_fragmented: Option<bool>,
+    /// As `state_fragmented`, for the kept items of channels.
+    pub(crate) channels_fragmented: Option<bool>,
 }
 
 /// Cached heads by their keys, in two generations. A head that is used moves to the young generation. When that

@@ -189,7 +189,7 @@ impl Reader {
         check_record(&prefix, 0).map_err(StoreError::LimitExceeded)?;
         let prefix = Table::Entities.key(&prefix);
         let first = first.unwrap_or_default();
-        // Each head, wake-up, mark or dead letter is consistent on its own; the records of a state or a journal only as
+        // Each head, wake-up, mark, item or dead letter is consistent on its own; the records of a state or a journal only as
         // a whole.
         let head = match &scan.kind {
             ScanKind::State(entity) | ScanKind::Journal { entity, .. } => {
@@ -198,7 +198,8 @@ impl Reader {
             ScanKind::Heads
             | ScanKind::Wakes { .. }
             | ScanKind::DeadLetters { .. }
-            | ScanKind::Remembered { .. } => None,
+            | ScanKind::Remembered { .. }
+            | ScanKind::Channel { .. } => None,
         };
         let version = || head.as_ref().map_or(Ok(0), |head| self.version(head));
         guard.pause();
@@ -259,6 +260,10 @@ impl Reader {
                 ScanKind::Remembered { .. } => {
                     let (entity, _) = keys::parse_entity(rest)?;
                     (ScannedRecord::Remembered(entity), raw.len())
+                }
+                ScanKind::Channel { .. } => {
+                    let body = self.records.decode_bytes(RecordKind::ChannelItem, &key, &raw)?;
+                    (ScannedRecord::of_channel(keys::last_number(rest)?, &body)?, body.len())
                 }
                 ScanKind::Journal { .. } => {
                     let body = self.records.decode_bytes(RecordKind::Journal, &key, &raw)?;

@@ -1,11 +1,13 @@
 //! The store of entities' heads, lanes and state.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use ostraca_core::codec;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot, LoadedEntity,
-    RecordKey, Tell,
+    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot,
+    LoadedEntity, RecordKey, Tell,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +38,7 @@ pub fn commit_bytes(commit: &Commit) -> usize {
             RecordKey::Outbox { target, .. } => 16 + target.entity_type.len() + target.id.len(),
             RecordKey::DeadLetter { .. } | RecordKey::Journal { .. } => 16,
             RecordKey::Remembered => 0,
+            RecordKey::ChannelItem { channel, .. } => 16 + channel.len(),
         };
         64 + key + write.value.as_ref().map_or(0, Bytes::len)
     });
@@ -186,6 +189,15 @@ pub enum ScanKind {
         /// The first entity to read. `None` reads from the first.
         from: Option<Entity>,
     },
+    /// The kept items of one of an entity's channels, ordered by number.
+    Channel {
+        /// The entity.
+        entity: Entity,
+        /// The channel.
+        channel: Arc<str>,
+        /// The first number to read.
+        from: u64,
+    },
 }
 
 /// One page of a scan.
@@ -215,9 +227,20 @@ pub enum ScannedRecord {
     Snapshot(JournalSnapshot),
     /// A remembered entity.
     Remembered(Entity),
+    /// A kept item of a channel, and its number.
+    ChannelItem(u64, ChannelItem),
 }
 
 impl ScannedRecord {
+    /// A kept item of a channel, decoded from the number in its key and its value.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the value is not an item.
+    pub fn of_channel(number: u64, value: &[u8]) -> Result<Self, StoreError> {
+        let corrupt = |error| StoreError::Corrupt(format!("cannot decode an item: {error}"));
+        codec::decode(value).map(|item| Self::ChannelItem(number, item)).map_err(corrupt)
+    }
+
     /// A record of a journal, decoded from the number in its key and its value.
     ///
     /// # Errors
@@ -255,6 +278,10 @@ impl Scan {
             ScanKind::Remembered { from } => {
                 let first = from.as_ref().map(keys::entity_key);
                 (keys::kind_prefix(&self.shard, RecordKind::Remembered), first)
+            }
+            ScanKind::Channel { entity, channel, from } => {
+                let prefix = keys::channel_prefix(&self.shard, entity, channel);
+                (prefix, Some(from.to_be_bytes().to_vec()))
             }
         };
         // The first possible key after `after` in bytewise order.

@@ -76,6 +76,9 @@ pub fn record_key(of: &ShardPath, entity: &Entity, record: &RecordKey) -> (Vec<u
             return (journal(of, entity, *number), RecordKind::Journal);
         }
         RecordKey::Remembered => return (remembered(of, entity), RecordKind::Remembered),
+        RecordKey::ChannelItem { channel, number } => {
+            return (channel_item(of, entity, channel, *number), RecordKind::ChannelItem);
+        }
     };
     let mut key = entity_prefix(of, kind, entity);
     key.extend_from_slice(last);
@@ -135,7 +138,7 @@ pub fn outbox(of: &ShardPath, sender: &Entity, target: &Entity, number: u64) -> 
     key
 }
 
-/// The number at the end of the key of a tell, a dead letter or an event.
+/// The number at the end of the key of a tell, a dead letter, an event or an item.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if the key is too short.
@@ -156,6 +159,22 @@ pub fn journal(of: &ShardPath, entity: &Entity, number: u64) -> Vec<u8> {
 #[must_use]
 pub fn remembered(of: &ShardPath, entity: &Entity) -> Vec<u8> {
     entity_prefix(of, RecordKind::Remembered, entity)
+}
+
+/// The prefix of the keys of a channel's kept items.
+#[must_use]
+pub fn channel_prefix(of: &ShardPath, entity: &Entity, channel: &str) -> Vec<u8> {
+    let mut key = entity_prefix(of, RecordKind::ChannelItem, entity);
+    push_name(&mut key, channel);
+    key
+}
+
+/// The key of a kept item of a channel.
+#[must_use]
+pub fn channel_item(of: &ShardPath, entity: &Entity, channel: &str, number: u64) -> Vec<u8> {
+    let mut key = channel_prefix(of, entity, channel);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
 }
 
 /// The key of a dead letter.
@@ -301,6 +320,8 @@ mod tests {
         assert!(!outbox(&one, &b, &a, 9).starts_with(&prefix));
         assert!(journal(&one, &a, 255) < journal(&one, &a, 256));
         assert!(dead_letter(&one, &a, 255) < dead_letter(&one, &a, 256));
+        assert!(channel_item(&one, &a, "c", 255) < channel_item(&one, &a, "c", 256));
+        assert!(!channel_item(&one, &a, "cd", 1).starts_with(&channel_prefix(&one, &a, "c")));
     }
 
     #[test]
@@ -314,6 +335,8 @@ mod tests {
         assert_eq!(journal(&one, &a, 2), behind(b"\x07t\0\0a\0\0\0\0\0\0\0\0\0\x02"));
         assert_eq!(remembered(&one, &a), behind(b"\x08t\0\0a\0\0"));
         assert_eq!(dead_letter(&one, &a, 2), behind(b"\x09t\0\0a\0\0\0\0\0\0\0\0\0\x02"));
+        let item = behind(b"\x0bt\0\0a\0\0news\0\0\0\0\0\0\0\0\0\x02");
+        assert_eq!(channel_item(&one, &a, "news", 2), item);
     }
 
     #[test]

@@ -232,6 +232,14 @@ impl Data {
                 };
                 journal.map(record).collect::<Result<_, StoreError>>()?
             }
+            ScanKind::Channel { .. } => {
+                let items = starting_with(&self.records, &prefix);
+                let item = |(key, value): (&[u8], &Bytes)| {
+                    let record = ScannedRecord::of_channel(keys::last_number(key)?, value)?;
+                    Ok((key.to_vec(), record))
+                };
+                items.map(item).collect::<Result<_, StoreError>>()?
+            }
             ScanKind::Remembered { .. } => {
                 let marks = starting_with(&self.records, &prefix);
                 let mark = |(key, _): (&[u8], _)| {
@@ -260,6 +268,7 @@ impl Data {
                 + match &record {
                     ScannedRecord::State(_, value) => value.len(),
                     ScannedRecord::Event(_, event) => event.data.len(),
+                    ScannedRecord::ChannelItem(_, item) => item.data.len(),
                     _ => 0,
                 };
             if last.is_some() && (page.records.len() >= scan.max_records || bytes > scan.max_bytes)

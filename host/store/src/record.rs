@@ -44,6 +44,8 @@ pub enum RecordKind {
     DeadLetter = 9,
     /// A part of a record that is too large for its backend to store whole; written only by backends.
     Fragment = 10,
+    /// A kept item of a channel.
+    ChannelItem = 11,
     /// A row of the `ClusterStore`.
     Row = 32,
     /// A backend's own record.
@@ -65,6 +67,7 @@ impl RecordKind {
             8 => Self::Remembered,
             9 => Self::DeadLetter,
             10 => Self::Fragment,
+            11 => Self::ChannelItem,
             32 => Self::Row,
             33 => Self::Meta,
             _ => return None,

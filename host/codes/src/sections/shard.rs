@@ -19,6 +19,11 @@ section! {
             happened: "The tell is the first one of its sending entity, and the target remembers as many sending entities as it may (`entities.max-lanes`). It asks them which ones it can forget.",
             help: "Nothing: the tell stays in the sender's outbox. If it lasts, spread the tells over more targets, or raise the limit.",
         }
+        TOO_MANY_SUBSCRIBERS = "too-many-subscribers" {
+            retry: Yes,
+            happened: "As many subscribers as the owner allows wait for items of the entity's channels (`entities.max-channel-reads`).",
+            help: "Subscribe less often, or raise the limit. For many subscribers, let entities of their own pass the items on.",
+        }
         ASK_CYCLE = "ask-cycle" {
             retry: No,
             happened: "The ask would have waited for itself: its target already waits, directly or through other entities, for the asking entity. The text shows the chain. If several asks wait for each other, the youngest one gets this error.",

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::asks::{Ask, AskNote};
 use super::calls::IdempotencyKey;
+use super::channels::Channels;
 use super::outbox::OutboxSize;
 use super::settings::{SlotPurpose, StartReason, StopReason};
 use super::timers::{Firing, TimerMap};
@@ -38,6 +39,21 @@ pub enum Action {
         from: Option<Entity>,
         /// Maximum number of entities in the result.
         max_records: usize,
+    },
+    /// Read items of a channel in order. The result is an [`Event::ChannelRead`](super::Event::ChannelRead).
+    ReadChannel {
+        /// The entity.
+        entity: Entity,
+        /// Returned with the result.
+        reader: u64,
+        /// The channel.
+        channel: Arc<str>,
+        /// The number of the first item.
+        from: u64,
+        /// Maximum number of items in the result.
+        max_items: usize,
+        /// Maximum size of the result in bytes; it nevertheless holds at least one item if there is one.
+        max_bytes: usize,
     },
     /// Read an entity's head, lanes and timers.
     Load {
@@ -245,6 +261,8 @@ pub struct TurnRecords {
     pub outbox: OutboxSize,
     /// The extent of its journal.
     pub journal: JournalExtent,
+    /// Its channels.
+    pub channels: Arc<Channels>,
     /// Whether it is remembered (K31).
     pub remembered: bool,
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::action::TurnRecords;
 use super::asks::Asks;
 use super::calls::Calls;
+use super::channel_feed::ChannelFeed;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
@@ -51,6 +52,11 @@ impl Stage {
                 | Self::Firing(..)
                 | Self::Stopping(_)
         )
+    }
+
+    /// Whether head and lanes are in memory.
+    pub(super) fn is_loaded(&self) -> bool {
+        !matches!(self, Self::Unloaded | Self::Loading | Self::AwaitingCommits)
     }
 
     /// Whether it holds a slot or has requested one.
@@ -126,6 +132,8 @@ pub(super) struct ResidentEntity {
     pub(super) outbox: Outbox,
     /// The extent of the journal after the last turn that ran.
     pub(super) journal: JournalExtent,
+    /// The channels, and the reads of them.
+    pub(super) channels: ChannelFeed,
     /// The running turn's pending asks, and what detects their cycles.
     pub(super) asks: Asks,
     /// The outgoing HTTP calls of the running turn.
@@ -217,6 +225,7 @@ impl ResidentEntity {
             timers: Timers::default(),
             outbox: Outbox::default(),
             journal: JournalExtent::default(),
+            channels: ChannelFeed::default(),
             asks: Asks::default(),
             calls: Calls::default(),
             wake_up: None,
@@ -243,6 +252,7 @@ impl ResidentEntity {
             timers: self.timers.map().clone(),
             outbox: self.outbox.size(),
             journal: self.journal.clone(),
+            channels: self.channels.current().clone(),
             remembered: self.head.remembered,
         }
     }
@@ -252,9 +262,12 @@ impl ResidentEntity {
         self.mailbox.len()
     }
 
-    /// Whether messages, timers or recovery need the entity to be loaded.
+    /// Whether messages, timers, subscribers or recovery need the entity to be loaded.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.entries.is_empty() || self.must_read || self.must_start
+        !self.entries.is_empty()
+            || self.must_read
+            || self.must_start
+            || self.channels.reader_count() > 0
     }
 
     /// Whether the entity may leave memory, unless its timers or tells need it.
@@ -263,6 +276,7 @@ impl ResidentEntity {
             && self.entries.is_empty()
             && self.gate.is_empty()
             && !self.must_start
+            && self.channels.is_unused()
             && self.start_backoff.as_ref().is_none_or(|pause| pause.retrying)
     }
 }

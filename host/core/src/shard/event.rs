@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::asks::{AskNote, NewAsk};
 use super::calls::CallDigest;
+use super::channels::Emit;
 use super::journal::JournalChange;
 use super::outbox::NewTell;
 use super::settings::{StopReason, TypeSettings};
 use super::timers::TimerChange;
 use crate::ids::{Entity, MessageId, TurnId};
 use crate::message::{ErrorCode, Message, Outcome};
-use crate::records::{ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
+use crate::records::{ChannelItem, ClaimOutcome, CommitOutcome, GuestReply, LoadedEntity};
 
 /// An input of the machine. Events about an instance carry its generation, and events about a turn its id. An event
 /// about an instance or a turn that the machine has already given up is ignored.
@@ -57,6 +58,15 @@ pub enum Event {
         number: u64,
         /// The entities in order, and whether more follow; or why the store failed.
         page: Result<(Vec<Entity>, bool), String>,
+    },
+    /// The result of [`Action::ReadChannel`](super::Action::ReadChannel).
+    ChannelRead {
+        /// The entity.
+        entity: Entity,
+        /// The action's number.
+        reader: u64,
+        /// The items with their numbers, in order; or why the store failed.
+        items: Result<Vec<(u64, ChannelItem)>, String>,
     },
     /// The result of [`Action::Load`](super::Action::Load).
     Loaded {
@@ -200,6 +210,7 @@ pub enum Event {
 
 /// The outcome of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant, reason = "nearly every activation starts its instance")]
 pub enum ActivationOutcome {
     /// The instance is live; this is its start turn's output.
     Started(TurnOutput),
@@ -227,6 +238,8 @@ pub struct TurnOutput {
     pub tells: Vec<NewTell>,
     /// Changes to the journal; empty unless the turn succeeded.
     pub journal: JournalChange,
+    /// The items that the turn emits, in order; empty unless the turn succeeded.
+    pub emits: Vec<Emit>,
     /// Size in bytes of the keys and values in the state after the turn; `None` if the turn did not access the state.
     pub state_bytes: Option<u64>,
     /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is.
@@ -245,6 +258,7 @@ impl TurnOutput {
             timers: Vec::new(),
             tells: Vec::new(),
             journal: JournalChange::default(),
+            emits: Vec::new(),
             state_bytes: None,
             remember: None,
             passivate: false,
@@ -258,6 +272,7 @@ impl TurnOutput {
             && self.timers.is_empty()
             && self.tells.is_empty()
             && self.journal.is_empty()
+            && self.emits.is_empty()
             && self.remember.is_none()
     }
 }

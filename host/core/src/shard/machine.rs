@@ -8,6 +8,7 @@
 mod asks;
 mod backoff;
 mod calls;
+mod channels;
 mod claim;
 mod context;
 mod gate;
@@ -132,6 +133,9 @@ impl Machine {
             Event::Message(message) => self.on_message(message),
             Event::WakesScanned { number, page } => self.on_wakes(number, page),
             Event::RememberedScanned { number, page } => self.on_remembered(number, page),
+            Event::ChannelRead { entity, reader, items } => {
+                self.on_channel_read(&entity, reader, items);
+            }
             Event::AskStarted { entity, generation, place, ask } => {
                 self.on_ask_started(&entity, generation, place, ask);
             }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::channels::ChannelKeep;
+
 /// Limits for a shard and for each of its entities. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -53,6 +55,11 @@ pub struct Settings {
     pub tell_targets: usize,
     /// Maximum length of a chain of entities that wait for one ask, each for the next (R20). Default 16.
     pub max_ask_depth: usize,
+    /// Maximum number of reads that wait for items of one entity's channels. Default 10,000.
+    pub max_channel_reads: usize,
+    /// Maximum size in bytes of the newest items of one channel that stay in memory while it is read, including 100 for
+    /// each; the last item always stays. Default 256 KiB.
+    pub channel_buffer: u64,
     /// Maximum number of a shard's remembered entities that are started at the same time without a message (K34).
     /// Default 16.
     pub recovery_starts: usize,
@@ -118,6 +125,8 @@ impl Default for Settings {
             tell_max_backoff: 300_000,
             tell_targets: 16,
             max_ask_depth: 16,
+            max_channel_reads: 10_000,
+            channel_buffer: 256 << 10,
             recovery_starts: 16,
             recovery_rate: 0,
             mutations: Vec::new(),
@@ -184,6 +193,8 @@ pub enum Mutation {
     IgnoreCrossingAsks,
     /// Remembered entities are not started (K31).
     ForgetRemembered,
+    /// Subscribers get a turn's items before the turn is durable (R3).
+    PublishBeforeCommit,
     /// Turns that run between two loads of their entity give their events the same numbers (E18).
     ReuseEventNumbers,
     /// A turn that waits for an ask keeps its shard from stopping (R15).
@@ -203,6 +214,8 @@ pub struct TypeSettings {
     pub has_stop_hook: bool,
     /// Whether a turn that handles a message or a firing makes its entity a remembered one (K31).
     pub remembers: bool,
+    /// How many items each channel keeps. Default none.
+    pub keep: ChannelKeep,
 }
 
 impl Default for TypeSettings {
@@ -213,6 +226,7 @@ impl Default for TypeSettings {
             idle_timeout: 120_000,
             has_stop_hook: false,
             remembers: false,
+            keep: ChannelKeep::default(),
         }
     }
 }

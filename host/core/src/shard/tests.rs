@@ -2,6 +2,7 @@
 
 mod asks;
 mod calls;
+mod channels;
 mod costs;
 mod dead_letters;
 mod delayed_tells;
@@ -20,6 +21,7 @@ mod tells;
 mod timeouts;
 mod timers;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,8 +34,8 @@ use crate::ids::{
 };
 use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken};
 use crate::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head, JournalExtent,
-    LoadedEntity, OWN_TIMERS, RecordKey, RecordWrite, Tell, Timer,
+    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head,
+    JournalExtent, LoadedEntity, OWN_TIMERS, RecordKey, RecordWrite, Tell, Timer,
 };
 use crate::rows::Member;
 
@@ -47,6 +49,8 @@ struct Harness {
     timers: Vec<Timer>,
     outbox: Vec<(u64, Tell)>,
     dead_letters: Vec<(u64, Tell)>,
+    /// The kept items of channels.
+    items: BTreeMap<(Arc<str>, u64), ChannelItem>,
     /// Tells that were sent and have not been answered.
     tells: Vec<(u64, Arc<Tell>)>,
     asked: Vec<Entity>,
@@ -110,6 +114,7 @@ impl Harness {
             timers: Vec::new(),
             outbox: Vec::new(),
             dead_letters: Vec::new(),
+            items: BTreeMap::new(),
             tells: Vec::new(),
             asked: Vec::new(),
             asks: Vec::new(),
@@ -209,6 +214,8 @@ impl Harness {
                 Action::AnswerAsk { place, outcome, .. } => self.answers.push((place, outcome)),
                 Action::ReleaseCall { place, key, .. } => self.released.push((place, key)),
                 Action::SendAskNote { target, note, .. } => self.notes.push((target, note)),
+                Action::ReadChannel { .. } if self.silent => self.pending_actions.push(action),
+                Action::ReadChannel { .. } => self.answer_read(action),
                 Action::Load { .. } if self.silent => {
                     self.loads += 1;
                     self.pending_actions.push(action);
@@ -309,7 +316,7 @@ impl Harness {
         let mut next = Self::with_store(Settings::clone(self.machine.settings()), |next| {
             (next.head, next.lanes, next.timers) = (self.head, self.lanes, self.timers);
             (next.outbox, next.dead_letters) = (self.outbox, self.dead_letters);
-            (next.wakes, next.now) = (self.wakes, self.now);
+            (next.wakes, next.now, next.items) = (self.wakes, self.now, self.items);
         });
         next.handle(Event::LeaseRenewed { sent_at: next.now, lease: 3_000 });
         next
@@ -368,6 +375,15 @@ impl Harness {
                     self.lanes.retain(|lane| lane.session != *session);
                     let lane = write.value.as_ref().map(|value| crate::codec::decode(value));
                     self.lanes.extend(lane.map(|lane| lane.expect("a lane")));
+                }
+                if let RecordKey::ChannelItem { channel, number } = &write.key {
+                    let item = write.value.as_ref().map(|value| crate::codec::decode(value));
+                    match item {
+                        Some(item) => {
+                            self.items.insert((channel.clone(), *number), item.expect("an item"))
+                        }
+                        None => self.items.remove(&(channel.clone(), *number)),
+                    };
                 }
                 if let RecordKey::Outbox { target, number } = &write.key {
                     self.outbox.retain(|(other, tell)| (other, &tell.target) != (number, target));

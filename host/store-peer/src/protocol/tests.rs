@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use ostraca_core::ids::{Epoch, Incarnation, NodeId, ScopedSessionId, ShardId, TurnId};
 use ostraca_core::records::{
-    CommitRefusal, Head, JournalEvent, JournalSnapshot, Lane, RecordKey, RecordWrite, Tell, Timer,
+    ChannelItem, CommitRefusal, Head, JournalEvent, JournalSnapshot, Lane, RecordKey, RecordWrite,
+    Tell, Timer,
 };
 use ostraca_core::rows::Member;
 use ostraca_store::{ScanKind, ScannedRecord};
@@ -91,6 +92,11 @@ fn the_bytes_of_requests_do_not_change() {
     let marks = Scan { kind: ScanKind::Remembered { from }, ..heads.clone() };
     let marks_bytes = [&[5, 1][..], &entity, &[0, 0xac, 2, 4]].concat();
     golden(&Request::Scan(marks), &[&[5], &SHARD, &marks_bytes]);
+    let (entity_of_channel, channel) = (Entity::new("t", "i"), "c".into());
+    let kind_of_channel = ScanKind::Channel { entity: entity_of_channel, channel, from: 300 };
+    let channel = Scan { kind: kind_of_channel, ..heads.clone() };
+    let channel_bytes = [&[6][..], &entity, &[1, b'c', 0xac, 2, 0, 0xac, 2, 4]].concat();
+    golden(&Request::Scan(channel), &[&[5], &SHARD, &channel_bytes]);
     let state = Scan { kind, after: Some("k".into()), ..heads };
     golden(&Request::Scan(state), &[&[5], &SHARD, &[1], &entity, &[1, 1, b'k', 0xac, 2, 4]]);
     let fragment = Request::PutBlob { upload: 1, total: 300, offset: 2, bytes: "b".into() };
@@ -216,13 +222,16 @@ fn the_bytes_of_replies_do_not_change() {
     let mut records = vec![head, ScannedRecord::State("k".into(), "v".into()), wake, letter];
     records.extend(journal);
     records.push(mark);
+    let (data, extensions) = (Bytes::from_static(b"d"), Default::default());
+    let item = ChannelItem { version: 300, utc_ms: 5, data, extensions };
+    records.push(ScannedRecord::ChannelItem(2, item));
     let page = Page { records, next_cursor: Some("k".into()) };
     let head = [&[0, 1, b't', 1, b'i'][..], &[0; 15]].concat();
     let rest = [1, 1, b'k', 1, b'v', 2, 0xac, 2, 1, b't', 1, b'i'];
     let letter = [3, 1, b't', 1, b'i', 0xac, 2];
     let journal = [0, 4, 2, 0xac, 2, 1, b'd', 0, 5, 0xac, 2, 6, 1, b'd', 0];
-    let mark = [6, 1, b't', 1, b'i'];
-    let expected = [&[6, 0, 7][..], &head, &rest, &letter, &TELL, &journal, &mark, &[1, 1, b'k']];
+    let mark = [6, 1, b't', 1, b'i', 7, 2, 0xac, 2, 5, 1, b'd', 0];
+    let expected = [&[6, 0, 8][..], &head, &rest, &letter, &TELL, &journal, &mark, &[1, 1, b'k']];
     golden(ResponseBody::Scan(Ok(page)), &expected);
     golden(ResponseBody::PutBlob(Ok(Some([3; 32]))), &[&[7, 0, 1], &[3; 32]]);
     golden(ResponseBody::GetBlob(Ok(Some(("b".into(), 300)))), &[&[8, 0, 1, 1, b'b', 0xac, 2]]);

@@ -36,14 +36,17 @@ fn no_fragment_is_left_over_after_a_restart() {
 }
 
 #[test]
-fn a_large_event_leaves_no_fragment_after_a_restart() {
+fn large_events_and_items_leave_no_fragment_after_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path(), &Options::default());
     let claim = claimed(&store);
     let write = |store: &SledStore, from, value: Option<Vec<u8>>| {
         let mut turn = turn(&claim, "a", from);
-        let value = value.map(Into::into);
-        turn.writes = vec![RecordWrite { key: RecordKey::Journal { number: 1 }, value }];
+        let value: Option<bytes::Bytes> = value.map(Into::into);
+        let item = RecordKey::ChannelItem { channel: "c".into(), number: 1 };
+        turn.writes = [RecordKey::Journal { number: 1 }, item]
+            .map(|key| RecordWrite { key, value: value.clone() })
+            .into();
         assert_eq!(block_on(store.commit(vec![turn])), [CommitOutcome::Committed]);
     };
     write(&store, 0, Some(vec![7; 100_000]));

@@ -8,6 +8,7 @@
     reason = "a test suite fails by panicking"
 )]
 
+mod channels;
 mod claims;
 mod commits;
 mod journal;
@@ -83,6 +84,7 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     timers::check(factory);
     outbox::check(factory);
     journal::check(factory);
+    channels::check(factory);
     remembered::check(factory);
     sizes::check(factory);
     model::check(factory);

@@ -5,6 +5,7 @@ use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, MessageDigest, NodeId, ScopedSessionId, ShardId,
     ShardPath, TurnId,
 };
+use ostraca_core::records;
 use ostraca_core::records::{
     GuestReply, JournalEvent, JournalExtent, JournalSnapshot, RecordedReply,
 };
@@ -210,6 +211,38 @@ fn a_head_knows_its_journal_by_field_10() {
 }
 
 #[test]
+fn the_bytes_of_a_channels_item_do_not_change() {
+    let (data, extensions) = (Bytes::from_static(b"d"), Default::default());
+    let item = records::ChannelItem { version: 300, utc_ms: 128, data, extensions };
+    let stored =
+        Codec::default().encode_bytes(RecordKind::ChannelItem, b"k", codec::encode(&item).unwrap());
+    assert_eq!(stored, [11, 3, 0, 0, 0, 0xac, 2, 0x80, 1, 1, b'd', 0]);
+}
+
+#[test]
+fn a_head_knows_its_channels_by_field_12() {
+    let mut head = head();
+    let cut = |number, version, start| records::ChannelCut { number, version, start };
+    let extent = records::ChannelExtent {
+        next: 300,
+        last_version: 9,
+        first: cut(2, 3, 4),
+        end: 128,
+        stored: 1,
+        cuts: vec![cut(5, 6, 7)],
+        ..records::ChannelExtent::new("c".into())
+    };
+    let channels = [(extent.name.clone(), extent)].into();
+    head.set_channels(&channels).unwrap();
+    let bytes = codec::encode(&head).unwrap();
+    let field = [1, 1, b'c', 0xac, 2, 9, 2, 3, 4, 0x80, 1, 1, 1, 5, 6, 7];
+    assert_eq!(bytes[bytes.len() - 19..], [&[1, 12, 16][..], &field].concat());
+    assert_eq!(codec::decode::<Head>(&bytes).unwrap().channels().unwrap(), channels);
+    head.set_channels(&Default::default()).unwrap();
+    assert!(head.extensions.is_empty());
+}
+
+#[test]
 fn a_senders_lane_names_it_in_required_field_1() {
     let mut lane = lane();
     lane.set_sender(&Entity::new("t", "i")).unwrap();
@@ -242,6 +275,7 @@ fn the_numbers_of_kinds_do_not_change() {
         (8, Remembered),
         (9, DeadLetter),
         (10, Fragment),
+        (11, ChannelItem),
         (32, Row),
         (33, Meta),
     ];

@@ -117,6 +117,10 @@ impl Machine {
             }
             debug_assert!(set.is_ok(), "{set:?}");
         }
+        if !output.emits.is_empty() {
+            records.extend(self.emit(entity, output.emits));
+        }
+        let Some(state) = self.residents.get_mut(entity) else { return };
         // A turn of the stop hook, and one of the start hook alone, does not make its entity a remembered one.
         let is_result = matches!(reply, GuestReply::Result(_));
         let is_default = remembers && is_result && (message.is_some() || firing.is_some());
@@ -242,6 +246,8 @@ impl Machine {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
                 state.outbox.on_durable(gated.version);
+                let most = self.context.settings.channel_buffer;
+                state.channels.on_durable(gated.version, most, self.context.mono());
                 state.is_marked = gated.remembered;
                 if let Some(id) = gated.message {
                     let outcome = Outcome::Final { reply: gated.reply, version: gated.version };

@@ -8,7 +8,7 @@ use crate::records::{JournalExtent, LoadedEntity};
 use crate::shard::entity::Stage;
 use crate::shard::outbox::Outbox;
 use crate::shard::timers::Timers;
-use crate::shard::{ActivationOutcome, StartReason, StopReason, TurnOutput, TurnResult};
+use crate::shard::{ActivationOutcome, Channels, StartReason, StopReason, TurnOutput, TurnResult};
 
 impl Machine {
     pub(super) fn on_loaded(
@@ -23,14 +23,15 @@ impl Machine {
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
-        let journal = match &result {
+        let fields = match &result {
             Ok(LoadedEntity { head: Some(head), .. }) => {
-                head.journal().map_err(|it| it.to_string())
+                let fields = head.journal().and_then(|journal| Ok((journal, head.channels()?)));
+                fields.map_err(|error| error.to_string())
             }
-            _ => Ok(JournalExtent::default()),
+            _ => Ok((JournalExtent::default(), Channels::default())),
         };
-        let outcome = match result.and_then(|loaded| Ok((loaded, journal?))) {
-            Ok((mut loaded, journal)) => {
+        let outcome = match result.and_then(|loaded| Ok((loaded, fields?))) {
+            Ok((mut loaded, (journal, channels))) => {
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
@@ -41,6 +42,7 @@ impl Machine {
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
                 state.journal = journal;
+                state.channels.reload(channels, 0);
                 state.is_marked = state.head.remembered;
                 state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);

@@ -18,7 +18,7 @@ impl Machine {
         if let Some(outcome) = self.admission_refusal(&message) {
             return self.context.reply(token, outcome);
         }
-        if self.take_note(&message) {
+        if self.take_note(&message) || self.take_channel_read(&message) {
             return;
         }
         if let Some(outcome) = self.cycle_refusal(&message) {
@@ -201,6 +201,7 @@ impl Machine {
         for id in ended {
             self.finish(entity, &id, outcome.clone(), false);
         }
+        self.refuse_channel_reads(entity, outcome);
         if must_start {
             self.retry_start(entity);
         }

@@ -101,6 +101,7 @@ impl Machine {
             for id in state.mailbox.all() {
                 self.finish(&entity, &id, outcome.clone(), false);
             }
+            self.refuse_channel_reads(&entity, &outcome);
             self.stop_when_idle(&entity, reason);
         }
     }

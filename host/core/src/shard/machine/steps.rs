@@ -23,7 +23,9 @@ impl Machine {
         {
             self.context.visits += 1;
         }
+        self.expire_channels(entity);
         self.take_steps(entity);
+        self.serve_channels(entity);
         self.send_tells(entity);
         self.drive_asks(entity);
         self.release_calls(entity);

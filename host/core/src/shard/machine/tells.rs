@@ -251,6 +251,5 @@ impl Machine {
 
 /// Whether a commit without the guest is possible: head and lanes are in memory.
 fn can_commit(state: &ResidentEntity) -> bool {
-    state.is_read
-        && !matches!(state.stage, Stage::Unloaded | Stage::Loading | Stage::AwaitingCommits)
+    state.is_read && state.stage.is_loaded()
 }

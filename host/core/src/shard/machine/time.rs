@@ -138,7 +138,7 @@ impl Machine {
         let parked = state.mailbox.first_parked_until().filter(|_| !paused);
         let asks = state.asks.due(self.context.mono());
         let times = stage.into_iter().chain(deadline).chain(parked).chain(asks);
-        times.chain(state.stop_hook_deadline).min()
+        times.chain(state.stop_hook_deadline).chain(self.channels_due(state)).min()
     }
 
     /// An entity that can make progress, now or later, but that no event or timer is going to wake.
