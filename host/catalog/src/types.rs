@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ostraca_config::Manifest;
 use ostraca_core::message::MessageKind;
-use ostraca_core::shard::TypeSettings;
+use ostraca_core::shard::{ChannelKeep, TypeSettings};
 use ostraca_wasm::Program;
 use tokio::sync::watch;
 
@@ -115,6 +115,10 @@ impl DeployedType {
                 .unwrap_or(u64::MAX),
             has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop_hook()),
             remembers: self.manifest.lifecycle.remember_entities,
+            keep: ChannelKeep {
+                items: self.manifest.channels.keep_items.into(),
+                bytes: self.manifest.channels.keep_bytes,
+            },
         }
     }
 }

@@ -37,6 +37,8 @@ pub struct Manifest {
     pub limits: ManifestLimits,
     /// When instances start and stop.
     pub lifecycle: Lifecycle,
+    /// What channels keep.
+    pub channels: ChannelsKeep,
     /// What the type may use besides its own state.
     pub grants: Grants,
     /// Who may send messages to the type.
@@ -79,6 +81,12 @@ pub struct ManifestLimits {
     /// Maximum bytes of the events and the snapshot in an entity's journal, including 100 bytes for each. Default 16
     /// MiB, at most 1,024 GiB. Error `journal-too-large`.
     pub journal: u64,
+    /// Maximum number of channels that an entity may emit on. Default 16, at most 64. Error `too-many-channels`.
+    pub channels: u32,
+    /// Maximum number of items that one turn may emit. Default 256, at most 1,000. Error `turn-too-large`.
+    pub items: u32,
+    /// Maximum bytes of one item. Default 64 KiB, at most 1 MiB. Error `item-too-large`.
+    pub item: u64,
     /// Maximum number of asks that one turn may start. Default 64, at most 10,000. Error `too-many-asks`.
     pub asks: u32,
     /// Maximum bytes of the methods and bodies of one turn's asks, and of their answers. Default 1 MiB, at most 64 MiB.
@@ -132,6 +140,15 @@ pub struct Lifecycle {
     /// Whether each turn of a message or a timer makes its entity a remembered one, which is started without a message
     /// wherever its shard moves (K31). Default false.
     pub remember_entities: bool,
+}
+
+/// `[channels]`: how many of its last items each channel keeps, for subscribers that come late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelsKeep {
+    /// Maximum number of items. Default 0, which keeps none; at most 100,000.
+    pub keep_items: u32,
+    /// Maximum bytes of these items, including 100 bytes for each. Default 1 MiB, at most 1 GiB.
+    pub keep_bytes: u64,
 }
 
 /// `[grants]`.
@@ -219,6 +236,9 @@ impl Manifest {
             tell: self.grants.tell.clone(),
             ask: self.grants.ask.clone(),
             journal: limits.journal,
+            channels: limits.channels.into(),
+            items: limits.items.into(),
+            item: limits.item,
             asks: limits.asks.into(),
             ask_bytes: limits.ask_bytes,
             ask_timeout: limits.ask_timeout,

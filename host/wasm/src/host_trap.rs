@@ -81,6 +81,8 @@ impl HostTrap {
             HostTrap::OutboxFull { .. } => limit(codes::OUTBOX_FULL, message),
             HostTrap::OutboxTooLarge { .. } => limit(codes::OUTBOX_TOO_LARGE, message),
             HostTrap::JournalTooLarge { .. } => limit(codes::JOURNAL_TOO_LARGE, message),
+            HostTrap::ItemTooLarge { .. } => limit(codes::ITEM_TOO_LARGE, message),
+            HostTrap::TooManyChannels { .. } => limit(codes::TOO_MANY_CHANNELS, message),
             HostTrap::TellNotGranted(_) => guest(codes::TELL_NOT_GRANTED, message),
             HostTrap::AskNotGranted(_) => guest(codes::ASK_NOT_GRANTED, message),
             HostTrap::AskOutsideTurn => guest(codes::ASK_OUTSIDE_TURN, message),

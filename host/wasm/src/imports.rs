@@ -13,7 +13,7 @@ use crate::instance_data::{InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
-use crate::{MessageKind, ask_imports, journal_imports, tell_imports, timer_imports};
+use crate::{MessageKind, ask_imports, channels, journal_imports, tell_imports, timer_imports};
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
@@ -73,6 +73,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     timer_imports::link(linker)?;
     tell_imports::link(linker)?;
     journal_imports::link(linker)?;
+    channels::link(linker)?;
     ask_imports::link(linker)?;
     log(linker)
 }
@@ -134,7 +135,8 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
             let value = Arc::from(value.as_le_slice(&cx));
             let entity = cx.data_mut();
             if let Some(state) = &mut entity.state {
-                state.beside(entity.journal.written()).set(key, value, &limits)?;
+                let beside = entity.journal.written() + entity.channels.written();
+                state.beside(beside).set(key, value, &limits)?;
             }
             Ok(())
         })
@@ -146,8 +148,9 @@ fn state(linker: &mut Linker<InstanceData>) -> Result<()> {
             let key = own_key(&cx, &key)?;
             let limits = cx.data().limits.clone();
             let entity = cx.data_mut();
+            let beside = entity.journal.written() + entity.channels.written();
             let Some(state) = &mut entity.state else { return Ok((false,)) };
-            Ok((state.beside(entity.journal.written()).delete(key, &limits)?,))
+            Ok((state.beside(beside).delete(key, &limits)?,))
         })
     })?;
     state.func_wrap_async(

@@ -7,6 +7,7 @@ use ostraca_codes::codes;
 use wasmtime::Store;
 use wasmtime::component::{ComponentNamedList, Func, Lift, Lower, TypedFunc};
 
+use crate::channels::TurnChannels;
 use crate::host_trap::{Stage, explain, guest, host, limit};
 use crate::instance_data::{InstanceData, Phase};
 use crate::journal::{JournalChange, TurnJournal};
@@ -174,6 +175,7 @@ impl Instance {
         entity.timers = TurnTimers::begin(records.timers);
         entity.tells = TurnTells::begin(records.outbox);
         entity.journal = TurnJournal::begin(records.journal);
+        entity.channels = TurnChannels::begin(records.channels);
         entity.remembered = records.remembered;
         entity.asks.begin(records.asks);
         entity.calls.begin(records.calls);
@@ -299,11 +301,13 @@ impl Instance {
         entity.calls.end();
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         let mut journal = entity.journal.take_change();
+        let mut emits = entity.channels.take();
         let mut remember = entity.remember.take();
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();
             tells.clear();
             journal = JournalChange::default();
+            emits.clear();
             remember = None;
         }
         let mut writes = Vec::new();
@@ -321,6 +325,7 @@ impl Instance {
             timers,
             tells,
             journal,
+            emits,
             state_bytes,
             remember,
             passivate: std::mem::take(&mut entity.passivate),

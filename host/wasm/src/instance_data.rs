@@ -7,6 +7,7 @@ use wasmtime_wasi::{WasiCtxView, WasiView};
 
 use crate::asks::TurnAsks;
 use crate::calls::TurnCalls;
+use crate::channels::TurnChannels;
 use crate::journal::TurnJournal;
 use crate::log::GuestLog;
 use crate::meter::Meter;
@@ -45,6 +46,8 @@ pub(crate) struct InstanceData {
     pub(crate) tells: TurnTells,
     /// The entity's journal in the current turn.
     pub(crate) journal: TurnJournal,
+    /// The items that the current turn emits.
+    pub(crate) channels: TurnChannels,
     /// Whether the entity is remembered, before the turn and by what the turn says.
     pub(crate) remembered: bool,
     pub(crate) remember: Option<bool>,
@@ -78,6 +81,7 @@ impl InstanceData {
         timers: TurnTimers,
         tells: TurnTells,
         journal: TurnJournal,
+        channels: TurnChannels,
         calls: TurnCalls,
         handles_timers: bool,
     ) -> InstanceData {
@@ -92,6 +96,7 @@ impl InstanceData {
             timers,
             tells,
             journal,
+            channels,
             remembered: false,
             remember: None,
             asks: TurnAsks::default(),
@@ -120,6 +125,11 @@ impl InstanceData {
     /// Bytes that the turn has written to the state.
     pub(crate) fn state_bytes_written(&self) -> u64 {
         self.state.as_ref().map_or(0, State::turn_bytes)
+    }
+
+    /// Bytes that the turn has written to the state and emitted.
+    pub(crate) fn written_beside_journal(&self) -> u64 {
+        self.state_bytes_written() + self.channels.written()
     }
 
     pub(crate) fn wasi(&mut self) -> &mut Wasi {

@@ -58,7 +58,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
     journal.func_wrap("append", |mut cx: Cx<'_>, (data,): (WasmList<u8>,)| {
         cx.data().may_write("an event was appended")?;
         let limits = cx.data().limits.clone();
-        let beside = cx.data().state_bytes_written();
+        let beside = cx.data().written_beside_journal();
         cx.data().journal.may_append(data.len() as u64, beside, &limits)?;
         let data = Bytes::copy_from_slice(data.as_le_slice(&cx));
         Ok((cx.data_mut().journal.append(data),))
@@ -102,7 +102,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
     journal.func_wrap("save-snapshot", |mut cx: Cx<'_>, (data,): (WasmList<u8>,)| {
         cx.data().may_write("a snapshot was saved")?;
         let limits = cx.data().limits.clone();
-        let beside = cx.data().state_bytes_written();
+        let beside = cx.data().written_beside_journal();
         cx.data().journal.may_save(data.len() as u64, beside, &limits)?;
         let data = Bytes::copy_from_slice(data.as_le_slice(&cx));
         cx.data_mut().journal.save(data);

@@ -8,6 +8,7 @@ use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
 use crate::calls::TurnCalls;
 use crate::cancel::{CancelToken, cancelled};
+use crate::channels::TurnChannels;
 use crate::digest::ComponentDigest;
 use crate::engine::EngineContext;
 use crate::host_trap::{Stage, explain};
@@ -146,6 +147,7 @@ impl CompiledComponent {
                 TurnTimers::begin(records.timers),
                 TurnTells::begin(records.outbox),
                 TurnJournal::begin(records.journal),
+                TurnChannels::begin(records.channels),
                 TurnCalls::new(shared.http.clone(), meter.clone()),
                 self.exports.timer.is_some(),
             ),

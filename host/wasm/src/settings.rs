@@ -194,7 +194,7 @@ pub struct InstanceLimits {
     /// of the journal that it writes or deletes are each limited to the same number. Default 1,000. Error
     /// `turn-too-large`.
     pub turn_keys: u64,
-    /// Size in bytes of keys, values, events and snapshots that one turn may write, counted as for `state` and
+    /// Size in bytes of keys, values, events, snapshots and items that one turn may write, counted as for `state` and
     /// `journal`. Tells that it sends are limited to the same size, with 100 bytes added for each. Default 4 MiB. Error
     /// `turn-too-large`.
     pub turn_bytes: u64,
@@ -215,6 +215,12 @@ pub struct InstanceLimits {
     /// Size in bytes of the events and the snapshot in an entity's journal, including 100 bytes for each. Default 16
     /// MiB. Error `journal-too-large`.
     pub journal: u64,
+    /// Number of channels that an entity may emit on. Default 16. Error `too-many-channels`.
+    pub channels: u64,
+    /// Number of items that one turn may emit. Default 256. Error `turn-too-large`.
+    pub items: u64,
+    /// Size in bytes of one item that is emitted on a channel. Default 64 KiB. Error `item-too-large`.
+    pub item: u64,
     /// Entity types to which it may send asks. Default: none. Error `ask-not-granted`.
     pub ask: Vec<String>,
     /// Number of asks that one turn may start. Default 64. Error `too-many-asks`.
@@ -273,6 +279,9 @@ impl Default for InstanceLimits {
             outbox: 1_000,
             outbox_bytes: 1 << 20,
             journal: 16 << 20,
+            channels: 16,
+            items: 256,
+            item: 64 << 10,
             ask: Vec::new(),
             asks: 64,
             ask_bytes: 1 << 20,

@@ -28,6 +28,10 @@ pub(crate) enum HostTrap {
     OutboxTooLarge { would: u64, limit: u64 },
     #[error("the entity's journal would grow to {would} bytes, limits.journal is {limit}")]
     JournalTooLarge { would: u64, limit: u64 },
+    #[error("an item of {bytes} bytes was emitted, limits.item is {limit}")]
+    ItemTooLarge { bytes: u64, limit: u64 },
+    #[error("the entity would have more channels than limits.channels ({limit})")]
+    TooManyChannels { limit: u64 },
     #[error("a tell was sent to the type {0:?}, which the manifest does not grant ([grants] tell)")]
     TellNotGranted(String),
     #[error("an ask was sent to the type {0:?}, which the manifest does not grant ([grants] ask)")]

@@ -10,8 +10,8 @@ use ostraca_codes::Code;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
 use crate::{
-    AskSink, CallSink, GuestTell, JournalChange, JournalUse, OutboxUse, StoredEvent, TimerChange,
-    TimerSource, TurnValues,
+    AskSink, CallSink, ChannelNames, GuestEmit, GuestTell, JournalChange, JournalUse, OutboxUse,
+    StoredEvent, TimerChange, TimerSource, TurnValues,
 };
 
 /// The identity of an instance's entity.
@@ -128,6 +128,8 @@ pub struct TurnRecords {
     pub outbox: OutboxUse,
     /// The extent of its journal.
     pub journal: JournalUse,
+    /// The channels that it has emitted on; `None` if there are none.
+    pub channels: Option<Arc<dyn ChannelNames>>,
     /// Whether it is remembered (K31).
     pub remembered: bool,
     /// Takes the turn's asks; `None` if the turn may not ask.
@@ -212,6 +214,8 @@ pub struct GuestTurnOutput {
     pub tells: Vec<GuestTell>,
     /// What the turn changes in the journal. Empty unless the result is [`TurnResult::Ok`].
     pub journal: JournalChange,
+    /// The items that the turn emits, in order. Empty unless the result is [`TurnResult::Ok`].
+    pub emits: Vec<GuestEmit>,
     /// The size of the entity's state in bytes after the turn, including 100 for each key; `None` while this instance
     /// has not loaded the state.
     pub state_bytes: Option<u64>,

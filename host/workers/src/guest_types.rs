@@ -10,13 +10,14 @@ use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::message::{Message, MessageKind, Outcome};
 use ostraca_core::records::{DelayedTell, GuestReply, JournalExtent, Timer};
 use ostraca_core::shard::{
-    CallDigest, Firing, JournalChange, NewAsk, NewTell, StartReason, StopReason, TimerChange,
-    TimerMap, TurnOutput, TurnResult, delayed_tell, delayed_tell_name, set_delayed_tell,
-    timer_of_delayed_tell,
+    CallDigest, Channels, Emit, Firing, JournalChange, NewAsk, NewTell, StartReason, StopReason,
+    TimerChange, TimerMap, TurnOutput, TurnResult, delayed_tell, delayed_tell_name,
+    set_delayed_tell, timer_of_delayed_tell,
 };
 use ostraca_wasm::{
-    AskAnswer, EntityIdentity, GuestAsk, GuestCall, GuestTell, GuestTimer, GuestTurnOutput,
-    JournalUse, MessageContext, OutboxUse, TimerFiring, TimerSource, TurnRecords, TurnValues,
+    AskAnswer, ChannelNames, EntityIdentity, GuestAsk, GuestCall, GuestEmit, GuestTell, GuestTimer,
+    GuestTurnOutput, JournalUse, MessageContext, OutboxUse, TimerFiring, TimerSource, TurnRecords,
+    TurnValues,
 };
 
 use crate::random_key::RandomKey;
@@ -26,6 +27,7 @@ const RETRY_AFTER: u32 = 20;
 
 /// The sandbox checks limits with the sizes that the core stores.
 const _: () = assert!(ostraca_wasm::EVENT_CHARGE == ostraca_core::shard::EVENT_CHARGE);
+const _: () = assert!(ostraca_wasm::ITEM_CHARGE == ostraca_core::shard::ITEM_CHARGE);
 
 /// The kind of a method that a component lists.
 #[must_use]
@@ -106,7 +108,8 @@ pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
 
 /// What an entity has besides its state, as its instance reads it.
 pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
-    let ostraca_core::shard::TurnRecords { timers, outbox, journal, remembered } = records;
+    let ostraca_core::shard::TurnRecords { timers, outbox, journal, channels, remembered } =
+        records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
         false => Some(Arc::new(EntityTimers(timers))),
@@ -116,7 +119,11 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
     let JournalExtent { snapshot, snapshot_bytes, snapshot_version, .. } = journal;
     let journal =
         JournalUse { first, next, start, end, snapshot, snapshot_bytes, snapshot_version };
-    TurnRecords { timers, outbox, journal, remembered, asks: None, calls: None }
+    let channels: Option<Arc<dyn ChannelNames>> = match channels.is_empty() {
+        true => None,
+        false => Some(Arc::new(EntityChannels(channels))),
+    };
+    TurnRecords { timers, outbox, journal, channels, remembered, asks: None, calls: None }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -168,6 +175,19 @@ fn new_tell(tell: GuestTell, traceparent: &Arc<str>, utc_ms: u64) -> NewTell {
 
 #[derive(Debug)]
 struct EntityTimers(Arc<TimerMap>);
+
+#[derive(Debug)]
+struct EntityChannels(Arc<Channels>);
+
+impl ChannelNames for EntityChannels {
+    fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn contains(&self, channel: &str) -> bool {
+        self.0.contains_key(channel)
+    }
+}
 
 impl TimerSource for EntityTimers {
     fn timers(&self) -> Vec<GuestTimer> {
@@ -281,6 +301,11 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
             keep_from: turn.journal.keep_from,
             snapshot: turn.journal.snapshot,
         },
+        emits: turn
+            .emits
+            .into_iter()
+            .map(|GuestEmit { channel, data }| Emit { channel, data })
+            .collect(),
         state_bytes: turn.state_bytes,
         remember: turn.remember,
         passivate: turn.passivate,

@@ -91,6 +91,16 @@ section! {
             happened: "Events and snapshot of the entity's journal, 100 bytes for each included, would exceed `limits.journal`.",
             help: "Save a snapshot and truncate the journal, append smaller events, or raise the limit.",
         }
+        ITEM_TOO_LARGE = "item-too-large" {
+            retry: No,
+            happened: "The guest emitted an item that is larger than `limits.item`.",
+            help: "Emit a smaller item that names where the rest is, or raise the limit.",
+        }
+        TOO_MANY_CHANNELS = "too-many-channels" {
+            retry: No,
+            happened: "The entity would have emitted on more channels than `limits.channels`. Channels are never removed.",
+            help: "Use fewer channels, with a field in the items that tells them apart, or raise the limit.",
+        }
         ASK_NOT_GRANTED = "ask-not-granted" {
             retry: No,
             happened: "The guest asked an entity of a type that its manifest does not grant.",

@@ -150,6 +150,9 @@ pub(super) struct EntitiesSection {
     #[serde(with = "units::duration")]
     pub(super) tell_max_backoff: Duration,
     pub(super) max_ask_depth: u32,
+    pub(super) max_channel_reads: u32,
+    #[serde(with = "units::size")]
+    pub(super) channel_buffer: u64,
     pub(super) recovery_starts: u32,
     pub(super) recovery_rate: u32,
 }
@@ -328,6 +331,8 @@ impl Default for EntitiesSection {
             tell_backoff: Duration::from_millis(shard.tell_backoff),
             tell_max_backoff: Duration::from_millis(shard.tell_max_backoff),
             max_ask_depth: saturating_u32(shard.max_ask_depth),
+            max_channel_reads: saturating_u32(shard.max_channel_reads),
+            channel_buffer: shard.channel_buffer,
             recovery_starts: saturating_u32(shard.recovery_starts),
             recovery_rate: shard.recovery_rate,
         }
@@ -359,6 +364,8 @@ impl EntitiesSection {
             tell_backoff: millis(self.tell_backoff),
             tell_max_backoff: millis(self.tell_max_backoff),
             max_ask_depth: self.max_ask_depth as usize,
+            max_channel_reads: self.max_channel_reads as usize,
+            channel_buffer: self.channel_buffer,
             recovery_starts: self.recovery_starts as usize,
             recovery_rate: self.recovery_rate,
             mutations: Vec::new(),

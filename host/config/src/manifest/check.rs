@@ -5,8 +5,8 @@ use std::time::Duration;
 use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
 
-use super::file::{GrantsSection, ManifestFile};
-use super::{Access, Lifecycle, Manifest, ManifestError, ManifestLimits};
+use super::file::{ChannelsSection, GrantsSection, ManifestFile};
+use super::{Access, ChannelsKeep, Lifecycle, Manifest, ManifestError, ManifestLimits};
 use crate::user_file::{SourceText, units};
 
 const NAME: usize = 64;
@@ -26,6 +26,13 @@ const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
 /// The largest allowed journal. Nothing loads all of it.
 const MOST_JOURNAL: u64 = 1 << 40;
+/// The highest limits on channels, whose extents are in each head of their entity, and on the items of a turn, with
+/// which it deletes about as many old ones. An item fits into a frame to a client.
+const MOST_CHANNELS: u32 = 64;
+const MOST_ITEMS: u32 = 1_000;
+const MOST_ITEM: u64 = 1 << 20;
+/// The largest allowed `keep-items` and `keep-bytes`.
+const MOST_KEPT: (u32, u64) = (100_000, 1 << 30);
 /// The highest limits on the asks that a turn may start, and on the bytes of their bodies and answers. While the turn
 /// waits, both stay in the node's memory.
 const MOST_ASKS: u32 = 10_000;
@@ -55,6 +62,14 @@ pub(super) fn manifest(
     if file.lifecycle.idle_timeout < Duration::from_millis(100) || file.lifecycle.idle_timeout > day
     {
         return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
+    }
+    let ChannelsSection { keep_items, keep_bytes } = file.channels;
+    if keep_items > MOST_KEPT.0 {
+        return Err(range(input, &["channels", "keep-items"], "0", &MOST_KEPT.0.to_string()));
+    }
+    if !(1..=MOST_KEPT.1).contains(&keep_bytes) {
+        let most = units::format_size(MOST_KEPT.1);
+        return Err(range(input, &["channels", "keep-bytes"], &units::format_size(1), &most));
     }
     let GrantsSection { ask, tell, http, topics } = &file.grants;
     if !topics.is_empty() {
@@ -86,6 +101,7 @@ pub(super) fn manifest(
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
         },
+        channels: ChannelsKeep { keep_items, keep_bytes },
         grants: super::Grants {
             ask: file.grants.ask,
             tell: file.grants.tell,
@@ -151,13 +167,14 @@ fn is_host(granted: &str) -> bool {
 
 fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits, ManifestError> {
     let it = &file.limits;
-    let sizes: [(&str, u64, u64, u64); 11] = [
+    let sizes: [(&str, u64, u64, u64); 12] = [
         ("memory", it.memory, 64 << 10, 4 << 30),
         ("state", it.state, 1, 64 << 20),
         ("turn-bytes", it.turn_bytes, 1, MOST_TURN_BYTES),
         ("timer-bytes", it.timer_bytes, 1, MOST_TIMER_BYTES),
         ("outbox-bytes", it.outbox_bytes, 1, MOST_OUTBOX_BYTES),
         ("journal", it.journal, 1, MOST_JOURNAL),
+        ("item", it.item, 1, MOST_ITEM),
         ("ask-bytes", it.ask_bytes, 1, MOST_ASK_BYTES),
         ("http-bytes", it.http_bytes, 1, MOST_HTTP_BYTES),
         ("message", it.message, 1, 64 << 20),
@@ -188,6 +205,8 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("turn-keys", it.turn_keys, 16_384),
         ("timers", it.timers, MOST_TIMERS),
         ("outbox", it.outbox, MOST_OUTBOX),
+        ("channels", it.channels, MOST_CHANNELS),
+        ("items", it.items, MOST_ITEMS),
         ("asks", it.asks, MOST_ASKS),
         ("http-calls", it.http_calls, MOST_HTTP_CALLS),
         ("table-elements", it.table_elements, 10_000_000),
@@ -214,6 +233,9 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         outbox: it.outbox,
         outbox_bytes: it.outbox_bytes,
         journal: it.journal,
+        channels: it.channels,
+        items: it.items,
+        item: it.item,
         asks: it.asks,
         ask_bytes: it.ask_bytes,
         ask_timeout: it.ask_timeout,

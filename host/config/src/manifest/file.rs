@@ -19,6 +19,7 @@ pub(super) struct ManifestFile {
     pub(super) shard_key: String,
     pub(super) limits: LimitsSection,
     pub(super) lifecycle: LifecycleSection,
+    pub(super) channels: ChannelsSection,
     pub(super) grants: GrantsSection,
     pub(super) access: AccessSection,
 }
@@ -49,6 +50,10 @@ pub(super) struct LimitsSection {
     pub(super) outbox_bytes: u64,
     #[serde(with = "units::size")]
     pub(super) journal: u64,
+    pub(super) channels: u32,
+    pub(super) items: u32,
+    #[serde(with = "units::size")]
+    pub(super) item: u64,
     pub(super) asks: u32,
     #[serde(with = "units::size")]
     pub(super) ask_bytes: u64,
@@ -75,6 +80,14 @@ pub(super) struct LifecycleSection {
     #[serde(with = "units::duration")]
     pub(super) idle_timeout: Duration,
     pub(super) remember_entities: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct ChannelsSection {
+    pub(super) keep_items: u32,
+    #[serde(with = "units::size")]
+    pub(super) keep_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -104,6 +117,7 @@ impl Default for ManifestFile {
             shard_key: "id".into(),
             limits: LimitsSection::default(),
             lifecycle: LifecycleSection::default(),
+            channels: ChannelsSection::default(),
             grants: GrantsSection::default(),
             access: AccessSection::default(),
         }
@@ -128,6 +142,9 @@ impl Default for LimitsSection {
             outbox: u32::try_from(wasm.outbox).unwrap_or(u32::MAX),
             outbox_bytes: wasm.outbox_bytes,
             journal: wasm.journal,
+            channels: u32::try_from(wasm.channels).unwrap_or(u32::MAX),
+            items: u32::try_from(wasm.items).unwrap_or(u32::MAX),
+            item: wasm.item,
             asks: u32::try_from(wasm.asks).unwrap_or(u32::MAX),
             ask_bytes: wasm.ask_bytes,
             ask_timeout: wasm.ask_timeout,
@@ -146,6 +163,12 @@ impl Default for LimitsSection {
 impl Default for LifecycleSection {
     fn default() -> Self {
         Self { idle_timeout: Duration::from_secs(120), remember_entities: false }
+    }
+}
+
+impl Default for ChannelsSection {
+    fn default() -> Self {
+        Self { keep_items: 0, keep_bytes: 1 << 20 }
     }
 }
 
@@ -181,6 +204,9 @@ impl ManifestFile {
                 outbox: limits.outbox,
                 outbox_bytes: limits.outbox_bytes,
                 journal: limits.journal,
+                channels: limits.channels,
+                items: limits.items,
+                item: limits.item,
                 asks: limits.asks,
                 ask_bytes: limits.ask_bytes,
                 ask_timeout: limits.ask_timeout,
@@ -196,6 +222,10 @@ impl ManifestFile {
             lifecycle: LifecycleSection {
                 idle_timeout: from.lifecycle.idle_timeout,
                 remember_entities: from.lifecycle.remember_entities,
+            },
+            channels: ChannelsSection {
+                keep_items: from.channels.keep_items,
+                keep_bytes: from.channels.keep_bytes,
             },
             grants: GrantsSection {
                 ask: from.grants.ask,

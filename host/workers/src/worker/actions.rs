@@ -56,9 +56,8 @@ impl Worker {
                     _ => None,
                 };
                 let kind = ScanKind::Wakes { from };
-                self.scan_shard(id, kind, max_records, wake, move |page| Event::WakesScanned {
-                    number,
-                    page,
+                self.scan_shard(id, kind, (max_records, STATE_PAGE.1), wake, move |page| {
+                    Event::WakesScanned { number, page }
                 });
             }
             Action::ScanRemembered { number, from, max_records } => {
@@ -67,8 +66,20 @@ impl Worker {
                     _ => None,
                 };
                 let kind = ScanKind::Remembered { from };
-                self.scan_shard(id, kind, max_records, mark, move |page| {
+                self.scan_shard(id, kind, (max_records, STATE_PAGE.1), mark, move |page| {
                     Event::RememberedScanned { number, page }
+                });
+            }
+            Action::ReadChannel { entity, reader, channel, from, max_items, max_bytes } => {
+                let item = |record| match record {
+                    ScannedRecord::ChannelItem(number, item) => Some((number, item)),
+                    _ => None,
+                };
+                let kind = ScanKind::Channel { entity: entity.clone(), channel, from };
+                let size = (max_items.min(STATE_PAGE.0), max_bytes.min(STATE_PAGE.1));
+                self.scan_shard(id, kind, size, item, move |page| {
+                    let items = page.map(|(items, _)| items);
+                    Event::ChannelRead { entity, reader, items }
                 });
             }
             Action::RequestSlot { entity, generation, purpose } => {
@@ -239,14 +250,14 @@ impl Worker {
         &mut self,
         id: MachineId,
         kind: ScanKind,
-        max_records: usize,
+        (max_records, max_bytes): (usize, usize),
         pick: fn(ScannedRecord) -> Option<T>,
         event: impl FnOnce(Result<(Vec<T>, bool), String>) -> Event + 'static,
     ) {
         let Some(slot) = self.machines.get_mut(id) else { return };
         slot.pending_store_calls += 1;
         let shard = slot.machine.ownership().shard.clone();
-        let scan = Scan { shard, kind, after: None, max_records, max_bytes: STATE_PAGE.1 };
+        let scan = Scan { shard, kind, after: None, max_records, max_bytes };
         let answer = contained(&self.deps.stats, self.deps.entity_store.scan(scan));
         self.tasks.push(
             TaskGroupKey::StoreCalls,
