@@ -63,6 +63,8 @@
 //! **Events** are appended to a [`journal`]. With `#[entity(state = "events")]` they are the state: the struct is built
 //! from them ([`journal::EventSourced`]).
 //!
+//! **Items** for subscribers are emitted on [`channels`].
+//!
 //! **Hooks.** `#[start] fn start(&mut self)` runs before an instance's first message or timer, and
 //! `#[stop] fn stop(&mut self)` before the instance is dropped gracefully. Each may also take its reason
 //! ([`StartReason`], [`StopReason`]).
@@ -105,6 +107,7 @@ pub mod asks;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]
 pub mod bindings;
+pub mod channels;
 pub mod clock;
 pub mod context;
 pub mod entity;

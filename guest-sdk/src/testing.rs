@@ -298,6 +298,15 @@ pub fn crash_instance<E: EntityType>() {
     drop(take::<E>());
 }
 
+/// The items that the test's entity has emitted on a channel, in order.
+#[must_use]
+pub fn emitted(channel: &str) -> Vec<Vec<u8>> {
+    with(|world| {
+        let of = world.emitted.iter().filter(|(other, _)| other == channel);
+        of.map(|(_, item)| item.clone()).collect()
+    })
+}
+
 /// Whether the entity has a live instance.
 pub fn has_live_instance<E: EntityType>() -> bool {
     with(|world| world.instances.contains_key(&TypeId::of::<E>()))
@@ -328,7 +337,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     type Delayed = BTreeMap<String, (u64, StoredTell)>;
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed, Journal, bool)>,
+        stored: Option<(Store, Timers, usize, Delayed, Journal, bool, usize)>,
     }
 
     impl Drop for Undo {
@@ -339,6 +348,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
                     world.tells.truncate(stored.2);
                     (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
                     (world.journal, world.remembered) = (stored.4, stored.5);
+                    world.emitted.truncate(stored.6);
                 }
             });
         }
@@ -347,7 +357,8 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     let before = with(|world| {
         let (store, timers) = (world.store.clone(), world.timers.clone());
         let (journal, remembered) = (world.journal.clone(), world.remembered);
-        (store, timers, world.tells.len(), world.delayed.clone(), journal, remembered)
+        let (tells, emitted) = (world.tells.len(), world.emitted.len());
+        (store, timers, tells, world.delayed.clone(), journal, remembered, emitted)
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);

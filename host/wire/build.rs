@@ -6,6 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "proto/ostraca/v1/problem.proto",
         "proto/ostraca/v1/message.proto",
         "proto/ostraca/v1/admin.proto",
+        "proto/ostraca/v1/subscription.proto",
         "proto/ostraca/v1/hello.proto",
         "proto/ostraca/v1/peer.proto",
     ];

@@ -46,6 +46,8 @@ pub(crate) struct TestHost {
     pub(crate) random: u64,
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) remembered: bool,
+    /// The items that were emitted, with their channels, in order.
+    pub(crate) emitted: Vec<(String, Vec<u8>)>,
     pub(crate) passivate: bool,
     /// The asks that the test's entity has sent, and the handler that answers them.
     pub(crate) asks: Vec<StoredTell>,
@@ -83,6 +85,7 @@ impl TestHost {
             random: 0,
             logs: Vec::new(),
             remembered: false,
+            emitted: Vec::new(),
             passivate: false,
             instances: HashMap::new(),
         }
@@ -406,6 +409,16 @@ fn check_name(of: &str, name: &str) {
     if name.is_empty() || name.len() > 128 {
         panic!("invalid-{of}: a {of}'s name must be 1 to 128 bytes long, not {}", name.len());
     }
+}
+
+pub(crate) fn emit(channel: &str, item: &[u8]) {
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but emitted on `{channel}`");
+    }
+    if !(1..=128).contains(&channel.len()) || channel.chars().any(char::is_control) {
+        panic!("invalid-host-call: {channel:?} is not the name of a channel");
+    }
+    with(|world| world.emitted.push((channel.to_owned(), item.to_vec())));
 }
 
 pub(crate) fn set_remembered(remember: bool) {

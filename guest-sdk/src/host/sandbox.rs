@@ -186,6 +186,10 @@ fn target((entity_type, id): (&str, &str)) -> wit::messaging::Entity {
     wit::messaging::Entity { entity_type: entity_type.to_owned(), id: id.to_owned() }
 }
 
+pub(crate) fn emit(channel: &str, item: &[u8]) {
+    wit::channels::emit(channel, item);
+}
+
 pub(crate) fn set_remembered(remember: bool) {
     match remember {
         true => wit::remembering::remember(),

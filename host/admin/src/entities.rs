@@ -10,7 +10,7 @@ use ostraca_catalog::types::unknown_type;
 use ostraca_codes::codes;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ShardId};
-use ostraca_core::records::{JournalExtent, Tell, Timer};
+use ostraca_core::records::{ChannelExtent, JournalExtent, Tell, Timer};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{delayed_tell, delayed_tell_name};
 use ostraca_gateway::{Gateway, failure_to_wire};
@@ -18,8 +18,8 @@ use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{
-    DelayedTellDetail, Entities, EntitiesRequest, EntityDetail, EntityInfo, InspectRequest,
-    JournalDetail, NodeIssue, Problem, StateKey, TellDetail, TimerDetail,
+    ChannelDetail, DelayedTellDetail, Entities, EntitiesRequest, EntityDetail, EntityInfo,
+    InspectRequest, JournalDetail, NodeIssue, Problem, StateKey, TellDetail, TimerDetail,
 };
 use ostraca_wire::server::AdminOutput;
 
@@ -183,6 +183,8 @@ impl AdminService {
                 detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
             }
             detail.remembered = head.remembered;
+            let channels = head.channels().unwrap_or_default();
+            detail.channels = channels.values().map(channel_to_wire).collect();
             detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;
         }
@@ -289,6 +291,16 @@ fn journal_to_wire(extent: &JournalExtent) -> Option<JournalDetail> {
         bytes: extent.bytes(),
         snapshot_through: snapshot,
     })
+}
+
+fn channel_to_wire(extent: &ChannelExtent) -> ChannelDetail {
+    ChannelDetail {
+        name: extent.name.to_string(),
+        next_number: extent.next,
+        first_number: extent.first.number,
+        bytes: extent.bytes(),
+        last_version: extent.last_version,
+    }
 }
 
 fn timer_to_wire(timer: Timer) -> TimerDetail {

@@ -11,7 +11,7 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Drain, Entities, Events, Forget,
-    Inspect, ListedDeadLetters, Rebalance, Shards,
+    Inspect, ListedDeadLetters, Rebalance, Shards, Watch,
 };
 
 /// Heading of the options that every command has.
@@ -96,6 +96,8 @@ pub(crate) enum Command {
     Send(Send),
     /// Send a command and print only whether it was committed
     Tell(Tell),
+    /// Print the items that an entity emits on a channel
+    Watch(Watch),
     /// Show cluster health and how to fix problems
     Status,
     /// List the nodes and the current manager

@@ -5,7 +5,9 @@ use std::fmt;
 use std::process::ExitCode;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, SourceCode};
-use ostraca_client::{AdminError, CallError, ConnectError, MessageId, Problem, ProfileError};
+use ostraca_client::{
+    AdminError, CallError, ConnectError, MessageId, Problem, ProfileError, SubscribeError,
+};
 use ostraca_codes::{Code, codes};
 use ostraca_node::NodeError;
 use ostraca_node::config::ConfigError;
@@ -236,6 +238,12 @@ impl From<AdminError> for Failure {
                     .help("repeat the command: this is safe")
             }
         }
+    }
+}
+
+impl From<SubscribeError> for Failure {
+    fn from(error: SubscribeError) -> Self {
+        (*error.0).into()
     }
 }
 

@@ -74,6 +74,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Methods(it) => commands::methods::run(global, &it).await,
         Command::Send(it) => commands::send::run(global, &it).await,
         Command::Tell(it) => commands::tell::run(global, &it).await,
+        Command::Watch(it) => commands::watch::run(global, &it).await,
         Command::Status => commands::status::run(global).await,
         Command::Nodes => commands::nodes::run(global).await,
         Command::Shards(it) => commands::shards::run(global, &it).await,

@@ -9,10 +9,10 @@ use std::time::Duration;
 use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
-    ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail, EntityDetail, EntityInfo, Event,
-    Events, JournalDetail, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, Profile,
-    RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status,
-    StatusProblem, TellDetail, TimerDetail,
+    ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail, EntityDetail,
+    EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes,
+    Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey,
+    Status, StatusProblem, TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
@@ -217,6 +217,21 @@ fn detail(id: &str) -> EntityDetail {
             snapshot_through: Some(100),
         }),
         remembered: true,
+        channels: vec![
+            ChannelDetail {
+                name: "news".into(),
+                next_number: 42,
+                first_number: 33,
+                bytes: 2_048,
+                last_version: 40,
+            },
+            ChannelDetail {
+                name: "typing".into(),
+                next_number: 2,
+                first_number: 2,
+                ..ChannelDetail::default()
+            },
+        ],
         outbox_count: 2,
         outbox: vec![TellDetail {
             number: 65_536,

@@ -160,17 +160,21 @@ impl Client {
     /// get the same id, and the second would be refused with `id-reused`.
     #[must_use]
     pub fn session_with_id(&self, id: SessionId, next: u64) -> Session {
-        let namespace = match self.profile.namespace.as_str() {
-            // On the wire, an empty name stands for the default namespace.
-            "default" => String::new(),
-            other => other.to_owned(),
-        };
-        let shared = Arc::new(Shared::new(id, next, namespace, Arc::clone(&self.clock)));
+        let shared = Shared::new(id, next, self.namespace(), Arc::clone(&self.clock));
+        let shared = Arc::new(shared);
         let cancel = self.cancel.child_token();
         let switch_timer = Arc::clone(&self.switch_timer);
         let links = self.connection.clone();
         self.tasks.spawn(driver::drive(Arc::clone(&shared), next, links, switch_timer, cancel));
         Session::new(shared)
+    }
+
+    /// The namespace, as it is written on the wire: there, an empty name stands for the default namespace.
+    pub(crate) fn namespace(&self) -> String {
+        match self.profile.namespace.as_str() {
+            "default" => String::new(),
+            other => other.to_owned(),
+        }
     }
 
     /// The name and address of the connected node.

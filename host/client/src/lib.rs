@@ -69,6 +69,10 @@
 //! reachable if no message gets through for [`ConnectOptions::stall_timeout`]. So a profile should name several nodes.
 //! Only a failed first connection is left to the caller to retry: [`Client::connect`] tries each address once.
 //!
+//! # Channels
+//!
+//! [`Client::subscribe`] follows a channel of an entity: items that its turns emit.
+//!
 //! # Deadlines
 //!
 //! [`CallOptions::timeout`], 10 s by default, is how long the caller waits (R22). It includes the wait for a
@@ -104,6 +108,7 @@ mod gateway_switch;
 pub mod ledger;
 mod profile;
 mod session;
+mod subscription;
 
 pub use admin::{AdminError, Update, Updates};
 pub use call::{CallError, MessageId, Reply, SessionId};
@@ -112,11 +117,12 @@ pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail, DeployResult,
-    Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo, Event, Events,
-    ForgetResult, JournalDetail, LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue,
-    NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove,
-    ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
+    ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail,
+    DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo,
+    Event, Events, ForgetResult, JournalDetail, LastFailure, MessageKind, Method, Methods,
+    NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress,
+    ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};
+pub use subscription::{ChannelEvent, ChannelItem, SubscribeError, SubscribeFrom, Subscription};

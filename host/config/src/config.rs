@@ -240,6 +240,12 @@ impl Config {
         self.file.gateway.timeout_limits()
     }
 
+    /// Maximum number of channels that the node follows for its subscribers.
+    #[must_use]
+    pub fn max_channel_feeds(&self) -> usize {
+        self.file.gateway.max_channel_feeds as usize
+    }
+
     /// The accepted range of the times with which clients stamp messages: a copy may be sent until the longest timeout
     /// has passed.
     pub fn utc_limits(&self) -> ostraca_wire::envelope::UtcLimits {

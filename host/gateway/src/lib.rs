@@ -11,13 +11,16 @@
 //! for its reply, which can be sent to any node any number of times. Each time it is handed to a worker of this node,
 //! it becomes a [`Message`](ostraca_core::message::Message) of the core, with its own token.
 
+mod channel_query;
 mod entity_messages;
 mod entity_ticket;
+mod feeds;
 mod forwarded;
 mod links;
 mod pending_message;
 mod resolve;
 mod steps;
+mod subscriptions;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +40,7 @@ use ostraca_wire::server::IncomingMessage;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use feeds::Feeds;
 use links::MessageLinks;
 pub use links::{InspectTargets, failure_to_wire};
 use pending_message::PendingMessage;
@@ -62,6 +66,8 @@ pub struct GatewayDeps {
     pub route_settings: Settings,
     /// The default and the maximum timeout of messages.
     pub timeout_limits: TimeoutLimits,
+    /// Maximum number of channels that the node follows for its subscribers.
+    pub max_channel_feeds: usize,
     /// How far the time stamp of a client's message may be from this node's time.
     pub utc_limits: UtcLimits,
     /// The node's clock.
@@ -84,6 +90,7 @@ pub struct Gateway {
     router: Mutex<Router<PendingMessage>>,
     resolver: EnvelopeResolver,
     links: MessageLinks,
+    feeds: Feeds,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The deployed types, which determine the routing.
@@ -109,6 +116,7 @@ impl Gateway {
                 parts.utc_limits,
             ),
             links: MessageLinks::new(parts.node, parts.dialer, parts.runtime, parts.unreachable),
+            feeds: Feeds::new(parts.max_channel_feeds),
             clock: parts.clock,
             types: parts.types,
             shard_count: parts.shard_count,

@@ -11,7 +11,7 @@ use ostraca_wire::peer::forwarding::Forward;
 use ostraca_wire::proto::{Envelope, Reply};
 use ostraca_wire::server::{Charge, IncomingMessage, Ticket};
 use ostraca_workers::{Caller, Delivery, Input, worker_of};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::entity_ticket::EntityTicket;
 use super::lock;
@@ -36,6 +36,8 @@ enum ReplyPath {
     Ticket(Ticket),
     /// To an entity of this node.
     Entity(EntityTicket),
+    /// To a task of this node.
+    Query(oneshot::Sender<Reply>),
 }
 
 impl PendingMessage {
@@ -58,11 +60,25 @@ impl PendingMessage {
         Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
     }
 
+    /// A query of this node itself.
+    pub(super) fn of_query(
+        shard: ShardId,
+        session: ScopedSessionId,
+        envelope: Envelope,
+        reply: oneshot::Sender<Reply>,
+    ) -> Self {
+        let ticket = Mutex::new(Some(ReplyPath::Query(reply)));
+        let (received, charge) = (BootInstant::now(), Charge::unmetered());
+        Self(Arc::new(PendingMessageInner { shard, session, envelope, received, charge, ticket }))
+    }
+
     pub(super) fn reply(&self, reply: Reply) {
         // A message is answered once: a later reply belongs to another copy.
         match lock(&self.0.ticket).take() {
             Some(ReplyPath::Ticket(ticket)) => ticket.reply(reply),
             Some(ReplyPath::Entity(ticket)) => ticket.answer(outcome_for_reply(reply)),
+            // The task may have ended.
+            Some(ReplyPath::Query(sender)) => drop(sender.send(reply)),
             None => {}
         }
     }
@@ -83,6 +99,7 @@ impl Caller for PendingMessageInner {
         match &*lock(&self.ticket) {
             Some(ReplyPath::Ticket(ticket)) => ticket.is_closed(),
             Some(ReplyPath::Entity(_)) => false,
+            Some(ReplyPath::Query(sender)) => sender.is_closed(),
             None => true,
         }
     }

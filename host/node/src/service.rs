@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_wire::outcome::{node_starting, permanent_problem as problem};
-use ostraca_wire::proto::Problem;
+use ostraca_wire::proto::{Problem, Subscribe};
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Service, SessionInfo,
+    SubscriptionEvent,
 };
+use tokio::sync::mpsc;
 
 use ostraca_admin::AdminService;
 use ostraca_catalog::types::unknown_type;
@@ -56,11 +58,7 @@ impl Service for ClientService {
         };
         if !takes_messages {
             for request in batch.drain(..) {
-                request.ticket.not_run(problem(
-                    codes::NO_GATEWAY,
-                    "this node does not accept client messages: it lacks the `gateway` role",
-                    "send to a node that has it: `ostraca nodes` lists the roles",
-                ));
+                request.ticket.not_run(no_gateway());
             }
             return;
         }
@@ -87,6 +85,29 @@ impl Service for ClientService {
         }
     }
 
+    async fn handle_subscription(
+        &self,
+        peer: &Arc<ClientInfo>,
+        request: Subscribe,
+    ) -> Result<mpsc::Receiver<SubscriptionEvent>, Problem> {
+        let Some(ClientBackend { gateway, accepts_messages, .. }) = self.0.get() else {
+            return Err(node_starting());
+        };
+        if !accepts_messages {
+            return Err(no_gateway());
+        }
+        if !matches!(request.namespace.as_str(), "" | "default") {
+            let text = format!("unknown namespace `{}`", request.namespace);
+            return Err(problem(codes::INVALID_REQUEST, text, "use the namespace `default`"));
+        }
+        // The type may just have been deployed through another node.
+        gateway.types.wait(&request.r#type, TYPE_TIMEOUT).await;
+        if !gateway.types.snapshot().contains_key(request.r#type.as_str()) {
+            return Err(unknown_type(&gateway.types.snapshot(), &request.r#type));
+        }
+        gateway.subscribe(peer.principal_name.clone(), request)
+    }
+
     async fn handle_admin(
         &self,
         peer: &Arc<ClientInfo>,
@@ -97,4 +118,12 @@ impl Service for ClientService {
         };
         admin.handle_request(&peer.principal_name, request).await
     }
+}
+
+fn no_gateway() -> Problem {
+    problem(
+        codes::NO_GATEWAY,
+        "this node does not accept client messages: it lacks the `gateway` role",
+        "send to a node that has it: `ostraca nodes` lists the roles",
+    )
 }

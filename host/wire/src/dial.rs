@@ -183,6 +183,18 @@ impl ClientConnection {
         self.open(open::Stream::Admin(request)).await
     }
 
+    /// Opens a stream for one subscription. The stream's first frame is sent with the first flush.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientConnection::session`].
+    pub async fn subscribe(
+        &self,
+        request: proto::Subscribe,
+    ) -> Result<(FrameWriter, FrameReader), Error> {
+        self.open(open::Stream::Subscribe(request)).await
+    }
+
     async fn open(&self, stream: open::Stream) -> Result<(FrameWriter, FrameReader), Error> {
         let (send, recv) = self.connection.open_bi().await?;
         let mut writer = FrameWriter::new(send);

@@ -9,7 +9,8 @@ use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId
 use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, ReplyToken};
 use ostraca_core::records::Tell;
 use ostraca_core::shard::{
-    ASK_NOTE, Ask, AskNote, DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS, decode_dead_letters,
+    ASK_NOTE, Ask, AskNote, ChannelRead, DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS,
+    READ_CHANNEL, decode_dead_letters,
 };
 
 use crate::outcome::wire_kind;
@@ -118,6 +119,7 @@ pub fn resolve_method<T: TypeInfo>(
             check_dead_letters(envelope)?;
             (action.method().into(), MessageKind::Command)
         }
+        None if envelope.method == READ_CHANNEL => (READ_CHANNEL.into(), MessageKind::Query),
         None => match entry.method(&envelope.method) {
             Some(known) => known.clone(),
             None => return Err(entry.unknown_method(&envelope.method)),
@@ -220,6 +222,32 @@ impl Envelope {
             method: FIRST_TELL.into(),
             created_ms: 1,
             ..Self::between(entity, sender, number, timeout_ms)
+        }
+    }
+
+    /// The envelope of a read of an entity's channel on behalf of a principal. `timeout_ms` includes the time for which
+    /// the read waits.
+    #[must_use]
+    pub fn of_channel_read(
+        entity: &Entity,
+        principal: &str,
+        read: &ChannelRead,
+        (session, sequence): ([u8; 16], u64),
+        timeout_ms: u64,
+    ) -> Self {
+        Self {
+            r#type: entity.entity_type.as_ref().into(),
+            id: entity.id.as_ref().into(),
+            session: Bytes::copy_from_slice(&session),
+            sequence,
+            settled: sequence,
+            kind: proto::MessageKind::Query.into(),
+            remaining_ms: timeout_ms,
+            principal: principal.into(),
+            created_ms: 1,
+            method: READ_CHANNEL.into(),
+            body: read.encode(),
+            ..Self::default()
         }
     }
 

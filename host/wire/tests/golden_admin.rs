@@ -148,6 +148,13 @@ fn responses_about_the_cluster() {
             snapshot_through: Some(0),
         }),
         remembered: true,
+        channels: vec![ChannelDetail {
+            name: "n".into(),
+            next_number: 300,
+            first_number: 2,
+            bytes: 3,
+            last_version: 4,
+        }],
     };
     let page = Entities {
         entities: vec![entity],

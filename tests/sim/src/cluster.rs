@@ -12,6 +12,7 @@
 
 mod admission;
 mod asks;
+mod channels;
 mod client_conns;
 mod client_cuts;
 mod clients;
@@ -49,10 +50,12 @@ use ostraca_core::node::{self, ControlMessage};
 use ostraca_core::route;
 use ostraca_core::rows::Member;
 use ostraca_core::shard;
+use ostraca_core::shard::ChannelKeep;
 use ostraca_oracle::Operation;
 use ostraca_wire::proto;
 
 use crate::asks::AskCheck;
+use crate::channels::Subscriber;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
@@ -265,6 +268,10 @@ enum SimEvent {
         epoch: Epoch,
         running: Running,
     },
+    /// A subscriber reads its channel.
+    ReadChannel {
+        subscriber: usize,
+    },
     /// An operator's command on a dead letter.
     DeadLetters {
         command: tells::DeadLetterCommand,
@@ -366,6 +373,11 @@ struct World {
     /// Whether the guests append to journals, and the generator that draws the changes.
     journals: bool,
     rng_of_journals: Rng,
+    /// Whether the guests emit on channels, who follows them, and the generator that draws both.
+    channels: bool,
+    subscribers: Vec<Subscriber>,
+    rng_of_channels: Rng,
+    keep: ChannelKeep,
     /// Whether the guests ask, and the generator of the running time of turns that ask.
     asks: bool,
     rng_of_asks: Rng,
@@ -559,6 +571,7 @@ impl World {
                 }
             }
             SimEvent::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
+            SimEvent::ReadChannel { subscriber } => self.read_channel(subscriber),
             SimEvent::DeadLetters { command } => self.handle_dead_letter(command),
             SimEvent::Woke { pid, stood } => self.woke(pid, stood),
             SimEvent::PauseDetected { pid } => {

@@ -9,6 +9,7 @@
 //! reported that it stopped).
 
 mod asks;
+mod channels;
 pub mod cluster;
 pub mod guest;
 mod history_check;

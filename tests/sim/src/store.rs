@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ostraca_core::codec;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Lane, LoadedEntity, OWN_TIMERS,
-    RecordKey, Tell, Timer,
+    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Lane, LoadedEntity,
+    OWN_TIMERS, RecordKey, Tell, Timer,
 };
 
 use crate::journal::JournalWrite;
@@ -96,6 +97,17 @@ pub enum Request {
         /// Maximum number of entities to return.
         max_records: usize,
     },
+    /// Read kept items of a channel.
+    Channel {
+        /// The entity.
+        entity: Entity,
+        /// The channel.
+        channel: Arc<str>,
+        /// The first number to read.
+        from: u64,
+        /// Maximum number of items to return.
+        max_items: usize,
+    },
 }
 
 /// A page of wake-ups, and whether more follow.
@@ -116,6 +128,8 @@ pub enum Response {
     Wakes(u64, Result<WakePage, String>),
     /// The answer to a read of remembered entities, with its number, and whether more follow.
     Remembered(u64, Result<(Vec<Entity>, bool), String>),
+    /// The answer to a read of a channel.
+    Channel(Entity, Result<Vec<(u64, ChannelItem)>, String>),
 }
 
 /// The engine.
@@ -186,6 +200,10 @@ impl Store {
             Request::Remembered { number, from, max_records } => {
                 let page = self.remembered(from.as_ref(), max_records);
                 (Response::Remembered(number, Ok(page)), false)
+            }
+            Request::Channel { entity, channel, from, max_items } => {
+                let items = self.channel(&entity, &channel, from, max_items);
+                (Response::Channel(entity, Ok(items)), false)
             }
         };
         let is_commit = matches!(answer, Response::Commit(_));
@@ -381,6 +399,23 @@ impl Store {
         (wakes, more)
     }
 
+    fn channel(
+        &self,
+        entity: &Entity,
+        channel: &Arc<str>,
+        from: u64,
+        max_items: usize,
+    ) -> Vec<(u64, ChannelItem)> {
+        let key =
+            |number| (entity.clone(), RecordKey::ChannelItem { channel: channel.clone(), number });
+        let items = self.cache.records.range(key(from)..=key(u64::MAX)).take(max_items);
+        let item = |((_, key), value): (&(Entity, RecordKey), &Bytes)| match key {
+            RecordKey::ChannelItem { number, .. } => Some((*number, codec::decode(value).ok()?)),
+            _ => None,
+        };
+        items.filter_map(item).collect()
+    }
+
     fn remembered(&self, from: Option<&Entity>, max_records: usize) -> (Vec<Entity>, bool) {
         let marked = remembered::marked(&self.cache);
         let rest = marked.filter(|entity| from.is_none_or(|from| *entity >= from));
@@ -417,6 +452,7 @@ pub fn refusal(request: &Request, why: &str) -> Response {
         Request::State(entity) => Response::State(entity.clone(), Err(why.into())),
         Request::Wakes { number, .. } => Response::Wakes(*number, Err(why.into())),
         Request::Remembered { number, .. } => Response::Remembered(*number, Err(why.into())),
+        Request::Channel { entity, .. } => Response::Channel(entity.clone(), Err(why.into())),
     }
 }
 
@@ -435,6 +471,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
         Response::State(entity, _) => Response::State(entity, Err(why.into())),
         Response::Wakes(number, _) => Response::Wakes(number, Err(why.into())),
         Response::Remembered(number, _) => Response::Remembered(number, Err(why.into())),
+        Response::Channel(entity, _) => Response::Channel(entity, Err(why.into())),
     }
 }
 
@@ -458,6 +495,9 @@ impl Request {
             }
             Self::Remembered { number, from, max_records } => {
                 Self::Remembered { number, from: from.map(name), max_records }
+            }
+            Self::Channel { entity, channel, from, max_items } => {
+                Self::Channel { entity: name(entity), channel, from, max_items }
             }
         }
     }
@@ -485,6 +525,7 @@ impl Response {
                 number,
                 page.map(|(marks, more)| (marks.into_iter().map(name).collect(), more)),
             ),
+            Self::Channel(entity, items) => Self::Channel(name(entity), items),
         }
     }
 }

@@ -117,6 +117,12 @@ pub enum ViolationKind {
     MarkWrong,
     /// An event of a journal is missing, was overwritten, or has another number than its turn expected (E18).
     JournalWrong,
+    /// A subscriber got an item of a turn that did not take effect (R3).
+    ItemNotDurable,
+    /// A subscriber got items out of order, twice, or with a wrong count of those it has missed.
+    ChannelWrong,
+    /// A subscriber does not have every durable item long after the last fault.
+    SubscriberBehind,
     /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.
@@ -164,4 +170,6 @@ pub const WRONG_VERSIONS: &[ViolationKind] = &[
     ViolationKind::AskRanAfterRefusal,
     ViolationKind::JournalWrong,
     ViolationKind::MarkWrong,
+    ViolationKind::ItemNotDurable,
+    ViolationKind::ChannelWrong,
 ];

@@ -483,6 +483,12 @@ fn k31_forgetting_remembered_entities_is_detected() {
 }
 
 #[test]
+fn r3_items_sent_before_their_commit_are_detected() {
+    let follows = &[ViolationKind::ChannelWrong];
+    shard_without(shard::Mutation::PublishBeforeCommit, ViolationKind::ItemNotDurable, follows, 0);
+}
+
+#[test]
 fn e18_reusing_event_numbers_is_detected() {
     shard_without(shard::Mutation::ReuseEventNumbers, ViolationKind::JournalWrong, &[], 20);
 }

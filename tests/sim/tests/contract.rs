@@ -138,6 +138,18 @@ impl Shards {
                     _ => None,
                 })
                 .collect(),
+            ScanKind::Channel { entity, channel, .. } => {
+                let item = |((of, key), value): (&(Entity, RecordKey), &Bytes)| match key {
+                    RecordKey::ChannelItem { channel: of_channel, number }
+                        if of == entity && of_channel == channel =>
+                    {
+                        let record = ScannedRecord::of_channel(*number, value).ok()?;
+                        Some((number.to_be_bytes().to_vec(), record))
+                    }
+                    _ => None,
+                };
+                image.records.iter().filter_map(item).collect()
+            }
             ScanKind::Remembered { .. } => {
                 let mark = |(entity, key): &(Entity, RecordKey)| {
                     let record = ScannedRecord::Remembered(entity.clone());

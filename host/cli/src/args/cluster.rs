@@ -114,6 +114,27 @@ pub(crate) struct Cluster {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct Watch {
+    /// The entity: TYPE/ID
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// The channel [default: the entity's only channel]
+    pub(crate) channel: Option<String>,
+    /// Start at the oldest item that is available
+    #[arg(long, conflicts_with_all = ["after", "after_version"])]
+    pub(crate) oldest: bool,
+    /// Continue behind the item with this cursor
+    #[arg(long, value_name = "CURSOR", conflicts_with = "after_version")]
+    pub(crate) after: Option<String>,
+    /// Start at the first item of a later version of the entity
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) after_version: Option<u64>,
+    /// Stop after this many items
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Rebalance {
     /// Only print the planned moves
     #[arg(long)]

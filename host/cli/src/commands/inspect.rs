@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use ostraca_client::{DelayedTellDetail, JournalDetail, StateKey, TellDetail, TimerDetail};
+use ostraca_client::{
+    ChannelDetail, DelayedTellDetail, JournalDetail, StateKey, TellDetail, TimerDetail,
+};
 use serde_json::{Value, json};
 
 use super::deployments::hex;
@@ -30,6 +32,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
                 "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
                 "snapshot_through": it.snapshot_through,
             })),
+            "channels": it.channels.iter().map(channel_json).collect::<Vec<_>>(),
             "timer_count": it.timer_count, "timers": it.timers.iter().map(timer_json).collect::<Vec<_>>(),
             "delayed_tell_count": it.delayed_tell_count,
             "delayed_tells": it.delayed_tells.iter().map(delayed_json).collect::<Vec<_>>(),
@@ -82,6 +85,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             rows.push(("remembered", pending.into()));
         }
         rows.extend(it.journal.as_ref().map(|it| ("journal", journal_text(it))));
+        rows.extend(it.channels.iter().map(|it| ("channel", channel_text(it))));
     } else {
         rows.push(("version", "nothing is stored".into()));
     }
@@ -150,6 +154,22 @@ fn journal_text(it: &JournalDetail) -> String {
         None => String::new(),
     };
     format!("{events}, {}{snapshot}", output::size(it.bytes))
+}
+
+fn channel_json(it: &ChannelDetail) -> Value {
+    json!({
+        "name": it.name, "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
+        "last_version": it.last_version,
+    })
+}
+
+fn channel_text(it: &ChannelDetail) -> String {
+    let emitted = it.next_number.saturating_sub(1);
+    let kept = match it.next_number.saturating_sub(it.first_number) {
+        0 => "none kept".to_owned(),
+        kept => format!("the last {kept} kept, {}", output::size(it.bytes)),
+    };
+    format!("{}: {} emitted, {kept}", shown(&it.name), many(emitted, "item", "items"))
 }
 
 /// Prints how many entries of a list are not shown.

@@ -55,8 +55,8 @@ section! {
         INVALID_CURSOR = "invalid-cursor" {
             retry: No,
             exit: 2,
-            happened: "`--cursor` is not a cursor that a previous page printed.",
-            help: "Use one that it printed, or leave it out.",
+            happened: "The text is not a cursor that a previous page or an item had.",
+            help: "Use one that was printed, unchanged, or leave it out.",
         }
         NO_OTHER_HOST = "no-other-host" {
             retry: No,

@@ -284,6 +284,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["peers", "in-flight-requests"], file.peers.in_flight_requests, 10 * MILLION),
         (["peers", "control-messages"], file.peers.control_messages, 10 * MILLION),
         (["gateway", "buffered-messages"], file.gateway.buffered_messages, 10 * MILLION),
+        (["gateway", "max-channel-feeds"], file.gateway.max_channel_feeds, MILLION),
         (["gateway", "link-messages"], file.gateway.link_messages, 10 * MILLION),
         (["hand-off", "max-drain-hand-offs"], file.hand_off.max_drain_hand_offs, MAX_SHARDS),
         (["rebalance", "max-hand-offs"], file.rebalance.max_hand_offs, MAX_SHARDS),

@@ -124,6 +124,7 @@ pub(super) struct GatewaySection {
     pub(super) link_messages: u32,
     #[serde(with = "units::size")]
     pub(super) link_bytes: u64,
+    pub(super) max_channel_feeds: u32,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -196,6 +197,7 @@ impl Default for GatewaySection {
             max_timeout: Duration::from_secs(600),
             link_messages: saturating_u32(route.link_messages),
             link_bytes: route.link_bytes as u64,
+            max_channel_feeds: 1_024,
         }
     }
 }

@@ -125,6 +125,7 @@ impl NodeBuilder {
             shard_count: stores.cluster_info.shards,
             route_settings: self.config.route_settings(),
             timeout_limits: self.config.timeout_limits(),
+            max_channel_feeds: self.config.max_channel_feeds(),
             utc_limits: self.config.utc_limits(),
             clock: self.clock.clone(),
             types: self.types.clone(),

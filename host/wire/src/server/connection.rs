@@ -10,7 +10,9 @@ use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use super::connection_guard::ConnectionGuard;
-use super::{ClientInfo, Inner, Service, SessionInfo, admin, give_up, peers, session, stopping};
+use super::{
+    ClientInfo, Inner, Service, SessionInfo, admin, give_up, peers, session, stopping, subscription,
+};
 use crate::budget::{Account, LimitReached};
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message};
@@ -246,6 +248,9 @@ impl<S: Service> Inner<S> {
             }
             Some(open::Stream::Admin(request)) => {
                 admin::serve(self, peer, request, reader, writer).await
+            }
+            Some(open::Stream::Subscribe(request)) => {
+                subscription::serve(self, peer, request, reader, writer).await
             }
             Some(open::Stream::Hello(_)) => {
                 Err(Error::violation(CloseCode::UnexpectedFrame, "a second hello"))

@@ -11,6 +11,7 @@ mod connection_guard;
 mod log_throttle;
 mod peers;
 mod session;
+mod subscription;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,11 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use ostraca_codes::codes;
 use ostraca_core::ids::ScopedSessionId;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::debug;
+
+pub use subscription::SubscriptionEvent;
 
 pub use admin::{AdminOperation, AdminOutput, AdminUpdate, Upload, UploadPermit, update_channel};
 
@@ -33,7 +38,7 @@ use log_throttle::LogThrottle;
 
 use crate::budget::Budgets;
 use crate::close_code::CloseCode;
-use crate::error::Error;
+use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
 use crate::hello::NodeDescriptor;
 use crate::identity::{Identity, Principal, TrustRoot};
@@ -59,6 +64,18 @@ pub trait Service: Send + Sync + 'static {
         peer: &Arc<ClientInfo>,
         request: AdminOperation,
     ) -> impl Future<Output = Result<AdminOutput, Problem>> + Send;
+
+    /// Handles a subscription. The frames are sent as they come; the response ends with a problem, or when the sender is
+    /// dropped. The sender is [closed](tokio::sync::mpsc::Sender::closed) when nobody reads the response any more.
+    fn handle_subscription(
+        &self,
+        peer: &Arc<ClientInfo>,
+        request: proto::Subscribe,
+    ) -> impl Future<Output = Result<mpsc::Receiver<SubscriptionEvent>, Problem>> + Send {
+        let _ = (peer, request);
+        let text = "this node serves no subscriptions";
+        std::future::ready(Err(problem(codes::UNKNOWN_REQUEST, text)))
+    }
 
     /// Cluster time in milliseconds, with which clients stamp their messages (R17); 0 if unknown.
     fn cluster_time_ms(&self) -> u64 {

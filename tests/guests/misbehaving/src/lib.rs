@@ -14,8 +14,8 @@ use ostraca_sdk::asks::{AskError, PendingAsk};
 use ostraca_sdk::http::{HttpError, PendingResponse, Response};
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
-    Error, StartReason, StopReason, asks, clock, context, entity, http, journal, lifecycle, log,
-    messaging, random, serde_json, state, timers,
+    Error, StartReason, StopReason, asks, channels, clock, context, entity, http, journal,
+    lifecycle, log, messaging, random, serde_json, state, timers,
 };
 
 /// A line break followed by a line that looks like the node's, bytes that a terminal interprets, and direction marks.
@@ -392,6 +392,42 @@ impl Misbehaving {
     #[message]
     pub fn query_that_remembers(&self) {
         lifecycle::remember();
+    }
+
+    /// Behaves. Emits this many items of this size on a channel.
+    #[message]
+    pub fn emit(&mut self, channel: String, size: usize, count: usize) {
+        for _ in 0..count {
+            channels::emit_bytes(&channel, &vec![b'x'; size]);
+        }
+    }
+
+    /// Behaves. Emits a text on each of these channels, and returns it.
+    #[message]
+    pub fn emit_text(&mut self, on: Vec<String>, text: String) -> String {
+        on.iter().for_each(|channel| channels::emit(channel, &text));
+        text
+    }
+
+    /// Emits an item, writes a key of this size and appends an event of this size.
+    #[message]
+    pub fn emit_and_write(&mut self, item: usize, key: usize, event: usize) {
+        channels::emit_bytes("c", &vec![b'x'; item]);
+        state::set_raw("k", &vec![b'x'; key]);
+        journal::append_raw(&vec![b'x'; event]);
+    }
+
+    /// Emits an item, and then refuses the message.
+    #[message]
+    pub fn emit_and_refuse(&mut self) -> Result<(), Error> {
+        channels::emit("c", "x");
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// A query that emits an item.
+    #[message]
+    pub fn query_that_emits(&self) {
+        channels::emit("c", "x");
     }
 
     /// Appends an event, and then refuses the message.

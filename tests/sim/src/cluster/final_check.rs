@@ -14,6 +14,7 @@ use ostraca_core::shard::Phase;
 
 use super::net::Scope;
 use super::{Report, SERVED, SETTLED, SimEvent, World};
+use crate::channels::Subscriber;
 use crate::history_check::HistoryCheck;
 use crate::journal;
 use crate::remembered;
@@ -162,6 +163,12 @@ impl World {
                     "not started {bound} ms after the last fault or probation: {missing:?}"
                 )));
             }
+            let behind = self.subscribers_behind();
+            if left.is_empty() && !behind.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::SubscriberBehind.because(format!(
+                    "behind {bound} ms after the last fault or probation: {behind:?}"
+                )));
+            }
             let timers = self.pending_timers();
             if left.is_empty() && !timers.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::TimerNotFired.because(format!(
@@ -233,6 +240,7 @@ impl World {
             && self.pending_timers().is_empty()
             && self.pending_tells().is_empty()
             && self.missing_remembered().is_empty()
+            && self.subscribers_behind().is_empty()
             && !self.any_waits_for_asks()
             && (balanced || silenced)
             && (owned == self.shards as usize
@@ -266,6 +274,9 @@ impl World {
             told.add(store.durable(), message_of, ran_guest);
             self.violations.extend(self.firings.judge(store.durable()));
             self.violations.extend(remembered::check(store.durable()));
+            let follows = |it: &&Subscriber| store.durable().heads.contains_key(&it.entity);
+            let wrong = self.subscribers.iter().filter(follows);
+            self.violations.extend(wrong.filter_map(|it| it.check(store.durable())));
             let (wrong, events) = journal::check(store.durable());
             self.violations.extend(wrong);
             (0..events).for_each(|_| self.tally.count("journal: event"));

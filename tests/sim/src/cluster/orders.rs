@@ -90,6 +90,8 @@ impl World {
             tell_max_backoff: 80,
             tell_targets: 2,
             max_ask_depth: 3,
+            max_channel_reads: 10_000,
+            channel_buffer: 2_000,
             recovery_starts: 2,
             recovery_rate: 0,
             mutations: self.options.shard_mutations.clone(),
@@ -126,6 +128,7 @@ impl World {
                 idle_timeout: self.idle,
                 has_stop_hook: has_stop,
                 remembers: false,
+                keep: self.keep,
             };
             self.handle_shard_event(
                 pid,

@@ -11,6 +11,7 @@ use super::guard::Guard;
 use super::rows::Rows;
 use super::{LEASE, Options, SimEvent, World};
 use crate::asks::AskCheck;
+use crate::channels;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
@@ -91,6 +92,10 @@ impl World {
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
             journals: seed % 3 == 2,
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
+            channels: seed % 5 == 1,
+            subscribers: Vec::new(),
+            rng_of_channels: Rng::new(seed ^ 0x6368_616e),
+            keep: channels::keep(seed),
             asks: seed % 5 == 2,
             rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
             ask_check: AskCheck::default(),
@@ -111,6 +116,7 @@ impl World {
         world.found();
         world.found_clients(sessions);
         world.plan();
+        world.found_subscribers();
         world.plan_settings(seed);
         world.plan_unrunnable_types(seed);
         world.plan_client_cuts(seed);

@@ -12,6 +12,7 @@ use super::net::Frame;
 use super::process::{Order, Pid, Process, ReplyTo};
 use super::storage::{StoreCall, shard_key};
 use super::{SimEvent, World};
+use crate::channels;
 use crate::guest::{Instance, Work};
 use crate::journal;
 use crate::remembered;
@@ -154,6 +155,10 @@ impl World {
             Action::ScanRemembered { number, from, max_records } => {
                 let request = Request::Remembered { number, from, max_records };
                 self.call(pid, StoreCall::Entity(shard, epoch, number, request));
+            }
+            Action::ReadChannel { entity, reader, channel, from, max_items, .. } => {
+                let request = Request::Channel { entity, channel, from, max_items };
+                self.call(pid, StoreCall::Entity(shard, epoch, reader, request));
             }
             Action::RequestSlot { entity, generation, purpose } => {
                 hosted.slots.insert(entity.clone(), generation);
@@ -368,6 +373,9 @@ impl World {
         if self.journals && !result.writes.is_empty() {
             result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
         }
+        if self.channels && !result.writes.is_empty() {
+            result.emits = channels::by_turn(&mut self.rng_of_channels, turn);
+        }
         if self.remembers && !result.writes.is_empty() {
             result.remember = remembered::by_turn(&mut self.rng_of_marks);
         }
@@ -414,6 +422,9 @@ impl World {
             Response::Commit(outcomes) => Event::CommitResults(outcomes),
             Response::Wakes(number, page) => Event::WakesScanned { number, page },
             Response::Remembered(number, page) => Event::RememberedScanned { number, page },
+            Response::Channel(entity, items) => {
+                Event::ChannelRead { entity, reader: generation, items }
+            }
             Response::Load(entity, result) => Event::Loaded { entity, generation, result },
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.

@@ -47,6 +47,8 @@ pub(super) enum Content {
     FirstTell,
     /// An operator's command on a dead letter. The answer to it changes nothing.
     DeadLetters,
+    /// A read of a subscriber, and its number.
+    ChannelRead(usize, u64),
 }
 
 /// An operator's command on a dead letter, or a copy of the command.
@@ -184,7 +186,8 @@ impl World {
     pub(super) fn between_answered(&mut self, pid: Pid, token: ReplyToken, reply: &Reply) -> bool {
         let Some(sent) = self.processes[pid].gateway.sent.remove(&token) else { return false };
         let Sent { shard, epoch, from, to, what } = sent;
-        if !matches!(what, Content::DeadLetters) && !self.hosts(pid, shard, epoch) {
+        let is_outside = matches!(what, Content::DeadLetters | Content::ChannelRead(..));
+        if !is_outside && !self.hosts(pid, shard, epoch) {
             return true;
         }
         let outcome = outcome_for_reply(reply.clone());
@@ -198,6 +201,10 @@ impl World {
                     }
                     _ => {}
                 }
+                return true;
+            }
+            Content::ChannelRead(subscriber, number) => {
+                self.channel_read(subscriber, number, outcome);
                 return true;
             }
             Content::AskNote(_) if matches!(outcome, Outcome::Final { .. }) => return true,

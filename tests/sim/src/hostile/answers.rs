@@ -43,6 +43,9 @@ impl Harness {
             store::Response::Load(entity, result) => Event::Loaded { entity, generation, result },
             store::Response::Wakes(number, page) => Event::WakesScanned { number, page },
             store::Response::Remembered(number, page) => Event::RememberedScanned { number, page },
+            store::Response::Channel(entity, items) => {
+                Event::ChannelRead { entity, reader: 0, items }
+            }
             store::Response::State(entity, Ok(_)) => {
                 let writes = self.rng.chance(20);
                 let result = ActivationOutcome::Started(self.answer(writes, false));

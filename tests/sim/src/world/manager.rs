@@ -76,6 +76,8 @@ impl World {
             tell_max_backoff: 80,
             tell_targets: 2,
             max_ask_depth: 3,
+            max_channel_reads: 10_000,
+            channel_buffer: 2_000,
             recovery_starts: 2,
             recovery_rate: 0,
             mutations: self.options.mutations.clone(),
@@ -138,6 +140,7 @@ impl World {
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
                 remembers: false,
+                keep: Default::default(),
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }
