@@ -18,20 +18,22 @@ use super::channel_query::ChannelReader;
 use super::subscriptions::items_to_wire;
 use super::{Gateway, lock};
 
-/// How long one read of a feed waits for items.
-const WAIT: Duration = Duration::from_secs(20);
+/// How long one read of a feed waits for items. A node that stops waits for the answers to its messages, so it is short.
+const WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of pages that a subscriber may be behind its feed before it reads on its own.
 const PAGES: usize = 8;
 /// Maximum size of a feed's page in bytes, unless it holds a single item.
 const PAGE_BYTES: u32 = 32 << 10;
 
-/// A page of a feed: consecutive items.
+/// A page of a feed: consecutive items, or none after a loss.
 #[derive(Clone, Debug)]
 pub(super) struct FeedPage {
     /// The generation of the entity.
     pub(super) generation: u64,
     /// The number of the first item.
     pub(super) first: u64,
+    /// Whether something was lost before it: then each subscriber must find out what it has missed.
+    pub(super) breaks: bool,
     pub(super) items: Arc<ChannelItems>,
 }
 
@@ -115,13 +117,13 @@ impl Feed<'_> {
                 Err(_) => return,
             };
             from = ChannelPosition::After(page.next);
-            // After a loss, the subscribers that follow closely learn from the gap that they must read on their own.
-            debug_assert!(page.lost == Lost::Nothing || page.lost != Lost::Items(0));
-            if let Some(first) = page.items.first().map(|item| item.number) {
-                let generation = page.next.generation;
+            let breaks = page.lost != Lost::Nothing;
+            if breaks || !page.items.is_empty() {
+                let (generation, end) = (page.next.generation, page.next.number + 1);
+                let first = page.items.first().map_or(end, |item| item.number);
                 let items = Arc::new(items_to_wire(generation, page.items));
                 // Whether anybody receives it is checked above.
-                let _ = self.sender.send(FeedPage { generation, first, items });
+                let _ = self.sender.send(FeedPage { generation, first, breaks, items });
             }
         }
     }

@@ -158,7 +158,7 @@ impl Subscription {
     /// Whether a page of the feed continues what the client has.
     fn follows(&self, page: &FeedPage) -> bool {
         let ChannelPosition::After(cursor) = self.position else { return false };
-        cursor.generation == page.generation && page.first <= cursor.number + 1
+        !page.breaks && cursor.generation == page.generation && page.first <= cursor.number + 1
     }
 
     /// Passes on the items of the feed's page that the client does not have yet.
