@@ -31,6 +31,8 @@ use crate::{asks, tells};
 
 /// The principal of all clients, for budgets and types.
 pub(super) const PRINCIPAL: &str = "client/any";
+/// The principal of subscribers. Reads that wait would use up the small budgets of the other clients.
+pub(super) const SUBSCRIBER: &str = "client/subscriber";
 /// Maximum size in bytes of a body.
 const BODY: u64 = 64;
 /// Interval at which a stopping node checks whether everything is answered.
@@ -103,7 +105,7 @@ impl TypeInfo for SimType {
     }
 
     fn admits(&self, principal: &str) -> bool {
-        principal == PRINCIPAL || principal.starts_with("entity/")
+        principal == PRINCIPAL || principal == SUBSCRIBER || principal.starts_with("entity/")
     }
 
     fn method(&self, name: &str) -> Option<&(Arc<str>, MessageKind)> {

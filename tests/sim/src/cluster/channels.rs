@@ -6,7 +6,7 @@ use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{ChannelPage, ChannelPosition, ChannelRead};
 use ostraca_wire::proto::Envelope;
 
-use super::admission::PRINCIPAL;
+use super::admission::SUBSCRIBER;
 use super::process::Pid;
 use super::tells::{Content, Sent};
 use super::{SimEvent, World};
@@ -69,7 +69,7 @@ impl World {
         };
         let session = ScopedSessionId::derive("subscriber", &subscriber.to_be_bytes());
         let envelope =
-            Envelope::of_channel_read(&entity, PRINCIPAL, &read, (session.0, number), 2_000);
+            Envelope::of_channel_read(&entity, SUBSCRIBER, &read, (session.0, number), 2_000);
         let (shard, epoch) = (ShardId(0), Epoch(0));
         let what = Content::ChannelRead(subscriber, number);
         let sent = Sent { shard, epoch, from: Entity::new("subscriber", ""), to: entity, what };
@@ -95,7 +95,7 @@ impl World {
             }
             _ => self.tally.count("channel: read refused"),
         }
-        let delay = self.rng_of_channels.range(1, 60);
+        let delay = self.rng_of_channels.range(1, 100);
         self.at(delay, SimEvent::ReadChannel { subscriber });
     }
 
