@@ -22,6 +22,15 @@ pub fn forget() {
     crate::host::set_remembered(false);
 }
 
+/// Deletes this entity when the turn ends: its state, timers, delayed tells, journal, dead letters, and the mark of a
+/// remembered entity. The reply and the tells of the turn are committed with the deletion; whatever else the turn
+/// writes is discarded. A turn that is refused or fails deletes nothing. The next message starts the entity anew, with
+/// [`StartReason::FirstMessage`](crate::StartReason::FirstMessage). No message that the entity has handled runs again.
+/// Traps in a query and in the hooks `start` and `stop`.
+pub fn delete() {
+    crate::host::delete_entity();
+}
+
 /// Whether the entity is remembered. A turn sees its own changes.
 pub fn is_remembered() -> bool {
     crate::host::is_remembered()

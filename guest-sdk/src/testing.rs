@@ -105,6 +105,7 @@ fn next_firing() -> Option<Firing> {
 
 fn fire<E: EntityType>(firing: &Firing) -> Result<(), (String, String)> {
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
+    with(|world| world.may_delete = true);
     let outcome = turn(None, || {
         with(|world| {
             let Some(timer) = world.timers.get_mut(&firing.name) else { return };
@@ -126,8 +127,11 @@ fn fire<E: EntityType>(firing: &Firing) -> Result<(), (String, String)> {
             timer.attempts = firing.attempt;
             timer.failure = Some(format!("{code}: {message}"));
         }
-        world.instances.insert(TypeId::of::<E>(), Box::new(instance));
+        world.deleted = false;
     });
+    if !with(|world| world.delete_if_asked()) {
+        with(|world| world.instances.insert(TypeId::of::<E>(), Box::new(instance)));
+    }
     outcome
 }
 
@@ -270,9 +274,13 @@ pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, Mes
             version: world.version,
         }
     });
+    with(|world| world.may_delete = true);
     let outcome = turn(Some(message), || instance.message(method, body));
     if kind == MessageKind::Command {
-        with(|world| world.version += 1);
+        with(|world| (world.version, world.deleted) = (world.version + 1, false));
+    }
+    if with(|world| world.delete_if_asked()) {
+        return outcome;
     }
     with(|world| world.instances.insert(TypeId::of::<E>(), Box::new(instance)));
     if with(|world| std::mem::take(&mut world.passivate)) {
@@ -310,9 +318,9 @@ fn take<E: EntityType>() -> Option<Runner<E>> {
 
 fn start<E: EntityType>() -> Runner<E> {
     let mut instance = Runner::new();
-    let reason = match with(|world| world.version) {
-        0 => StartReason::FirstMessage,
-        _ => StartReason::Message,
+    let reason = match with(|world| world.version == 0 || world.deleted) {
+        true => StartReason::FirstMessage,
+        false => StartReason::Message,
     };
     if let Err(why) = turn(None, || instance.start(reason)) {
         panic!("the start hook failed: {why}");
@@ -334,11 +342,12 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     impl Drop for Undo {
         fn drop(&mut self) {
             with(|world| {
-                world.message = None;
+                (world.message, world.may_delete) = (None, false);
                 if let Some(stored) = self.stored.take() {
                     world.tells.truncate(stored.2);
                     (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
                     (world.journal, world.remembered) = (stored.4, stored.5);
+                    world.delete = false;
                 }
             });
         }

@@ -47,6 +47,11 @@ pub(crate) struct TestHost {
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) remembered: bool,
     pub(crate) passivate: bool,
+    /// Whether the turn may delete its entity, and whether it does.
+    pub(crate) may_delete: bool,
+    pub(crate) delete: bool,
+    /// Whether the entity was deleted, and no turn was committed since.
+    pub(crate) deleted: bool,
     /// The asks that the test's entity has sent, and the handler that answers them.
     pub(crate) asks: Vec<StoredTell>,
     pub(crate) answers: Option<AskHandler>,
@@ -84,8 +89,24 @@ impl TestHost {
             logs: Vec::new(),
             remembered: false,
             passivate: false,
+            may_delete: false,
+            delete: false,
+            deleted: false,
             instances: HashMap::new(),
         }
+    }
+}
+
+impl TestHost {
+    /// Deletes the entity if the turn asked for that. Tells that were sent remain. Returns whether it did.
+    pub(crate) fn delete_if_asked(&mut self) -> bool {
+        if !std::mem::take(&mut self.delete) {
+            return false;
+        }
+        (self.store, self.timers) = Default::default();
+        (self.journal, self.delayed) = Default::default();
+        (self.remembered, self.passivate, self.deleted) = (false, false, true);
+        true
     }
 }
 
@@ -418,6 +439,16 @@ pub(crate) fn set_remembered(remember: bool) {
 
 pub(crate) fn is_remembered() -> bool {
     with(|world| world.remembered)
+}
+
+pub(crate) fn delete_entity() {
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but called lifecycle::delete");
+    }
+    if !with(|world| world.may_delete) {
+        panic!("invalid-host-call: lifecycle::delete was called in `start` or `stop`");
+    }
+    with(|world| world.delete = true);
 }
 
 pub(crate) fn passivate() {

@@ -197,6 +197,10 @@ pub(crate) fn is_remembered() -> bool {
     wit::remembering::is_remembered()
 }
 
+pub(crate) fn delete_entity() {
+    wit::deletion::delete();
+}
+
 pub(crate) fn passivate() {
     wit::lifecycle::passivate();
 }

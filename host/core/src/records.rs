@@ -66,7 +66,7 @@ pub struct Head {
     pub remembered: bool,
     /// When the entity may be removed, in milliseconds of cluster time.
     pub expires_at: Option<u64>,
-    /// Whether the entity was deleted and only its lanes remain.
+    /// Whether the entity was deleted and no turn of its guest was committed since. Its lanes and its outbox remain.
     pub deleted: bool,
     /// Total size of the keys and values in the entity's state, in bytes.
     pub state_bytes: u64,
@@ -79,8 +79,14 @@ pub struct Head {
 
 impl Extensible for Head {
     const NAME: &'static str = "Head";
-    const FIELDS: &'static [u32] =
-        &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK, Head::JOURNAL];
+    const FIELDS: &'static [u32] = &[
+        Head::TIMERS,
+        Head::OUTBOX,
+        Head::TELL_WATERMARK,
+        Head::JOURNAL,
+        Head::GENERATION,
+        Head::IS_PURGED,
+    ];
 }
 
 impl Head {
@@ -92,6 +98,10 @@ impl Head {
     const TELL_WATERMARK: u32 = 8;
     /// The field with the extent of the journal ([`JournalExtent`]); absent if the journal was never used.
     const JOURNAL: u32 = 10;
+    /// The field with the number of deletions (u64); absent if the entity was never deleted.
+    const GENERATION: u32 = 14;
+    /// The field that says that records from before the deletion may remain (bool); absent if none do.
+    const IS_PURGED: u32 = 16;
 
     /// The number of the entity's timers, which are stored outside the head (R25).
     ///
@@ -169,6 +179,45 @@ impl Head {
     /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_journal(&mut self, extent: &JournalExtent) -> Result<(), CodecError> {
         self.set_or_take(Self::JOURNAL, extent)
+    }
+
+    /// How often the entity was deleted (E17). Its version continues across deletions, and never falls.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn generation(&self) -> Result<u64, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::GENERATION)?.unwrap_or_default())
+    }
+
+    /// Sets the number of deletions.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_generation(&mut self, generation: u64) -> Result<(), CodecError> {
+        self.set_or_take(Self::GENERATION, &generation)
+    }
+
+    /// Whether the entity was deleted, and records from before the deletion may remain. No guest runs until they are
+    /// removed.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn is_purged(&self) -> Result<bool, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(false);
+        }
+        Ok(self.extensions.get(Self::IS_PURGED)?.unwrap_or_default())
+    }
+
+    /// Sets whether records from before the deletion may remain.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_purged(&mut self, is_purged: bool) -> Result<(), CodecError> {
+        self.set_or_take(Self::IS_PURGED, &is_purged)
     }
 
     /// Sets a field, or removes it if it has its default value.

@@ -13,6 +13,7 @@ mod asks;
 mod calls;
 mod dead_letters;
 mod delayed_tells;
+mod deletion;
 mod entity;
 mod event;
 mod instance_slots;
@@ -34,6 +35,7 @@ pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
+pub use deletion::DELETE;
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};

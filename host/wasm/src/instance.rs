@@ -188,6 +188,8 @@ impl Instance {
         entity.phase = phase;
         entity.passivate = false;
         entity.remember = None;
+        entity.may_delete = matches!(stage, Stage::Message | Stage::Timer);
+        entity.delete = false;
         entity.panic = None;
         entity.memory_denied = false;
         entity.table_denied = false;
@@ -300,6 +302,7 @@ impl Instance {
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         let mut journal = entity.journal.take_change();
         let mut remember = entity.remember.take();
+        let delete = std::mem::take(&mut entity.delete) && matches!(result, TurnResult::Ok(_));
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();
             tells.clear();
@@ -323,6 +326,7 @@ impl Instance {
             journal,
             state_bytes,
             remember,
+            delete,
             passivate: std::mem::take(&mut entity.passivate),
             guest_time: entity.meter.spent(),
             logs_dropped: entity.log.take_dropped(),

@@ -48,6 +48,9 @@ pub(crate) struct InstanceData {
     /// Whether the entity is remembered, before the turn and by what the turn says.
     pub(crate) remembered: bool,
     pub(crate) remember: Option<bool>,
+    /// Whether the turn may delete its entity, and whether it does.
+    pub(crate) may_delete: bool,
+    pub(crate) delete: bool,
     /// The asks of the current turn.
     pub(crate) asks: TurnAsks,
     /// The outgoing HTTP calls of the current turn. Declared before `wasi`, so that they end before their requests are
@@ -94,6 +97,8 @@ impl InstanceData {
             journal,
             remembered: false,
             remember: None,
+            may_delete: false,
+            delete: false,
             asks: TurnAsks::default(),
             calls,
             places: 0,

@@ -218,6 +218,8 @@ pub struct GuestTurnOutput {
     /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is. `None` unless the result
     /// is [`TurnResult::Ok`].
     pub remember: Option<bool>,
+    /// Whether the turn deletes its entity. False unless the result is [`TurnResult::Ok`].
+    pub delete: bool,
     /// Whether the guest asked for the instance to be dropped after this turn.
     pub passivate: bool,
     /// Time spent in the guest.

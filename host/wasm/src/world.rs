@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 12] = [
+const IMPORTS: [&str; 13] = [
     "types",
     "context",
     "state",
@@ -22,6 +22,7 @@ const IMPORTS: [&str; 12] = [
     "asks",
     "journal",
     "remembering",
+    "deletion",
 ];
 
 /// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.

@@ -283,6 +283,7 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
         },
         state_bytes: turn.state_bytes,
         remember: turn.remember,
+        delete: turn.delete,
         passivate: turn.passivate,
     }
 }

@@ -296,6 +296,8 @@ impl Tells {
                 Action::Claim(claim) => it.process.calls.push_back(Call::Claim(claim)),
                 // No entity of the model is remembered.
                 Action::ScanRemembered { .. } => {}
+                // And none is deleted.
+                Action::ScanKeys { .. } => {}
                 Action::ScanWakes { number, .. } => {
                     it.process.calls.push_back(Call::Scan(number));
                 }

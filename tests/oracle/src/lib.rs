@@ -243,6 +243,7 @@ impl Model for Counter {
         self.value = match method {
             "add" => self.value.checked_add(by).filter(|sum| *sum <= self.limit).ok_or("limit")?,
             "take" => self.value.checked_sub(by).ok_or("insufficient")?,
+            "delete" => 0,
             _ => return Err("unknown-method".into()),
         };
         Ok(self.value.into())

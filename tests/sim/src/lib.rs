@@ -10,6 +10,7 @@
 
 mod asks;
 pub mod cluster;
+mod deletion;
 pub mod guest;
 mod history_check;
 pub mod hostile;

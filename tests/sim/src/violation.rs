@@ -117,6 +117,8 @@ pub enum ViolationKind {
     MarkWrong,
     /// An event of a journal is missing, was overwritten, or has another number than its turn expected (E18).
     JournalWrong,
+    /// A record of a deleted entity is left, or is still to be removed long after the last fault (E17).
+    DeletionLeft,
     /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.

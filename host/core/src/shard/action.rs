@@ -39,6 +39,15 @@ pub enum Action {
         /// Maximum number of entities in the result.
         max_records: usize,
     },
+    /// Read the first keys of an entity's state. The result is an [`Event::KeysScanned`](super::Event::KeysScanned).
+    ScanKeys {
+        /// The entity.
+        entity: Entity,
+        /// Returned with the result.
+        generation: u64,
+        /// Maximum number of keys in the result.
+        max_records: usize,
+    },
     /// Read an entity's head, lanes and timers.
     Load {
         /// The entity.

@@ -58,6 +58,15 @@ pub enum Event {
         /// The entities in order, and whether more follow; or why the store failed.
         page: Result<(Vec<Entity>, bool), String>,
     },
+    /// The result of [`Action::ScanKeys`](super::Action::ScanKeys).
+    KeysScanned {
+        /// The entity.
+        entity: Entity,
+        /// The action's generation.
+        generation: u64,
+        /// The keys in order, and whether more follow; or why the store failed.
+        page: Result<(Vec<Bytes>, bool), String>,
+    },
     /// The result of [`Action::Load`](super::Action::Load).
     Loaded {
         /// The entity.
@@ -231,6 +240,8 @@ pub struct TurnOutput {
     pub state_bytes: Option<u64>,
     /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is.
     pub remember: Option<bool>,
+    /// Whether the turn deletes its entity. Only its tells and its reply are then committed. Ignored in a hook's turn.
+    pub delete: bool,
     /// Whether the guest asked for passivation.
     pub passivate: bool,
 }
@@ -247,6 +258,7 @@ impl TurnOutput {
             journal: JournalChange::default(),
             state_bytes: None,
             remember: None,
+            delete: false,
             passivate: false,
         }
     }

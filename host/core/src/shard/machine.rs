@@ -10,6 +10,7 @@ mod backoff;
 mod calls;
 mod claim;
 mod context;
+mod deletion;
 mod gate;
 mod instance;
 mod lease;
@@ -150,6 +151,9 @@ impl Machine {
             }
             Event::SenderAnswered { entity, sender, first } => {
                 self.on_sender_answered(&entity, &sender, first);
+            }
+            Event::KeysScanned { entity, generation, page } => {
+                self.on_keys(&entity, generation, page);
             }
             Event::Loaded { entity, generation, result } => {
                 self.on_loaded(&entity, generation, result);

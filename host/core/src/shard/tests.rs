@@ -5,6 +5,7 @@ mod calls;
 mod costs;
 mod dead_letters;
 mod delayed_tells;
+mod deletion;
 mod dormant;
 mod formats;
 mod journal;
@@ -57,6 +58,10 @@ struct Harness {
     notes: Vec<(Entity, AskNote)>,
     /// Calls that may be made, by place.
     released: Vec<(u32, IdempotencyKey)>,
+    /// The keys of the state that scans return.
+    keys: Vec<Bytes>,
+    /// Why instances were started.
+    reasons: Vec<StartReason>,
     /// The wake-ups that scans return.
     wakes: Vec<(u64, Entity)>,
     firing: Option<(u64, TurnId, Arc<Firing>)>,
@@ -116,6 +121,8 @@ impl Harness {
             answers: Vec::new(),
             notes: Vec::new(),
             released: Vec::new(),
+            keys: Vec::new(),
+            reasons: Vec::new(),
             wakes: Vec::new(),
             firing: None,
             firings: 0,
@@ -198,6 +205,11 @@ impl Harness {
                     let page = Ok((self.wakes.clone(), false));
                     self.handle(Event::WakesScanned { number, page });
                 }
+                Action::ScanKeys { entity, generation, max_records } => {
+                    let page: Vec<_> = self.keys.iter().take(max_records).cloned().collect();
+                    let page = Ok((page, self.keys.len() > max_records));
+                    self.handle(Event::KeysScanned { entity, generation, page });
+                }
                 Action::Fire { generation, turn, firing, .. } => {
                     self.firings += 1;
                     self.firing = Some((generation, turn, firing));
@@ -236,8 +248,9 @@ impl Harness {
                     self.starts += 1;
                     self.pending_actions.push(action);
                 }
-                Action::Activate { entity, generation, .. } => {
+                Action::Activate { entity, generation, reason, .. } => {
                     self.starts += 1;
+                    self.reasons.push(reason);
                     let result =
                         ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
                     self.handle(Event::ActivationResult { entity, generation, result });
@@ -309,7 +322,7 @@ impl Harness {
         let mut next = Self::with_store(Settings::clone(self.machine.settings()), |next| {
             (next.head, next.lanes, next.timers) = (self.head, self.lanes, self.timers);
             (next.outbox, next.dead_letters) = (self.outbox, self.dead_letters);
-            (next.wakes, next.now) = (self.wakes, self.now);
+            (next.wakes, next.now, next.keys) = (self.wakes, self.now, self.keys);
         });
         next.handle(Event::LeaseRenewed { sent_at: next.now, lease: 3_000 });
         next
@@ -364,6 +377,9 @@ impl Harness {
         let commit = self.commits.remove(0);
         if outcome == CommitOutcome::Committed {
             for write in &commit.writes {
+                if let RecordWrite { key: RecordKey::State(key), value: None } = write {
+                    self.keys.retain(|other| other != key);
+                }
                 if let RecordKey::Lane(session) = &write.key {
                     self.lanes.retain(|lane| lane.session != *session);
                     let lane = write.value.as_ref().map(|value| crate::codec::decode(value));

@@ -71,6 +71,18 @@ impl Worker {
                     Event::RememberedScanned { number, page }
                 });
             }
+            Action::ScanKeys { entity, generation, max_records } => {
+                let key = |record| match record {
+                    ScannedRecord::State(key, _) => Some(key),
+                    _ => None,
+                };
+                let kind = ScanKind::State(entity.clone());
+                self.scan_shard(id, kind, max_records, key, move |page| Event::KeysScanned {
+                    entity,
+                    generation,
+                    page,
+                });
+            }
             Action::RequestSlot { entity, generation, purpose } => {
                 self.instance_slots.request((shard(), entity), generation, purpose);
             }

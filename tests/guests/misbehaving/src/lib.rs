@@ -71,6 +71,9 @@ impl Misbehaving {
         if context::identity().id.starts_with("no-start") {
             return Err(Error::new("no-start", "this id refuses to start"));
         }
+        if context::identity().id.starts_with("delete-start") {
+            lifecycle::delete();
+        }
         if context::identity().id.starts_with("huge-start") {
             return Err(Error::new("huge-start", "ö".repeat(4 << 20)));
         }
@@ -386,6 +389,27 @@ impl Misbehaving {
     #[message]
     pub fn is_remembered(&self) -> bool {
         lifecycle::is_remembered()
+    }
+
+    /// Behaves. Notes a text, and deletes the entity.
+    #[message]
+    pub fn delete(&mut self, text: String) -> String {
+        lifecycle::delete();
+        state::set("deleted", &text);
+        text
+    }
+
+    /// Deletes the entity, and then refuses the message.
+    #[message]
+    pub fn delete_and_refuse(&mut self) -> Result<(), Error> {
+        lifecycle::delete();
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// A query that deletes its entity.
+    #[message]
+    pub fn query_that_deletes(&self) {
+        lifecycle::delete();
     }
 
     /// A query that remembers its entity.

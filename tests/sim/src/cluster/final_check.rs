@@ -14,6 +14,7 @@ use ostraca_core::shard::Phase;
 
 use super::net::Scope;
 use super::{Report, SERVED, SETTLED, SimEvent, World};
+use crate::deletion;
 use crate::history_check::HistoryCheck;
 use crate::journal;
 use crate::remembered;
@@ -162,6 +163,12 @@ impl World {
                     "not started {bound} ms after the last fault or probation: {missing:?}"
                 )));
             }
+            let deleted = self.pending_deletions();
+            if left.is_empty() && !deleted.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::DeletionLeft.because(format!(
+                    "not removed {bound} ms after the last fault or probation: {deleted:?}"
+                )));
+            }
             let timers = self.pending_timers();
             if left.is_empty() && !timers.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::TimerNotFired.because(format!(
@@ -182,6 +189,12 @@ impl World {
     /// The timers that have not fired.
     fn pending_timers(&self) -> Vec<(Entity, Timer)> {
         self.stores.iter().flat_map(|store| timers::pending(store.durable())).collect()
+    }
+
+    /// The deleted entities from which records remain to be removed.
+    fn pending_deletions(&self) -> Vec<Entity> {
+        let of = |store| deletion::pending(store).cloned().collect::<Vec<_>>();
+        self.stores.iter().flat_map(|store| of(store.durable())).collect()
     }
 
     /// The tells that have not been sent.
@@ -233,6 +246,7 @@ impl World {
             && self.pending_timers().is_empty()
             && self.pending_tells().is_empty()
             && self.missing_remembered().is_empty()
+            && self.pending_deletions().is_empty()
             && !self.any_waits_for_asks()
             && (balanced || silenced)
             && (owned == self.shards as usize
@@ -266,6 +280,7 @@ impl World {
             told.add(store.durable(), message_of, ran_guest);
             self.violations.extend(self.firings.judge(store.durable()));
             self.violations.extend(remembered::check(store.durable()));
+            self.violations.extend(deletion::check(store.durable()));
             let (wrong, events) = journal::check(store.durable());
             self.violations.extend(wrong);
             (0..events).for_each(|_| self.tally.count("journal: event"));

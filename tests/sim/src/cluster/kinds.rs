@@ -57,6 +57,8 @@ pub const KINDS: &[&str] = &[
     "fault: reply lost",
     "fault: guest failed",
     "fault: the current claim is higher than rows know",
+    "deletion: by a turn",
+    "deletion: page removed",
     "journal: event",
     "remembered: started without a message",
     "operator: lease changed",

@@ -92,6 +92,7 @@ impl World {
             max_ask_depth: 3,
             recovery_starts: 2,
             recovery_rate: 0,
+            purge_page: 2,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =

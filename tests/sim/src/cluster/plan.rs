@@ -89,6 +89,8 @@ impl World {
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
+            deletes: seed % 5 == 3,
+            rng_of_deletions: Rng::new(seed ^ 0x6465_6c65),
             journals: seed % 3 == 2,
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
             asks: seed % 5 == 2,

@@ -149,6 +149,11 @@ impl World {
                 let request = Request::Wakes { number, from, max_records };
                 self.call(pid, StoreCall::Entity(shard, epoch, number, request));
             }
+            Action::ScanKeys { entity, generation, max_records } => {
+                self.tally.count("deletion: page removed");
+                let request = Request::Keys { entity, number: generation, max_records };
+                self.call(pid, StoreCall::Entity(shard, epoch, generation, request));
+            }
             // Otherwise no entity is remembered, and the run does not depend on the read.
             Action::ScanRemembered { .. } if !self.remembers => {}
             Action::ScanRemembered { number, from, max_records } => {
@@ -344,6 +349,9 @@ impl World {
                 if self.timers && !result.writes.is_empty() {
                     result.timers = timers::by_message(&mut self.timer_rng, utc);
                 }
+                if result.delete {
+                    self.tally.count("deletion: by a turn");
+                }
                 if message.sender.is_some() {
                     self.tally.count("tell: ran");
                 } else if message.asked_by.is_some() {
@@ -415,6 +423,9 @@ impl World {
             Response::Wakes(number, page) => Event::WakesScanned { number, page },
             Response::Remembered(number, page) => Event::RememberedScanned { number, page },
             Response::Load(entity, result) => Event::Loaded { entity, generation, result },
+            Response::Keys(entity, generation, page) => {
+                Event::KeysScanned { entity, generation, page }
+            }
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.
                 if hosted.starting.get(&entity) != Some(&generation) {

@@ -132,6 +132,7 @@ impl World {
                 Response::State(_, result) => result.is_err(),
                 Response::Wakes(_, page) => page.is_err(),
                 Response::Remembered(_, page) => page.is_err(),
+                Response::Keys(_, _, page) => page.is_err(),
             },
             StoreResponse::Claims { claims, .. } => claims.is_none(),
             StoreResponse::Pong { sent } => sent.is_none(),

@@ -74,6 +74,8 @@ impl Harness {
             }
             // No entity of this world is remembered.
             Action::ScanRemembered { .. } => {}
+            // And none is deleted.
+            Action::ScanKeys { .. } => {}
             Action::RequestSlot { entity, generation, purpose } => {
                 self.cap.request((key, entity), generation, purpose);
             }

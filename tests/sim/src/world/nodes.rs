@@ -169,6 +169,8 @@ impl World {
             }
             // No entity of this world is remembered.
             Action::ScanRemembered { .. } => {}
+            // And none is deleted.
+            Action::ScanKeys { .. } => {}
             Action::RequestSlot { entity, generation, purpose } => {
                 self.nodes[node].cap.request((shard, entity), generation, purpose);
             }

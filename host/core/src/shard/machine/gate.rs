@@ -99,6 +99,11 @@ impl Machine {
         firing: Option<Arc<Firing>>,
         (reply, output): (GuestReply, TurnOutput),
     ) {
+        let is_result = matches!(reply, GuestReply::Result(_));
+        if output.delete && is_result {
+            let deletion = Effects { message, firing, ..Effects::of_records(Vec::new()) };
+            return self.delete(entity, turn, Effects { reply, ..deletion }, output.tells);
+        }
         let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
         let reuses_numbers = self.context.has_mutation(Mutation::ReuseEventNumbers);
         let remembers = self.types.of(entity).is_some_and(|settings| settings.remembers);
@@ -118,7 +123,6 @@ impl Machine {
             debug_assert!(set.is_ok(), "{set:?}");
         }
         // A turn of the stop hook, and one of the start hook alone, does not make its entity a remembered one.
-        let is_result = matches!(reply, GuestReply::Result(_));
         let is_default = remembers && is_result && (message.is_some() || firing.is_some());
         let remembered = output.remember.unwrap_or(state.head.remembered || is_default);
         if remembered != state.head.remembered {
@@ -126,6 +130,7 @@ impl Machine {
             records.push(RecordWrite { key: RecordKey::Remembered, value });
             state.head.remembered = remembered;
         }
+        state.head.deleted = false;
         let (state, state_bytes) = (output.writes, output.state_bytes);
         let effects = Effects { message, reply, state, records, state_bytes, firing };
         self.commit(entity, turn, effects);

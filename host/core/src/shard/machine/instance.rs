@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes};
+use super::{
+    Action, Entity, GuestReply, Head, Machine, MessageId, Mutation, Outcome, TurnId, codes,
+};
 use crate::message::{Message, MessageKind};
 use crate::records::{JournalExtent, LoadedEntity};
 use crate::shard::entity::Stage;
@@ -23,14 +25,12 @@ impl Machine {
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
-        let journal = match &result {
-            Ok(LoadedEntity { head: Some(head), .. }) => {
-                head.journal().map_err(|it| it.to_string())
-            }
-            _ => Ok(JournalExtent::default()),
+        let extra = match &result {
+            Ok(LoadedEntity { head: Some(head), .. }) => extra_of(head),
+            _ => Ok((JournalExtent::default(), false)),
         };
-        let outcome = match result.and_then(|loaded| Ok((loaded, journal?))) {
-            Ok((mut loaded, journal)) => {
+        let outcome = match result.and_then(|loaded| Ok((loaded, extra?))) {
+            Ok((mut loaded, (journal, is_purged))) => {
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
@@ -40,7 +40,7 @@ impl Machine {
                 // A commit without the guest does not change the revision.
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
-                state.journal = journal;
+                (state.journal, state.is_purged) = (journal, is_purged);
                 state.is_marked = state.head.remembered;
                 state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);
@@ -94,6 +94,7 @@ impl Machine {
         state.stage = Stage::Starting(turn);
         state.revision = revision;
         let reason = match state.head.version {
+            _ if state.head.deleted => StartReason::FirstMessage,
             0 => StartReason::FirstMessage,
             _ if has_work => StartReason::Message,
             _ => StartReason::Remembered,
@@ -233,6 +234,7 @@ impl Machine {
 
     /// Commits the changes of a start or stop hook.
     fn commit_hook(&mut self, entity: &Entity, turn: TurnId, mut output: TurnOutput) {
+        output.delete = false;
         let nothing = TurnResult::Replied(GuestReply::Result(bytes::Bytes::new()));
         if let TurnResult::Replied(answer) = std::mem::replace(&mut output.result, nothing) {
             self.commit_turn(entity, turn, None, None, (answer, output));
@@ -390,4 +392,10 @@ impl Machine {
         state.passivates = false;
         state.mailbox.unpark_all();
     }
+}
+
+/// What a head says about the journal, and whether records from before a deletion remain.
+fn extra_of(head: &Head) -> Result<(JournalExtent, bool), String> {
+    let extra = head.journal().and_then(|journal| Ok((journal, head.is_purged()?)));
+    extra.map_err(|error| error.to_string())
 }

@@ -109,7 +109,8 @@ impl Machine {
         let of = |state| {
             let timers =
                 self.timers_due(entity, state).into_iter().chain(self.tells_due(entity, state));
-            self.due(entity, state).into_iter().chain(timers).min()
+            let purge = self.purge_due(entity, state);
+            self.due(entity, state).into_iter().chain(timers).chain(purge).min()
         };
         let due = self.residents.get(entity).and_then(of);
         if let (Some(at), Some(state)) = (due, self.residents.get_mut(entity)) {
@@ -155,8 +156,12 @@ impl Machine {
                 Stage::Loaded => {
                     stalled
                         || self.is_gate_full(state)
+                        || self.purge_waits(entity, state)
                         || self.waits_for_gate(state)
-                        || !(state.mailbox.has_next() || fires || state.must_start)
+                        || !(state.mailbox.has_next()
+                            || fires
+                            || state.must_start
+                            || state.is_purged)
                 }
                 Stage::Idle => {
                     let asked = state.mailbox.has_next()

@@ -82,7 +82,8 @@ impl Machine {
         wanted: impl Fn(&Timer) -> bool,
     ) -> Option<Firing> {
         let utc = self.context.now.utc;
-        let first = state.timers.first().filter(|_| state.is_read && utc > 0)?;
+        let may_fire = state.is_read && utc > 0 && !state.is_purged;
+        let first = state.timers.first().filter(|_| may_fire)?;
         let early = if self.context.has_mutation(Mutation::FireEarly) { 50 } else { 0 };
         if first > utc + early || self.wakes.postponed_until(&self.context, entity).is_some() {
             return None;
@@ -105,6 +106,7 @@ impl Machine {
     pub(super) fn timers_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         if !matches!(state.stage, Stage::Idle | Stage::Loaded | Stage::Unloaded)
             || !state.is_read
+            || state.is_purged
             || self.lease.is_paused(&self.context)
         {
             return None;
@@ -132,6 +134,7 @@ impl Machine {
             || state.gate.iter().any(|gated| gated.message.is_none());
         if state.is_read
             && !state.must_read
+            && !state.is_purged
             && !is_busy
             && !self.tells_need(entity, state)
             && self.wakes.postponed_until(&self.context, entity).is_none()
@@ -154,7 +157,8 @@ impl Machine {
                 state.outbox.has_in_flight().then_some(self.context.settings.tell_backoff);
             let sends = state.outbox.wait(mono, utc).into_iter().chain(in_flight).min();
             let sends = sends.map(|wait| utc.saturating_add(wait));
-            let next = state.timers.first().into_iter().chain(sends).min();
+            let purge = state.is_purged.then_some(0);
+            let next = state.timers.first().into_iter().chain(sends).chain(purge).min();
             if next.is_some() || self.wakes.knows(entity) {
                 self.wakes.note(&self.context, entity, next);
             }
@@ -167,9 +171,13 @@ impl Machine {
     /// Discards timers and tells that ran ahead of commits that will not take effect: they must be read again.
     pub(super) fn doubt_timers(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get_mut(entity) else { return };
-        if !state.is_read || state.timers.depend_on_commits() || state.outbox.depends_on_commits() {
+        if !state.is_read
+            || state.head.deleted
+            || state.timers.depend_on_commits()
+            || state.outbox.depends_on_commits()
+        {
             state.must_read |= state.is_read;
-            state.is_read = false;
+            (state.is_read, state.is_purged) = (false, false);
             state.timers = Timers::default();
         }
     }
@@ -177,7 +185,10 @@ impl Machine {
     /// Handles an entity that cannot run now. If that keeps its timers from firing, they wait for a while.
     pub(super) fn postpone_timers(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
-        if state.must_read || self.wakes.is_held(entity) || self.due_firing(entity, state).is_some()
+        if state.must_read
+            || state.is_purged
+            || self.wakes.is_held(entity)
+            || self.due_firing(entity, state).is_some()
         {
             self.wakes.postpone(&self.context, entity);
         }
