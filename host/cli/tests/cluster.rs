@@ -217,6 +217,8 @@ fn detail(id: &str) -> EntityDetail {
             snapshot_through: Some(100),
         }),
         remembered: true,
+        deleted: false,
+        generation: 1,
         outbox_count: 2,
         outbox: vec![TellDetail {
             number: 65_536,

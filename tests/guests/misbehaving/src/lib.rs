@@ -115,6 +115,12 @@ impl Misbehaving {
         sum
     }
 
+    /// Behaves: sets `count` keys.
+    #[message]
+    pub fn fill(&mut self, count: u64) {
+        (0..count).for_each(|number| state::set(&format!("f{number}"), &number));
+    }
+
     /// Behaves: tells entities of this type to `add` 1 to `key`, once each, in order.
     #[message]
     pub fn tell_add(&mut self, ids: Vec<String>, key: String) {

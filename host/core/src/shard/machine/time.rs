@@ -149,6 +149,8 @@ impl Machine {
             let stalled = self.lease.is_paused(&self.context) || self.schedule.is_stalled(entity);
             // A timer may have become due since the last examination: the next tick examines it.
             let fires = state.timer.is_none() && self.due_firing(entity, state).is_some();
+            // The same applies to the end of a purge's pause.
+            let pauses = state.timer.is_some() && state.is_purged;
             let waits = match state.stage {
                 Stage::Unloaded => {
                     stalled || state.start_backoff.is_some() || !(Self::lacks_load(state) || fires)
@@ -157,6 +159,7 @@ impl Machine {
                     stalled
                         || self.is_gate_full(state)
                         || self.purge_waits(entity, state)
+                        || pauses
                         || self.waits_for_gate(state)
                         || !(state.mailbox.has_next()
                             || fires

@@ -272,3 +272,23 @@ fn r25_no_timer_of_a_deleted_entity_fires() {
     harness.handle(Event::Tick);
     assert_eq!((harness.firings, harness.timers.len(), harness.wakes.len()), (0, 0, 0));
 }
+
+#[test]
+fn e17_a_message_waits_while_a_purge_is_tried_again() {
+    let mut harness = Harness::with_keys(1);
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    harness.delete_by_turn(2);
+    let query = harness.send(3, 2, MessageKind::Query);
+    harness.settle(CommitOutcome::Committed);
+    harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
+    harness.now = harness.machine.next_wake().expect("another attempt");
+    // Another event arrives first.
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    harness.handle(Event::Tick);
+    assert_eq!((harness.commits.len(), harness.runs), (1, 2));
+    harness.settle_all();
+    harness.run();
+    assert_eq!((harness.keys.len(), harness.code_of(query).as_deref()), (0, Some("final 3")));
+}
