@@ -65,6 +65,7 @@ pub fn advance_time(by: Duration) {
 /// endlessly.
 pub fn fire_timers<E: EntityType>() -> usize {
     let mut count = 0;
+    expire::<E>();
     while let Some(firing) = next_firing() {
         count += 1;
         if count > 10_000 {
@@ -85,6 +86,7 @@ pub fn fire_timers<E: EntityType>() -> usize {
 /// # Errors
 /// Returns the code and message with which the handler refused the firing.
 pub fn fire_next_timer<E: EntityType>() -> Option<Result<(), (String, String)>> {
+    expire::<E>();
     next_firing().map(|firing| fire::<E>(&firing))
 }
 
@@ -255,6 +257,7 @@ pub fn call<E: EntityType>(method: &str, body: impl Serialize) -> Result<Value, 
 /// # Panics
 /// If the entity panics or its start hook fails.
 pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
+    expire::<E>();
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
     let kind = E::METHODS
         .iter()
@@ -328,6 +331,17 @@ fn start<E: EntityType>() -> Runner<E> {
     instance
 }
 
+/// Deletes the entity if it has expired.
+fn expire<E: EntityType>() {
+    let expired = with(|world| {
+        world.delete = world.expires_at.is_some_and(|at| at <= world.now);
+        world.delete_if_asked()
+    });
+    if expired {
+        drop(take::<E>());
+    }
+}
+
 /// Runs a turn, and undoes its writes if it fails or panics.
 fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     type Store = BTreeMap<String, Vec<u8>>;
@@ -336,7 +350,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     type Delayed = BTreeMap<String, (u64, StoredTell)>;
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed, Journal, bool)>,
+        stored: Option<(Store, Timers, usize, Delayed, Journal, bool, Option<u64>)>,
     }
 
     impl Drop for Undo {
@@ -347,6 +361,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
                     world.tells.truncate(stored.2);
                     (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
                     (world.journal, world.remembered) = (stored.4, stored.5);
+                    world.expires_at = stored.6;
                     world.delete = false;
                 }
             });
@@ -356,7 +371,8 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     let before = with(|world| {
         let (store, timers) = (world.store.clone(), world.timers.clone());
         let (journal, remembered) = (world.journal.clone(), world.remembered);
-        (store, timers, world.tells.len(), world.delayed.clone(), journal, remembered)
+        let (delayed, expires_at) = (world.delayed.clone(), world.expires_at);
+        (store, timers, world.tells.len(), delayed, journal, remembered, expires_at)
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);

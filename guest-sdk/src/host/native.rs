@@ -47,6 +47,8 @@ pub(crate) struct TestHost {
     pub(crate) logs: Vec<(Level, String)>,
     pub(crate) remembered: bool,
     pub(crate) passivate: bool,
+    /// When the entity expires, if it has set a time.
+    pub(crate) expires_at: Option<u64>,
     /// Whether the turn may delete its entity, and whether it does.
     pub(crate) may_delete: bool,
     pub(crate) delete: bool,
@@ -89,6 +91,7 @@ impl TestHost {
             logs: Vec::new(),
             remembered: false,
             passivate: false,
+            expires_at: None,
             may_delete: false,
             delete: false,
             deleted: false,
@@ -103,6 +106,7 @@ impl TestHost {
         if !std::mem::take(&mut self.delete) {
             return false;
         }
+        self.expires_at = None;
         (self.store, self.timers) = Default::default();
         (self.journal, self.delayed) = Default::default();
         (self.remembered, self.passivate, self.deleted) = (false, false, true);
@@ -449,6 +453,17 @@ pub(crate) fn delete_entity() {
         panic!("invalid-host-call: lifecycle::delete was called in `start` or `stop`");
     }
     with(|world| world.delete = true);
+}
+
+pub(crate) fn set_expiry(time: Option<u64>) {
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but called lifecycle::expire_at");
+    }
+    with(|world| world.expires_at = time);
+}
+
+pub(crate) fn expires_at() -> Option<u64> {
+    with(|world| world.expires_at)
 }
 
 pub(crate) fn passivate() {

@@ -173,6 +173,11 @@ impl AdminService {
             detail.outbox_count = loaded.outbox.len() as u64;
             let tells = loaded.outbox.into_iter().take(KEYS);
             detail.outbox = tells.map(|(number, tell)| tell_to_wire(number, tell)).collect();
+            let dead = head.outbox_counts().unwrap_or_default().1;
+            if dead > 0 && head.is_purged() == Ok(false) {
+                detail.dead_letter_count = dead.into();
+                detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
+            }
             if head.deleted {
                 // What remains of the rest is being removed.
                 return Ok(AdminOutput::Entity(Box::new(detail)));
@@ -184,12 +189,8 @@ impl AdminService {
             detail.timers = timers.into_iter().take(KEYS).map(timer_to_wire).collect();
             detail.delayed_tell_count = delayed.len() as u64;
             detail.delayed_tells = delayed.iter().take(KEYS).map(delayed_to_wire).collect();
-            let dead = head.outbox_counts().unwrap_or_default().1;
-            if dead > 0 {
-                detail.dead_letter_count = dead.into();
-                detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
-            }
             detail.remembered = head.remembered;
+            detail.expires_unix_ms = head.expires_at;
             detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;
         }

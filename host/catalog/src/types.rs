@@ -115,6 +115,8 @@ impl DeployedType {
                 .unwrap_or(u64::MAX),
             has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop_hook()),
             remembers: self.manifest.lifecycle.remember_entities,
+            time_to_live: u64::try_from(self.manifest.lifecycle.time_to_live.as_millis())
+                .unwrap_or(u64::MAX),
         }
     }
 }

@@ -219,6 +219,7 @@ fn detail(id: &str) -> EntityDetail {
         remembered: true,
         deleted: false,
         generation: 1,
+        expires_unix_ms: None,
         outbox_count: 2,
         outbox: vec![TellDetail {
             number: 65_536,

@@ -64,7 +64,7 @@ pub struct Head {
     pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).
     pub remembered: bool,
-    /// When the entity may be removed, in milliseconds of cluster time.
+    /// When the entity is deleted, in milliseconds since the Unix epoch (UTC); `None` if no time is set.
     pub expires_at: Option<u64>,
     /// Whether the entity was deleted and no turn of its guest was committed since. Its lanes and its outbox remain.
     pub deleted: bool,
@@ -85,7 +85,7 @@ impl Extensible for Head {
         Head::TELL_WATERMARK,
         Head::JOURNAL,
         Head::GENERATION,
-        Head::IS_PURGED,
+        Head::DELETION,
     ];
 }
 
@@ -100,8 +100,12 @@ impl Head {
     const JOURNAL: u32 = 10;
     /// The field with the number of deletions (u64); absent if the entity was never deleted.
     const GENERATION: u32 = 14;
-    /// The field that says that records from before the deletion may remain (bool); absent if none do.
-    const IS_PURGED: u32 = 16;
+    /// The field with the flags of deletion and expiry (u8); absent if none is set.
+    const DELETION: u32 = 16;
+    /// Records from before the deletion may remain.
+    const REMAINS: u8 = 1;
+    /// The guest chose when the entity expires.
+    const OWN_EXPIRY: u8 = 2;
 
     /// The number of the entity's timers, which are stored outside the head (R25).
     ///
@@ -206,10 +210,7 @@ impl Head {
     /// # Errors
     /// [`CodecError`] if the field is damaged.
     pub fn is_purged(&self) -> Result<bool, CodecError> {
-        if self.extensions.is_empty() {
-            return Ok(false);
-        }
-        Ok(self.extensions.get(Self::IS_PURGED)?.unwrap_or_default())
+        Ok(self.deletion()? & Self::REMAINS != 0)
     }
 
     /// Sets whether records from before the deletion may remain.
@@ -217,7 +218,35 @@ impl Head {
     /// # Errors
     /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_purged(&mut self, is_purged: bool) -> Result<(), CodecError> {
-        self.set_or_take(Self::IS_PURGED, &is_purged)
+        self.set_deletion(Self::REMAINS, is_purged)
+    }
+
+    /// Whether the guest chose [`expires_at`](Self::expires_at); otherwise it follows from the type's time to live.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn has_own_expiry(&self) -> Result<bool, CodecError> {
+        Ok(self.deletion()? & Self::OWN_EXPIRY != 0)
+    }
+
+    /// Sets whether the guest chose when the entity expires.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_own_expiry(&mut self, is_own: bool) -> Result<(), CodecError> {
+        self.set_deletion(Self::OWN_EXPIRY, is_own)
+    }
+
+    fn deletion(&self) -> Result<u8, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::DELETION)?.unwrap_or_default())
+    }
+
+    fn set_deletion(&mut self, flag: u8, is_set: bool) -> Result<(), CodecError> {
+        let flags = self.deletion()? & !flag | if is_set { flag } else { 0 };
+        self.set_or_take(Self::DELETION, &flags)
     }
 
     /// Sets a field, or removes it if it has its default value.

@@ -16,6 +16,7 @@ mod delayed_tells;
 mod deletion;
 mod entity;
 mod event;
+mod expiry;
 mod instance_slots;
 mod journal;
 mod lanes;

@@ -201,6 +201,14 @@ fn deletion(linker: &mut Linker<InstanceData>) -> Result<()> {
         }
         cx.data_mut().delete = true;
         Ok(())
+    })?;
+    deletion.func_wrap("expire-at", |mut cx: Cx<'_>, (time,): (Option<u64>,)| {
+        cx.data().may_write("the entity's expiry was set")?;
+        cx.data_mut().expiry = Some(time);
+        Ok(())
+    })?;
+    deletion.func_wrap("expires-at", |cx: Cx<'_>, (): ()| {
+        Ok((cx.data().expiry.unwrap_or(cx.data().expires_at),))
     })
 }
 

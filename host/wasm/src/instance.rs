@@ -175,6 +175,7 @@ impl Instance {
         entity.tells = TurnTells::begin(records.outbox);
         entity.journal = TurnJournal::begin(records.journal);
         entity.remembered = records.remembered;
+        entity.expires_at = records.expires_at;
         entity.asks.begin(records.asks);
         entity.calls.begin(records.calls);
         entity.places = 0;
@@ -189,7 +190,7 @@ impl Instance {
         entity.passivate = false;
         entity.remember = None;
         entity.may_delete = matches!(stage, Stage::Message | Stage::Timer);
-        entity.delete = false;
+        (entity.delete, entity.expiry) = (false, None);
         entity.panic = None;
         entity.memory_denied = false;
         entity.table_denied = false;
@@ -302,6 +303,7 @@ impl Instance {
         let (mut timers, mut tells) = (entity.timers.take_changes(), entity.tells.take());
         let mut journal = entity.journal.take_change();
         let mut remember = entity.remember.take();
+        let expiry = entity.expiry.take().filter(|_| matches!(result, TurnResult::Ok(_)));
         let delete = std::mem::take(&mut entity.delete) && matches!(result, TurnResult::Ok(_));
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();
@@ -326,6 +328,7 @@ impl Instance {
             journal,
             state_bytes,
             remember,
+            expiry,
             delete,
             passivate: std::mem::take(&mut entity.passivate),
             guest_time: entity.meter.spent(),

@@ -48,6 +48,9 @@ pub(crate) struct InstanceData {
     /// Whether the entity is remembered, before the turn and by what the turn says.
     pub(crate) remembered: bool,
     pub(crate) remember: Option<bool>,
+    /// When the entity expires, before the turn and by what the turn says.
+    pub(crate) expires_at: Option<u64>,
+    pub(crate) expiry: Option<Option<u64>>,
     /// Whether the turn may delete its entity, and whether it does.
     pub(crate) may_delete: bool,
     pub(crate) delete: bool,
@@ -97,6 +100,8 @@ impl InstanceData {
             journal,
             remembered: false,
             remember: None,
+            expires_at: None,
+            expiry: None,
             may_delete: false,
             delete: false,
             asks: TurnAsks::default(),

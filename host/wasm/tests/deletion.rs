@@ -33,11 +33,25 @@ async fn e17_a_turn_deletes_its_entity_unless_it_fails() {
 }
 
 #[tokio::test]
+async fn e17_a_turn_sets_when_its_entity_expires() {
+    let program = prepare(&host(), misbehaving(), InstanceLimits::default());
+    let mut entity = started(&program, "e").await;
+    let set = turn(&mut entity, command(), "expire_after", "500").await;
+    assert_eq!((ok(&set), set.expiry), ("true", Some(Some(values(7).utc_ms + 500))));
+    let records = TurnRecords { expires_at: Some(7), ..TurnRecords::default() };
+    let later = MessageContext { records, ..query() };
+    let seen = turn(&mut entity, later, "expires_at", "").await;
+    assert_eq!((ok(&seen), seen.expiry), ("7", None));
+    let refused = turn(&mut entity, command(), "expire_and_refuse", "").await;
+    assert_eq!(refused.expiry, None);
+}
+
+#[tokio::test]
 async fn e17_a_query_and_a_start_hook_delete_nothing() {
     let program = prepare(&host(), misbehaving(), InstanceLimits::default());
     let mut entity = started(&program, "e").await;
     let sly = turn(&mut entity, query(), "query_that_deletes", "").await;
-    assert_eq!((failed(&sly).code, sly.delete), ("write-in-query", false));
+    assert_eq!((failed(&sly).code.as_str(), sly.delete), ("write-in-query", false));
     let spec = InstanceSpec {
         identity: common::identity("delete-start"),
         state: Box::new(NoState),
@@ -46,5 +60,5 @@ async fn e17_a_query_and_a_start_hook_delete_nothing() {
     };
     let mut entity = program.instantiate(spec).await.unwrap();
     let start = entity.start(StartReason::FirstMessage).await;
-    assert_eq!((failed(&start).code, start.delete), ("invalid-host-call", false));
+    assert_eq!((failed(&start).code.as_str(), start.delete), ("invalid-host-call", false));
 }

@@ -106,7 +106,8 @@ pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
 
 /// What an entity has besides its state, as its instance reads it.
 pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
-    let ostraca_core::shard::TurnRecords { timers, outbox, journal, remembered } = records;
+    let ostraca_core::shard::TurnRecords { timers, outbox, journal, remembered, expires_at } =
+        records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
         false => Some(Arc::new(EntityTimers(timers))),
@@ -116,7 +117,7 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
     let JournalExtent { snapshot, snapshot_bytes, snapshot_version, .. } = journal;
     let journal =
         JournalUse { first, next, start, end, snapshot, snapshot_bytes, snapshot_version };
-    TurnRecords { timers, outbox, journal, remembered, asks: None, calls: None }
+    TurnRecords { timers, outbox, journal, remembered, expires_at, asks: None, calls: None }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -283,6 +284,7 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
         },
         state_bytes: turn.state_bytes,
         remember: turn.remember,
+        expiry: turn.expiry,
         delete: turn.delete,
         passivate: turn.passivate,
     }

@@ -9,6 +9,8 @@ use ostraca_process_tests::node_dir::deploy_guest;
 use serde_json::json;
 
 const ID: &str = "cart";
+/// Number of entities that end.
+const COUNT: u64 = 40;
 /// Number of keys: several pages, each with its own commit.
 const KEYS: u64 = 900;
 
@@ -83,6 +85,48 @@ async fn deletions() -> Result<()> {
     );
     client.close().await;
     cluster.stop()
+}
+
+/// A type whose entities live for a while, and one entity that decides for itself.
+async fn ends() -> Result<()> {
+    let roles = ["store,manager,gateway,host", "host,gateway"];
+    let mut cluster = Cluster::start(&Options::new("expiry", &roles)).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    let manifest = "[lifecycle]\ntime-to-live = \"3 s\"\nidle-timeout = \"200 ms\"\n";
+    deploy_guest(&client, "misbehaving", manifest).await?;
+    for number in 0..COUNT {
+        let id = format!("e{number}");
+        call(&client, MessageKind::Command, &id, "fill", json!(3)).await?;
+    }
+    let lasts = Entity::new("misbehaving", "lasts");
+    call(&client, MessageKind::Command, "lasts", "expire_after", json!(3_600_000)).await?;
+    // Nobody sends a message, and the owner of some is gone.
+    cluster.kill_9(1)?;
+    until("all have ended", async || {
+        for number in 0..COUNT {
+            let entity = Entity::new("misbehaving", format!("e{number}"));
+            let seen = client.inspect(&entity, false).await?;
+            ensure!(seen.deleted || seen.expires_unix_ms.is_some(), "{seen:?}");
+            if !seen.deleted {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(client.inspect(&lasts, false).await?.exists, "it set its own time");
+    let listed = client.entities(ostraca_client::EntitiesRequest::default()).await?.entities;
+    ensure!(listed.len() == 1, "deleted entities are not listed: {listed:?}");
+    let fresh = call(&client, MessageKind::Query, "e0", "read", json!("f1")).await?;
+    ensure!(fresh.is_null(), "{fresh}");
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e17_entities_end_by_their_time_to_live() {
+    ends().await.expect("ends");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -171,6 +171,7 @@ impl Harness {
                 idle_timeout: 120,
                 has_stop_hook: has_stop,
                 remembers: false,
+                time_to_live: 0,
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

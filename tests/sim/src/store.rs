@@ -63,6 +63,8 @@ pub struct Image {
     pub journal_writes: Vec<JournalWrite>,
     /// The turns that left their entity deleted, for the checks.
     pub deletions: BTreeSet<TurnId>,
+    /// The first turn of each deletion, with the time at which the entity was to expire, for the checks.
+    pub ends: Vec<(TurnId, Option<u64>)>,
     /// Every change to a timer, in order, for the checks.
     pub timer_changes: Vec<DurableChange>,
     /// The number of synced batches (R5).
@@ -332,6 +334,8 @@ impl Store {
         }
         if commit.head.deleted {
             self.cache.deletions.insert(commit.head.turn);
+            let before = self.cache.heads.get(&commit.entity).filter(|head| !head.deleted);
+            self.cache.ends.extend(before.map(|head| (commit.head.turn, head.expires_at)));
         }
         let moves_wake_up = commit.writes.iter().any(|write| may_move_wake_up(&write.key));
         for write in commit.writes {

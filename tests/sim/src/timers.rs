@@ -163,7 +163,7 @@ impl WrongWakeUps {
     ) -> Option<Self> {
         let first = (entity.clone(), RecordKey::Timer { due: 0, name: "".into() });
         let purge = head.is_purged().unwrap_or_default().then_some(0);
-        let (mut stored, mut needed) = (Vec::new(), purge);
+        let (mut stored, mut needed) = (Vec::new(), purge.or(head.expires_at));
         for ((of, key), value) in records.range(first..) {
             let at = match key {
                 _ if of != entity => break,

@@ -119,6 +119,8 @@ pub enum ViolationKind {
     JournalWrong,
     /// A record of a deleted entity is left, or is still to be removed long after the last fault (E17).
     DeletionLeft,
+    /// An entity was deleted before it expired (E17).
+    ExpiredEarly,
     /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.

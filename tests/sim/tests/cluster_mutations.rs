@@ -521,3 +521,8 @@ fn e17_state_that_outlives_its_deletion_is_detected() {
     let values = [History::CommandValue, History::QueryValue].map(ViolationKind::History);
     shard_without(shard::Mutation::KeepDeletedState, ViolationKind::DeletionLeft, &values, 10);
 }
+
+#[test]
+fn e17_an_entity_that_ends_early_is_detected() {
+    shard_without(shard::Mutation::ExpireEarly, ViolationKind::ExpiredEarly, &[], 2);
+}

@@ -26,6 +26,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "last_commit_sequence": it.last_commit_sequence, "lane_count": it.lane_count, "unsettled_replies": it.unsettled_replies,
             "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
             "remembered": it.remembered, "deleted": it.deleted, "generation": it.generation,
+            "expires_unix_ms": it.expires_unix_ms, "expires": it.expires_unix_ms.map(output::wall),
             "journal": it.journal.as_ref().map(|it| json!({
                 "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
                 "snapshot_through": it.snapshot_through,
@@ -93,6 +94,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             };
             rows.push(("remembered", pending.into()));
         }
+        rows.extend(it.expires_unix_ms.map(|at| ("expires", output::wall(at))));
         rows.extend(it.journal.as_ref().map(|it| ("journal", journal_text(it))));
     } else {
         rows.push(("version", "nothing is stored".into()));

@@ -24,6 +24,8 @@ const MOST_TIMERS: u32 = 1_000;
 /// frame between nodes.
 const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
+/// The longest time to live: a century.
+const MOST_TIME_TO_LIVE: Duration = Duration::from_secs(36_500 * 86_400);
 /// The largest allowed journal. Nothing loads all of it.
 const MOST_JOURNAL: u64 = 1 << 40;
 /// The highest limits on the asks that a turn may start, and on the bytes of their bodies and answers. While the turn
@@ -56,6 +58,10 @@ pub(super) fn manifest(
     {
         return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
     }
+    let time_to_live = file.lifecycle.time_to_live;
+    if !time_to_live.is_zero() && !(SECOND..=MOST_TIME_TO_LIVE).contains(&time_to_live) {
+        return Err(range(input, &["lifecycle", "time-to-live"], "1 s", "36500 days"));
+    }
     let GrantsSection { ask, tell, http, topics } = &file.grants;
     if !topics.is_empty() {
         let what = "a grant of `topics`";
@@ -85,6 +91,7 @@ pub(super) fn manifest(
         lifecycle: Lifecycle {
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
+            time_to_live: file.lifecycle.time_to_live,
         },
         grants: super::Grants {
             ask: file.grants.ask,

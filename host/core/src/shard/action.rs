@@ -256,4 +256,6 @@ pub struct TurnRecords {
     pub journal: JournalExtent,
     /// Whether it is remembered (K31).
     pub remembered: bool,
+    /// When it expires, in milliseconds since the Unix epoch (UTC).
+    pub expires_at: Option<u64>,
 }

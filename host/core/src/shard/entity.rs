@@ -235,11 +235,14 @@ impl ResidentEntity {
         }
     }
 
-    /// The wake-up that must be stored: when the first timer fires, or 0 if there are tells in the outbox or records to
-    /// purge. A tell that is done counts until its deletion is written.
+    /// The wake-up that must be stored: when the first timer fires or the entity expires, or 0 if there are tells in
+    /// the outbox or records to purge. A tell that is done counts until its deletion is written.
     pub(super) fn needed_wake_up(&self) -> Option<u64> {
         let (waiting, _) = self.outbox.counts();
-        if waiting == 0 && !self.is_purged { self.timers.first() } else { Some(0) }
+        if waiting > 0 || self.is_purged {
+            return Some(0);
+        }
+        self.timers.first().into_iter().chain(self.head.expires_at).min()
     }
 
     /// What the entity has besides its state, as its next turn sees it.
@@ -249,6 +252,7 @@ impl ResidentEntity {
             outbox: self.outbox.size(),
             journal: self.journal.clone(),
             remembered: self.head.remembered,
+            expires_at: self.head.expires_at.filter(|_| !self.head.deleted),
         }
     }
 

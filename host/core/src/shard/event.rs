@@ -240,6 +240,9 @@ pub struct TurnOutput {
     pub state_bytes: Option<u64>,
     /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is.
     pub remember: Option<bool>,
+    /// When the entity expires from now on, in milliseconds since the Unix epoch (UTC); `Some(None)` leaves it to the
+    /// type's time to live, `None` as it is.
+    pub expiry: Option<Option<u64>>,
     /// Whether the turn deletes its entity. Only its tells and its reply are then committed. Ignored in a hook's turn.
     pub delete: bool,
     /// Whether the guest asked for passivation.
@@ -258,6 +261,7 @@ impl TurnOutput {
             journal: JournalChange::default(),
             state_bytes: None,
             remember: None,
+            expiry: None,
             delete: false,
             passivate: false,
         }
@@ -271,6 +275,7 @@ impl TurnOutput {
             && self.tells.is_empty()
             && self.journal.is_empty()
             && self.remember.is_none()
+            && self.expiry.is_none()
     }
 }
 

@@ -195,6 +195,8 @@ pub enum Mutation {
     DeleteLanes,
     /// A deletion leaves the state in the store (E17).
     KeepDeletedState,
+    /// An entity may expire 50 ms early (E17).
+    ExpireEarly,
 }
 
 /// Settings from an entity type's current deployment.
@@ -210,6 +212,9 @@ pub struct TypeSettings {
     pub has_stop_hook: bool,
     /// Whether a turn that handles a message or a firing makes its entity a remembered one (K31).
     pub remembers: bool,
+    /// Milliseconds after which an entity is deleted if no turn of a message or a firing was committed; 0 for never
+    /// (E17). Default 0.
+    pub time_to_live: u64,
 }
 
 impl Default for TypeSettings {
@@ -220,6 +225,7 @@ impl Default for TypeSettings {
             idle_timeout: 120_000,
             has_stop_hook: false,
             remembers: false,
+            time_to_live: 0,
         }
     }
 }

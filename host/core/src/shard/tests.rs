@@ -7,6 +7,7 @@ mod dead_letters;
 mod delayed_tells;
 mod deletion;
 mod dormant;
+mod expiry;
 mod formats;
 mod journal;
 mod lane_eviction;

@@ -405,6 +405,28 @@ impl Misbehaving {
         text
     }
 
+    /// Behaves. Sets when the entity expires, from now on, and returns whether the turn sees it.
+    #[message]
+    pub fn expire_after(&mut self, ms: u64) -> bool {
+        lifecycle::expire_after(Duration::from_millis(ms));
+        lifecycle::expires_at().is_some()
+    }
+
+    /// Behaves. When the entity expires, in milliseconds since 1970.
+    #[message]
+    pub fn expires_at(&self) -> Option<u64> {
+        let at = lifecycle::expires_at()?;
+        let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok()
+    }
+
+    /// Sets when the entity expires, and then refuses the message.
+    #[message]
+    pub fn expire_and_refuse(&mut self) -> Result<(), Error> {
+        lifecycle::expire_after(Duration::ZERO);
+        Err(Error::new("refused", "as asked"))
+    }
+
     /// Deletes the entity, and then refuses the message.
     #[message]
     pub fn delete_and_refuse(&mut self) -> Result<(), Error> {

@@ -281,6 +281,12 @@ impl World {
             self.violations.extend(self.firings.judge(store.durable()));
             self.violations.extend(remembered::check(store.durable()));
             self.violations.extend(deletion::check(store.durable()));
+            let ends = &store.durable().ends;
+            let expired = ends.iter().filter(|(turn, _)| !self.turns.contains_key(turn)).count();
+            (0..expired).for_each(|_| self.tally.count("deletion: expired"));
+            let has_message = |turn: &TurnId| self.turns.contains_key(turn);
+            let early = deletion::check_ends(store.durable(), &self.deleted_at, has_message);
+            self.violations.extend(early);
             let (wrong, events) = journal::check(store.durable());
             self.violations.extend(wrong);
             (0..events).for_each(|_| self.tally.count("journal: event"));

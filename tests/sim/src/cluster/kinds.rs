@@ -58,6 +58,7 @@ pub const KINDS: &[&str] = &[
     "fault: guest failed",
     "fault: the current claim is higher than rows know",
     "deletion: by a turn",
+    "deletion: expired",
     "deletion: page removed",
     "journal: event",
     "remembered: started without a message",

@@ -127,6 +127,7 @@ impl World {
                 idle_timeout: self.idle,
                 has_stop_hook: has_stop,
                 remembers: false,
+                time_to_live: self.time_to_live,
             };
             self.handle_shard_event(
                 pid,

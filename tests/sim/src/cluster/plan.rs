@@ -90,6 +90,8 @@ impl World {
             remembers: seed % 7 == 3,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
             deletes: seed % 5 == 3,
+            time_to_live: if seed % 20 == 8 { 500 } else { 0 },
+            deleted_at: BTreeMap::new(),
             rng_of_deletions: Rng::new(seed ^ 0x6465_6c65),
             journals: seed % 3 == 2,
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),

@@ -12,6 +12,7 @@ use super::net::Frame;
 use super::process::{Order, Pid, Process, ReplyTo};
 use super::storage::{StoreCall, shard_key};
 use super::{SimEvent, World};
+use crate::deletion;
 use crate::guest::{Instance, Work};
 use crate::journal;
 use crate::remembered;
@@ -141,7 +142,13 @@ impl World {
                 );
                 self.step(pid, "step: claim requested");
             }
-            Action::Commit(commit) => commits.push(*commit),
+            Action::Commit(commit) => {
+                if commit.head.deleted {
+                    let utc = it.reads(self.now).utc;
+                    self.deleted_at.insert(commit.head.turn, utc);
+                }
+                commits.push(*commit);
+            }
             Action::Load { entity, generation } => {
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::Load(entity)));
             }
@@ -375,6 +382,9 @@ impl World {
         };
         if self.journals && !result.writes.is_empty() {
             result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
+        }
+        if self.time_to_live > 0 && !result.writes.is_empty() {
+            result.expiry = deletion::expiry_by_turn(&mut self.rng_of_deletions, utc);
         }
         if self.remembers && !result.writes.is_empty() {
             result.remember = remembered::by_turn(&mut self.rng_of_marks);

@@ -139,6 +139,7 @@ impl World {
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
                 remembers: false,
+                time_to_live: 0,
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

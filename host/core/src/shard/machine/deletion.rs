@@ -45,7 +45,7 @@ impl Machine {
         let generation = state.head.generation().unwrap_or_default();
         let set = state.head.set_generation(generation.saturating_add(1));
         debug_assert!(set.is_ok(), "{set:?}");
-        let set = state.head.set_purged(true);
+        let set = state.head.set_purged(true).and_then(|()| state.head.set_own_expiry(false));
         debug_assert!(set.is_ok(), "{set:?}");
         state.is_purged = true;
         self.commit(entity, turn, Effects { records, ..effects });
@@ -70,6 +70,29 @@ impl Machine {
             state.mailbox.unpark(&message.id);
         }
         true
+    }
+
+    /// Deletes an entity that has expired, without calling its guest.
+    pub(super) fn expire(&mut self, entity: &Entity) {
+        self.wakes.hold(entity);
+        let turn = self.claim.next_turn();
+        self.delete(entity, turn, Effects::of_records(Vec::new()), Vec::new());
+    }
+
+    /// When the entity expires, in milliseconds since the Unix epoch (UTC). A time that followed from a time to live no
+    /// longer applies once the type has none.
+    pub(super) fn expiry(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
+        let at = state.head.expires_at.filter(|_| state.is_read && !state.head.deleted)?;
+        let lives = self.types.of(entity).is_some_and(|settings| settings.time_to_live > 0);
+        (lives || state.head.has_own_expiry().unwrap_or_default()).then_some(at)
+    }
+
+    /// Whether the entity has expired and can be deleted now.
+    pub(super) fn is_expired(&self, entity: &Entity, state: &ResidentEntity) -> bool {
+        let Some(at) = self.expiry(entity, state) else { return false };
+        let early = if self.context.has_mutation(Mutation::ExpireEarly) { 50 } else { 0 };
+        let utc = self.context.now.utc;
+        utc > 0 && at <= utc + early && self.wakes.postponed_until(&self.context, entity).is_none()
     }
 
     /// Continues the purge of a deleted entity that is loaded. Returns whether its guest must wait.

@@ -101,6 +101,13 @@ impl Machine {
                         return;
                     }
                     let Some(state) = self.residents.get(entity) else { return };
+                    if self.is_expired(entity, state) {
+                        if self.is_gate_full(state) {
+                            return;
+                        }
+                        self.expire(entity);
+                        continue;
+                    }
                     // A delayed tell needs no instance, so it does not wait for timers that do.
                     if let Some(firing) = self.due_tell(entity, state) {
                         if self.is_gate_full(state) {
@@ -146,13 +153,19 @@ impl Machine {
                     }
                     let full = self.is_gate_full(state);
                     let firing = self.due_firing(entity, state);
-                    let asked = state.mailbox.has_next() || state.passivates || firing.is_some();
+                    let expired = self.is_expired(entity, state);
+                    let asked =
+                        state.mailbox.has_next() || state.passivates || firing.is_some() || expired;
                     if asked && (!self.claim.is_serving() || !self.lease.may_reply(&self.context)) {
                         self.schedule.stall(entity);
                         return;
                     }
                     if full {
                         return;
+                    }
+                    if expired {
+                        self.expire(entity);
+                        continue;
                     }
                     let next = self.next_to_run(entity);
                     if self.residents.get(entity).is_none_or(|it| it.stage != Stage::Idle) {
@@ -337,7 +350,7 @@ impl Machine {
     /// Whether an entity without an instance must be loaded for any reason.
     fn needs_load(&self, entity: &Entity) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
-        Self::lacks_load(state) || self.due_firing(entity, state).is_some()
+        Self::lacks_load(state) || self.is_due(entity, state)
     }
 
     /// Whether nothing of the entity needs to stay in memory.

@@ -148,7 +148,7 @@ impl Machine {
         let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {
             let stalled = self.lease.is_paused(&self.context) || self.schedule.is_stalled(entity);
             // A timer may have become due since the last examination: the next tick examines it.
-            let fires = state.timer.is_none() && self.due_firing(entity, state).is_some();
+            let fires = state.timer.is_none() && self.is_due(entity, state);
             // The same applies to the end of a purge's pause.
             let pauses = state.timer.is_some() && state.is_purged;
             let waits = match state.stage {

@@ -70,6 +70,16 @@ impl Machine {
         self.due_timer(entity, state, |_| true)
     }
 
+    /// Whether a timer of the entity is due, or it has expired.
+    pub(super) fn is_due(&self, entity: &Entity, state: &ResidentEntity) -> bool {
+        self.due_firing(entity, state).is_some() || self.is_expired(entity, state)
+    }
+
+    /// When the entity's first timer fires, or it expires.
+    fn first_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
+        state.timers.first().into_iter().chain(self.expiry(entity, state)).min()
+    }
+
     /// The delayed tell that an entity can send now.
     pub(super) fn due_tell(&self, entity: &Entity, state: &ResidentEntity) -> Option<Firing> {
         self.due_timer(entity, state, |timer| delayed_tell_name(&timer.name).is_some())
@@ -99,7 +109,7 @@ impl Machine {
         if state.must_read {
             return self.wakes.postponed_until(&self.context, entity).is_none();
         }
-        self.due_firing(entity, state).is_some()
+        self.is_due(entity, state)
     }
 
     /// When the entity must be examined for its timers, on the node's clock.
@@ -111,7 +121,7 @@ impl Machine {
         {
             return None;
         }
-        let first = state.timers.first()?;
+        let first = self.first_due(entity, state)?;
         let mono = self.context.mono();
         if self.context.now.utc == 0 {
             return Some(mono.saturating_add(UNKNOWN_UTC_MS));
@@ -138,7 +148,7 @@ impl Machine {
             && !is_busy
             && !self.tells_need(entity, state)
             && self.wakes.postponed_until(&self.context, entity).is_none()
-            && self.due_firing(entity, state).is_none()
+            && !self.is_due(entity, state)
         {
             self.wakes.release(entity);
         }
@@ -158,7 +168,8 @@ impl Machine {
             let sends = state.outbox.wait(mono, utc).into_iter().chain(in_flight).min();
             let sends = sends.map(|wait| utc.saturating_add(wait));
             let purge = state.is_purged.then_some(0);
-            let next = state.timers.first().into_iter().chain(sends).chain(purge).min();
+            let first = self.first_due(entity, state);
+            let next = first.into_iter().chain(sends).chain(purge).min();
             if next.is_some() || self.wakes.knows(entity) {
                 self.wakes.note(&self.context, entity, next);
             }
@@ -173,6 +184,7 @@ impl Machine {
         let Some(state) = self.residents.get_mut(entity) else { return };
         if !state.is_read
             || state.head.deleted
+            || state.head.expires_at.is_some()
             || state.timers.depend_on_commits()
             || state.outbox.depends_on_commits()
         {
@@ -188,7 +200,7 @@ impl Machine {
         if state.must_read
             || state.is_purged
             || self.wakes.is_held(entity)
-            || self.due_firing(entity, state).is_some()
+            || self.is_due(entity, state)
         {
             self.wakes.postpone(&self.context, entity);
         }
