@@ -80,7 +80,7 @@ async fn deletions() -> Result<()> {
     ensure!(output.status.code() == Some(5) && text.contains("unknown-entity"), "{text}");
     let missing = session.delete_entity(&Entity::new("misbehaving", "never"), &options).await;
     ensure!(
-        matches!(missing, Err(CallError::NotRun { ref code, .. }) if code == "unknown-entity"),
+        matches!(missing, Err(CallError::NotRun { ref code, .. }) if &**code == "unknown-entity"),
         "{missing:?}"
     );
     client.close().await;

@@ -152,6 +152,8 @@ pub(super) struct ResidentEntity {
     pub(super) refused_firing: Option<(Arc<Firing>, String)>,
     /// Whether the entity was deleted, and records from before the deletion may remain.
     pub(super) is_purged: bool,
+    /// Whether the entity expires, according to the store or to a turn since the last read.
+    pub(super) expires: bool,
 }
 
 /// The pause before an entity is started again, because its start failed through the guest's fault, or because the
@@ -232,6 +234,7 @@ impl ResidentEntity {
             is_marked: false,
             refused_firing: None,
             is_purged: false,
+            expires: false,
         }
     }
 

@@ -61,6 +61,8 @@ struct Harness {
     released: Vec<(u32, IdempotencyKey)>,
     /// The keys of the state that scans return.
     keys: Vec<Bytes>,
+    /// Whether the harness responds to scans of keys.
+    answers_keys: bool,
     /// Why instances were started.
     reasons: Vec<StartReason>,
     /// The wake-ups that scans return.
@@ -123,6 +125,7 @@ impl Harness {
             notes: Vec::new(),
             released: Vec::new(),
             keys: Vec::new(),
+            answers_keys: true,
             reasons: Vec::new(),
             wakes: Vec::new(),
             firing: None,
@@ -206,6 +209,7 @@ impl Harness {
                     let page = Ok((self.wakes.clone(), false));
                     self.handle(Event::WakesScanned { number, page });
                 }
+                Action::ScanKeys { .. } if !self.answers_keys => self.pending_actions.push(action),
                 Action::ScanKeys { entity, generation, max_records } => {
                     let page: Vec<_> = self.keys.iter().take(max_records).cloned().collect();
                     let page = Ok((page, self.keys.len() > max_records));

@@ -83,8 +83,8 @@ impl Machine {
     /// longer applies once the type has none.
     pub(super) fn expiry(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         let at = state.head.expires_at.filter(|_| state.is_read && !state.head.deleted)?;
-        let lives = self.types.of(entity).is_some_and(|settings| settings.time_to_live > 0);
-        (lives || state.head.has_own_expiry().unwrap_or_default()).then_some(at)
+        let has_limit = self.types.of(entity).is_some_and(|settings| settings.time_to_live > 0);
+        (has_limit || state.head.has_own_expiry().unwrap_or_default()).then_some(at)
     }
 
     /// Whether the entity has expired and can be deleted now.
@@ -123,8 +123,10 @@ impl Machine {
             return;
         }
         state.stage = Stage::Loaded;
+        let may_commit = self.claim.is_serving() && !self.lease.is_paused(&self.context);
         match page {
-            Ok((keys, more)) if self.claim.is_serving() => self.purge_page(entity, keys, more),
+            Ok((keys, more)) if may_commit => self.purge_page(entity, keys, more),
+            // It is read again.
             Ok(_) => {}
             Err(_) => self.wakes.postpone(&self.context, entity),
         }

@@ -137,6 +137,7 @@ impl Machine {
         if time_to_live > 0 || output.expiry.is_some() || state.head.expires_at.is_some() {
             let utc = self.context.now.utc;
             expiry::apply(&mut state.head, output.expiry, is_input, time_to_live, utc);
+            state.expires |= state.head.expires_at.is_some();
         }
         let (state, state_bytes) = (output.writes, output.state_bytes);
         let effects = Effects { message, reply, state, records, state_bytes, firing };

@@ -41,6 +41,7 @@ impl Machine {
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
                 (state.journal, state.is_purged) = (journal, is_purged);
+                state.expires = state.head.expires_at.is_some();
                 state.is_marked = state.head.remembered;
                 state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);

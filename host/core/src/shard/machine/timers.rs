@@ -184,7 +184,7 @@ impl Machine {
         let Some(state) = self.residents.get_mut(entity) else { return };
         if !state.is_read
             || state.head.deleted
-            || state.head.expires_at.is_some()
+            || state.expires
             || state.timers.depend_on_commits()
             || state.outbox.depends_on_commits()
         {

@@ -292,3 +292,28 @@ fn e17_a_message_waits_while_a_purge_is_tried_again() {
     harness.run();
     assert_eq!((harness.keys.len(), harness.code_of(query).as_deref()), (0, Some("final 3")));
 }
+
+#[test]
+fn r9_no_page_is_removed_while_the_shard_is_suspended() {
+    let mut harness = Harness::with_keys(1);
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    harness.delete_by_turn(2);
+    let commit = harness.commits.remove(0);
+    harness.head = Some(commit.head.clone());
+    harness.answers_keys = false;
+    let committed = vec![(alice(), commit.head.turn, CommitOutcome::Committed)];
+    harness.handle(Event::CommitResults(committed));
+    harness.handle(Event::Suspend);
+    let Action::ScanKeys { entity, generation, .. } = harness.next_action() else {
+        panic!("the keys are read")
+    };
+    harness.answers_keys = true;
+    let page = Ok((harness.keys.clone(), false));
+    harness.handle(Event::KeysScanned { entity, generation, page });
+    assert!(harness.commits.is_empty());
+    harness.handle(Event::Resume);
+    harness.settle_all();
+    assert!(harness.keys.is_empty(), "it continues");
+}

@@ -140,3 +140,19 @@ fn e17_a_refused_end_is_tried_again() {
     harness.pass_until(harness.now + 5_000);
     assert!(harness.is_deleted() && harness.keys.is_empty());
 }
+
+#[test]
+fn e17_a_refused_turn_does_not_hide_the_end() {
+    let mut harness = Harness::living(0);
+    let at = harness.now + 500;
+    harness.turn_at(2, TurnOutput { expiry: Some(Some(at)), ..output() });
+    let mut next = harness.restarted();
+    next.deploy_with(2, 0);
+    next.send(3, 2, MessageKind::Command);
+    let (generation, turn, message) = next.running.take().expect("a running turn");
+    let result = TurnOutput { expiry: Some(None), ..output() };
+    next.handle(Event::TurnDone { entity: message.target.clone(), generation, turn, result });
+    next.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
+    next.pass_until(at);
+    assert!(next.is_deleted());
+}
