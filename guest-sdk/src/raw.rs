@@ -38,7 +38,7 @@ pub enum MessageError {
 /// Why an instance starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartReason {
-    /// A message arrived for an entity that has no committed turn yet (version 0).
+    /// A message arrived for an entity that has no committed turn yet (version 0), or none since it was deleted.
     FirstMessage,
     /// A message arrived or a timer is due for an entity that has committed turns, but no instance.
     Message,

@@ -65,6 +65,7 @@ pub fn advance_time(by: Duration) {
 /// endlessly.
 pub fn fire_timers<E: EntityType>() -> usize {
     let mut count = 0;
+    expire::<E>();
     while let Some(firing) = next_firing() {
         count += 1;
         if count > 10_000 {
@@ -85,6 +86,7 @@ pub fn fire_timers<E: EntityType>() -> usize {
 /// # Errors
 /// Returns the code and message with which the handler refused the firing.
 pub fn fire_next_timer<E: EntityType>() -> Option<Result<(), (String, String)>> {
+    expire::<E>();
     next_firing().map(|firing| fire::<E>(&firing))
 }
 
@@ -105,6 +107,7 @@ fn next_firing() -> Option<Firing> {
 
 fn fire<E: EntityType>(firing: &Firing) -> Result<(), (String, String)> {
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
+    with(|world| world.may_delete = true);
     let outcome = turn(None, || {
         with(|world| {
             let Some(timer) = world.timers.get_mut(&firing.name) else { return };
@@ -126,8 +129,11 @@ fn fire<E: EntityType>(firing: &Firing) -> Result<(), (String, String)> {
             timer.attempts = firing.attempt;
             timer.failure = Some(format!("{code}: {message}"));
         }
-        world.instances.insert(TypeId::of::<E>(), Box::new(instance));
+        world.deleted = false;
     });
+    if !with(|world| world.delete_if_asked()) {
+        with(|world| world.instances.insert(TypeId::of::<E>(), Box::new(instance)));
+    }
     outcome
 }
 
@@ -251,6 +257,7 @@ pub fn call<E: EntityType>(method: &str, body: impl Serialize) -> Result<Value, 
 /// # Panics
 /// If the entity panics or its start hook fails.
 pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
+    expire::<E>();
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
     let kind = E::METHODS
         .iter()
@@ -270,9 +277,13 @@ pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, Mes
             version: world.version,
         }
     });
+    with(|world| world.may_delete = true);
     let outcome = turn(Some(message), || instance.message(method, body));
     if kind == MessageKind::Command {
-        with(|world| world.version += 1);
+        with(|world| (world.version, world.deleted) = (world.version + 1, false));
+    }
+    if with(|world| world.delete_if_asked()) {
+        return outcome;
     }
     with(|world| world.instances.insert(TypeId::of::<E>(), Box::new(instance)));
     if with(|world| std::mem::take(&mut world.passivate)) {
@@ -319,14 +330,25 @@ fn take<E: EntityType>() -> Option<Runner<E>> {
 
 fn start<E: EntityType>() -> Runner<E> {
     let mut instance = Runner::new();
-    let reason = match with(|world| world.version) {
-        0 => StartReason::FirstMessage,
-        _ => StartReason::Message,
+    let reason = match with(|world| world.version == 0 || world.deleted) {
+        true => StartReason::FirstMessage,
+        false => StartReason::Message,
     };
     if let Err(why) = turn(None, || instance.start(reason)) {
         panic!("the start hook failed: {why}");
     }
     instance
+}
+
+/// Deletes the entity if it has expired.
+fn expire<E: EntityType>() {
+    let expired = with(|world| {
+        world.delete = world.expires_at.is_some_and(|at| at <= world.now);
+        world.delete_if_asked()
+    });
+    if expired {
+        drop(take::<E>());
+    }
 }
 
 /// Runs a turn, and undoes its writes if it fails or panics.
@@ -337,18 +359,20 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     type Delayed = BTreeMap<String, (u64, StoredTell)>;
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed, Journal, bool, usize)>,
+        stored: Option<(Store, Timers, usize, Delayed, Journal, bool, Option<u64>, usize)>,
     }
 
     impl Drop for Undo {
         fn drop(&mut self) {
             with(|world| {
-                world.message = None;
+                (world.message, world.may_delete) = (None, false);
                 if let Some(stored) = self.stored.take() {
                     world.tells.truncate(stored.2);
                     (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
                     (world.journal, world.remembered) = (stored.4, stored.5);
-                    world.emitted.truncate(stored.6);
+                    world.expires_at = stored.6;
+                    world.delete = false;
+                    world.emitted.truncate(stored.7);
                 }
             });
         }
@@ -357,8 +381,9 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     let before = with(|world| {
         let (store, timers) = (world.store.clone(), world.timers.clone());
         let (journal, remembered) = (world.journal.clone(), world.remembered);
+        let (delayed, expires_at) = (world.delayed.clone(), world.expires_at);
         let (tells, emitted) = (world.tells.len(), world.emitted.len());
-        (store, timers, tells, world.delayed.clone(), journal, remembered, emitted)
+        (store, timers, tells, delayed, journal, remembered, expires_at, emitted)
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);

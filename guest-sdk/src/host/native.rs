@@ -49,6 +49,13 @@ pub(crate) struct TestHost {
     /// The items that were emitted, with their channels, in order.
     pub(crate) emitted: Vec<(String, Vec<u8>)>,
     pub(crate) passivate: bool,
+    /// When the entity expires, if it has set a time.
+    pub(crate) expires_at: Option<u64>,
+    /// Whether the turn may delete its entity, and whether it does.
+    pub(crate) may_delete: bool,
+    pub(crate) delete: bool,
+    /// Whether the entity was deleted, and no turn was committed since.
+    pub(crate) deleted: bool,
     /// The asks that the test's entity has sent, and the handler that answers them.
     pub(crate) asks: Vec<StoredTell>,
     pub(crate) answers: Option<AskHandler>,
@@ -87,8 +94,26 @@ impl TestHost {
             remembered: false,
             emitted: Vec::new(),
             passivate: false,
+            expires_at: None,
+            may_delete: false,
+            delete: false,
+            deleted: false,
             instances: HashMap::new(),
         }
+    }
+}
+
+impl TestHost {
+    /// Deletes the entity if the turn asked for that. Tells that were sent remain. Returns whether it did.
+    pub(crate) fn delete_if_asked(&mut self) -> bool {
+        if !std::mem::take(&mut self.delete) {
+            return false;
+        }
+        self.expires_at = None;
+        (self.store, self.timers) = Default::default();
+        (self.journal, self.delayed) = Default::default();
+        (self.remembered, self.passivate, self.deleted) = (false, false, true);
+        true
     }
 }
 
@@ -431,6 +456,27 @@ pub(crate) fn set_remembered(remember: bool) {
 
 pub(crate) fn is_remembered() -> bool {
     with(|world| world.remembered)
+}
+
+pub(crate) fn delete_entity() {
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but called lifecycle::delete");
+    }
+    if !with(|world| world.may_delete) {
+        panic!("invalid-host-call: lifecycle::delete was called in `start` or `stop`");
+    }
+    with(|world| world.delete = true);
+}
+
+pub(crate) fn set_expiry(time: Option<u64>) {
+    if in_query() {
+        panic!("write-in-query: a query must not change state, but called lifecycle::expire_at");
+    }
+    with(|world| world.expires_at = time);
+}
+
+pub(crate) fn expires_at() -> Option<u64> {
+    with(|world| world.expires_at)
 }
 
 pub(crate) fn passivate() {

@@ -201,6 +201,18 @@ pub(crate) fn is_remembered() -> bool {
     wit::remembering::is_remembered()
 }
 
+pub(crate) fn delete_entity() {
+    wit::deletion::delete();
+}
+
+pub(crate) fn set_expiry(time: Option<u64>) {
+    wit::deletion::expire_at(time);
+}
+
+pub(crate) fn expires_at() -> Option<u64> {
+    wit::deletion::expires_at()
+}
+
 pub(crate) fn passivate() {
     wit::lifecycle::passivate();
 }

@@ -56,7 +56,8 @@ impl AdminService {
         let mut page = Vec::new();
         let add = |shard, record| {
             let ScannedRecord::Head(entity, head) = record else { return Taken::Skipped };
-            if !request.r#type.is_empty() && *entity.entity_type != *request.r#type {
+            let is_other = !request.r#type.is_empty() && *entity.entity_type != *request.r#type;
+            if is_other || head.deleted {
                 return Taken::Skipped;
             }
             page.push(EntityInfo {
@@ -160,13 +161,27 @@ impl AdminService {
             }
         }
         if let Some(head) = loaded.head {
-            detail.exists = true;
+            detail.exists = !head.deleted;
+            detail.deleted = head.deleted;
+            detail.generation = head.generation().unwrap_or_default();
             detail.version = head.version;
             detail.revision = head.revision;
             detail.last_commit_sequence = head.commit_sequence;
             let lanes = head.lanes.iter().chain(&loaded.lanes);
             detail.unsettled_replies = lanes.map(|lane| lane.replies.len() as u64).sum();
             detail.lane_count = head.lanes.len() as u64 + u64::from(head.spilled_lane_count);
+            detail.outbox_count = loaded.outbox.len() as u64;
+            let tells = loaded.outbox.into_iter().take(KEYS);
+            detail.outbox = tells.map(|(number, tell)| tell_to_wire(number, tell)).collect();
+            let dead = head.outbox_counts().unwrap_or_default().1;
+            if dead > 0 && head.is_purged() == Ok(false) {
+                detail.dead_letter_count = dead.into();
+                detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
+            }
+            if head.deleted {
+                // What remains of the rest is being removed.
+                return Ok(AdminOutput::Entity(Box::new(detail)));
+            }
             detail.state_bytes = head.state_bytes;
             let is_tell = |timer: &Timer| delayed_tell_name(&timer.name).is_some();
             let (delayed, timers): (Vec<_>, Vec<_>) = loaded.timers.into_iter().partition(is_tell);
@@ -174,17 +189,10 @@ impl AdminService {
             detail.timers = timers.into_iter().take(KEYS).map(timer_to_wire).collect();
             detail.delayed_tell_count = delayed.len() as u64;
             detail.delayed_tells = delayed.iter().take(KEYS).map(delayed_to_wire).collect();
-            detail.outbox_count = loaded.outbox.len() as u64;
-            let tells = loaded.outbox.into_iter().take(KEYS);
-            detail.outbox = tells.map(|(number, tell)| tell_to_wire(number, tell)).collect();
-            let dead = head.outbox_counts().unwrap_or_default().1;
-            if dead > 0 {
-                detail.dead_letter_count = dead.into();
-                detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
-            }
             detail.remembered = head.remembered;
             let channels = head.channels().unwrap_or_default();
             detail.channels = channels.values().map(channel_to_wire).collect();
+            detail.expires_unix_ms = head.expires_at;
             detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;
         }

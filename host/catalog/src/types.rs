@@ -119,6 +119,8 @@ impl DeployedType {
                 items: self.manifest.channels.keep_items.into(),
                 bytes: self.manifest.channels.keep_bytes,
             },
+            time_to_live: u64::try_from(self.manifest.lifecycle.time_to_live.as_millis())
+                .unwrap_or(u64::MAX),
         }
     }
 }

@@ -10,8 +10,8 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
-    ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Drain, Entities, Events, Forget,
-    Inspect, ListedDeadLetters, Rebalance, Shards, Watch,
+    ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
+    Forget, Inspect, ListedDeadLetters, Rebalance, Shards, Watch,
 };
 
 /// Heading of the options that every command has.
@@ -108,6 +108,8 @@ pub(crate) enum Command {
     Entities(Entities),
     /// Show one entity's state
     Inspect(Inspect),
+    /// Delete one entity, without calling its guest
+    Delete(Delete),
     /// List, resend or drop dead letters (tells whose target refused them or kept failing)
     DeadLetters(DeadLetters),
     /// Move all shards off a node and keep it drained

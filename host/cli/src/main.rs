@@ -80,6 +80,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Shards(it) => commands::shards::run(global, &it).await,
         Command::Entities(it) => commands::entities::run(global, &it).await,
         Command::Inspect(it) => commands::inspect::run(global, &it).await,
+        Command::Delete(it) => commands::delete::run(global, &it).await,
         Command::DeadLetters(it) => commands::dead_letters::run(global, &it).await,
         Command::Drain(it) => commands::drain::run(global, &it).await,
         Command::Forget(it) => commands::forget::run(global, &it).await,

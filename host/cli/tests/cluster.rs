@@ -232,6 +232,9 @@ fn detail(id: &str) -> EntityDetail {
                 ..ChannelDetail::default()
             },
         ],
+        deleted: false,
+        generation: 1,
+        expires_unix_ms: None,
         outbox_count: 2,
         outbox: vec![TellDetail {
             number: 65_536,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
-use ostraca_core::shard::{DeadLetterAction, decode_dead_letters, encode_dead_letters};
+use ostraca_core::shard::{DELETE, DeadLetterAction, decode_dead_letters, encode_dead_letters};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
@@ -123,6 +123,13 @@ impl Session {
         let body = encode_dead_letters(numbers);
         let reply = self.send(entity, action.method(), body, &options).await?;
         Ok(decode_dead_letters(&reply.body).unwrap_or_default())
+    }
+
+    /// Deletes an entity, without calling its guest. Like any command, this runs once and needs permission to send to
+    /// the type. An entity that does not exist is refused (`unknown-entity`).
+    pub fn delete_entity(&self, entity: &Entity, options: &CallOptions) -> Call {
+        let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
+        self.send(entity, DELETE, Bytes::new(), &options)
     }
 
     /// Sends a message. It is queued when this returns; the future only waits for the outcome.

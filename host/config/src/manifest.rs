@@ -140,6 +140,9 @@ pub struct Lifecycle {
     /// Whether each turn of a message or a timer makes its entity a remembered one, which is started without a message
     /// wherever its shard moves (K31). Default false.
     pub remember_entities: bool,
+    /// How long after its last committed turn of a message or a timer an entity is deleted; zero for never (E17).
+    /// Default zero.
+    pub time_to_live: Duration,
 }
 
 /// `[channels]`: how many of its last items each channel keeps, for subscribers that come late.

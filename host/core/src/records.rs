@@ -68,9 +68,9 @@ pub struct Head {
     pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).
     pub remembered: bool,
-    /// When the entity may be removed, in milliseconds of cluster time.
+    /// When the entity is deleted, in milliseconds since the Unix epoch (UTC); `None` if no time is set.
     pub expires_at: Option<u64>,
-    /// Whether the entity was deleted and only its lanes remain.
+    /// Whether the entity was deleted and no turn of its guest was committed since. Its lanes and its outbox remain.
     pub deleted: bool,
     /// Total size of the keys and values in the entity's state, in bytes.
     pub state_bytes: u64,
@@ -83,8 +83,15 @@ pub struct Head {
 
 impl Extensible for Head {
     const NAME: &'static str = "Head";
-    const FIELDS: &'static [u32] =
-        &[Head::TIMERS, Head::OUTBOX, Head::TELL_WATERMARK, Head::JOURNAL, Head::CHANNELS];
+    const FIELDS: &'static [u32] = &[
+        Head::TIMERS,
+        Head::OUTBOX,
+        Head::TELL_WATERMARK,
+        Head::JOURNAL,
+        Head::CHANNELS,
+        Head::GENERATION,
+        Head::DELETION,
+    ];
 }
 
 impl Head {
@@ -98,6 +105,14 @@ impl Head {
     const JOURNAL: u32 = 10;
     /// The field with the extents of the channels ([`ChannelExtent`]), ordered by name; absent if there are none.
     const CHANNELS: u32 = 12;
+    /// The field with the number of deletions (u64); absent if the entity was never deleted.
+    const GENERATION: u32 = 14;
+    /// The field with the flags of deletion and expiry (u8); absent if none is set.
+    const DELETION: u32 = 16;
+    /// Records from before the deletion may remain.
+    const REMAINS: u8 = 1;
+    /// The guest chose when the entity expires.
+    const OWN_EXPIRY: u8 = 2;
 
     /// The number of the entity's timers, which are stored outside the head (R25).
     ///
@@ -199,6 +214,70 @@ impl Head {
     ) -> Result<(), CodecError> {
         let extents: Vec<ChannelExtent> = channels.values().cloned().collect();
         self.set_or_take(Self::CHANNELS, &extents)
+    }
+
+    /// How often the entity was deleted (E17). Its version continues across deletions, and never falls.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn generation(&self) -> Result<u64, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::GENERATION)?.unwrap_or_default())
+    }
+
+    /// Sets the number of deletions.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_generation(&mut self, generation: u64) -> Result<(), CodecError> {
+        self.set_or_take(Self::GENERATION, &generation)
+    }
+
+    /// Whether the entity was deleted, and records from before the deletion may remain. No guest runs until they are
+    /// removed.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn is_purged(&self) -> Result<bool, CodecError> {
+        Ok(self.deletion()? & Self::REMAINS != 0)
+    }
+
+    /// Sets whether records from before the deletion may remain.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_purged(&mut self, is_purged: bool) -> Result<(), CodecError> {
+        self.set_deletion(Self::REMAINS, is_purged)
+    }
+
+    /// Whether the guest chose [`expires_at`](Self::expires_at); otherwise it follows from the type's time to live.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn has_own_expiry(&self) -> Result<bool, CodecError> {
+        Ok(self.deletion()? & Self::OWN_EXPIRY != 0)
+    }
+
+    /// Sets whether the guest chose when the entity expires.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_own_expiry(&mut self, is_own: bool) -> Result<(), CodecError> {
+        self.set_deletion(Self::OWN_EXPIRY, is_own)
+    }
+
+    fn deletion(&self) -> Result<u8, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::DELETION)?.unwrap_or_default())
+    }
+
+    fn set_deletion(&mut self, flag: u8, is_set: bool) -> Result<(), CodecError> {
+        let flags = self.deletion()? & !flag | if is_set { flag } else { 0 };
+        self.set_or_take(Self::DELETION, &flags)
     }
 
     /// Sets a field, or removes it if it has its default value.

@@ -17,8 +17,10 @@ mod channel_waiting;
 mod channels;
 mod dead_letters;
 mod delayed_tells;
+mod deletion;
 mod entity;
 mod event;
+mod expiry;
 mod instance_slots;
 mod journal;
 mod lanes;
@@ -43,6 +45,7 @@ pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
+pub use deletion::DELETE;
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};

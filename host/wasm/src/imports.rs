@@ -69,6 +69,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
         Ok(())
     })?;
     remembering(linker)?;
+    deletion(linker)?;
     clock_and_random(linker)?;
     timer_imports::link(linker)?;
     tell_imports::link(linker)?;
@@ -190,6 +191,27 @@ fn remembering(linker: &mut Linker<InstanceData>) -> Result<()> {
     })?;
     remembering.func_wrap("is-remembered", |cx: Cx<'_>, (): ()| {
         Ok((cx.data().remember.unwrap_or(cx.data().remembered),))
+    })
+}
+
+fn deletion(linker: &mut Linker<InstanceData>) -> Result<()> {
+    let mut deletion = linker.instance("ostraca:entity/deletion@0.1.0")?;
+    deletion.func_wrap("delete", |mut cx: Cx<'_>, (): ()| {
+        cx.data().may_write("the entity was deleted")?;
+        if !cx.data().may_delete {
+            let why = "deletion.delete was called in `start` or `stop`";
+            return Err(HostTrap::InvalidHostCall(why.into()).into());
+        }
+        cx.data_mut().delete = true;
+        Ok(())
+    })?;
+    deletion.func_wrap("expire-at", |mut cx: Cx<'_>, (time,): (Option<u64>,)| {
+        cx.data().may_write("the entity's expiry was set")?;
+        cx.data_mut().expiry = Some(time);
+        Ok(())
+    })?;
+    deletion.func_wrap("expires-at", |cx: Cx<'_>, (): ()| {
+        Ok((cx.data().expiry.unwrap_or(cx.data().expires_at),))
     })
 }
 

@@ -177,6 +177,7 @@ impl Instance {
         entity.journal = TurnJournal::begin(records.journal);
         entity.channels = TurnChannels::begin(records.channels);
         entity.remembered = records.remembered;
+        entity.expires_at = records.expires_at;
         entity.asks.begin(records.asks);
         entity.calls.begin(records.calls);
         entity.places = 0;
@@ -190,6 +191,8 @@ impl Instance {
         entity.phase = phase;
         entity.passivate = false;
         entity.remember = None;
+        entity.may_delete = matches!(stage, Stage::Message | Stage::Timer);
+        (entity.delete, entity.expiry) = (false, None);
         entity.panic = None;
         entity.memory_denied = false;
         entity.table_denied = false;
@@ -303,6 +306,8 @@ impl Instance {
         let mut journal = entity.journal.take_change();
         let mut emits = entity.channels.take();
         let mut remember = entity.remember.take();
+        let expiry = entity.expiry.take().filter(|_| matches!(result, TurnResult::Ok(_)));
+        let delete = std::mem::take(&mut entity.delete) && matches!(result, TurnResult::Ok(_));
         if !matches!(result, TurnResult::Ok(_)) {
             timers.clear();
             tells.clear();
@@ -328,6 +333,8 @@ impl Instance {
             emits,
             state_bytes,
             remember,
+            expiry,
+            delete,
             passivate: std::mem::take(&mut entity.passivate),
             guest_time: entity.meter.spent(),
             logs_dropped: entity.log.take_dropped(),

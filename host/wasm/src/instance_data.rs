@@ -51,6 +51,12 @@ pub(crate) struct InstanceData {
     /// Whether the entity is remembered, before the turn and by what the turn says.
     pub(crate) remembered: bool,
     pub(crate) remember: Option<bool>,
+    /// When the entity expires, before the turn and by what the turn says.
+    pub(crate) expires_at: Option<u64>,
+    pub(crate) expiry: Option<Option<u64>>,
+    /// Whether the turn may delete its entity, and whether it does.
+    pub(crate) may_delete: bool,
+    pub(crate) delete: bool,
     /// The asks of the current turn.
     pub(crate) asks: TurnAsks,
     /// The outgoing HTTP calls of the current turn. Declared before `wasi`, so that they end before their requests are
@@ -99,6 +105,10 @@ impl InstanceData {
             channels,
             remembered: false,
             remember: None,
+            expires_at: None,
+            expiry: None,
+            may_delete: false,
+            delete: false,
             asks: TurnAsks::default(),
             calls,
             places: 0,

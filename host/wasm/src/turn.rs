@@ -132,6 +132,8 @@ pub struct TurnRecords {
     pub channels: Option<Arc<dyn ChannelNames>>,
     /// Whether it is remembered (K31).
     pub remembered: bool,
+    /// When it expires, in milliseconds since 1970; `None` if no time is set.
+    pub expires_at: Option<u64>,
     /// Takes the turn's asks; `None` if the turn may not ask.
     pub asks: Option<Arc<dyn AskSink>>,
     /// Takes the turn's outgoing HTTP calls; `None` if the turn may not call.
@@ -222,6 +224,11 @@ pub struct GuestTurnOutput {
     /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is. `None` unless the result
     /// is [`TurnResult::Ok`].
     pub remember: Option<bool>,
+    /// When the entity expires from now on, in milliseconds since 1970; `Some(None)` leaves it to the type, `None` as
+    /// it is. `None` unless the result is [`TurnResult::Ok`].
+    pub expiry: Option<Option<u64>>,
+    /// Whether the turn deletes its entity. False unless the result is [`TurnResult::Ok`].
+    pub delete: bool,
     /// Whether the guest asked for the instance to be dropped after this turn.
     pub passivate: bool,
     /// Time spent in the guest.

@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 13] = [
+const IMPORTS: [&str; 14] = [
     "types",
     "context",
     "state",
@@ -23,6 +23,7 @@ const IMPORTS: [&str; 13] = [
     "journal",
     "remembering",
     "channels",
+    "deletion",
 ];
 
 /// Maximum size in bytes of what `methods` returns, measured as it is held in the host's memory.

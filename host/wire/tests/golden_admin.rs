@@ -148,6 +148,9 @@ fn responses_about_the_cluster() {
             snapshot_through: Some(0),
         }),
         remembered: true,
+        deleted: true,
+        generation: 2,
+        expires_unix_ms: Some(5),
         channels: vec![ChannelDetail {
             name: "n".into(),
             next_number: 300,

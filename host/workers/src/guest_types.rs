@@ -108,8 +108,14 @@ pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
 
 /// What an entity has besides its state, as its instance reads it.
 pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
-    let ostraca_core::shard::TurnRecords { timers, outbox, journal, channels, remembered } =
-        records;
+    let ostraca_core::shard::TurnRecords {
+        timers,
+        outbox,
+        journal,
+        channels,
+        remembered,
+        expires_at,
+    } = records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
         false => Some(Arc::new(EntityTimers(timers))),
@@ -123,7 +129,16 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
         true => None,
         false => Some(Arc::new(EntityChannels(channels))),
     };
-    TurnRecords { timers, outbox, journal, channels, remembered, asks: None, calls: None }
+    TurnRecords {
+        timers,
+        outbox,
+        journal,
+        channels,
+        remembered,
+        expires_at,
+        asks: None,
+        calls: None,
+    }
 }
 
 /// Converts a guest's ask for the shard's machine.
@@ -308,6 +323,8 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
             .collect(),
         state_bytes: turn.state_bytes,
         remember: turn.remember,
+        expiry: turn.expiry,
+        delete: turn.delete,
         passivate: turn.passivate,
     }
 }

@@ -298,6 +298,8 @@ impl Tells {
                 Action::ScanRemembered { .. } => {}
                 // Nobody reads a channel.
                 Action::ReadChannel { .. } => {}
+                // And none is deleted.
+                Action::ScanKeys { .. } => {}
                 Action::ScanWakes { number, .. } => {
                     it.process.calls.push_back(Call::Scan(number));
                 }

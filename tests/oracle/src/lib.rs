@@ -81,6 +81,8 @@ pub struct End {
     pub versions: BTreeMap<String, u64>,
     /// Versions made by start and stop turns.
     pub own_turns: BTreeMap<String, BTreeSet<u64>>,
+    /// Those of the own turns that deleted the entity: it starts anew.
+    pub deletions: BTreeMap<String, BTreeSet<u64>>,
 }
 
 /// The result of checking a history.
@@ -185,6 +187,7 @@ struct Versions<'a> {
     commands: BTreeMap<u64, &'a Operation>,
     queries: BTreeMap<u64, Vec<&'a Operation>>,
     own: BTreeSet<u64>,
+    deletions: BTreeSet<u64>,
     last: u64,
 }
 
@@ -219,7 +222,8 @@ impl<'a> Versions<'a> {
             )));
         }
         let last = stored.unwrap_or(highest).max(highest);
-        Self { commands, queries, own, last }
+        let deletions = end.deletions.get(entity).cloned().unwrap_or_default();
+        Self { commands, queries, own, deletions, last }
     }
 
     /// Whether a version belongs neither to an answered command nor to one of the entity's own turns.
@@ -243,6 +247,7 @@ impl Model for Counter {
         self.value = match method {
             "add" => self.value.checked_add(by).filter(|sum| *sum <= self.limit).ok_or("limit")?,
             "take" => self.value.checked_sub(by).ok_or("insufficient")?,
+            "delete" => 0,
             _ => return Err("unknown-method".into()),
         };
         Ok(self.value.into())

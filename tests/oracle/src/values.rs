@@ -32,12 +32,16 @@ pub(crate) fn compare<M: Model>(
     found: &mut Vec<Violation>,
 ) -> bool {
     let mut run = Run {
-        choices: BTreeSet::from([(Vec::new(), model)]),
+        choices: BTreeSet::from([(Vec::new(), model.clone())]),
         candidates,
         once: true,
         too_many: false,
     };
     for version in 0..=versions.last {
+        if versions.deletions.contains(&version) {
+            let choices = std::mem::take(&mut run.choices);
+            run.choices = choices.into_iter().map(|(used, _)| (used, model.clone())).collect();
+        }
         if let Some(command) = versions.commands.get(&version) {
             run.command(command, version, found);
         } else if versions.is_hole(version) && !run.hole(version, found) {

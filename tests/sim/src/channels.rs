@@ -63,6 +63,12 @@ impl Subscriber {
         let lost = match page.lost {
             Lost::Nothing => 0,
             Lost::Items(lost) => lost,
+            // The entity was deleted: its numbers begin anew.
+            Lost::Unknown if before.is_some_and(|it| page.next.generation > it.generation) => {
+                self.position = ChannelPosition::Oldest;
+                let page = ChannelPage { lost: Lost::Nothing, ..page.clone() };
+                return self.take(&page);
+            }
             Lost::Unknown => return wrong("an unknown number is lost".into()),
         };
         if before.is_none() && lost > 0 {
@@ -86,7 +92,8 @@ impl Subscriber {
             };
             self.seen.insert((item.version, turn));
             let (version, number) = (item.version, item.number);
-            last = Some(ChannelCursor { generation: 0, version, number });
+            let generation = page.next.generation;
+            last = Some(ChannelCursor { generation, version, number });
         }
         if last.is_some_and(|last| last.number != page.next.number) {
             return wrong("the cursor is not behind the last item".into());
@@ -100,9 +107,14 @@ impl Subscriber {
     /// Whether it stands behind the last durable item.
     pub(crate) fn has_all(&self, image: &Image) -> bool {
         let head = image.heads.get(&self.entity);
-        let channels = head.and_then(|head| head.channels().ok()).unwrap_or_default();
+        let generation = head.and_then(|head| head.generation().ok()).unwrap_or_default();
+        let living = head.filter(|head| !head.deleted);
+        let channels = living.and_then(|head| head.channels().ok()).unwrap_or_default();
         let next = channels.get(CHANNEL).map_or(1, |channel| channel.next);
-        matches!(self.position, ChannelPosition::After(cursor) if cursor.number + 1 == next)
+        matches!(
+            self.position,
+            ChannelPosition::After(at) if (at.generation, at.number + 1) == (generation, next)
+        )
     }
 
     /// Whether every item that it got was emitted by a turn that took effect.

@@ -370,6 +370,13 @@ struct World {
     /// Whether some entities are remembered, and the generator that decides which.
     remembers: bool,
     rng_of_marks: Rng,
+    /// Whether clients delete entities, and the generator that decides when.
+    deletes: bool,
+    rng_of_deletions: Rng,
+    /// The time to live of entities in milliseconds; 0 for none.
+    time_to_live: u64,
+    /// When each turn ran that left its entity deleted, by its node's UTC.
+    deleted_at: BTreeMap<TurnId, u64>,
     /// Whether the guests append to journals, and the generator that draws the changes.
     journals: bool,
     rng_of_journals: Rng,

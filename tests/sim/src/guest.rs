@@ -12,7 +12,7 @@ use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{Firing, TurnOutput, TurnResult};
 use ostraca_oracle::{Counter, Model};
 
-use crate::{asks, tells};
+use crate::{asks, deletion, tells};
 
 /// A counter's maximum, low enough that refusals occur.
 pub const LIMIT: u64 = 40;
@@ -77,6 +77,10 @@ impl Instance {
             let sum = Bytes::from(number(&self.state, "asked").to_le_bytes().to_vec());
             turn.result = TurnResult::Replied(GuestReply::Result(sum));
             return turn;
+        }
+        if &*message.method == deletion::METHOD {
+            let reply = GuestReply::Result(Bytes::from_static(&[0; 8]));
+            return TurnOutput { delete: true, passivate, ..answered(reply) };
         }
         let mut model = Counter { value: number(&self.state, "value"), limit: LIMIT };
         let by = message.body.as_ref().try_into().map_or(0, u64::from_le_bytes);

@@ -16,6 +16,8 @@ pub(crate) struct HistoryCheck {
     versions: BTreeMap<String, u64>,
     /// Versions that were made by turns without a message.
     own_turns: BTreeMap<String, BTreeSet<u64>>,
+    /// Those of them that left the entity deleted.
+    deletions: BTreeMap<String, BTreeSet<u64>>,
     /// The version that each message made.
     made: BTreeMap<MessageId, u64>,
     violations: Vec<Violation>,
@@ -42,6 +44,10 @@ impl HistoryCheck {
             match message_of(turn) {
                 Some(id) => self.message(entity, *version, id),
                 None => {
+                    if image.deletions.contains(turn) {
+                        let of = self.deletions.entry(entity.to_string()).or_default();
+                        of.insert(*version);
+                    }
                     self.own_turns.entry(entity.to_string()).or_default().insert(*version);
                 }
             }
@@ -73,7 +79,8 @@ impl HistoryCheck {
                 }
             }
         }
-        let end = End { versions: self.versions, own_turns: self.own_turns };
+        let (own_turns, deletions) = (self.own_turns, self.deletions);
+        let end = End { versions: self.versions, own_turns, deletions };
         let history: Vec<_> = seen.into_iter().flat_map(|(_, history)| history).collect();
         let told = check_with_report(|_| Counter { value: 0, limit: LIMIT }, &history, &end);
         self.violations.extend(told.violations.into_iter().map(of_history));

@@ -172,6 +172,7 @@ impl Harness {
                 has_stop_hook: has_stop,
                 remembers: false,
                 keep: Default::default(),
+                time_to_live: 0,
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

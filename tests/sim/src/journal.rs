@@ -40,26 +40,41 @@ pub(crate) fn by_turn(rng: &mut Rng, extent: &JournalExtent) -> JournalChange {
 #[derive(Clone, Debug)]
 pub struct JournalWrite {
     entity: Entity,
+    /// The number of deletions before the write.
+    generation: u64,
     number: u64,
     value: Option<Bytes>,
 }
 
 impl JournalWrite {
     /// The change that a write makes. `None` if it does not affect a journal.
-    pub(crate) fn of(entity: &Entity, key: &RecordKey, value: Option<&Bytes>) -> Option<Self> {
+    pub(crate) fn of(
+        entity: &Entity,
+        key: &RecordKey,
+        value: Option<&Bytes>,
+        generation: u64,
+    ) -> Option<Self> {
         let RecordKey::Journal { number } = key else { return None };
-        Some(Self { entity: entity.clone(), number: *number, value: value.cloned() })
+        let (entity, value) = (entity.clone(), value.cloned());
+        Some(Self { entity, generation, number: *number, value })
     }
 }
 
 /// Checks the journals of one store. Returns the violations, and the number of events.
 pub(crate) fn check(image: &Image) -> (Vec<Violation>, u64) {
     let mut found = Vec::new();
-    let mut extents = BTreeMap::<&Entity, JournalExtent>::new();
+    // With the generation in which the journal began.
+    let mut extents = BTreeMap::<&Entity, (u64, JournalExtent)>::new();
     let mut events = 0;
-    for JournalWrite { entity, number, value } in &image.journal_writes {
-        let extent = extents.entry(entity).or_default();
+    for JournalWrite { entity, generation, number, value } in &image.journal_writes {
+        let (began, extent) = extents.entry(entity).or_default();
+        let is_purge = *began < *generation && value.is_none();
+        if *began < *generation && extent.first == extent.next && !is_purge {
+            // The events before the deletion are gone.
+            (*began, *extent) = (*generation, JournalExtent::default());
+        }
         let right = match value {
+            None if is_purge && *number == RecordKey::SNAPSHOT => true,
             Some(value) if *number == RecordKey::SNAPSHOT => {
                 let snapshot = codec::decode::<JournalSnapshot>(value);
                 snapshot
@@ -86,7 +101,10 @@ pub(crate) fn check(image: &Image) -> (Vec<Violation>, u64) {
             found.push(ViolationKind::JournalWrong.because(why));
         }
     }
-    for (entity, extent) in extents {
+    for (entity, (began, extent)) in extents {
+        let generation = image.heads.get(entity).and_then(|head| head.generation().ok());
+        let is_purged = extent.first == extent.next && generation > Some(began);
+        let extent = if is_purged { JournalExtent::default() } else { extent };
         let head = image.heads.get(entity).and_then(|head| head.journal().ok()).unwrap_or_default();
         let range = (entity.clone(), RecordKey::Journal { number: 1 })
             ..=(entity.clone(), RecordKey::Journal { number: u64::MAX });

@@ -11,6 +11,7 @@
 mod asks;
 mod channels;
 pub mod cluster;
+mod deletion;
 pub mod guest;
 mod history_check;
 pub mod hostile;

@@ -4,7 +4,7 @@
 //! It still satisfies the contract of `EntityStore`, unless a [`StoreMutation`] violates a part of it to test the
 //! oracle. The world handles arrival, delay, duplication and reordering; this file is the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -62,6 +62,10 @@ pub struct Image {
     pub outbox_changes: Vec<OutboxChange>,
     /// Every change to a journal, in order, for the checks.
     pub journal_writes: Vec<JournalWrite>,
+    /// The turns that left their entity deleted, for the checks.
+    pub deletions: BTreeSet<TurnId>,
+    /// The first turn of each deletion, with the time at which the entity was to expire, for the checks.
+    pub ends: Vec<(TurnId, Option<u64>)>,
     /// Every change to a timer, in order, for the checks.
     pub timer_changes: Vec<DurableChange>,
     /// The number of synced batches (R5).
@@ -86,6 +90,15 @@ pub enum Request {
         /// The wake-up at which the page starts. `None` for the first one.
         from: Option<(u64, Entity)>,
         /// Maximum number of wake-ups to return.
+        max_records: usize,
+    },
+    /// Read the first keys of an entity's state.
+    Keys {
+        /// The entity.
+        entity: Entity,
+        /// A number that is returned with the answer.
+        number: u64,
+        /// Maximum number of keys to return.
         max_records: usize,
     },
     /// Read a page of remembered entities.
@@ -126,6 +139,8 @@ pub enum Response {
     State(Entity, Result<BTreeMap<Bytes, Bytes>, String>),
     /// The answer to a read of wake-ups, with its number.
     Wakes(u64, Result<WakePage, String>),
+    /// The answer to a read of keys, with its number, and whether more follow.
+    Keys(Entity, u64, Result<(Vec<Bytes>, bool), String>),
     /// The answer to a read of remembered entities, with its number, and whether more follow.
     Remembered(u64, Result<(Vec<Entity>, bool), String>),
     /// The answer to a read of a channel.
@@ -196,6 +211,12 @@ impl Store {
             }
             Request::Wakes { number, from, max_records } => {
                 (Response::Wakes(number, Ok(self.wakes(from.as_ref(), max_records))), false)
+            }
+            Request::Keys { entity, number, max_records } => {
+                let keys: Vec<_> = self.state(&entity).into_keys().collect();
+                let more = keys.len() > max_records;
+                let page = keys.into_iter().take(max_records).collect();
+                (Response::Keys(entity, number, Ok((page, more))), false)
             }
             Request::Remembered { number, from, max_records } => {
                 let page = self.remembered(from.as_ref(), max_records);
@@ -329,6 +350,11 @@ impl Store {
         if commit.head.revision < revision {
             self.cache.older_revisions.push((commit.entity.clone(), commit.head.version));
         }
+        if commit.head.deleted {
+            self.cache.deletions.insert(commit.head.turn);
+            let before = self.cache.heads.get(&commit.entity).filter(|head| !head.deleted);
+            self.cache.ends.extend(before.map(|head| (commit.head.turn, head.expires_at)));
+        }
         let moves_wake_up = commit.writes.iter().any(|write| may_move_wake_up(&write.key));
         for write in commit.writes {
             let key = (commit.entity.clone(), write.key);
@@ -339,15 +365,16 @@ impl Store {
             self.cache.timer_changes.extend(change);
             let change = OutboxChange::of(&key.0, commit.head.version, &key.1, after);
             self.cache.outbox_changes.extend(change);
-            self.cache.journal_writes.extend(JournalWrite::of(&key.0, &key.1, after));
+            let generation = commit.head.generation().unwrap_or_default();
+            let event = JournalWrite::of(&key.0, &key.1, after, generation);
+            self.cache.journal_writes.extend(event);
             match write.value {
                 Some(value) => self.cache.records.insert(key, value),
                 None => self.cache.records.remove(&key),
             };
         }
         if moves_wake_up {
-            let wrong =
-                WrongWakeUps::find(&self.cache.records, &commit.entity, commit.head.version);
+            let wrong = WrongWakeUps::find(&self.cache.records, &commit.entity, &commit.head);
             self.cache.wrong_wake_ups.extend(wrong);
         }
         self.cache.heads.insert(commit.entity, commit.head);
@@ -451,6 +478,9 @@ pub fn refusal(request: &Request, why: &str) -> Response {
         Request::Load(entity) => Response::Load(entity.clone(), Err(why.into())),
         Request::State(entity) => Response::State(entity.clone(), Err(why.into())),
         Request::Wakes { number, .. } => Response::Wakes(*number, Err(why.into())),
+        Request::Keys { entity, number, .. } => {
+            Response::Keys(entity.clone(), *number, Err(why.into()))
+        }
         Request::Remembered { number, .. } => Response::Remembered(*number, Err(why.into())),
         Request::Channel { entity, .. } => Response::Channel(entity.clone(), Err(why.into())),
     }
@@ -470,6 +500,7 @@ pub fn unknown(answer: Response, why: &str) -> Response {
         Response::Load(entity, _) => Response::Load(entity, Err(why.into())),
         Response::State(entity, _) => Response::State(entity, Err(why.into())),
         Response::Wakes(number, _) => Response::Wakes(number, Err(why.into())),
+        Response::Keys(entity, number, _) => Response::Keys(entity, number, Err(why.into())),
         Response::Remembered(number, _) => Response::Remembered(number, Err(why.into())),
         Response::Channel(entity, _) => Response::Channel(entity, Err(why.into())),
     }
@@ -492,6 +523,9 @@ impl Request {
             Self::Wakes { number, from, max_records } => {
                 let from = from.map(|(due, entity)| (due, name(entity)));
                 Self::Wakes { number, from, max_records }
+            }
+            Self::Keys { entity, number, max_records } => {
+                Self::Keys { entity: name(entity), number, max_records }
             }
             Self::Remembered { number, from, max_records } => {
                 Self::Remembered { number, from: from.map(name), max_records }
@@ -521,6 +555,7 @@ impl Response {
                     (wakes.collect(), more)
                 }),
             ),
+            Self::Keys(entity, number, page) => Self::Keys(name(entity), number, page),
             Self::Remembered(number, page) => Self::Remembered(
                 number,
                 page.map(|(marks, more)| (marks.into_iter().map(name).collect(), more)),

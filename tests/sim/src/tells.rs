@@ -168,6 +168,8 @@ impl TellCheck {
         for (turn, timer) in image.timer_changes.iter().filter_map(|it| it.ended_delayed_tell()) {
             ended.entry(turn).or_default().push(timer);
         }
+        // A deletion takes delayed tells with it.
+        ended.retain(|turn, _| !image.deletions.contains(turn));
         for (entity, version, turn) in image.turns.iter().filter(|(.., turn)| !ran_guest(turn)) {
             let key = (entity, *version);
             let mut left: Vec<_> = added.get(&key).into_iter().flat_map(BTreeMap::values).collect();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ostraca_core::ids::{Entity, TurnId};
-use ostraca_core::records::{OWN_TIMERS, RecordKey, Timer};
+use ostraca_core::records::{Head, OWN_TIMERS, RecordKey, Timer};
 use ostraca_core::shard::{Firing, TimerChange, delayed_tell_name};
 
 use crate::rng::Rng;
@@ -155,14 +155,15 @@ pub struct WrongWakeUps {
 }
 
 impl WrongWakeUps {
-    /// Compares an entity's wake-ups with its timers and its outbox.
+    /// Compares an entity's wake-ups with its timers, its outbox and what a deletion has yet to remove.
     pub(crate) fn find(
         records: &BTreeMap<(Entity, RecordKey), Bytes>,
         entity: &Entity,
-        version: u64,
+        head: &Head,
     ) -> Option<Self> {
         let first = (entity.clone(), RecordKey::Timer { due: 0, name: "".into() });
-        let (mut stored, mut needed) = (Vec::new(), None::<u64>);
+        let purge = head.is_purged().unwrap_or_default().then_some(0);
+        let (mut stored, mut needed) = (Vec::new(), purge.or(head.expires_at));
         for ((of, key), value) in records.range(first..) {
             let at = match key {
                 _ if of != entity => break,
@@ -179,6 +180,7 @@ impl WrongWakeUps {
             needed = needed.into_iter().chain(at).min();
         }
         let is_right = stored.iter().eq(&needed);
+        let version = head.version;
         (!is_right).then(|| Self { entity: entity.clone(), version, stored, needed })
     }
 

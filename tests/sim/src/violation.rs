@@ -123,6 +123,10 @@ pub enum ViolationKind {
     ChannelWrong,
     /// A subscriber does not have every durable item long after the last fault.
     SubscriberBehind,
+    /// A record of a deleted entity is left, or is still to be removed long after the last fault (E17).
+    DeletionLeft,
+    /// An entity was deleted before it expired (E17).
+    ExpiredEarly,
     /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.

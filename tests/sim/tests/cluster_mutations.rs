@@ -514,3 +514,21 @@ fn r20_ignoring_crossing_asks_is_detected() {
 fn r15_keeping_waiting_turns_holds_up_a_stop() {
     shard_without(shard::Mutation::KeepWaitingTurns, ViolationKind::StopWaitsForAsk, &[], 5);
 }
+
+#[test]
+fn e17_lanes_that_a_deletion_removes_are_missed() {
+    let told = [ViolationKind::ToldTwice, ViolationKind::TellOrder, ViolationKind::AskRanTwice];
+    let follows = [WRONG_VERSIONS, &told].concat();
+    shard_without(shard::Mutation::DeleteLanes, ViolationKind::RanTwice, &follows, 2);
+}
+
+#[test]
+fn e17_state_that_outlives_its_deletion_is_detected() {
+    let values = [History::CommandValue, History::QueryValue].map(ViolationKind::History);
+    shard_without(shard::Mutation::KeepDeletedState, ViolationKind::DeletionLeft, &values, 10);
+}
+
+#[test]
+fn e17_an_entity_that_ends_early_is_detected() {
+    shard_without(shard::Mutation::ExpireEarly, ViolationKind::ExpiredEarly, &[], 2);
+}

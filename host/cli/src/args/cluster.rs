@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
+use ostraca_client::MessageId;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shards {
@@ -35,6 +36,19 @@ pub(crate) struct Inspect {
     /// Also show values (first 4 KiB each); requires send access to the type
     #[arg(long)]
     pub(crate) values: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Delete {
+    /// The entity, as in counter/alice
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// Resend the command with this id; it runs only if it has not run yet
+    #[arg(long, value_name = "ID")]
+    pub(crate) id: Option<MessageId>,
+    /// Timeout for the acknowledgement, including connecting
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, clap::Args)]

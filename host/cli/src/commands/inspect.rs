@@ -27,7 +27,8 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "exists": it.exists, "version": it.version, "revision": it.revision,
             "last_commit_sequence": it.last_commit_sequence, "lane_count": it.lane_count, "unsettled_replies": it.unsettled_replies,
             "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
-            "remembered": it.remembered,
+            "remembered": it.remembered, "deleted": it.deleted, "generation": it.generation,
+            "expires_unix_ms": it.expires_unix_ms, "expires": it.expires_unix_ms.map(output::wall),
             "journal": it.journal.as_ref().map(|it| json!({
                 "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
                 "snapshot_through": it.snapshot_through,
@@ -56,9 +57,21 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         ("entity", format!("{}/{}", it.r#type, it.id)),
         ("shard", format!("{}, {owner}", it.shard)),
     ];
-    if it.exists {
+    if it.deleted {
+        let sessions = it.lane_count;
+        let replies = many(it.unsettled_replies, "unsettled reply", "unsettled replies");
         rows.extend([
-            ("version", format!("{}, written by revision {}", it.version, it.revision)),
+            ("version", format!("{}, deleted", it.version)),
+            ("sessions", format!("{sessions}, with {replies}")),
+        ]);
+    } else if it.exists {
+        let again = match it.generation {
+            0 => String::new(),
+            times => format!(", started anew after {}", many(times, "deletion", "deletions")),
+        };
+        let version = format!("{}, written by revision {}{again}", it.version, it.revision);
+        rows.extend([
+            ("version", version),
             ("last commit", format!("{} in its shard", it.last_commit_sequence)),
             (
                 "sessions",
@@ -84,6 +97,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             };
             rows.push(("remembered", pending.into()));
         }
+        rows.extend(it.expires_unix_ms.map(|at| ("expires", output::wall(at))));
         rows.extend(it.journal.as_ref().map(|it| ("journal", journal_text(it))));
         rows.extend(it.channels.iter().map(|it| ("channel", channel_text(it))));
     } else {

@@ -9,6 +9,7 @@ pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead_letters;
+pub(crate) mod delete;
 pub(crate) mod deploy;
 pub(crate) mod deployments;
 pub(crate) mod dev;

@@ -58,7 +58,7 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
                 (_, true) => &["--query"],
                 _ => &[],
             };
-            let parts = [&args.entity, &args.method];
+            let parts = [&args.entity[..], &args.method];
             let json = args.json.is_some().then_some(&body[..]);
             let again = command_line(global, "send", parts, json, flags, id);
             let help = format!(
@@ -178,7 +178,7 @@ fn print(global: &Global, answer: &Reply) {
 pub(super) fn command_line(
     global: &Global,
     verb: &str,
-    [entity, method]: [&String; 2],
+    [entity, method]: [&str; 2],
     body: Option<&[u8]>,
     flags: &[&str],
     id: MessageId,
@@ -187,7 +187,8 @@ pub(super) fn command_line(
     if let Some(profile) = &global.profile {
         parts.extend(["--profile".into(), quote::shell_quote(&profile.display().to_string())]);
     }
-    parts.extend([quote::shell_quote(entity), quote::shell_quote(method)]);
+    let named = [entity, method].into_iter().filter(|part| !part.is_empty());
+    parts.extend(named.map(quote::shell_quote));
     parts.extend(body.map(|body| quote::shell_quote(&String::from_utf8_lossy(body))));
     parts.extend(flags.iter().map(|flag| (*flag).to_owned()));
     parts.extend(["--id".into(), id.to_string()]);

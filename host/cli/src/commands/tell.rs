@@ -37,7 +37,7 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
             Ok(Exit::Done)
         }
         Err(error @ CallError::Unknown { id, .. }) if error.code() != codes::TOO_OLD => {
-            let parts = [&args.entity, &args.method];
+            let parts = [&args.entity[..], &args.method];
             let json = args.json.is_some().then_some(&body[..]);
             let again = send::command_line(global, "tell", parts, json, &[], id);
             let help = format!(

@@ -39,6 +39,11 @@ section! {
             happened: "The entity has none of the given dead letters: they were already resent or dropped, or the numbers are wrong.",
             help: "Run `ostraca dead-letters list TYPE/ID` to see those that remain.",
         }
+        UNKNOWN_ENTITY = "unknown-entity" {
+            retry: No,
+            happened: "The entity to delete does not exist: it never had a turn, or was deleted before.",
+            help: "Check the type and the id: `ostraca entities --type TYPE` lists the entities.",
+        }
         OUT_OF_ORDER = "out-of-order" {
             retry: Yes,
             happened: "The message that must run before this one in its session did not arrive within `entities.order-timeout`, or was refused.",

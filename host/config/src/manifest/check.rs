@@ -24,6 +24,8 @@ const MOST_TIMERS: u32 = 1_000;
 /// frame between nodes.
 const MOST_OUTBOX: u32 = 5_000;
 const MOST_OUTBOX_BYTES: u64 = 4 << 20;
+/// The longest time to live: a century.
+const MOST_TIME_TO_LIVE: Duration = Duration::from_secs(36_500 * 86_400);
 /// The largest allowed journal. Nothing loads all of it.
 const MOST_JOURNAL: u64 = 1 << 40;
 /// The highest limits on channels, whose extents are in each head of their entity, and on the items of a turn, with
@@ -71,6 +73,10 @@ pub(super) fn manifest(
         let most = units::format_size(MOST_KEPT.1);
         return Err(range(input, &["channels", "keep-bytes"], &units::format_size(1), &most));
     }
+    let time_to_live = file.lifecycle.time_to_live;
+    if !time_to_live.is_zero() && !(SECOND..=MOST_TIME_TO_LIVE).contains(&time_to_live) {
+        return Err(range(input, &["lifecycle", "time-to-live"], "1 s", "36500 days"));
+    }
     let GrantsSection { ask, tell, http, topics } = &file.grants;
     if !topics.is_empty() {
         let what = "a grant of `topics`";
@@ -100,6 +106,7 @@ pub(super) fn manifest(
         lifecycle: Lifecycle {
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
+            time_to_live: file.lifecycle.time_to_live,
         },
         channels: ChannelsKeep { keep_items, keep_bytes },
         grants: super::Grants {

@@ -80,6 +80,8 @@ pub(super) struct LifecycleSection {
     #[serde(with = "units::duration")]
     pub(super) idle_timeout: Duration,
     pub(super) remember_entities: bool,
+    #[serde(with = "units::duration", skip_serializing_if = "Duration::is_zero")]
+    pub(super) time_to_live: Duration,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -162,7 +164,11 @@ impl Default for LimitsSection {
 
 impl Default for LifecycleSection {
     fn default() -> Self {
-        Self { idle_timeout: Duration::from_secs(120), remember_entities: false }
+        Self {
+            idle_timeout: Duration::from_secs(120),
+            remember_entities: false,
+            time_to_live: Duration::ZERO,
+        }
     }
 }
 
@@ -222,6 +228,7 @@ impl ManifestFile {
             lifecycle: LifecycleSection {
                 idle_timeout: from.lifecycle.idle_timeout,
                 remember_entities: from.lifecycle.remember_entities,
+                time_to_live: from.lifecycle.time_to_live,
             },
             channels: ChannelsSection {
                 keep_items: from.channels.keep_items,

@@ -14,14 +14,20 @@ fn two_lines_are_a_manifest_with_the_default_limits() {
     assert_eq!((manifest.limits.message, manifest.limits.mailbox), (1 << 20, 1_000));
     assert_eq!(
         manifest.lifecycle,
-        Lifecycle { idle_timeout: Duration::from_secs(120), remember_entities: false }
+        Lifecycle {
+            idle_timeout: Duration::from_secs(120),
+            remember_entities: false,
+            time_to_live: Duration::ZERO
+        }
     );
     assert!(manifest.access.allows("client/anybody"));
 }
 
 #[test]
 fn the_effective_text_parses_to_the_same_manifest() {
-    let text = format!("{SMALL}shard-key = \"until:/\"\n[lifecycle]\nidle-timeout = \"5 s\"\n");
+    let text = format!(
+        "{SMALL}shard-key = \"until:/\"\n[lifecycle]\nidle-timeout = \"5 s\"\ntime-to-live = \"30 days\"\n"
+    );
     let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
     let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
     assert_eq!(again.expect("a manifest"), manifest);
@@ -55,6 +61,11 @@ fn each_error_names_its_line() {
         ("[limits]\nask-bytes = \"65 MiB\"", 4, "`ask-bytes` must be from 1 B to 64 MiB"),
         ("[limits]\nask-timeout = \"6 min\"", 4, "`ask-timeout` must be from 1 ms to 5 min"),
         ("[grants]\nask = [\"a b\"]", 4, "\"a b\" is not the name of a type"),
+        (
+            "[lifecycle]\ntime-to-live = \"10 ms\"",
+            4,
+            "`time-to-live` must be from 1 s to 36500 days",
+        ),
         ("[limits]\nhttp-calls = 1001", 4, "`http-calls` must be from 1 to 1000"),
         ("[limits]\nhttp-bytes = \"65 MiB\"", 4, "`http-bytes` must be from 1 B to 64 MiB"),
         ("[limits]\nhttp-timeout = \"6 min\"", 4, "`http-timeout` must be from 1 ms to 5 min"),

@@ -55,6 +55,15 @@ pub enum Action {
         /// Maximum size of the result in bytes; it nevertheless holds at least one item if there is one.
         max_bytes: usize,
     },
+    /// Read the first keys of an entity's state. The result is an [`Event::KeysScanned`](super::Event::KeysScanned).
+    ScanKeys {
+        /// The entity.
+        entity: Entity,
+        /// Returned with the result.
+        generation: u64,
+        /// Maximum number of keys in the result.
+        max_records: usize,
+    },
     /// Read an entity's head, lanes and timers.
     Load {
         /// The entity.
@@ -265,4 +274,6 @@ pub struct TurnRecords {
     pub channels: Arc<Channels>,
     /// Whether it is remembered (K31).
     pub remembered: bool,
+    /// When it expires, in milliseconds since the Unix epoch (UTC).
+    pub expires_at: Option<u64>,
 }

@@ -37,6 +37,8 @@ pub(super) enum Stage {
     Firing(TurnId, Arc<Firing>),
     /// Its instance runs the stop hook.
     Stopping(TurnId),
+    /// It was deleted, and the keys of its state are being read, to remove them.
+    Purging,
     /// Its instance was dropped; commits are still pending.
     AwaitingCommits,
 }
@@ -156,6 +158,10 @@ pub(super) struct ResidentEntity {
     pub(super) is_marked: bool,
     /// A firing whose turn is too large for any store, and the store's reason.
     pub(super) refused_firing: Option<(Arc<Firing>, String)>,
+    /// Whether the entity was deleted, and records from before the deletion may remain.
+    pub(super) is_purged: bool,
+    /// Whether the entity expires, according to the store or to a turn since the last read.
+    pub(super) expires: bool,
 }
 
 /// The pause before an entity is started again, because its start failed through the guest's fault, or because the
@@ -236,14 +242,19 @@ impl ResidentEntity {
             must_start: false,
             is_marked: false,
             refused_firing: None,
+            is_purged: false,
+            expires: false,
         }
     }
 
-    /// The wake-up that must be stored: when the first timer fires, or 0 if there are tells in the outbox. A tell that
-    /// is done counts until its deletion is written.
+    /// The wake-up that must be stored: when the first timer fires or the entity expires, or 0 if there are tells in
+    /// the outbox or records to purge. A tell that is done counts until its deletion is written.
     pub(super) fn needed_wake_up(&self) -> Option<u64> {
         let (waiting, _) = self.outbox.counts();
-        if waiting == 0 { self.timers.first() } else { Some(0) }
+        if waiting > 0 || self.is_purged {
+            return Some(0);
+        }
+        self.timers.first().into_iter().chain(self.head.expires_at).min()
     }
 
     /// What the entity has besides its state, as its next turn sees it.
@@ -254,6 +265,7 @@ impl ResidentEntity {
             journal: self.journal.clone(),
             channels: self.channels.current().clone(),
             remembered: self.head.remembered,
+            expires_at: self.head.expires_at.filter(|_| !self.head.deleted),
         }
     }
 

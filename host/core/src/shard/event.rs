@@ -68,6 +68,15 @@ pub enum Event {
         /// The items with their numbers, in order; or why the store failed.
         items: Result<Vec<(u64, ChannelItem)>, String>,
     },
+    /// The result of [`Action::ScanKeys`](super::Action::ScanKeys).
+    KeysScanned {
+        /// The entity.
+        entity: Entity,
+        /// The action's generation.
+        generation: u64,
+        /// The keys in order, and whether more follow; or why the store failed.
+        page: Result<(Vec<Bytes>, bool), String>,
+    },
     /// The result of [`Action::Load`](super::Action::Load).
     Loaded {
         /// The entity.
@@ -244,6 +253,11 @@ pub struct TurnOutput {
     pub state_bytes: Option<u64>,
     /// Whether the entity is remembered from now on; `None` if the turn leaves that as it is.
     pub remember: Option<bool>,
+    /// When the entity expires from now on, in milliseconds since the Unix epoch (UTC); `Some(None)` leaves it to the
+    /// type's time to live, `None` as it is.
+    pub expiry: Option<Option<u64>>,
+    /// Whether the turn deletes its entity. Only its tells and its reply are then committed. Ignored in a hook's turn.
+    pub delete: bool,
     /// Whether the guest asked for passivation.
     pub passivate: bool,
 }
@@ -261,6 +275,8 @@ impl TurnOutput {
             emits: Vec::new(),
             state_bytes: None,
             remember: None,
+            expiry: None,
+            delete: false,
             passivate: false,
         }
     }
@@ -274,6 +290,7 @@ impl TurnOutput {
             && self.journal.is_empty()
             && self.emits.is_empty()
             && self.remember.is_none()
+            && self.expiry.is_none()
     }
 }
 

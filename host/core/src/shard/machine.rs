@@ -11,6 +11,7 @@ mod calls;
 mod channels;
 mod claim;
 mod context;
+mod deletion;
 mod gate;
 mod instance;
 mod lease;
@@ -154,6 +155,9 @@ impl Machine {
             }
             Event::SenderAnswered { entity, sender, first } => {
                 self.on_sender_answered(&entity, &sender, first);
+            }
+            Event::KeysScanned { entity, generation, page } => {
+                self.on_keys(&entity, generation, page);
             }
             Event::Loaded { entity, generation, result } => {
                 self.on_loaded(&entity, generation, result);

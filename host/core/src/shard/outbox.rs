@@ -374,6 +374,11 @@ impl Outbox {
         (taken, writes)
     }
 
+    /// The numbers of the first dead letters, at most `count`.
+    pub(super) fn first_dead_letters(&self, count: usize) -> Vec<u64> {
+        self.dead_letters.keys().take(count).copied().collect()
+    }
+
     /// The lowest number of a tell to this target that may still be sent.
     pub(super) fn first_to(&self, target: &Entity) -> Option<u64> {
         let waiting = self.queues.get(target).and_then(|queue| queue.tells.keys().next().copied());

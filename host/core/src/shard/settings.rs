@@ -66,6 +66,8 @@ pub struct Settings {
     /// Maximum number of a shard's remembered entities that are started without a message in one second; 0 for no
     /// limit (K34). Default 0.
     pub recovery_rate: u32,
+    /// Maximum number of records that one commit removes after a deletion (E17). Default 1,000.
+    pub purge_page: usize,
     /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
@@ -129,6 +131,7 @@ impl Default for Settings {
             channel_buffer: 256 << 10,
             recovery_starts: 16,
             recovery_rate: 0,
+            purge_page: 1_000,
             mutations: Vec::new(),
         }
     }
@@ -199,6 +202,12 @@ pub enum Mutation {
     ReuseEventNumbers,
     /// A turn that waits for an ask keeps its shard from stopping (R15).
     KeepWaitingTurns,
+    /// A deletion removes the entity's lanes too (R17, E17).
+    DeleteLanes,
+    /// A deletion leaves the state in the store (E17).
+    KeepDeletedState,
+    /// An entity may expire 50 ms early (E17).
+    ExpireEarly,
 }
 
 /// Settings from an entity type's current deployment.
@@ -216,6 +225,9 @@ pub struct TypeSettings {
     pub remembers: bool,
     /// How many items each channel keeps. Default none.
     pub keep: ChannelKeep,
+    /// Milliseconds after which an entity is deleted if no turn of a message or a firing was committed; 0 for never
+    /// (E17). Default 0.
+    pub time_to_live: u64,
 }
 
 impl Default for TypeSettings {
@@ -227,6 +239,7 @@ impl Default for TypeSettings {
             has_stop_hook: false,
             remembers: false,
             keep: ChannelKeep::default(),
+            time_to_live: 0,
         }
     }
 }
@@ -234,7 +247,7 @@ impl Default for TypeSettings {
 /// Why an instance starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartReason {
-    /// The entity has never had a turn.
+    /// The entity has never had a turn, or none since it was deleted.
     FirstMessage,
     /// The entity has had turns: a message arrived for it, or one of its timers is due.
     Message,

@@ -6,7 +6,9 @@ mod channels;
 mod costs;
 mod dead_letters;
 mod delayed_tells;
+mod deletion;
 mod dormant;
+mod expiry;
 mod formats;
 mod journal;
 mod lane_eviction;
@@ -61,6 +63,12 @@ struct Harness {
     notes: Vec<(Entity, AskNote)>,
     /// Calls that may be made, by place.
     released: Vec<(u32, IdempotencyKey)>,
+    /// The keys of the state that scans return.
+    keys: Vec<Bytes>,
+    /// Whether the harness responds to scans of keys.
+    answers_keys: bool,
+    /// Why instances were started.
+    reasons: Vec<StartReason>,
     /// The wake-ups that scans return.
     wakes: Vec<(u64, Entity)>,
     firing: Option<(u64, TurnId, Arc<Firing>)>,
@@ -121,6 +129,9 @@ impl Harness {
             answers: Vec::new(),
             notes: Vec::new(),
             released: Vec::new(),
+            keys: Vec::new(),
+            answers_keys: true,
+            reasons: Vec::new(),
             wakes: Vec::new(),
             firing: None,
             firings: 0,
@@ -203,6 +214,12 @@ impl Harness {
                     let page = Ok((self.wakes.clone(), false));
                     self.handle(Event::WakesScanned { number, page });
                 }
+                Action::ScanKeys { .. } if !self.answers_keys => self.pending_actions.push(action),
+                Action::ScanKeys { entity, generation, max_records } => {
+                    let page: Vec<_> = self.keys.iter().take(max_records).cloned().collect();
+                    let page = Ok((page, self.keys.len() > max_records));
+                    self.handle(Event::KeysScanned { entity, generation, page });
+                }
                 Action::Fire { generation, turn, firing, .. } => {
                     self.firings += 1;
                     self.firing = Some((generation, turn, firing));
@@ -243,8 +260,9 @@ impl Harness {
                     self.starts += 1;
                     self.pending_actions.push(action);
                 }
-                Action::Activate { entity, generation, .. } => {
+                Action::Activate { entity, generation, reason, .. } => {
                     self.starts += 1;
+                    self.reasons.push(reason);
                     let result =
                         ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
                     self.handle(Event::ActivationResult { entity, generation, result });
@@ -317,6 +335,7 @@ impl Harness {
             (next.head, next.lanes, next.timers) = (self.head, self.lanes, self.timers);
             (next.outbox, next.dead_letters) = (self.outbox, self.dead_letters);
             (next.wakes, next.now, next.items) = (self.wakes, self.now, self.items);
+            next.keys = self.keys;
         });
         next.handle(Event::LeaseRenewed { sent_at: next.now, lease: 3_000 });
         next
@@ -371,6 +390,9 @@ impl Harness {
         let commit = self.commits.remove(0);
         if outcome == CommitOutcome::Committed {
             for write in &commit.writes {
+                if let RecordWrite { key: RecordKey::State(key), value: None } = write {
+                    self.keys.retain(|other| other != key);
+                }
                 if let RecordKey::Lane(session) = &write.key {
                     self.lanes.retain(|lane| lane.session != *session);
                     let lane = write.value.as_ref().map(|value| crate::codec::decode(value));

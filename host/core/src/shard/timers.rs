@@ -188,6 +188,15 @@ impl Timers {
         (self.replace(map), gives_up)
     }
 
+    /// Removes the first timers, at most `count`. Returns the writes.
+    pub(super) fn remove_first(&mut self, count: usize) -> Vec<RecordWrite> {
+        if self.map.is_empty() || count == 0 {
+            return Vec::new();
+        }
+        let kept = self.map.iter().skip(count);
+        self.replace(kept.map(|(name, timer)| (name.clone(), timer.clone())).collect())
+    }
+
     /// Replaces the timers with `map`, and returns the writes that do the same in the store.
     fn replace(&mut self, map: TimerMap) -> Vec<RecordWrite> {
         let old = std::mem::replace(&mut self.map, Arc::new(map));

@@ -191,6 +191,20 @@ fn the_bytes_of_a_journal_do_not_change() {
 }
 
 #[test]
+fn a_head_knows_its_deletions_by_fields_14_and_16() {
+    let mut head = head();
+    head.set_generation(3).unwrap();
+    head.set_purged(true).unwrap();
+    let bytes = codec::encode(&head).unwrap();
+    assert_eq!(bytes[bytes.len() - 7..], [2, 14, 1, 3, 16, 1, 1], "two fields of one byte");
+    let decoded = codec::decode::<Head>(&bytes).unwrap();
+    assert_eq!((decoded.generation(), decoded.is_purged()), (Ok(3), Ok(true)));
+    head.set_generation(0).unwrap();
+    head.set_purged(false).unwrap();
+    assert!(head.extensions.is_empty(), "a head that was never deleted is no longer than before");
+}
+
+#[test]
 fn a_head_knows_its_journal_by_field_10() {
     let mut head = head();
     let extent = JournalExtent {

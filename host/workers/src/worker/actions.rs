@@ -82,6 +82,16 @@ impl Worker {
                     Event::ChannelRead { entity, reader, items }
                 });
             }
+            Action::ScanKeys { entity, generation, max_records } => {
+                let key = |record| match record {
+                    ScannedRecord::State(key, _) => Some(key),
+                    _ => None,
+                };
+                let kind = ScanKind::State(entity.clone());
+                self.scan_shard(id, kind, (max_records, STATE_PAGE.1), key, move |page| {
+                    Event::KeysScanned { entity, generation, page }
+                });
+            }
             Action::RequestSlot { entity, generation, purpose } => {
                 self.instance_slots.request((shard(), entity), generation, purpose);
             }

@@ -71,6 +71,9 @@ impl Misbehaving {
         if context::identity().id.starts_with("no-start") {
             return Err(Error::new("no-start", "this id refuses to start"));
         }
+        if context::identity().id.starts_with("delete-start") {
+            lifecycle::delete();
+        }
         if context::identity().id.starts_with("huge-start") {
             return Err(Error::new("huge-start", "ö".repeat(4 << 20)));
         }
@@ -110,6 +113,12 @@ impl Misbehaving {
         let sum = state::get(&key).unwrap_or(0_u64) + by;
         state::set(&key, &sum);
         sum
+    }
+
+    /// Behaves: sets `count` keys.
+    #[message]
+    pub fn fill(&mut self, count: u64) {
+        (0..count).for_each(|number| state::set(&format!("f{number}"), &number));
     }
 
     /// Behaves: tells entities of this type to `add` 1 to `key`, once each, in order.
@@ -386,6 +395,49 @@ impl Misbehaving {
     #[message]
     pub fn is_remembered(&self) -> bool {
         lifecycle::is_remembered()
+    }
+
+    /// Behaves. Notes a text, and deletes the entity.
+    #[message]
+    pub fn delete(&mut self, text: String) -> String {
+        lifecycle::delete();
+        state::set("deleted", &text);
+        text
+    }
+
+    /// Behaves. Sets when the entity expires, from now on, and returns whether the turn sees it.
+    #[message]
+    pub fn expire_after(&mut self, ms: u64) -> bool {
+        lifecycle::expire_after(Duration::from_millis(ms));
+        lifecycle::expires_at().is_some()
+    }
+
+    /// Behaves. When the entity expires, in milliseconds since 1970.
+    #[message]
+    pub fn expires_at(&self) -> Option<u64> {
+        let at = lifecycle::expires_at()?;
+        let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok()
+    }
+
+    /// Sets when the entity expires, and then refuses the message.
+    #[message]
+    pub fn expire_and_refuse(&mut self) -> Result<(), Error> {
+        lifecycle::expire_after(Duration::ZERO);
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// Deletes the entity, and then refuses the message.
+    #[message]
+    pub fn delete_and_refuse(&mut self) -> Result<(), Error> {
+        lifecycle::delete();
+        Err(Error::new("refused", "as asked"))
+    }
+
+    /// A query that deletes its entity.
+    #[message]
+    pub fn query_that_deletes(&self) {
+        lifecycle::delete();
     }
 
     /// A query that remembers its entity.

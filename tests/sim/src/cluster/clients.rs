@@ -19,6 +19,7 @@ use super::admission::PRINCIPAL;
 use super::client_conns::ClientConnId;
 use super::process::Pid;
 use super::{LEASE, SimEvent, World};
+use crate::deletion;
 use crate::session::{PATIENT, PendingCall, SimSession, overtaken};
 use crate::violation::ViolationKind;
 
@@ -108,6 +109,11 @@ impl World {
                 0..=2 if !self.clocks_stop => (MessageKind::Query, "get", 0),
                 0..=4 => (MessageKind::Command, "take", self.rng.range(1, 20)),
                 _ => (MessageKind::Command, "add", self.rng.range(1, 10)),
+            };
+            let deletes = self.deletes && call.0 == MessageKind::Command;
+            let call = match deletes && self.rng_of_deletions.chance(12) {
+                true => (MessageKind::Command, deletion::METHOD, 0),
+                false => call,
             };
             let deadline = match self.rng.range(0, 100) {
                 of if of < if self.options.leaves { 90 } else { 10 } => self.rng.range(5, 300),

@@ -15,6 +15,7 @@ use ostraca_core::shard::Phase;
 use super::net::Scope;
 use super::{Report, SERVED, SETTLED, SimEvent, World};
 use crate::channels::Subscriber;
+use crate::deletion;
 use crate::history_check::HistoryCheck;
 use crate::journal;
 use crate::remembered;
@@ -169,6 +170,12 @@ impl World {
                     "behind {bound} ms after the last fault or probation: {behind:?}"
                 )));
             }
+            let deleted = self.pending_deletions();
+            if left.is_empty() && !deleted.is_empty() && self.unserved().is_empty() {
+                return self.violations.push(ViolationKind::DeletionLeft.because(format!(
+                    "not removed {bound} ms after the last fault or probation: {deleted:?}"
+                )));
+            }
             let timers = self.pending_timers();
             if left.is_empty() && !timers.is_empty() && self.unserved().is_empty() {
                 return self.violations.push(ViolationKind::TimerNotFired.because(format!(
@@ -189,6 +196,12 @@ impl World {
     /// The timers that have not fired.
     fn pending_timers(&self) -> Vec<(Entity, Timer)> {
         self.stores.iter().flat_map(|store| timers::pending(store.durable())).collect()
+    }
+
+    /// The deleted entities from which records remain to be removed.
+    fn pending_deletions(&self) -> Vec<Entity> {
+        let of = |store| deletion::pending(store).cloned().collect::<Vec<_>>();
+        self.stores.iter().flat_map(|store| of(store.durable())).collect()
     }
 
     /// The tells that have not been sent.
@@ -241,6 +254,7 @@ impl World {
             && self.pending_tells().is_empty()
             && self.missing_remembered().is_empty()
             && self.subscribers_behind().is_empty()
+            && self.pending_deletions().is_empty()
             && !self.any_waits_for_asks()
             && (balanced || silenced)
             && (owned == self.shards as usize
@@ -277,6 +291,13 @@ impl World {
             let follows = |it: &&Subscriber| store.durable().heads.contains_key(&it.entity);
             let wrong = self.subscribers.iter().filter(follows);
             self.violations.extend(wrong.filter_map(|it| it.check(store.durable())));
+            self.violations.extend(deletion::check(store.durable()));
+            let ends = &store.durable().ends;
+            let expired = ends.iter().filter(|(turn, _)| !self.turns.contains_key(turn)).count();
+            (0..expired).for_each(|_| self.tally.count("deletion: expired"));
+            let has_message = |turn: &TurnId| self.turns.contains_key(turn);
+            let early = deletion::check_ends(store.durable(), &self.deleted_at, has_message);
+            self.violations.extend(early);
             let (wrong, events) = journal::check(store.durable());
             self.violations.extend(wrong);
             (0..events).for_each(|_| self.tally.count("journal: event"));

@@ -94,6 +94,7 @@ impl World {
             channel_buffer: 2_000,
             recovery_starts: 2,
             recovery_rate: 0,
+            purge_page: 2,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =
@@ -129,6 +130,7 @@ impl World {
                 has_stop_hook: has_stop,
                 remembers: false,
                 keep: self.keep,
+                time_to_live: self.time_to_live,
             };
             self.handle_shard_event(
                 pid,

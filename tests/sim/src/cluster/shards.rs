@@ -13,6 +13,7 @@ use super::process::{Order, Pid, Process, ReplyTo};
 use super::storage::{StoreCall, shard_key};
 use super::{SimEvent, World};
 use crate::channels;
+use crate::deletion;
 use crate::guest::{Instance, Work};
 use crate::journal;
 use crate::remembered;
@@ -142,13 +143,24 @@ impl World {
                 );
                 self.step(pid, "step: claim requested");
             }
-            Action::Commit(commit) => commits.push(*commit),
+            Action::Commit(commit) => {
+                if commit.head.deleted {
+                    let utc = it.reads(self.now).utc;
+                    self.deleted_at.insert(commit.head.turn, utc);
+                }
+                commits.push(*commit);
+            }
             Action::Load { entity, generation } => {
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::Load(entity)));
             }
             Action::ScanWakes { number, from, max_records } => {
                 let request = Request::Wakes { number, from, max_records };
                 self.call(pid, StoreCall::Entity(shard, epoch, number, request));
+            }
+            Action::ScanKeys { entity, generation, max_records } => {
+                self.tally.count("deletion: page removed");
+                let request = Request::Keys { entity, number: generation, max_records };
+                self.call(pid, StoreCall::Entity(shard, epoch, generation, request));
             }
             // Otherwise no entity is remembered, and the run does not depend on the read.
             Action::ScanRemembered { .. } if !self.remembers => {}
@@ -349,6 +361,9 @@ impl World {
                 if self.timers && !result.writes.is_empty() {
                     result.timers = timers::by_message(&mut self.timer_rng, utc);
                 }
+                if result.delete {
+                    self.tally.count("deletion: by a turn");
+                }
                 if message.sender.is_some() {
                     self.tally.count("tell: ran");
                 } else if message.asked_by.is_some() {
@@ -375,6 +390,9 @@ impl World {
         }
         if self.channels && !result.writes.is_empty() {
             result.emits = channels::by_turn(&mut self.rng_of_channels, turn);
+        }
+        if self.time_to_live > 0 && !result.writes.is_empty() {
+            result.expiry = deletion::expiry_by_turn(&mut self.rng_of_deletions, utc);
         }
         if self.remembers && !result.writes.is_empty() {
             result.remember = remembered::by_turn(&mut self.rng_of_marks);
@@ -426,6 +444,9 @@ impl World {
                 Event::ChannelRead { entity, reader: generation, items }
             }
             Response::Load(entity, result) => Event::Loaded { entity, generation, result },
+            Response::Keys(entity, generation, page) => {
+                Event::KeysScanned { entity, generation, page }
+            }
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.
                 if hosted.starting.get(&entity) != Some(&generation) {

@@ -133,6 +133,7 @@ impl World {
                 Response::Wakes(_, page) => page.is_err(),
                 Response::Remembered(_, page) => page.is_err(),
                 Response::Channel(_, items) => items.is_err(),
+                Response::Keys(_, _, page) => page.is_err(),
             },
             StoreResponse::Claims { claims, .. } => claims.is_none(),
             StoreResponse::Pong { sent } => sent.is_none(),

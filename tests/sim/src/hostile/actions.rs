@@ -76,6 +76,8 @@ impl Harness {
             Action::ScanRemembered { .. } => {}
             // Nobody reads a channel.
             Action::ReadChannel { .. } => {}
+            // And none is deleted.
+            Action::ScanKeys { .. } => {}
             Action::RequestSlot { entity, generation, purpose } => {
                 self.cap.request((key, entity), generation, purpose);
             }

@@ -41,6 +41,9 @@ impl Harness {
             }
             store::Response::Commit(outcomes) => Event::CommitResults(outcomes),
             store::Response::Load(entity, result) => Event::Loaded { entity, generation, result },
+            store::Response::Keys(entity, generation, page) => {
+                Event::KeysScanned { entity, generation, page }
+            }
             store::Response::Wakes(number, page) => Event::WakesScanned { number, page },
             store::Response::Remembered(number, page) => Event::RememberedScanned { number, page },
             store::Response::Channel(entity, items) => {

@@ -80,6 +80,7 @@ impl World {
             channel_buffer: 2_000,
             recovery_starts: 2,
             recovery_rate: 0,
+            purge_page: 2,
             mutations: self.options.mutations.clone(),
         };
         let shard =
@@ -141,6 +142,7 @@ impl World {
                 has_stop_hook: has_stop,
                 remembers: false,
                 keep: Default::default(),
+                time_to_live: 0,
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

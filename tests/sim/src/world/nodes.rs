@@ -171,6 +171,8 @@ impl World {
             Action::ScanRemembered { .. } => {}
             // Nobody reads a channel.
             Action::ReadChannel { .. } => {}
+            // And none is deleted.
+            Action::ScanKeys { .. } => {}
             Action::RequestSlot { entity, generation, purpose } => {
                 self.nodes[node].cap.request((shard, entity), generation, purpose);
             }

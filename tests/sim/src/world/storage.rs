@@ -208,6 +208,9 @@ impl World {
             Response::Remembered(number, page) => {
                 self.handle_event(node, Event::RememberedScanned { number, page });
             }
+            Response::Keys(entity, generation, page) => {
+                self.handle_event(node, Event::KeysScanned { entity, generation, page });
+            }
             Response::State(entity, result) => {
                 let Some(generation) = self.nodes[node].starting.remove(&entity) else { return };
                 let result = match result {

@@ -14,7 +14,7 @@ use crate::extensions::Extensions;
 use crate::records::{Commit, CommitOutcome, CommitRefusal, RecordKey, RecordWrite};
 use crate::shard::entity::GatedTurn;
 use crate::shard::timers::{Firing, move_wake_up};
-use crate::shard::{TurnOutput, journal};
+use crate::shard::{TurnOutput, expiry, journal};
 
 /// The shard's unanswered commits. Their turns wait at the gates of their entities.
 #[derive(Clone, Debug, Default)]
@@ -99,9 +99,16 @@ impl Machine {
         firing: Option<Arc<Firing>>,
         (reply, output): (GuestReply, TurnOutput),
     ) {
+        let is_result = matches!(reply, GuestReply::Result(_));
+        if output.delete && is_result {
+            let deletion = Effects { message, firing, ..Effects::of_records(Vec::new()) };
+            return self.delete(entity, turn, Effects { reply, ..deletion }, output.tells);
+        }
         let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
         let reuses_numbers = self.context.has_mutation(Mutation::ReuseEventNumbers);
-        let remembers = self.types.of(entity).is_some_and(|settings| settings.remembers);
+        let of_type = self.types.of(entity);
+        let remembers = of_type.is_some_and(|settings| settings.remembers);
+        let time_to_live = of_type.map_or(0, |settings| settings.time_to_live);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let version = state.head.version + 1;
         let fired = firing.as_deref().filter(|_| !keeps_timer);
@@ -122,13 +129,19 @@ impl Machine {
         }
         let Some(state) = self.residents.get_mut(entity) else { return };
         // A turn of the stop hook, and one of the start hook alone, does not make its entity a remembered one.
-        let is_result = matches!(reply, GuestReply::Result(_));
         let is_default = remembers && is_result && (message.is_some() || firing.is_some());
         let remembered = output.remember.unwrap_or(state.head.remembered || is_default);
         if remembered != state.head.remembered {
             let value = remembered.then(Bytes::new);
             records.push(RecordWrite { key: RecordKey::Remembered, value });
             state.head.remembered = remembered;
+        }
+        state.head.deleted = false;
+        let is_input = message.is_some() || firing.is_some();
+        if time_to_live > 0 || output.expiry.is_some() || state.head.expires_at.is_some() {
+            let utc = self.context.now.utc;
+            expiry::apply(&mut state.head, output.expiry, is_input, time_to_live, utc);
+            state.expires |= state.head.expires_at.is_some();
         }
         let (state, state_bytes) = (output.writes, output.state_bytes);
         let effects = Effects { message, reply, state, records, state_bytes, firing };

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Action, Entity, GuestReply, Machine, MessageId, Mutation, Outcome, TurnId, codes};
+use super::{
+    Action, Entity, GuestReply, Head, Machine, MessageId, Mutation, Outcome, TurnId, codes,
+};
+use crate::codec::CodecError;
 use crate::message::{Message, MessageKind};
 use crate::records::{JournalExtent, LoadedEntity};
 use crate::shard::entity::Stage;
@@ -23,15 +26,12 @@ impl Machine {
         if state.stage != Stage::Loading || state.generation != generation {
             return;
         }
-        let fields = match &result {
-            Ok(LoadedEntity { head: Some(head), .. }) => {
-                let fields = head.journal().and_then(|journal| Ok((journal, head.channels()?)));
-                fields.map_err(|error| error.to_string())
-            }
-            _ => Ok((JournalExtent::default(), Channels::default())),
+        let extra = match &result {
+            Ok(LoadedEntity { head: Some(head), .. }) => extra_of(head),
+            _ => Ok((JournalExtent::default(), false, Channels::default(), 0)),
         };
-        let outcome = match result.and_then(|loaded| Ok((loaded, fields?))) {
-            Ok((mut loaded, (journal, channels))) => {
+        let outcome = match result.and_then(|loaded| Ok((loaded, extra?))) {
+            Ok((mut loaded, (journal, is_purged, channels, generation))) => {
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
@@ -41,8 +41,9 @@ impl Machine {
                 // A commit without the guest does not change the revision.
                 state.revision = state.head.revision;
                 state.timers = Timers::load(loaded.timers);
-                state.journal = journal;
-                state.channels.reload(channels, 0);
+                (state.journal, state.is_purged) = (journal, is_purged);
+                state.expires = state.head.expires_at.is_some();
+                state.channels.reload(channels, generation);
                 state.is_marked = state.head.remembered;
                 state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);
@@ -96,6 +97,7 @@ impl Machine {
         state.stage = Stage::Starting(turn);
         state.revision = revision;
         let reason = match state.head.version {
+            _ if state.head.deleted => StartReason::FirstMessage,
             0 => StartReason::FirstMessage,
             _ if has_work => StartReason::Message,
             _ => StartReason::Remembered,
@@ -235,6 +237,7 @@ impl Machine {
 
     /// Commits the changes of a start or stop hook.
     fn commit_hook(&mut self, entity: &Entity, turn: TurnId, mut output: TurnOutput) {
+        output.delete = false;
         let nothing = TurnResult::Replied(GuestReply::Result(bytes::Bytes::new()));
         if let TurnResult::Replied(answer) = std::mem::replace(&mut output.result, nothing) {
             self.commit_turn(entity, turn, None, None, (answer, output));
@@ -392,4 +395,15 @@ impl Machine {
         state.passivates = false;
         state.mailbox.unpark_all();
     }
+}
+
+/// What a head says about the journal, and whether records from before a deletion remain.
+fn extra_of(head: &Head) -> Result<(JournalExtent, bool, Channels, u64), String> {
+    let extra = || {
+        let channels = head.channels()?;
+        // Those of a deleted entity only wait to be removed.
+        let channels = if head.deleted { Channels::default() } else { channels };
+        Ok((head.journal()?, head.is_purged()?, channels, head.generation()?))
+    };
+    extra().map_err(|error: CodecError| error.to_string())
 }

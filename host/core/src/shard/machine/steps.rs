@@ -7,7 +7,7 @@ use super::{
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
-use crate::shard::{DeadLetterAction, SlotPurpose, StopReason};
+use crate::shard::{DELETE, DeadLetterAction, SlotPurpose, StopReason};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -99,6 +99,17 @@ impl Machine {
                         self.schedule.stall(entity);
                         return;
                     }
+                    if state.head.deleted && self.purge(entity) {
+                        return;
+                    }
+                    let Some(state) = self.residents.get(entity) else { return };
+                    if self.is_expired(entity, state) {
+                        if self.is_gate_full(state) {
+                            return;
+                        }
+                        self.expire(entity);
+                        continue;
+                    }
                     // A delayed tell needs no instance, so it does not wait for timers that do.
                     if let Some(firing) = self.due_tell(entity, state) {
                         if self.is_gate_full(state) {
@@ -109,6 +120,7 @@ impl Machine {
                     }
                     if self.next_to_run(entity).is_none() {
                         match self.residents.get(entity) {
+                            Some(state) if state.stage != Stage::Loaded => continue,
                             Some(state) if self.is_spent(entity, state) => continue,
                             Some(state) if self.due_firing(entity, state).is_some() => {}
                             Some(state) if state.must_start => {}
@@ -143,7 +155,9 @@ impl Machine {
                     }
                     let full = self.is_gate_full(state);
                     let firing = self.due_firing(entity, state);
-                    let asked = state.mailbox.has_next() || state.passivates || firing.is_some();
+                    let expired = self.is_expired(entity, state);
+                    let asked =
+                        state.mailbox.has_next() || state.passivates || firing.is_some() || expired;
                     if asked && (!self.claim.is_serving() || !self.lease.may_reply(&self.context)) {
                         self.schedule.stall(entity);
                         return;
@@ -151,7 +165,14 @@ impl Machine {
                     if full {
                         return;
                     }
+                    if expired {
+                        self.expire(entity);
+                        continue;
+                    }
                     let next = self.next_to_run(entity);
+                    if self.residents.get(entity).is_none_or(|it| it.stage != Stage::Idle) {
+                        continue;
+                    }
                     let fired_last =
                         self.residents.get(entity).is_some_and(|state| state.fired_last);
                     // Firings and messages take turns.
@@ -180,7 +201,8 @@ impl Machine {
                 | Stage::Starting(_)
                 | Stage::Running(..)
                 | Stage::Firing(..)
-                | Stage::Stopping(_) => return,
+                | Stage::Stopping(_)
+                | Stage::Purging => return,
             }
         }
     }
@@ -250,14 +272,20 @@ impl Machine {
                     if self.answer_sender(entity, &message) {
                         continue;
                     }
-                    let Some(action) = DeadLetterAction::of_method(&message.method) else {
+                    let action = DeadLetterAction::of_method(&message.method);
+                    if action.is_none() && &*message.method != DELETE {
                         return Some(id);
-                    };
+                    }
                     // The command must see only durable state, or it could report what a refused commit undoes.
                     if !self.residents.get(entity)?.gate.is_empty() {
                         return None;
                     }
-                    self.handle_dead_letters(entity, action, &message);
+                    match action {
+                        Some(action) => self.handle_dead_letters(entity, action, &message),
+                        // After a deletion the entity is loaded again.
+                        None if self.delete_by_command(entity, &message) => return None,
+                        None => {}
+                    }
                     continue;
                 }
             };
@@ -270,12 +298,15 @@ impl Machine {
         state.gate.len() >= self.context.settings.max_gated_turns
     }
 
-    /// Whether the next message is an operator's dead-letter command, which waits until all turns are durable.
+    /// Whether the next message is an operator's command, which waits until all turns are durable.
     #[cfg(debug_assertions)]
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
         !state.gate.is_empty()
-            && next.is_some_and(|it| DeadLetterAction::of_method(&it.message.method).is_some())
+            && next.is_some_and(|it| {
+                let method = &*it.message.method;
+                method == DELETE || DeadLetterAction::of_method(method).is_some()
+            })
     }
 
     /// Answers the message if it asks for the entity's first tell, which needs no instance. Returns whether it did.
@@ -312,17 +343,23 @@ impl Machine {
 
     /// Whether an entity without an instance must be loaded for a reason that does not depend on time.
     pub(super) fn lacks_load(state: &ResidentEntity) -> bool {
-        state.is_wanted() || state.outbox.must_delete() || state.lanes.has_unsaved_drop()
+        state.is_wanted()
+            || state.outbox.must_delete()
+            || state.lanes.has_unsaved_drop()
+            || state.is_purged
     }
 
     /// Whether an entity without an instance must be loaded for any reason.
     fn needs_load(&self, entity: &Entity) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
-        Self::lacks_load(state) || self.due_firing(entity, state).is_some()
+        Self::lacks_load(state) || self.is_due(entity, state)
     }
 
     /// Whether nothing of the entity needs to stay in memory.
     pub(super) fn is_spent(&self, entity: &Entity, state: &ResidentEntity) -> bool {
-        state.is_spent() && !self.timers_need(entity, state) && !self.tells_need(entity, state)
+        state.is_spent()
+            && !self.timers_need(entity, state)
+            && !self.tells_need(entity, state)
+            && !self.purge_needs(entity, state)
     }
 }

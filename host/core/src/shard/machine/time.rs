@@ -109,7 +109,8 @@ impl Machine {
         let of = |state| {
             let timers =
                 self.timers_due(entity, state).into_iter().chain(self.tells_due(entity, state));
-            self.due(entity, state).into_iter().chain(timers).min()
+            let purge = self.purge_due(entity, state);
+            self.due(entity, state).into_iter().chain(timers).chain(purge).min()
         };
         let due = self.residents.get(entity).and_then(of);
         if let (Some(at), Some(state)) = (due, self.residents.get_mut(entity)) {
@@ -147,7 +148,9 @@ impl Machine {
         let overlooked = |(entity, state): &(&Entity, &ResidentEntity)| {
             let stalled = self.lease.is_paused(&self.context) || self.schedule.is_stalled(entity);
             // A timer may have become due since the last examination: the next tick examines it.
-            let fires = state.timer.is_none() && self.due_firing(entity, state).is_some();
+            let fires = state.timer.is_none() && self.is_due(entity, state);
+            // The same applies to the end of a purge's pause.
+            let pauses = state.timer.is_some() && state.is_purged;
             let waits = match state.stage {
                 Stage::Unloaded => {
                     stalled || state.start_backoff.is_some() || !(Self::lacks_load(state) || fires)
@@ -155,8 +158,13 @@ impl Machine {
                 Stage::Loaded => {
                     stalled
                         || self.is_gate_full(state)
+                        || self.purge_waits(entity, state)
+                        || pauses
                         || self.waits_for_gate(state)
-                        || !(state.mailbox.has_next() || fires || state.must_start)
+                        || !(state.mailbox.has_next()
+                            || fires
+                            || state.must_start
+                            || state.is_purged)
                 }
                 Stage::Idle => {
                     let asked = state.mailbox.has_next()

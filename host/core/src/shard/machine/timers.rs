@@ -70,6 +70,16 @@ impl Machine {
         self.due_timer(entity, state, |_| true)
     }
 
+    /// Whether a timer of the entity is due, or it has expired.
+    pub(super) fn is_due(&self, entity: &Entity, state: &ResidentEntity) -> bool {
+        self.due_firing(entity, state).is_some() || self.is_expired(entity, state)
+    }
+
+    /// When the entity's first timer fires, or it expires.
+    fn first_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
+        state.timers.first().into_iter().chain(self.expiry(entity, state)).min()
+    }
+
     /// The delayed tell that an entity can send now.
     pub(super) fn due_tell(&self, entity: &Entity, state: &ResidentEntity) -> Option<Firing> {
         self.due_timer(entity, state, |timer| delayed_tell_name(&timer.name).is_some())
@@ -82,7 +92,8 @@ impl Machine {
         wanted: impl Fn(&Timer) -> bool,
     ) -> Option<Firing> {
         let utc = self.context.now.utc;
-        let first = state.timers.first().filter(|_| state.is_read && utc > 0)?;
+        let may_fire = state.is_read && utc > 0 && !state.is_purged;
+        let first = state.timers.first().filter(|_| may_fire)?;
         let early = if self.context.has_mutation(Mutation::FireEarly) { 50 } else { 0 };
         if first > utc + early || self.wakes.postponed_until(&self.context, entity).is_some() {
             return None;
@@ -98,18 +109,19 @@ impl Machine {
         if state.must_read {
             return self.wakes.postponed_until(&self.context, entity).is_none();
         }
-        self.due_firing(entity, state).is_some()
+        self.is_due(entity, state)
     }
 
     /// When the entity must be examined for its timers, on the node's clock.
     pub(super) fn timers_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
         if !matches!(state.stage, Stage::Idle | Stage::Loaded | Stage::Unloaded)
             || !state.is_read
+            || state.is_purged
             || self.lease.is_paused(&self.context)
         {
             return None;
         }
-        let first = state.timers.first()?;
+        let first = self.first_due(entity, state)?;
         let mono = self.context.mono();
         if self.context.now.utc == 0 {
             return Some(mono.saturating_add(UNKNOWN_UTC_MS));
@@ -132,10 +144,11 @@ impl Machine {
             || state.gate.iter().any(|gated| gated.message.is_none());
         if state.is_read
             && !state.must_read
+            && !state.is_purged
             && !is_busy
             && !self.tells_need(entity, state)
             && self.wakes.postponed_until(&self.context, entity).is_none()
-            && self.due_firing(entity, state).is_none()
+            && !self.is_due(entity, state)
         {
             self.wakes.release(entity);
         }
@@ -154,7 +167,9 @@ impl Machine {
                 state.outbox.has_in_flight().then_some(self.context.settings.tell_backoff);
             let sends = state.outbox.wait(mono, utc).into_iter().chain(in_flight).min();
             let sends = sends.map(|wait| utc.saturating_add(wait));
-            let next = state.timers.first().into_iter().chain(sends).min();
+            let purge = state.is_purged.then_some(0);
+            let first = self.first_due(entity, state);
+            let next = first.into_iter().chain(sends).chain(purge).min();
             if next.is_some() || self.wakes.knows(entity) {
                 self.wakes.note(&self.context, entity, next);
             }
@@ -167,9 +182,14 @@ impl Machine {
     /// Discards timers and tells that ran ahead of commits that will not take effect: they must be read again.
     pub(super) fn doubt_timers(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get_mut(entity) else { return };
-        if !state.is_read || state.timers.depend_on_commits() || state.outbox.depends_on_commits() {
+        if !state.is_read
+            || state.head.deleted
+            || state.expires
+            || state.timers.depend_on_commits()
+            || state.outbox.depends_on_commits()
+        {
             state.must_read |= state.is_read;
-            state.is_read = false;
+            (state.is_read, state.is_purged) = (false, false);
             state.timers = Timers::default();
         }
     }
@@ -177,7 +197,10 @@ impl Machine {
     /// Handles an entity that cannot run now. If that keeps its timers from firing, they wait for a while.
     pub(super) fn postpone_timers(&mut self, entity: &Entity) {
         let Some(state) = self.residents.get(entity) else { return };
-        if state.must_read || self.wakes.is_held(entity) || self.due_firing(entity, state).is_some()
+        if state.must_read
+            || state.is_purged
+            || self.wakes.is_held(entity)
+            || self.is_due(entity, state)
         {
             self.wakes.postpone(&self.context, entity);
         }

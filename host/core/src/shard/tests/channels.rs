@@ -331,6 +331,29 @@ fn r5_a_cursor_of_another_history_is_noticed() {
 }
 
 #[test]
+fn e17_a_deletion_ends_the_history_of_a_channel() {
+    let mut harness = Harness::keeping(100);
+    harness.emitted(1, &["a", "b"]);
+    let waiting = harness.read(after(1, 2));
+    harness.send(2, 1, MessageKind::Command);
+    let (generation, turn_id, _) = harness.running.take().expect("a running turn");
+    let result = TurnOutput { delete: true, ..turn(GuestReply::Result(Bytes::new()), true) };
+    harness.handle(Event::TurnDone { entity: alice(), generation, turn: turn_id, result });
+    assert_eq!(harness.text(waiting), None, "the deletion is not durable");
+    while !harness.commits.is_empty() {
+        harness.settle(CommitOutcome::Committed);
+    }
+    assert_eq!(harness.text(waiting).as_deref(), Some("-?"), "what it followed is gone");
+    let head = harness.head.clone().expect("a head");
+    assert_eq!((head.channels().unwrap().len(), head.is_purged()), (0, Ok(false)));
+    assert!(harness.items.is_empty(), "its items are removed");
+    let next = ChannelPosition::After(harness.page(waiting).unwrap().next);
+    harness.emitted(3, &["c"]);
+    assert_eq!(harness.follow(next).0, "c", "numbers begin anew");
+    assert_eq!(harness.follow(after(1, 1)).0, "-? c", "a cursor from before");
+}
+
+#[test]
 fn r8_a_read_is_answered_only_under_a_valid_lease() {
     let mut harness = Harness::serving();
     let (_, now) = harness.follow(ChannelPosition::Now);

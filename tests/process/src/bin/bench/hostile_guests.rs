@@ -40,7 +40,7 @@ type Round = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 
-fn attacks() -> [(&'static str, Attack); 19] {
+fn attacks() -> [(&'static str, Attack); 21] {
     [
         ("doubling instances", deploys(with_nested(&doubling(26)))),
         ("nested loops", deploys(nested_loops(20_000))),
@@ -61,6 +61,8 @@ fn attacks() -> [(&'static str, Attack); 19] {
         ("asks that cross", sends("cross", "ask_along", [CROSSING[0], CROSSING[1]])),
         ("floods of events", sends("events", "append_sized", [&events(1, 999); 2])),
         ("events at the limit", sends("heavy", "append_sized", [&events(4_000_000, 1); 2])),
+        ("deletions", sends("gone", "delete", ["\"a\"", "\"b\""])),
+        ("entities that end at once", sends("ends", "expire_after", ["0", "1"])),
         ("entities to remember", sends("marks", "remember", ["true", "false"])),
         ("timers due at once", sends("timers", "set_timers", [TIMERS; 2])),
         ("odd names of timers", sends("odd", "set_odd_timer", ["\"\"", "\"a\\u0001\""])),
