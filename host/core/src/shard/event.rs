@@ -209,6 +209,10 @@ pub enum Event {
 
 /// The outcome of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are `Started`, and a box costs an allocation"
+)]
 pub enum ActivationOutcome {
     /// The instance is live; this is its start turn's output.
     Started(TurnOutput),
