@@ -344,35 +344,43 @@ fn expire<E: EntityType>() {
 
 /// Runs a turn, and undoes its writes if it fails or panics.
 fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    type Store = BTreeMap<String, Vec<u8>>;
-    type Timers = BTreeMap<String, StoredTimer>;
-
-    type Delayed = BTreeMap<String, (u64, StoredTell)>;
+    struct Before {
+        store: BTreeMap<String, Vec<u8>>,
+        timers: BTreeMap<String, StoredTimer>,
+        tells: usize,
+        delayed: BTreeMap<String, (u64, StoredTell)>,
+        journal: Journal,
+        remembered: bool,
+        expires_at: Option<u64>,
+    }
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed, Journal, bool, Option<u64>)>,
+        stored: Option<Before>,
     }
 
     impl Drop for Undo {
         fn drop(&mut self) {
             with(|world| {
                 (world.message, world.may_delete) = (None, false);
-                if let Some(stored) = self.stored.take() {
-                    world.tells.truncate(stored.2);
-                    (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
-                    (world.journal, world.remembered) = (stored.4, stored.5);
-                    world.expires_at = stored.6;
-                    world.delete = false;
+                if let Some(before) = self.stored.take() {
+                    world.tells.truncate(before.tells);
+                    world.delayed = before.delayed;
+                    (world.store, world.timers) = (before.store, before.timers);
+                    (world.journal, world.remembered) = (before.journal, before.remembered);
+                    (world.expires_at, world.delete) = (before.expires_at, false);
                 }
             });
         }
     }
 
-    let before = with(|world| {
-        let (store, timers) = (world.store.clone(), world.timers.clone());
-        let (journal, remembered) = (world.journal.clone(), world.remembered);
-        let (delayed, expires_at) = (world.delayed.clone(), world.expires_at);
-        (store, timers, world.tells.len(), delayed, journal, remembered, expires_at)
+    let before = with(|world| Before {
+        store: world.store.clone(),
+        timers: world.timers.clone(),
+        tells: world.tells.len(),
+        delayed: world.delayed.clone(),
+        journal: world.journal.clone(),
+        remembered: world.remembered,
+        expires_at: world.expires_at,
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);
