@@ -353,37 +353,46 @@ fn expire<E: EntityType>() {
 
 /// Runs a turn, and undoes its writes if it fails or panics.
 fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    type Store = BTreeMap<String, Vec<u8>>;
-    type Timers = BTreeMap<String, StoredTimer>;
-
-    type Delayed = BTreeMap<String, (u64, StoredTell)>;
+    struct Before {
+        store: BTreeMap<String, Vec<u8>>,
+        timers: BTreeMap<String, StoredTimer>,
+        tells: usize,
+        delayed: BTreeMap<String, (u64, StoredTell)>,
+        journal: Journal,
+        remembered: bool,
+        expires_at: Option<u64>,
+        emitted: usize,
+    }
 
     struct Undo {
-        stored: Option<(Store, Timers, usize, Delayed, Journal, bool, Option<u64>, usize)>,
+        stored: Option<Before>,
     }
 
     impl Drop for Undo {
         fn drop(&mut self) {
             with(|world| {
                 (world.message, world.may_delete) = (None, false);
-                if let Some(stored) = self.stored.take() {
-                    world.tells.truncate(stored.2);
-                    (world.store, world.timers, world.delayed) = (stored.0, stored.1, stored.3);
-                    (world.journal, world.remembered) = (stored.4, stored.5);
-                    world.expires_at = stored.6;
-                    world.delete = false;
-                    world.emitted.truncate(stored.7);
+                if let Some(before) = self.stored.take() {
+                    world.tells.truncate(before.tells);
+                    world.delayed = before.delayed;
+                    (world.store, world.timers) = (before.store, before.timers);
+                    (world.journal, world.remembered) = (before.journal, before.remembered);
+                    (world.expires_at, world.delete) = (before.expires_at, false);
+                    world.emitted.truncate(before.emitted);
                 }
             });
         }
     }
 
-    let before = with(|world| {
-        let (store, timers) = (world.store.clone(), world.timers.clone());
-        let (journal, remembered) = (world.journal.clone(), world.remembered);
-        let (delayed, expires_at) = (world.delayed.clone(), world.expires_at);
-        let (tells, emitted) = (world.tells.len(), world.emitted.len());
-        (store, timers, tells, delayed, journal, remembered, expires_at, emitted)
+    let before = with(|world| Before {
+        store: world.store.clone(),
+        timers: world.timers.clone(),
+        tells: world.tells.len(),
+        delayed: world.delayed.clone(),
+        journal: world.journal.clone(),
+        remembered: world.remembered,
+        expires_at: world.expires_at,
+        emitted: world.emitted.len(),
     });
     let mut undo = Undo { stored: Some(before) };
     with(|world| world.message = message);
