@@ -11,7 +11,7 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Drain, Entities, Events, Forget,
-    Inspect, ListedDeadLetters, Rebalance, Shards,
+    ForgetEntity, Inspect, ListedDeadLetters, Rebalance, Shards,
 };
 
 /// Heading of the options that every command has.
@@ -108,6 +108,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// List, resend or drop dead letters (tells whose target refused them or kept failing)
     DeadLetters(DeadLetters),
+    /// Stop remembering an entity: it is no longer started without a message
+    ForgetEntity(ForgetEntity),
     /// Move all shards off a node and keep it drained
     Drain(Drain),
     /// Mark a permanently lost node as removed

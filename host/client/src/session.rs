@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
-use ostraca_core::shard::{DeadLetterAction, decode_dead_letters, encode_dead_letters};
+use ostraca_core::shard::{DeadLetterAction, OperatorCommand, decode_dead_letters, encode_dead_letters};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
@@ -123,6 +123,23 @@ impl Session {
         let body = encode_dead_letters(numbers);
         let reply = self.send(entity, action.method(), body, &options).await?;
         Ok(decode_dead_letters(&reply.body).unwrap_or_default())
+    }
+
+    /// Removes the mark of a remembered entity, which then starts only for messages and timers (K31). Like any command,
+    /// it runs once and needs permission to send to the type. An entity that is not remembered is refused
+    /// (`not-remembered`).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub async fn forget_entity(
+        &self,
+        entity: &Entity,
+        options: &CallOptions,
+    ) -> Result<(), CallError> {
+        let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
+        let method = OperatorCommand::ForgetEntity.method();
+        self.send(entity, method, Bytes::new(), &options).await.map(drop)
     }
 
     /// Sends a message. It is queued when this returns; the future only waits for the outcome.

@@ -9,7 +9,7 @@ use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId
 use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, ReplyToken};
 use ostraca_core::records::Tell;
 use ostraca_core::shard::{
-    ASK_NOTE, Ask, AskNote, DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS, decode_dead_letters,
+    ASK_NOTE, Ask, AskNote, FIRST_TELL, MAX_DEAD_LETTERS, OperatorCommand, decode_dead_letters,
 };
 
 use crate::outcome::wire_kind;
@@ -113,10 +113,11 @@ pub fn resolve_method<T: TypeInfo>(
     if !entry.admits(principal) {
         return Err(access_denied(name, principal));
     }
-    let (method, kind) = match DeadLetterAction::of_method(&envelope.method) {
-        Some(action) => {
-            check_dead_letters(envelope)?;
-            (action.method().into(), MessageKind::Command)
+    let command = OperatorCommand::of_method(&envelope.method);
+    let (method, kind) = match command {
+        Some(command) => {
+            check_command(command, envelope)?;
+            (command.method().into(), MessageKind::Command)
         }
         None => match entry.method(&envelope.method) {
             Some(known) => known.clone(),
@@ -132,8 +133,8 @@ pub fn resolve_method<T: TypeInfo>(
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
-    // Dead-letter commands have their own limit.
-    if size as u64 > limit && DeadLetterAction::of_method(&method).is_none() {
+    // Operators' commands have their own limit.
+    if size as u64 > limit && command.is_none() {
         let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit} bytes");
         return Err(Problem {
             help: "send a smaller message, or raise `limits.message` in the type's manifest".into(),
@@ -143,15 +144,21 @@ pub fn resolve_method<T: TypeInfo>(
     Ok((method, kind))
 }
 
-/// Refuses a dead-letter command whose body is not a list of numbers.
-fn check_dead_letters(envelope: &Envelope) -> Result<(), Problem> {
-    if decode_dead_letters(&envelope.body).is_some() {
-        return Ok(());
-    }
+/// Refuses an operator's command whose body is not what the command expects.
+fn check_command(command: OperatorCommand, envelope: &Envelope) -> Result<(), Problem> {
     let size = envelope.body.len();
-    let text = format!(
-        "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
-    );
+    let text = match command {
+        OperatorCommand::DeadLetters(_) if decode_dead_letters(&envelope.body).is_some() => {
+            return Ok(());
+        }
+        OperatorCommand::DeadLetters(_) => format!(
+            "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
+        ),
+        OperatorCommand::ForgetEntity if size == 0 => return Ok(()),
+        OperatorCommand::ForgetEntity => {
+            format!("the body is {size} bytes; this command has no body")
+        }
+    };
     Err(problem(codes::INVALID_MESSAGE, text))
 }
 

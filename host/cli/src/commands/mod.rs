@@ -16,6 +16,7 @@ pub(crate) mod drain;
 pub(crate) mod entities;
 pub(crate) mod events;
 pub(crate) mod forget;
+pub(crate) mod forget_entity;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod methods;

@@ -34,6 +34,11 @@ section! {
             happened: "The entity has none of the given dead letters: they were already resent or dropped, or the numbers are wrong.",
             help: "Run `ostraca dead-letters list TYPE/ID` to see those that remain.",
         }
+        NOT_REMEMBERED = "not-remembered" {
+            retry: No,
+            happened: "The entity is not remembered, so it cannot be forgotten. It may have been forgotten already.",
+            help: "Nothing: without a message or a timer, it is not started again. `ostraca inspect TYPE/ID` shows whether an entity is remembered.",
+        }
         OUT_OF_ORDER = "out-of-order" {
             retry: Yes,
             happened: "The message that must run before this one in its session did not arrive within `entities.order-timeout`, or was refused.",

@@ -14,6 +14,7 @@ mod gate;
 mod instance;
 mod lease;
 mod mailbox;
+mod operator_commands;
 mod ownership;
 mod recovery;
 mod residents;

@@ -9,6 +9,7 @@ mod dormant;
 mod formats;
 mod journal;
 mod lane_eviction;
+mod operator_commands;
 mod passivate;
 mod recovery;
 mod remembered;

@@ -7,7 +7,7 @@ use super::{
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
-use crate::shard::{DeadLetterAction, SlotPurpose, StopReason};
+use crate::shard::{OperatorCommand, SlotPurpose, StopReason};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -248,14 +248,13 @@ impl Machine {
                     if self.answer_sender(entity, &message) {
                         continue;
                     }
-                    let Some(action) = DeadLetterAction::of_method(&message.method) else {
+                    let Some(command) = OperatorCommand::of_method(&message.method) else {
                         return Some(id);
                     };
-                    // The command must see only durable state, or it could report what a refused commit undoes.
                     if !self.residents.get(entity)?.gate.is_empty() {
                         return None;
                     }
-                    self.handle_dead_letters(entity, action, &message);
+                    self.run_operator_command(entity, command, &message);
                     continue;
                 }
             };
@@ -266,14 +265,6 @@ impl Machine {
     /// Whether the maximum number of the entity's turns are waiting for their commits.
     pub(super) fn is_gate_full(&self, state: &ResidentEntity) -> bool {
         state.gate.len() >= self.context.settings.max_gated_turns
-    }
-
-    /// Whether the next message is an operator's dead-letter command, which waits until all turns are durable.
-    #[cfg(debug_assertions)]
-    pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
-        let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
-        !state.gate.is_empty()
-            && next.is_some_and(|it| DeadLetterAction::of_method(&it.message.method).is_some())
     }
 
     /// Answers the message if it asks for the entity's first tell, which needs no instance. Returns whether it did.
