@@ -115,6 +115,7 @@ impl DeployedType {
                 .unwrap_or(u64::MAX),
             has_stop_hook: self.program.as_ref().is_some_and(|program| program.has_stop_hook()),
             remembers: self.manifest.lifecycle.remember_entities,
+            on_failure: self.manifest.lifecycle.on_failure,
         }
     }
 }

@@ -11,7 +11,7 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Drain, Entities, Events, Forget,
-    ForgetEntity, Inspect, ListedDeadLetters, Rebalance, Shards,
+    ForgetEntity, Inspect, ListedDeadLetters, Rebalance, RestartEntity, Shards,
 };
 
 /// Heading of the options that every command has.
@@ -110,6 +110,8 @@ pub(crate) enum Command {
     DeadLetters(DeadLetters),
     /// Stop remembering an entity: it is no longer started without a message
     ForgetEntity(ForgetEntity),
+    /// Let an entity start again that was stopped after a failure
+    RestartEntity(RestartEntity),
     /// Move all shards off a node and keep it drained
     Drain(Drain),
     /// Mark a permanently lost node as removed

@@ -104,6 +104,7 @@ fn the_help_lists_every_command_and_exit_code() {
         ("help-drain", &["drain", "--help"]),
         ("help-forget", &["forget", "--help"]),
         ("help-forget-entity", &["forget-entity", "--help"]),
+        ("help-restart-entity", &["restart-entity", "--help"]),
         ("help-cluster", &["cluster", "--help"]),
         ("help-entities", &["entities", "--help"]),
         ("help-dead-letters", &["dead-letters", "--help"]),

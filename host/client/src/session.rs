@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
-use ostraca_core::shard::{DeadLetterAction, OperatorCommand, decode_dead_letters, encode_dead_letters};
+use ostraca_core::shard::{
+    DeadLetterAction, OperatorCommand, decode_dead_letters, encode_dead_letters,
+};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
@@ -140,6 +142,23 @@ impl Session {
         let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
         let method = OperatorCommand::ForgetEntity.method();
         self.send(entity, method, Bytes::new(), &options).await.map(drop)
+    }
+
+    /// Lets an entity start again that was stopped after a failure (K33). Needs permission to send to the type. Returns
+    /// whether it was stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub async fn restart_entity(
+        &self,
+        entity: &Entity,
+        options: &CallOptions,
+    ) -> Result<bool, CallError> {
+        let options = CallOptions { kind: MessageKind::Query, ..options.clone() };
+        let method = OperatorCommand::RestartEntity.method();
+        let reply = self.send(entity, method, Bytes::new(), &options).await?;
+        Ok(reply.body.first() == Some(&1))
     }
 
     /// Sends a message. It is queued when this returns; the future only waits for the outcome.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ostraca_codes::{Code, codes};
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::shard::OnFailure;
 
 use crate::user_file::SourceText;
 pub use crate::user_file::UserFileError as ManifestError;
@@ -132,6 +133,8 @@ pub struct Lifecycle {
     /// Whether each turn of a message or a timer makes its entity a remembered one, which is started without a message
     /// wherever its shard moves (K31). Default false.
     pub remember_entities: bool,
+    /// What follows a failure of the guest (K33): `restart` or `stop`. Default `restart`.
+    pub on_failure: OnFailure,
 }
 
 /// `[grants]`.

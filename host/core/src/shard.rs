@@ -42,6 +42,8 @@ pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
 pub use operator_commands::OperatorCommand;
 pub use outbox::{NewTell, OutboxSize};
-pub use settings::{Mutation, Settings, SlotPurpose, StartReason, StopReason, TypeSettings};
+pub use settings::{
+    Mutation, OnFailure, Settings, SlotPurpose, StartReason, StopReason, TypeSettings,
+};
 pub use slot_requests::SlotHolder;
 pub use timers::{Firing, TimerChange, TimerMap};

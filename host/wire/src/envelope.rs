@@ -117,7 +117,7 @@ pub fn resolve_method<T: TypeInfo>(
     let (method, kind) = match command {
         Some(command) => {
             check_command(command, envelope)?;
-            (command.method().into(), MessageKind::Command)
+            (command.method().into(), command.kind())
         }
         None => match entry.method(&envelope.method) {
             Some(known) => known.clone(),
@@ -154,8 +154,10 @@ fn check_command(command: OperatorCommand, envelope: &Envelope) -> Result<(), Pr
         OperatorCommand::DeadLetters(_) => format!(
             "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
         ),
-        OperatorCommand::ForgetEntity if size == 0 => return Ok(()),
-        OperatorCommand::ForgetEntity => {
+        OperatorCommand::ForgetEntity | OperatorCommand::RestartEntity if size == 0 => {
+            return Ok(());
+        }
+        OperatorCommand::ForgetEntity | OperatorCommand::RestartEntity => {
             format!("the body is {size} bytes; this command has no body")
         }
     };

@@ -23,6 +23,7 @@ pub(crate) mod methods;
 pub(crate) mod new;
 pub(crate) mod nodes;
 pub(crate) mod rebalance;
+pub(crate) mod restart_entity;
 pub(crate) mod run;
 pub(crate) mod send;
 pub(crate) mod shards;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::shard::OnFailure;
 
-use super::file::{GrantsSection, ManifestFile};
+use super::file::{GrantsSection, ManifestFile, RESTART, STOP};
 use super::{Access, Lifecycle, Manifest, ManifestError, ManifestLimits};
 use crate::user_file::{SourceText, units};
 
@@ -56,6 +57,7 @@ pub(super) fn manifest(
     {
         return Err(range(input, &["lifecycle", "idle-timeout"], "100 ms", "24 h"));
     }
+    let on_failure = on_failure(input, &file.lifecycle.on_failure)?;
     let GrantsSection { ask, tell, http, topics } = &file.grants;
     if !topics.is_empty() {
         let what = "a grant of `topics`";
@@ -85,6 +87,7 @@ pub(super) fn manifest(
         lifecycle: Lifecycle {
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
+            on_failure,
         },
         grants: super::Grants {
             ask: file.grants.ask,
@@ -93,6 +96,23 @@ pub(super) fn manifest(
         },
         access: Access { send: file.access.send },
     })
+}
+
+/// The strategy after a failure (K33).
+fn on_failure(input: &SourceText<'_>, text: &str) -> Result<OnFailure, ManifestError> {
+    let path = ["lifecycle", "on-failure"];
+    match text {
+        RESTART => Ok(OnFailure::Restart),
+        STOP => Ok(OnFailure::Stop),
+        "resume" | "escalate" => {
+            let what = format!("the strategy `{text}`");
+            Err(not_yet(input, &path, &what, "write \"restart\" or \"stop\""))
+        }
+        _ => {
+            let why = format!("{text:?} is not a strategy");
+            Err(input.at(&path, why, Some("write \"restart\" or \"stop\"".into())))
+        }
+    }
 }
 
 fn required(

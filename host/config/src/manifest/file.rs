@@ -3,10 +3,20 @@
 use std::time::Duration;
 
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::shard::OnFailure;
 use serde::{Deserialize, Serialize};
 
 use super::Manifest;
 use crate::user_file::units;
+
+/// The names of the strategies after a failure.
+pub(super) const RESTART: &str = "restart";
+pub(super) const STOP: &str = "stop";
+
+/// Whether the strategy is the default one, which is not written: older nodes do not know the key.
+fn is_restart(strategy: &str) -> bool {
+    strategy == RESTART
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -75,6 +85,8 @@ pub(super) struct LifecycleSection {
     #[serde(with = "units::duration")]
     pub(super) idle_timeout: Duration,
     pub(super) remember_entities: bool,
+    #[serde(skip_serializing_if = "is_restart")]
+    pub(super) on_failure: String,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -145,7 +157,11 @@ impl Default for LimitsSection {
 
 impl Default for LifecycleSection {
     fn default() -> Self {
-        Self { idle_timeout: Duration::from_secs(120), remember_entities: false }
+        Self {
+            idle_timeout: Duration::from_secs(120),
+            remember_entities: false,
+            on_failure: RESTART.into(),
+        }
     }
 }
 
@@ -196,6 +212,10 @@ impl ManifestFile {
             lifecycle: LifecycleSection {
                 idle_timeout: from.lifecycle.idle_timeout,
                 remember_entities: from.lifecycle.remember_entities,
+                on_failure: match from.lifecycle.on_failure {
+                    OnFailure::Restart => RESTART.into(),
+                    OnFailure::Stop => STOP.into(),
+                },
             },
             grants: GrantsSection {
                 ask: from.grants.ask,

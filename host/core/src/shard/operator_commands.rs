@@ -4,6 +4,7 @@
 //! shard's machine executes it in a turn that does not call the guest.
 
 use super::dead_letters::DeadLetterAction;
+use crate::message::MessageKind;
 
 /// A command of an operator to an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +13,15 @@ pub enum OperatorCommand {
     DeadLetters(DeadLetterAction),
     /// Removes the entity's mark: it is no longer remembered (K31). The body is empty.
     ForgetEntity,
+    /// Lets an entity start again that was stopped after a failure (K33). The body is empty. It changes nothing that is
+    /// stored, so it is a query; the answer is one byte: 1 if the entity was stopped.
+    RestartEntity,
 }
 
 /// The method of [`OperatorCommand::ForgetEntity`].
 const FORGET_ENTITY: &str = "\u{1}forget-entity";
+/// The method of [`OperatorCommand::RestartEntity`].
+const RESTART_ENTITY: &str = "\u{1}restart-entity";
 
 impl OperatorCommand {
     /// The method of the command. No guest can declare it.
@@ -24,6 +30,16 @@ impl OperatorCommand {
         match self {
             Self::DeadLetters(action) => action.method(),
             Self::ForgetEntity => FORGET_ENTITY,
+            Self::RestartEntity => RESTART_ENTITY,
+        }
+    }
+
+    /// The kind of the command's message.
+    #[must_use]
+    pub fn kind(self) -> MessageKind {
+        match self {
+            Self::DeadLetters(_) | Self::ForgetEntity => MessageKind::Command,
+            Self::RestartEntity => MessageKind::Query,
         }
     }
 
@@ -32,6 +48,7 @@ impl OperatorCommand {
     pub fn of_method(method: &str) -> Option<Self> {
         match method {
             FORGET_ENTITY => Some(Self::ForgetEntity),
+            RESTART_ENTITY => Some(Self::RestartEntity),
             _ => DeadLetterAction::of_method(method).map(Self::DeadLetters),
         }
     }
@@ -47,6 +64,7 @@ mod tests {
             OperatorCommand::DeadLetters(DeadLetterAction::Resend),
             OperatorCommand::DeadLetters(DeadLetterAction::Drop),
             OperatorCommand::ForgetEntity,
+            OperatorCommand::RestartEntity,
         ];
         for command in commands {
             assert_eq!(OperatorCommand::of_method(command.method()), Some(command));

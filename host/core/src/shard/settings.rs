@@ -203,6 +203,19 @@ pub struct TypeSettings {
     pub has_stop_hook: bool,
     /// Whether a turn that handles a message or a firing makes its entity a remembered one (K31).
     pub remembers: bool,
+    /// What follows a failure of the guest (K33).
+    pub on_failure: OnFailure,
+}
+
+/// What follows a trap, an exceeded limit or a failed start (K33). In any case, the instance is dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnFailure {
+    /// The next message or timer starts a new instance; a remembered entity is started at once.
+    #[default]
+    Restart,
+    /// The entity stays without an instance until an operator restarts it, another revision is deployed, or the shard
+    /// gets another owner.
+    Stop,
 }
 
 impl Default for TypeSettings {
@@ -213,6 +226,7 @@ impl Default for TypeSettings {
             idle_timeout: 120_000,
             has_stop_hook: false,
             remembers: false,
+            on_failure: OnFailure::Restart,
         }
     }
 }

@@ -17,6 +17,7 @@ mod serve;
 mod stale_completions;
 mod start;
 mod stop;
+mod supervision;
 mod suspend;
 mod tells;
 mod timeouts;

@@ -59,6 +59,7 @@ pub const KINDS: &[&str] = &[
     "fault: the current claim is higher than rows know",
     "journal: event",
     "remembered: started without a message",
+    "operator: an entity is forgotten",
     "operator: lease changed",
     "operator: drain",
     "operator: drain undone",

@@ -2,7 +2,9 @@
 
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, NodeId, ShardId, ShardPath};
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, InstanceSlots, Machine, Ownership, Settings, TypeSettings};
+use ostraca_core::shard::{
+    Event, InstanceSlots, Machine, OnFailure, Ownership, Settings, TypeSettings,
+};
 
 use super::event::SimEvent;
 use super::{LEASE, World};
@@ -138,6 +140,7 @@ impl World {
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
                 remembers: false,
+                on_failure: OnFailure::default(),
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

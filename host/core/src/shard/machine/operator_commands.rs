@@ -21,6 +21,7 @@ impl Machine {
                 self.handle_dead_letters(entity, action, message);
             }
             OperatorCommand::ForgetEntity => self.forget_entity(entity, message),
+            OperatorCommand::RestartEntity => self.restart_entity(entity, message),
         }
     }
 

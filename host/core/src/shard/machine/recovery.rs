@@ -197,7 +197,7 @@ impl Machine {
                 continue;
             }
             // Its deployment reads the marks again.
-            if self.types.of(&entity).is_none() {
+            if self.types.of(&entity).is_none() || self.supervision.is_stopped(&entity) {
                 self.recovery.pass_over(&entity);
                 continue;
             }

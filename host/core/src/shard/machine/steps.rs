@@ -249,6 +249,10 @@ impl Machine {
                         continue;
                     }
                     let Some(command) = OperatorCommand::of_method(&message.method) else {
+                        if let Some(outcome) = self.stopped_outcome(entity) {
+                            self.finish(entity, &id, outcome, true);
+                            continue;
+                        }
                         return Some(id);
                     };
                     if !self.residents.get(entity)?.gate.is_empty() {

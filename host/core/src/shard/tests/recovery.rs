@@ -215,3 +215,38 @@ fn k33_a_deployment_ends_the_pause_of_a_remembered_entity() {
     harness.deploy_type("counter", 2);
     assert_eq!(harness.loading(), [named(0)], "its new revision may start");
 }
+
+#[test]
+fn k31_recovery_retries_a_start_that_it_left_to_a_message() {
+    let mut harness = recovering(Settings::default(), None);
+    harness.post(Message { target: named(0), ..harness.template() });
+    let load = harness.next_action();
+    harness.answer_load(&load);
+    let Action::RequestSlot { entity, generation, .. } = harness.next_action() else {
+        panic!("a slot is requested")
+    };
+    harness.handle(Event::SlotGranted { entity: entity.clone(), generation });
+    // The marks arrive while the message's start is under way, so recovery leaves the entity to it.
+    let page = Ok((marks(1).unwrap(), false));
+    harness.handle(Event::RememberedScanned { number: harness.mark_scans[0], page });
+    let (code, message) = ("instance-limit".into(), String::new());
+    let result = ActivationOutcome::Failed { code, message, retry_after: Some(10) };
+    harness.handle(Event::ActivationResult { entity, generation, result });
+    harness.pending_actions.clear();
+    harness.tick(harness.now + 1_000);
+    assert_eq!(harness.loading(), [named(0)]);
+}
+
+#[test]
+fn k31_recovery_waits_for_the_revision_that_an_entity_needs() {
+    let mut harness = recovering(Settings::default(), marks(1));
+    harness.head = Some(Head { version: 7, revision: 9, remembered: true, ..Head::default() });
+    let load = harness.next_action();
+    harness.answer_load(&load);
+    for _ in 0..5 {
+        harness.tick(harness.now + 1_000);
+    }
+    assert_eq!(harness.loading(), [], "it is not loaded again and again");
+    harness.deploy_type("counter", 9);
+    assert_eq!(harness.loading(), [named(0)]);
+}
