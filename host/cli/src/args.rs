@@ -11,7 +11,7 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
-    Forget, Inspect, ListedDeadLetters, Rebalance, Shards, Watch,
+    Forget, ForgetEntity, Inspect, ListedDeadLetters, Rebalance, RestartEntity, Shards, Watch,
 };
 
 /// Heading of the options that every command has.
@@ -112,6 +112,10 @@ pub(crate) enum Command {
     Delete(Delete),
     /// List, resend or drop dead letters (tells whose target refused them or kept failing)
     DeadLetters(DeadLetters),
+    /// Stop remembering an entity: it is no longer started without a message
+    ForgetEntity(ForgetEntity),
+    /// Let an entity start again that was stopped after a failure
+    RestartEntity(RestartEntity),
     /// Move all shards off a node and keep it drained
     Drain(Drain),
     /// Mark a permanently lost node as removed

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
-use ostraca_core::shard::{DELETE, DeadLetterAction, decode_dead_letters, encode_dead_letters};
+use ostraca_core::shard::{
+    DeadLetterAction, OperatorCommand, decode_dead_letters, encode_dead_letters,
+};
 use ostraca_wire::problem;
 use ostraca_wire::proto::{Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
@@ -129,7 +131,41 @@ impl Session {
     /// the type. An entity that does not exist is refused (`unknown-entity`).
     pub fn delete_entity(&self, entity: &Entity, options: &CallOptions) -> Call {
         let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
-        self.send(entity, DELETE, Bytes::new(), &options)
+        self.send(entity, OperatorCommand::DeleteEntity.method(), Bytes::new(), &options)
+    }
+
+    /// Removes the mark of a remembered entity, which then starts only for messages and timers (K31). Like any command,
+    /// it runs once and needs permission to send to the type. An entity that is not remembered is refused
+    /// (`not-remembered`).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub async fn forget_entity(
+        &self,
+        entity: &Entity,
+        options: &CallOptions,
+    ) -> Result<(), CallError> {
+        let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
+        let method = OperatorCommand::ForgetEntity.method();
+        self.send(entity, method, Bytes::new(), &options).await.map(drop)
+    }
+
+    /// Lets an entity start again that was stopped after a failure (K33). Needs permission to send to the type. Returns
+    /// whether it was stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub async fn restart_entity(
+        &self,
+        entity: &Entity,
+        options: &CallOptions,
+    ) -> Result<bool, CallError> {
+        let options = CallOptions { kind: MessageKind::Query, ..options.clone() };
+        let method = OperatorCommand::RestartEntity.method();
+        let reply = self.send(entity, method, Bytes::new(), &options).await?;
+        Ok(reply.body.first() == Some(&1))
     }
 
     /// Sends a message. It is queued when this returns; the future only waits for the outcome.

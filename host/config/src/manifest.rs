@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ostraca_codes::{Code, codes};
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::shard::OnFailure;
 
 use crate::user_file::SourceText;
 pub use crate::user_file::UserFileError as ManifestError;
@@ -143,6 +144,8 @@ pub struct Lifecycle {
     /// How long after its last committed turn of a message or a timer an entity is deleted; zero for never (E17).
     /// Default zero.
     pub time_to_live: Duration,
+    /// What follows a failure of the guest (K33): `restart` or `stop`. Default `restart`.
+    pub on_failure: OnFailure,
 }
 
 /// `[channels]`: how many of its last items each channel keeps, for subscribers that come late.

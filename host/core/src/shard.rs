@@ -17,7 +17,6 @@ mod channel_waiting;
 mod channels;
 mod dead_letters;
 mod delayed_tells;
-mod deletion;
 mod entity;
 mod event;
 mod expiry;
@@ -26,6 +25,7 @@ mod journal;
 mod lanes;
 mod machine;
 mod mailbox;
+mod operator_commands;
 mod outbox;
 mod settings;
 mod slot_requests;
@@ -45,13 +45,15 @@ pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
-pub use deletion::DELETE;
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
+pub use operator_commands::OperatorCommand;
 pub use outbox::{NewTell, OutboxSize};
-pub use settings::{Mutation, Settings, SlotPurpose, StartReason, StopReason, TypeSettings};
+pub use settings::{
+    Mutation, OnFailure, Settings, SlotPurpose, StartReason, StopReason, TypeSettings,
+};
 pub use slot_requests::SlotHolder;
 pub use timers::{Firing, TimerChange, TimerMap};

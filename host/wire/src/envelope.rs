@@ -9,7 +9,7 @@ use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId
 use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, ReplyToken};
 use ostraca_core::records::Tell;
 use ostraca_core::shard::{
-    ASK_NOTE, Ask, AskNote, ChannelRead, DELETE, DeadLetterAction, FIRST_TELL, MAX_DEAD_LETTERS,
+    ASK_NOTE, Ask, AskNote, ChannelRead, FIRST_TELL, MAX_DEAD_LETTERS, OperatorCommand,
     READ_CHANNEL, decode_dead_letters,
 };
 
@@ -114,9 +114,12 @@ pub fn resolve_method<T: TypeInfo>(
     if !entry.admits(principal) {
         return Err(access_denied(name, principal));
     }
-    let operators = operators_method(envelope)?;
-    let (method, kind) = match operators {
-        Some(method) => (method.into(), MessageKind::Command),
+    let command = OperatorCommand::of_method(&envelope.method);
+    let (method, kind) = match command {
+        Some(command) => {
+            check_command(command, envelope)?;
+            (command.method().into(), command.kind())
+        }
         None if envelope.method == READ_CHANNEL => (READ_CHANNEL.into(), MessageKind::Query),
         None => match entry.method(&envelope.method) {
             Some(known) => known.clone(),
@@ -132,8 +135,8 @@ pub fn resolve_method<T: TypeInfo>(
         });
     }
     let (limit, size) = (entry.max_message(), envelope.body.len());
-    // Operators' commands have limits of their own.
-    if size as u64 > limit && operators.is_none() {
+    // Operators' commands have their own limit.
+    if size as u64 > limit && command.is_none() {
         let text = format!("body of {size} bytes exceeds the limit of `{name}`, {limit} bytes");
         return Err(Problem {
             help: "send a smaller message, or raise `limits.message` in the type's manifest".into(),
@@ -143,30 +146,23 @@ pub fn resolve_method<T: TypeInfo>(
     Ok((method, kind))
 }
 
-/// The method, if the envelope is an operator's command, which every type accepts.
-fn operators_method(envelope: &Envelope) -> Result<Option<&'static str>, Problem> {
-    if envelope.method == DELETE {
-        let size = envelope.body.len();
-        if size > 0 {
-            let text = format!("the body is {size} bytes; a deletion has none");
-            return Err(problem(codes::INVALID_MESSAGE, text));
-        }
-        return Ok(Some(DELETE));
-    }
-    let Some(action) = DeadLetterAction::of_method(&envelope.method) else { return Ok(None) };
-    check_dead_letters(envelope)?;
-    Ok(Some(action.method()))
-}
-
-/// Refuses a dead-letter command whose body is not a list of numbers.
-fn check_dead_letters(envelope: &Envelope) -> Result<(), Problem> {
-    if decode_dead_letters(&envelope.body).is_some() {
-        return Ok(());
-    }
+/// Refuses an operator's command whose body is not what the command expects.
+fn check_command(command: OperatorCommand, envelope: &Envelope) -> Result<(), Problem> {
     let size = envelope.body.len();
-    let text = format!(
-        "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
-    );
+    let text = match command {
+        OperatorCommand::DeadLetters(_) if decode_dead_letters(&envelope.body).is_some() => {
+            return Ok(());
+        }
+        OperatorCommand::DeadLetters(_) => format!(
+            "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
+        ),
+        _ if size == 0 => return Ok(()),
+        OperatorCommand::ForgetEntity
+        | OperatorCommand::DeleteEntity
+        | OperatorCommand::RestartEntity => {
+            format!("the body is {size} bytes; this command has no body")
+        }
+    };
     Err(problem(codes::INVALID_MESSAGE, text))
 }
 

@@ -19,6 +19,7 @@ mod clients;
 mod control;
 mod faults;
 mod final_check;
+mod forgetting;
 mod gateway;
 mod guard;
 mod guard_shards;
@@ -271,6 +272,10 @@ enum SimEvent {
     /// A subscriber reads its channel.
     ReadChannel {
         subscriber: usize,
+    },
+    /// An operator's command to forget an entity.
+    ForgetEntity {
+        command: forgetting::ForgetCommand,
     },
     /// An operator's command on a dead letter.
     DeadLetters {
@@ -580,6 +585,7 @@ impl World {
             SimEvent::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
             SimEvent::ReadChannel { subscriber } => self.read_channel(subscriber),
             SimEvent::DeadLetters { command } => self.handle_dead_letter(command),
+            SimEvent::ForgetEntity { command } => self.forget_entity(command),
             SimEvent::Woke { pid, stood } => self.woke(pid, stood),
             SimEvent::PauseDetected { pid } => {
                 if self.processes[pid].paused_until > self.now && self.processes[pid].alive {

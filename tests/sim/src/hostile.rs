@@ -20,7 +20,7 @@ use ostraca_core::message::ReplyToken;
 use ostraca_core::records::Claim;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{
-    Event, InstanceSlots, Machine, Ownership, Settings, StopReason, TypeSettings,
+    Event, InstanceSlots, Machine, OnFailure, Ownership, Settings, StopReason, TypeSettings,
 };
 
 use crate::guest::Work;
@@ -173,6 +173,7 @@ impl Harness {
                 remembers: false,
                 keep: Default::default(),
                 time_to_live: 0,
+                on_failure: OnFailure::default(),
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

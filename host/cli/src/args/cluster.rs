@@ -100,6 +100,26 @@ pub(crate) struct ChosenDeadLetters {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct ForgetEntity {
+    /// The remembered entity, as in order/17
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// Timeout, including connecting
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestartEntity {
+    /// The stopped entity, as in order/17
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// Timeout, including connecting
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Drain {
     /// The node's name
     pub(crate) node: String,

@@ -14,6 +14,11 @@ section! {
             happened: "The entity failed to start several times in a row, and the next attempt comes after the message's deadline. The text has the last failure, and the time until the next attempt (`entities.start-backoff`, doubled each time).",
             help: "Fix the guest; a deployment ends the pause. Or send again later.",
         }
+        ENTITY_STOPPED = "entity-stopped" {
+            retry: No,
+            happened: "A turn or a start of the entity failed, and its type's manifest has `on-failure = \"stop\"`: the entity stays without an instance. The text has the failure.",
+            help: "Fix the cause, then run `ostraca restart-entity TYPE/ID`, or deploy another revision.",
+        }
         TOO_MANY_SENDERS = "too-many-senders" {
             retry: Yes,
             happened: "The tell is the first one of its sending entity, and the target remembers as many sending entities as it may (`entities.max-lanes`). It asks them which ones it can forget.",
@@ -43,6 +48,11 @@ section! {
             retry: No,
             happened: "The entity to delete does not exist: it never had a turn, or was deleted before.",
             help: "Check the type and the id: `ostraca entities --type TYPE` lists the entities.",
+        }
+        NOT_REMEMBERED = "not-remembered" {
+            retry: No,
+            happened: "The entity is not remembered, so it cannot be forgotten. It may have been forgotten already.",
+            help: "Nothing: without a message or a timer, it is not started again. `ostraca inspect TYPE/ID` shows whether an entity is remembered.",
         }
         OUT_OF_ORDER = "out-of-order" {
             retry: Yes,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::shard::OnFailure;
 
-use super::file::{ChannelsSection, GrantsSection, ManifestFile};
+use super::file::{ChannelsSection, GrantsSection, ManifestFile, RESTART, STOP};
 use super::{Access, ChannelsKeep, Lifecycle, Manifest, ManifestError, ManifestLimits};
 use crate::user_file::{SourceText, units};
 
@@ -77,6 +78,7 @@ pub(super) fn manifest(
     if !time_to_live.is_zero() && !(SECOND..=MOST_TIME_TO_LIVE).contains(&time_to_live) {
         return Err(range(input, &["lifecycle", "time-to-live"], "1 s", "36500 days"));
     }
+    let on_failure = on_failure(input, &file.lifecycle.on_failure)?;
     let GrantsSection { ask, tell, http, topics } = &file.grants;
     if !topics.is_empty() {
         let what = "a grant of `topics`";
@@ -107,6 +109,7 @@ pub(super) fn manifest(
             idle_timeout: file.lifecycle.idle_timeout,
             remember_entities: file.lifecycle.remember_entities,
             time_to_live: file.lifecycle.time_to_live,
+            on_failure,
         },
         channels: ChannelsKeep { keep_items, keep_bytes },
         grants: super::Grants {
@@ -116,6 +119,23 @@ pub(super) fn manifest(
         },
         access: Access { send: file.access.send },
     })
+}
+
+/// The strategy after a failure (K33).
+fn on_failure(input: &SourceText<'_>, text: &str) -> Result<OnFailure, ManifestError> {
+    let path = ["lifecycle", "on-failure"];
+    match text {
+        RESTART => Ok(OnFailure::Restart),
+        STOP => Ok(OnFailure::Stop),
+        "resume" | "escalate" => {
+            let what = format!("the strategy `{text}`");
+            Err(not_yet(input, &path, &what, "write \"restart\" or \"stop\""))
+        }
+        _ => {
+            let why = format!("{text:?} is not a strategy");
+            Err(input.at(&path, why, Some("write \"restart\" or \"stop\"".into())))
+        }
+    }
 }
 
 fn required(

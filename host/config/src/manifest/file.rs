@@ -3,10 +3,20 @@
 use std::time::Duration;
 
 use ostraca_core::hash::ShardKeyRule;
+use ostraca_core::shard::OnFailure;
 use serde::{Deserialize, Serialize};
 
 use super::Manifest;
 use crate::user_file::units;
+
+/// The names of the strategies after a failure.
+pub(super) const RESTART: &str = "restart";
+pub(super) const STOP: &str = "stop";
+
+/// Whether the strategy is the default one, which is not written: older nodes do not know the key.
+fn is_restart(strategy: &str) -> bool {
+    strategy == RESTART
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -82,6 +92,8 @@ pub(super) struct LifecycleSection {
     pub(super) remember_entities: bool,
     #[serde(with = "units::duration", skip_serializing_if = "Duration::is_zero")]
     pub(super) time_to_live: Duration,
+    #[serde(skip_serializing_if = "is_restart")]
+    pub(super) on_failure: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -168,6 +180,7 @@ impl Default for LifecycleSection {
             idle_timeout: Duration::from_secs(120),
             remember_entities: false,
             time_to_live: Duration::ZERO,
+            on_failure: RESTART.into(),
         }
     }
 }
@@ -229,6 +242,10 @@ impl ManifestFile {
                 idle_timeout: from.lifecycle.idle_timeout,
                 remember_entities: from.lifecycle.remember_entities,
                 time_to_live: from.lifecycle.time_to_live,
+                on_failure: match from.lifecycle.on_failure {
+                    OnFailure::Restart => RESTART.into(),
+                    OnFailure::Stop => STOP.into(),
+                },
             },
             channels: ChannelsSection {
                 keep_items: from.channels.keep_items,

@@ -17,7 +17,8 @@ fn two_lines_are_a_manifest_with_the_default_limits() {
         Lifecycle {
             idle_timeout: Duration::from_secs(120),
             remember_entities: false,
-            time_to_live: Duration::ZERO
+            time_to_live: Duration::ZERO,
+            on_failure: OnFailure::Restart,
         }
     );
     assert!(manifest.access.allows("client/anybody"));
@@ -37,6 +38,19 @@ fn the_effective_text_parses_to_the_same_manifest() {
 fn unsupported_features_are_refused_and_not_ignored() {
     let error = refused("[grants]\ntopics = [\"news\"]");
     assert_eq!((error.code(), error.line()), (codes::NOT_SUPPORTED_YET, Some(4)), "{error}");
+}
+
+#[test]
+fn k33_a_manifest_chooses_what_follows_a_failure() {
+    let text = format!("{SMALL}[lifecycle]\non-failure = \"stop\"\n");
+    let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
+    assert_eq!(manifest.lifecycle.on_failure, OnFailure::Stop);
+    let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
+    assert_eq!(again.expect("a manifest"), manifest);
+    for later in ["resume", "escalate"] {
+        let error = refused(&format!("[lifecycle]\non-failure = \"{later}\""));
+        assert_eq!((error.code(), error.line()), (codes::NOT_SUPPORTED_YET, Some(4)), "{error}");
+    }
 }
 
 #[test]
@@ -60,6 +74,7 @@ fn each_error_names_its_line() {
         ("[limits]\nasks = 10001", 4, "`asks` must be from 1 to 10000"),
         ("[limits]\nask-bytes = \"65 MiB\"", 4, "`ask-bytes` must be from 1 B to 64 MiB"),
         ("[limits]\nask-timeout = \"6 min\"", 4, "`ask-timeout` must be from 1 ms to 5 min"),
+        ("[lifecycle]\non-failure = \"halt\"", 4, "\"halt\" is not a strategy"),
         ("[grants]\nask = [\"a b\"]", 4, "\"a b\" is not the name of a type"),
         (
             "[lifecycle]\ntime-to-live = \"10 ms\"",

@@ -120,6 +120,7 @@ mod tests {
             ["5 from 407"],
             "no number is reused"
         );
+        assert_eq!(extent.bytes(), 101, "the kept events begin where the removed ones end");
     }
 
     #[test]

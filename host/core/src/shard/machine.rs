@@ -2,8 +2,8 @@
 //!
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
-//! timers), [`Recovery`] (remembered entities to start), [`DeployedTypes`] (types) and [`Residents`] (entities in
-//! memory). Most events concern one entity and need several parts, so the machine itself handles them.
+//! timers), [`Recovery`] (remembered entities to start), [`Supervision`] (entities that were stopped),
+//! [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod asks;
 mod backoff;
@@ -16,11 +16,13 @@ mod gate;
 mod instance;
 mod lease;
 mod mailbox;
+mod operator_commands;
 mod ownership;
 mod recovery;
 mod residents;
 mod schedule;
 mod steps;
+mod supervision;
 mod suspend;
 pub(super) mod tells;
 mod time;
@@ -45,6 +47,7 @@ use lease::Lease;
 use recovery::Recovery;
 use residents::Residents;
 use schedule::Schedule;
+use supervision::Supervision;
 use types::DeployedTypes;
 use wakes::Wakes;
 
@@ -87,6 +90,7 @@ pub struct Machine {
     schedule: Schedule,
     wakes: Wakes,
     recovery: Recovery,
+    supervision: Supervision,
     residents: Residents,
 }
 
@@ -104,6 +108,7 @@ impl Machine {
             schedule: Schedule::default(),
             wakes: Wakes::default(),
             recovery: Recovery::default(),
+            supervision: Supervision::default(),
             residents: Residents::default(),
         }
     }
@@ -250,6 +255,20 @@ impl Machine {
     #[must_use]
     pub fn awaits_recovery(&self, entity: &Entity) -> bool {
         self.recovery.awaits(entity)
+    }
+
+    /// Code and message of the failure after which an entity was stopped, if it was (K33).
+    #[must_use]
+    pub fn stopped_by(&self, entity: &Entity) -> Option<&str> {
+        self.supervision.stopped_by(entity).map(|why| &**why)
+    }
+
+    /// In how many milliseconds an entity is started again whose start failed, if it pauses.
+    #[must_use]
+    pub fn start_pause(&self, entity: &Entity) -> Option<u64> {
+        let pause = self.residents.get(entity)?.start_backoff.as_ref();
+        let left = pause?.until.checked_sub(self.context.mono());
+        left.filter(|left| *left > 0)
     }
 
     /// The number of an entity's messages that wait for a turn; `None` if the entity is not in memory.

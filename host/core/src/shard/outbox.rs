@@ -435,6 +435,27 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_ends_with_the_tell_that_it_delayed() {
+        let bob = Entity::new("counter", "bob");
+        let tell = || NewTell {
+            target: bob.clone(),
+            method: "m".into(),
+            body: Bytes::new(),
+            content_type: "".into(),
+            traceparent: "".into(),
+            utc_ms: 0,
+        };
+        let mut outbox = Outbox::default();
+        outbox.apply(vec![tell(), tell()], 1, 0);
+        outbox.on_durable(1);
+        let first = outbox.ready(0, 0, 1)[0].0;
+        outbox.pause(&bob, 0, 1_000, 5_000);
+        assert!(outbox.ready(0, 0, 1).is_empty());
+        outbox.finish(&bob, first);
+        assert_eq!(outbox.ready(0, 0, 1).len(), 1, "the next tell does not wait");
+    }
+
+    #[test]
     fn the_number_of_tells_in_flight_is_counted() {
         let tell = |target: &str| NewTell {
             target: Entity::new("counter", target),

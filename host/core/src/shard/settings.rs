@@ -228,6 +228,19 @@ pub struct TypeSettings {
     /// Milliseconds after which an entity is deleted if no turn of a message or a firing was committed; 0 for never
     /// (E17). Default 0.
     pub time_to_live: u64,
+    /// What follows a failure of the guest (K33).
+    pub on_failure: OnFailure,
+}
+
+/// What follows a trap, an exceeded limit or a failed start (K33). In any case, the instance is dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnFailure {
+    /// The next message or timer starts a new instance; a remembered entity is started at once.
+    #[default]
+    Restart,
+    /// The entity stays without an instance until an operator restarts it, another revision is deployed, or the shard
+    /// gets another owner.
+    Stop,
 }
 
 impl Default for TypeSettings {
@@ -240,6 +253,7 @@ impl Default for TypeSettings {
             remembers: false,
             keep: ChannelKeep::default(),
             time_to_live: 0,
+            on_failure: OnFailure::Restart,
         }
     }
 }

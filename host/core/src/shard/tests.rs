@@ -12,12 +12,15 @@ mod expiry;
 mod formats;
 mod journal;
 mod lane_eviction;
+mod operator_commands;
 mod passivate;
+mod recovery;
 mod remembered;
 mod serve;
 mod stale_completions;
 mod start;
 mod stop;
+mod supervision;
 mod suspend;
 mod tells;
 mod timeouts;
@@ -77,6 +80,8 @@ struct Harness {
     scans: usize,
     /// The remembered entities that scans return, or no answer.
     marks: Option<Vec<Entity>>,
+    /// The numbers of the scans for remembered entities.
+    mark_scans: Vec<u64>,
     commits: Vec<Commit>,
     replies: Vec<(u64, Outcome)>,
     running: Option<(u64, TurnId, Arc<Message>)>,
@@ -138,6 +143,7 @@ impl Harness {
             gave_up: 0,
             scans: 0,
             marks: Some(Vec::new()),
+            mark_scans: Vec::new(),
             commits: Vec::new(),
             replies: Vec::new(),
             running: None,
@@ -197,6 +203,7 @@ impl Harness {
                     self.running = Some((generation, turn, message));
                 }
                 Action::ScanRemembered { number, from, max_records } => {
+                    self.mark_scans.push(number);
                     let Some(marks) = self.marks.clone() else { continue };
                     let rest =
                         marks.into_iter().filter(|it| from.as_ref().is_none_or(|of| it >= of));

@@ -312,6 +312,13 @@ mod tests {
     }
 
     #[test]
+    fn a_timer_is_never_due_at_the_time_that_timers_are_stored_under() {
+        let mut timers = Timers::default();
+        timers.apply(None, vec![set("a", u64::MAX, 0)], 1);
+        assert_eq!(timers.first(), Some(OWN_TIMERS - 1));
+    }
+
+    #[test]
     fn r25_missed_firings_of_a_fixed_rate_are_one_firing() {
         let mut timers = Timers::default();
         timers.apply(None, vec![set("tick", 100, 10)], 1);

@@ -65,6 +65,7 @@ pub const KINDS: &[&str] = &[
     "deletion: page removed",
     "journal: event",
     "remembered: started without a message",
+    "operator: an entity is forgotten",
     "operator: lease changed",
     "operator: drain",
     "operator: drain undone",

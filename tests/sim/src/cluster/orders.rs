@@ -6,7 +6,7 @@ use ostraca_core::ids::{ClusterId, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
+use ostraca_core::shard::{Event, Machine, OnFailure, Ownership, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
@@ -131,6 +131,7 @@ impl World {
                 remembers: false,
                 keep: self.keep,
                 time_to_live: self.time_to_live,
+                on_failure: OnFailure::default(),
             };
             self.handle_shard_event(
                 pid,

@@ -189,6 +189,9 @@ impl World {
                     self.tally.count("remembered: started without a message");
                 }
                 hosted.starting.insert(entity.clone(), generation);
+                if reason == StartReason::Remembered {
+                    self.plan_forgetting(entity.clone());
+                }
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
             Action::Run { generation, turn, version, message, records } => {

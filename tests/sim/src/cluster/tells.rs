@@ -1,5 +1,5 @@
-//! Messages between entities, from a shard's machine through its node's own gateway, and the answers back; and an
-//! operator's commands on dead letters.
+//! Messages between entities, from a shard's machine through its node's own gateway, and the answers back; and the
+//! commands of an operator.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ostraca_core::ids::{Entity, Epoch, MessageId, ScopedSessionId, ShardId, Turn
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::records::{GuestReply, Tell};
 use ostraca_core::route::Action;
-use ostraca_core::shard::{AskNote, DeadLetterAction, Event, encode_dead_letters};
+use ostraca_core::shard::{AskNote, DeadLetterAction, Event, OperatorCommand, encode_dead_letters};
 use ostraca_wire::outcome::outcome_for_reply;
 use ostraca_wire::proto::{self, Envelope, Reply};
 
@@ -45,8 +45,8 @@ pub(super) enum Content {
     Tell(u64),
     /// The query for a sender's first tell.
     FirstTell,
-    /// An operator's command on a dead letter. The answer to it changes nothing.
-    DeadLetters,
+    /// An operator's command. The answer to it changes nothing.
+    Command(OperatorCommand),
     /// A read of a subscriber, and its number.
     ChannelRead(usize, u64),
 }
@@ -116,15 +116,7 @@ impl World {
     }
 
     pub(super) fn handle_dead_letter(&mut self, command: DeadLetterCommand) {
-        let gateways: Vec<Pid> = self
-            .sites
-            .iter()
-            .filter(|site| site.roles.gateway && !site.copy)
-            .filter_map(|site| site.pid)
-            .filter(|pid| {
-                self.processes[*pid].awake(self.now) && self.processes[*pid].gateway.opened
-            })
-            .collect();
+        let gateways = self.awake_gateways();
         let count = gateways.len() as u64;
         if count == 0 {
             return;
@@ -135,12 +127,38 @@ impl World {
             DeadLetterAction::Resend => "tell: an operator sends a dead letter again",
             DeadLetterAction::Drop => "tell: an operator drops a dead letter",
         });
+        let body = encode_dead_letters(&[number]).into();
+        let command = OperatorCommand::DeadLetters(action);
+        self.send_command(pid, sender, (command, body), session, created_ms);
+    }
+
+    /// The processes through whose gateways an operator can send a command now.
+    pub(super) fn awake_gateways(&self) -> Vec<Pid> {
+        self.sites
+            .iter()
+            .filter(|site| site.roles.gateway && !site.copy)
+            .filter_map(|site| site.pid)
+            .filter(|pid| {
+                self.processes[*pid].awake(self.now) && self.processes[*pid].gateway.opened
+            })
+            .collect()
+    }
+
+    /// Sends an operator's command, with its body, through a gateway.
+    pub(super) fn send_command(
+        &mut self,
+        pid: Pid,
+        entity: Entity,
+        (command, body): (OperatorCommand, Bytes),
+        session: ScopedSessionId,
+        created_ms: u64,
+    ) {
         let envelope = Envelope {
             kind: proto::MessageKind::Command.into(),
-            r#type: sender.entity_type.as_ref().into(),
-            id: sender.id.as_ref().into(),
-            method: action.method().into(),
-            body: encode_dead_letters(&[number]).into(),
+            r#type: entity.entity_type.as_ref().into(),
+            id: entity.id.as_ref().into(),
+            method: command.method().into(),
+            body,
             session: Bytes::copy_from_slice(&session.0),
             sequence: 1,
             created_ms,
@@ -149,8 +167,8 @@ impl World {
             ..Envelope::default()
         };
         let (shard, epoch) = (ShardId(0), Epoch(0));
-        let (from, to) = (Entity::new("operator", ""), sender);
-        let sent = Sent { shard, epoch, from, to, what: Content::DeadLetters };
+        let (from, to) = (Entity::new("operator", ""), entity);
+        let sent = Sent { shard, epoch, from, to, what: Content::Command(command) };
         self.send_between(pid, sent, session, envelope);
     }
 
@@ -186,14 +204,23 @@ impl World {
     pub(super) fn between_answered(&mut self, pid: Pid, token: ReplyToken, reply: &Reply) -> bool {
         let Some(sent) = self.processes[pid].gateway.sent.remove(&token) else { return false };
         let Sent { shard, epoch, from, to, what } = sent;
-        let is_outside = matches!(what, Content::DeadLetters | Content::ChannelRead(..));
+        let is_outside = matches!(what, Content::Command(_) | Content::ChannelRead(..));
         if !is_outside && !self.hosts(pid, shard, epoch) {
             return true;
         }
         let outcome = outcome_for_reply(reply.clone());
         self.print(|| format!("{from} -> {to}: {what:?} answered {outcome:?}"));
         let event = match what {
-            Content::DeadLetters => {
+            Content::Command(OperatorCommand::ForgetEntity) => {
+                if matches!(outcome, Outcome::Final { .. }) {
+                    self.tally.count("operator: an entity is forgotten");
+                }
+                return true;
+            }
+            Content::Command(OperatorCommand::RestartEntity | OperatorCommand::DeleteEntity) => {
+                return true;
+            }
+            Content::Command(OperatorCommand::DeadLetters(_)) => {
                 match outcome {
                     Outcome::Final { .. } => self.tally.count("tell: an operator's command ran"),
                     Outcome::NotRun { code, .. } if code == codes::UNKNOWN_DEAD_LETTER.as_str() => {

@@ -2,7 +2,9 @@
 
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, NodeId, ShardId, ShardPath};
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, InstanceSlots, Machine, Ownership, Settings, TypeSettings};
+use ostraca_core::shard::{
+    Event, InstanceSlots, Machine, OnFailure, Ownership, Settings, TypeSettings,
+};
 
 use super::event::SimEvent;
 use super::{LEASE, World};
@@ -143,6 +145,7 @@ impl World {
                 remembers: false,
                 keep: Default::default(),
                 time_to_live: 0,
+                on_failure: OnFailure::default(),
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -30,6 +30,10 @@ impl Machine {
         let Outcome::NotRun { retry_after: None, code, message, .. } = outcome else {
             return self.give_up(entity, outcome);
         };
+        self.on_guest_failure(entity, code, message);
+        if self.supervision.is_stopped(entity) {
+            return self.give_up(entity, outcome);
+        }
         let pause = StartBackoff::after_failure(
             self.last_backoff(entity),
             self.context.mono(),
@@ -75,7 +79,7 @@ impl Machine {
 
     /// Ends the pauses after failures of a type's entities, for messages and for timers: the new revision may run.
     pub(super) fn end_pauses(&mut self, entity_type: &str) {
-        let mut paused = self.wakes.end_pauses(&self.context, entity_type);
+        let mut paused = self.wakes.end_pauses(&self.context, |it| *it.entity_type == *entity_type);
         let failed = |state: &ResidentEntity| {
             state.start_backoff.as_ref().is_some_and(|it| it.failures > 0 && !it.retrying)
         };

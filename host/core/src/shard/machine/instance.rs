@@ -260,6 +260,9 @@ impl Machine {
         };
         match result.result.clone() {
             TurnResult::Failed { code, message, retry_after } => {
+                if retry_after.is_none() {
+                    self.on_guest_failure(entity, &code, &message);
+                }
                 self.finish(
                     entity,
                     &id,

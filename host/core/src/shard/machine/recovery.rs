@@ -197,7 +197,7 @@ impl Machine {
                 continue;
             }
             // Its deployment reads the marks again.
-            if self.types.of(&entity).is_none() {
+            if self.types.of(&entity).is_none() || self.supervision.is_stopped(&entity) {
                 self.recovery.pass_over(&entity);
                 continue;
             }
@@ -259,7 +259,9 @@ impl Machine {
         }
         let ran = matches!(state.stage, Stage::Idle | Stage::Running(..) | Stage::Firing(..))
             || matches!(state.stage, Stage::Stopping(_));
-        if remembered && ran {
+        // A command has removed the mark, and its commit does not take effect.
+        let stays_marked = state.is_marked && !state.head.remembered;
+        if remembered && (ran || stays_marked) {
             self.start_again_at(entity, self.context.mono());
         }
     }

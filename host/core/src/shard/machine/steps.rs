@@ -7,7 +7,7 @@ use super::{
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
-use crate::shard::{DELETE, DeadLetterAction, SlotPurpose, StopReason};
+use crate::shard::{OperatorCommand, SlotPurpose, StopReason};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -272,19 +272,19 @@ impl Machine {
                     if self.answer_sender(entity, &message) {
                         continue;
                     }
-                    let action = DeadLetterAction::of_method(&message.method);
-                    if action.is_none() && &*message.method != DELETE {
+                    let Some(command) = OperatorCommand::of_method(&message.method) else {
+                        if let Some(outcome) = self.stopped_outcome(entity) {
+                            self.finish(entity, &id, outcome, true);
+                            continue;
+                        }
                         return Some(id);
-                    }
-                    // The command must see only durable state, or it could report what a refused commit undoes.
+                    };
                     if !self.residents.get(entity)?.gate.is_empty() {
                         return None;
                     }
-                    match action {
-                        Some(action) => self.handle_dead_letters(entity, action, &message),
+                    if self.run_operator_command(entity, command, &message) {
                         // After a deletion the entity is loaded again.
-                        None if self.delete_by_command(entity, &message) => return None,
-                        None => {}
+                        return None;
                     }
                     continue;
                 }
@@ -296,17 +296,6 @@ impl Machine {
     /// Whether the maximum number of the entity's turns are waiting for their commits.
     pub(super) fn is_gate_full(&self, state: &ResidentEntity) -> bool {
         state.gate.len() >= self.context.settings.max_gated_turns
-    }
-
-    /// Whether the next message is an operator's command, which waits until all turns are durable.
-    #[cfg(debug_assertions)]
-    pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
-        let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
-        !state.gate.is_empty()
-            && next.is_some_and(|it| {
-                let method = &*it.message.method;
-                method == DELETE || DeadLetterAction::of_method(method).is_some()
-            })
     }
 
     /// Answers the message if it asks for the entity's first tell, which needs no instance. Returns whether it did.

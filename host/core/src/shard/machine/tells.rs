@@ -238,14 +238,8 @@ impl Machine {
             let outcome = Outcome::not_run(codes::UNKNOWN_DEAD_LETTER, text);
             return self.finish(entity, &message.id, outcome, true);
         }
-        state.mailbox.remove(&message.id);
-        let turn = self.claim.next_turn();
         let reply = GuestReply::Result(encode_dead_letters(&taken).into());
-        let effects = Effects { message: Some(message.id), reply, ..Effects::of_records(records) };
-        self.commit(entity, turn, effects);
-        if let Some(state) = self.residents.get_mut(entity) {
-            state.mailbox.unpark(&message.id);
-        }
+        self.commit_command(entity, message, Effects { reply, ..Effects::of_records(records) });
     }
 }
 

@@ -19,6 +19,7 @@ impl Machine {
             }
         }
         if self.types.revision(&entity_type) != before {
+            self.supervision.release_type(&entity_type);
             self.end_pauses(&entity_type);
             self.recovery.on_deployed(&entity_type);
         }

@@ -43,7 +43,7 @@ impl Machine {
 
     fn wake_due_entities(&mut self) {
         while let Some(entity) = self.wakes.take_due(&self.context) {
-            if self.types.of(&entity).is_none() {
+            if self.types.of(&entity).is_none() || self.supervision.is_stopped(&entity) {
                 self.wakes.postpone(&self.context, &entity);
                 if self.residents.get(&entity).is_none() {
                     self.wakes.on_left_memory(&self.context, &entity);
@@ -95,7 +95,10 @@ impl Machine {
         let may_fire = state.is_read && utc > 0 && !state.is_purged;
         let first = state.timers.first().filter(|_| may_fire)?;
         let early = if self.context.has_mutation(Mutation::FireEarly) { 50 } else { 0 };
-        if first > utc + early || self.wakes.postponed_until(&self.context, entity).is_some() {
+        if first > utc + early
+            || self.wakes.postponed_until(&self.context, entity).is_some()
+            || self.supervision.is_stopped(entity)
+        {
             return None;
         }
         state.timers.due(utc + early, wanted).map(|firing| Firing { utc_ms: utc, ..firing })
@@ -259,6 +262,7 @@ impl Machine {
                 self.commit_turn(entity, turn, None, Some(firing.clone()), (reply, output));
             }
             TurnResult::Failed { code, message, retry_after: None } => {
+                self.on_guest_failure(entity, &code, &message);
                 self.drop_instance(entity);
                 self.fail_firing(entity, firing, &format!("{code}: {message}"));
             }

@@ -267,18 +267,22 @@ impl Wakes {
         self.held.get(entity).map(|held| held.until).filter(|until| *until > context.mono())
     }
 
-    /// Ends the pauses of a type's entities: the new revision may run. Returns those that are in memory.
-    pub(super) fn end_pauses(&mut self, context: &Context, entity_type: &str) -> Vec<Entity> {
+    /// Ends the pauses of these entities: they may run now. Returns those that are in memory.
+    pub(super) fn end_pauses(
+        &mut self,
+        context: &Context,
+        of: impl Fn(&Entity) -> bool,
+    ) -> Vec<Entity> {
         let now = context.mono();
         let mut paused = Vec::new();
         for (entity, held) in &mut self.held {
-            if *entity.entity_type == *entity_type && held.until > now {
+            if of(entity) && held.until > now {
                 held.until = now;
                 paused.push(entity.clone());
             }
         }
         for (entity, held) in &mut self.postponed {
-            if *entity.entity_type == *entity_type && held.until > now {
+            if of(entity) && held.until > now {
                 self.postponed_until.remove(&(held.until, entity.clone()));
                 held.until = now;
                 self.postponed_until.insert((now, entity.clone()));

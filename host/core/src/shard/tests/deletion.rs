@@ -30,9 +30,9 @@ impl Harness {
     fn delete_by_operator(&mut self, sequence: u64) -> u64 {
         let message = Message {
             id: MessageId { session: ScopedSessionId([7; 16]), sequence },
-            method: DELETE.into(),
+            method: OperatorCommand::DeleteEntity.method().into(),
             body: Bytes::new(),
-            digest: MessageDigest::compute(&alice(), DELETE, b""),
+            digest: MessageDigest::compute(&alice(), OperatorCommand::DeleteEntity.method(), b""),
             ..self.template()
         };
         self.post(message)

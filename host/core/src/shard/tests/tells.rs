@@ -590,3 +590,14 @@ fn r19_a_sender_leaving_with_a_tell_in_flight_returns() {
     harness.settle(CommitOutcome::Committed);
     assert!(harness.outbox.is_empty());
 }
+
+#[test]
+fn r19_a_missed_deadline_counts_as_no_attempt() {
+    let mut harness = Harness::with(Settings { tell_attempts: 1, ..Settings::default() });
+    harness.told(1, vec![tell("bob", "a")]);
+    harness.answer_tell(Outcome::not_run(codes::DEADLINE_EXCEEDED, "late"));
+    assert!(harness.commits.is_empty() && harness.gave_up == 0, "it is no dead letter");
+    let next = harness.machine.next_wake().expect("another attempt");
+    harness.tick(next);
+    assert_eq!(harness.sent(), ["a"]);
+}

@@ -503,3 +503,18 @@ fn wake_ups_are_read_by_pages_and_none_is_lost() {
     woken.dedup();
     assert_eq!(woken.len(), 40);
 }
+
+#[test]
+fn a_firing_that_the_node_refuses_is_repeated_after_a_pause() {
+    let mut harness = Harness::serving();
+    harness.committed(1, vec![set("t", 1_500, 0)]);
+    harness.tick(1_500);
+    let (code, message) = ("overloaded".into(), String::new());
+    let refused = TurnResult::Refused { code, message, retry_after: 100 };
+    harness.fired(TurnOutput::without_effects(refused));
+    assert_eq!(harness.firings, 1, "not at once");
+    let next = harness.machine.next_wake().expect("another attempt");
+    assert_eq!(next, 2_500);
+    harness.tick(next);
+    assert_eq!((harness.firings, harness.dropped), (2, 0), "in the same instance");
+}
