@@ -50,7 +50,7 @@ async fn e17_a_turn_sets_when_its_entity_expires() {
 async fn e17_a_query_and_a_start_hook_delete_nothing() {
     let program = prepare(&host(), misbehaving(), InstanceLimits::default());
     let mut entity = started(&program, "e").await;
-    let sly = turn(&mut entity, query(), "query_that_deletes", "").await;
+    let sly = turn(&mut entity, query(), "query_that_ends", "").await;
     assert_eq!((failed(&sly).code.as_str(), sly.delete), ("write-in-query", false));
     let spec = InstanceSpec {
         identity: common::identity("delete-start"),

@@ -21,7 +21,7 @@ fn entity() -> Entity {
 /// Fills the entity, and sets a timer that is not due.
 async fn fill(client: &Client) -> Result<()> {
     for _ in 0..2 {
-        call(client, MessageKind::Command, ID, "fill", json!(KEYS)).await?;
+        call(client, MessageKind::Command, ID, "set_keys", json!(KEYS)).await?;
     }
     call(client, MessageKind::Command, ID, "remember", json!(true)).await?;
     call(client, MessageKind::Command, ID, "append", json!(["event"])).await.map(drop)
@@ -97,7 +97,7 @@ async fn ends() -> Result<()> {
     deploy_guest(&client, "misbehaving", manifest).await?;
     for number in 0..COUNT {
         let id = format!("e{number}");
-        call(&client, MessageKind::Command, &id, "fill", json!(3)).await?;
+        call(&client, MessageKind::Command, &id, "set_keys", json!(3)).await?;
     }
     let lasts = Entity::new("misbehaving", "lasts");
     call(&client, MessageKind::Command, "lasts", "expire_after", json!(3_600_000)).await?;

@@ -117,7 +117,7 @@ impl Misbehaving {
 
     /// Behaves: sets `count` keys.
     #[message]
-    pub fn fill(&mut self, count: u64) {
+    pub fn set_keys(&mut self, count: u64) {
         (0..count).for_each(|number| state::set(&format!("f{number}"), &number));
     }
 
@@ -436,7 +436,7 @@ impl Misbehaving {
 
     /// A query that deletes its entity.
     #[message]
-    pub fn query_that_deletes(&self) {
+    pub fn query_that_ends(&self) {
         lifecycle::delete();
     }
 
