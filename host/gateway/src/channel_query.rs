@@ -1,14 +1,16 @@
 //! Reads of channels by the gateway itself, on behalf of its clients. They take the path of clients' queries, so that
 //! routes, hand-offs and fail-overs are handled in one place.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_codes::codes;
 use ostraca_core::extensions::Extensions;
 use ostraca_core::hash::shard_of;
 use ostraca_core::ids::{Entity, ScopedSessionId};
-use ostraca_core::shard::{ChannelPage, ChannelPosition, ChannelRead};
-use ostraca_wire::proto::{Envelope, Outcome, Problem, Reply};
+use ostraca_core::records::ChannelCursor;
+use ostraca_core::shard::{ChannelPage, ChannelPosition, ChannelRead, PageItem};
+use ostraca_wire::proto::{ChannelItem, ChannelItems, Envelope, Outcome, Problem, Reply};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -20,22 +22,21 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pauses after a refusal that may pass: twice as long each time, between these.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
+/// Maximum number of items in one page.
+const MAX_ITEMS: u32 = 256;
+
 /// Who reads which channel.
 #[derive(Clone, Debug)]
 pub(super) struct ChannelReader {
     pub(super) entity: Entity,
-    pub(super) channel: std::sync::Arc<str>,
-    pub(super) principal: std::sync::Arc<str>,
+    pub(super) channel: Arc<str>,
+    pub(super) principal: Arc<str>,
     session: [u8; 16],
     sequence: u64,
 }
 
 impl ChannelReader {
-    pub(super) fn new(
-        entity: Entity,
-        channel: std::sync::Arc<str>,
-        principal: std::sync::Arc<str>,
-    ) -> Self {
+    pub(super) fn new(entity: Entity, channel: Arc<str>, principal: Arc<str>) -> Self {
         Self { entity, channel, principal, session: rand::random(), sequence: 0 }
     }
 
@@ -94,9 +95,6 @@ impl ChannelReader {
     }
 }
 
-/// Maximum number of items in one page.
-const MAX_ITEMS: u32 = 256;
-
 impl Gateway {
     /// Routes a query of this node, and waits for its reply; `None` if it is dropped.
     async fn query(&self, session: ScopedSessionId, mut envelope: Envelope) -> Option<Reply> {
@@ -119,4 +117,15 @@ impl Gateway {
         self.execute_steps(steps);
         answer.await.ok()
     }
+}
+
+/// Converts a page's items for clients.
+pub(super) fn items_to_wire(generation: u64, items: Vec<PageItem>) -> ChannelItems {
+    let item = |PageItem { number, version, utc_ms, data }| ChannelItem {
+        cursor: ChannelCursor { generation, version, number }.to_string(),
+        version,
+        utc_ms,
+        data,
+    };
+    ChannelItems { items: items.into_iter().map(item).collect() }
 }

@@ -14,8 +14,7 @@ use ostraca_wire::outcome::permanent_problem;
 use ostraca_wire::proto::{ChannelItems, Problem};
 use tokio::sync::broadcast;
 
-use super::channel_query::ChannelReader;
-use super::subscriptions::items_to_wire;
+use super::channel_query::{ChannelReader, items_to_wire};
 use super::{Gateway, lock};
 
 /// How long one read of a feed waits for items. A node that stops waits for the answers to its messages, so it is short.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use ostraca_core::records::ChannelCursor;
-use ostraca_core::shard::{ChannelPosition, Lost, PageItem};
+use ostraca_core::shard::{ChannelPosition, Lost};
 use ostraca_wire::outcome::permanent_problem;
 use ostraca_wire::proto::{
-    ChannelItem, ChannelItems, LostItems, Problem, Subscribe, SubscriptionPosition, subscribe,
+    ChannelItems, LostItems, Problem, Subscribe, SubscriptionPosition, subscribe,
 };
 use ostraca_wire::server::SubscriptionEvent;
 use tokio::sync::broadcast::error::RecvError;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::Gateway;
-use super::channel_query::ChannelReader;
+use super::channel_query::{ChannelReader, items_to_wire};
 use super::feeds::FeedPage;
 
 /// Maximum size of a page in bytes, unless it holds a single item.
@@ -181,15 +181,4 @@ impl Subscription {
     async fn send(&self, event: SubscriptionEvent) -> Result<(), Interrupted> {
         self.sender.send(event).await.map_err(|_| Interrupted::Unread)
     }
-}
-
-/// Converts a page's items for clients.
-pub(super) fn items_to_wire(generation: u64, items: Vec<PageItem>) -> ChannelItems {
-    let item = |PageItem { number, version, utc_ms, data }| ChannelItem {
-        cursor: ChannelCursor { generation, version, number }.to_string(),
-        version,
-        utc_ms,
-        data,
-    };
-    ChannelItems { items: items.into_iter().map(item).collect() }
 }

@@ -5,20 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use wasmtime::StoreContextMut;
-use wasmtime::component::{Linker, WasmList, WasmStr};
 
 use crate::InstanceLimits;
-use crate::guest_text::plain_text;
-use crate::instance_data::InstanceData;
 use crate::trap::HostTrap;
 
 /// Bytes charged for each item in addition to its data.
 pub const ITEM_CHARGE: u64 = 100;
-/// Maximum length of a channel's name in bytes.
-const NAME_LIMIT: usize = 128;
-
-type Cx<'a> = StoreContextMut<'a, InstanceData>;
 
 /// An item that a turn emits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +52,7 @@ impl TurnChannels {
 
     /// Fails if an item of this size would exceed a limit. `beside` is the number of bytes that the turn has written
     /// elsewhere. Checked before the data is copied out of the guest.
-    fn may_emit(
+    pub(crate) fn may_emit(
         &self,
         channel: &str,
         bytes: u64,
@@ -92,7 +84,7 @@ impl TurnChannels {
             && !self.before.as_ref().is_some_and(|before| before.contains(channel))
     }
 
-    fn emit(&mut self, channel: Arc<str>, data: Bytes) {
+    pub(crate) fn emit(&mut self, channel: Arc<str>, data: Bytes) {
         if self.is_new(&channel) {
             self.added.insert(channel.clone());
         }
@@ -104,20 +96,4 @@ impl TurnChannels {
     pub(crate) fn take(&mut self) -> Vec<GuestEmit> {
         std::mem::take(self).emits
     }
-}
-
-/// Adds the import `ostraca:entity/channels`.
-pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
-    let mut channels = linker.instance("ostraca:entity/channels@0.1.0")?;
-    channels.func_wrap("emit", |mut cx: Cx<'_>, (channel, item): (WasmStr, WasmList<u8>)| {
-        cx.data().may_write("an item was emitted")?;
-        let call = "channels.emit was called with a channel";
-        let channel = plain_text(&cx, &channel, call, 1..=NAME_LIMIT)?;
-        let entity = cx.data();
-        let beside = entity.state_bytes_written() + entity.journal.written();
-        entity.channels.may_emit(&channel, item.len() as u64, beside, &entity.limits)?;
-        let data = Bytes::copy_from_slice(item.as_le_slice(&cx));
-        cx.data_mut().channels.emit(channel.into(), data);
-        Ok(())
-    })
 }

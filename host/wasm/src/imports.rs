@@ -13,7 +13,9 @@ use crate::instance_data::{InstanceData, Phase};
 use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
-use crate::{MessageKind, ask_imports, channels, journal_imports, tell_imports, timer_imports};
+use crate::{
+    MessageKind, ask_imports, channel_imports, journal_imports, tell_imports, timer_imports,
+};
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
 type Result<T> = wasmtime::Result<T>;
@@ -74,7 +76,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     timer_imports::link(linker)?;
     tell_imports::link(linker)?;
     journal_imports::link(linker)?;
-    channels::link(linker)?;
+    channel_imports::link(linker)?;
     ask_imports::link(linker)?;
     log(linker)
 }

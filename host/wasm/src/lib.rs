@@ -19,6 +19,7 @@ mod call_imports;
 mod call_sink;
 mod calls;
 mod cancel;
+mod channel_imports;
 mod channels;
 mod codegen;
 mod compiler;

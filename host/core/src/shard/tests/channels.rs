@@ -318,7 +318,7 @@ fn r5_a_cursor_of_another_history_is_noticed() {
             ("another last item", after(2, 3)),
             ("an item of another version", after(1, 2)),
             (
-                "another life of the entity",
+                "an entity that was deleted since",
                 unknown(ChannelCursor { version: 2, number: 2, generation: 0 }),
             ),
             ("a version that does not exist", after(9, 1)),
