@@ -64,8 +64,8 @@ async fn across_faults() -> Result<String> {
     let established = began.elapsed();
     let emitting = async {
         for number in 0..ITEMS {
-            emit(&clients[0], "room", &["news"], &number.to_string()).await?;
             sleep(Duration::from_millis(15)).await;
+            emit(&clients[0], "room", &["news"], &number.to_string()).await?;
         }
         anyhow::Ok(Instant::now())
     };
@@ -155,6 +155,11 @@ async fn on_one_node() -> Result<()> {
     for text in ["e", "f", "g"] {
         emit(&client, "room", &["news"], text).await?;
     }
+    // What the node still had in memory is gone after a restart.
+    client.close().await;
+    cluster.kill_9(0)?;
+    cluster.start_node(0)?;
+    let client = cluster.client(0).await?;
     let (code, text) = watch(&cluster, &["misbehaving/room", "news", "--oldest", "--count", "2"])?;
     ensure!((code, &*text) == (Some(0), "\"f\"\n\"g\"\n"), "{text}");
     let json = ["misbehaving/room", "news", "--oldest", "--count", "1", "--output", "json"];
