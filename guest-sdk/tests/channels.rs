@@ -6,6 +6,7 @@ use ostraca_sdk::serde_json::json;
 use ostraca_sdk::{Error, channels, entity, testing};
 use serde::{Deserialize, Serialize};
 
+/// A chat room.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Room {
     posts: u64,
