@@ -36,8 +36,8 @@ pub(crate) struct Subscriber {
     pub(crate) position: ChannelPosition,
     /// Counts its reads; the answer to an earlier one is ignored.
     pub(crate) read: u64,
-    /// When the last read was sent, if it has not been answered.
-    pub(crate) sent_at: Option<u64>,
+    /// Whether the last read was answered.
+    pub(crate) is_answered: bool,
     /// What it has got: versions and turns.
     seen: BTreeSet<(u64, TurnId)>,
     pub(crate) items: u64,
@@ -46,8 +46,8 @@ pub(crate) struct Subscriber {
 
 impl Subscriber {
     pub(crate) fn new(entity: Entity, position: ChannelPosition) -> Self {
-        let (read, sent_at, seen) = (0, None, BTreeSet::new());
-        Self { entity, position, read, sent_at, seen, items: 0, lost: 0 }
+        let (read, is_answered, seen) = (0, true, BTreeSet::new());
+        Self { entity, position, read, is_answered, seen, items: 0, lost: 0 }
     }
 
     /// Takes a page. Returns what is wrong with it.

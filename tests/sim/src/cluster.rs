@@ -272,6 +272,8 @@ enum SimEvent {
     /// A subscriber reads its channel.
     ReadChannel {
         subscriber: usize,
+        /// The number of its last read; the event is void if it has read again since.
+        after: u64,
     },
     /// An operator's command to forget an entity.
     ForgetEntity {
@@ -583,7 +585,7 @@ impl World {
                 }
             }
             SimEvent::Ran { pid, shard, epoch, running } => self.ran(pid, shard, epoch, running),
-            SimEvent::ReadChannel { subscriber } => self.read_channel(subscriber),
+            SimEvent::ReadChannel { subscriber, after } => self.read_channel(subscriber, after),
             SimEvent::DeadLetters { command } => self.handle_dead_letter(command),
             SimEvent::ForgetEntity { command } => self.forget_entity(command),
             SimEvent::Woke { pid, stood } => self.woke(pid, stood),

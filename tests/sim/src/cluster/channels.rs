@@ -29,15 +29,13 @@ impl World {
             };
             self.subscribers.push(Subscriber::new(Entity::new(kind, format!("e{id}")), from));
             let delay = self.rng_of_channels.range(1, 3_000);
-            self.at(delay, SimEvent::ReadChannel { subscriber: number });
+            self.at(delay, SimEvent::ReadChannel { subscriber: number, after: 0 });
         }
     }
 
-    /// Sends a subscriber's next read, unless one is in flight.
-    pub(super) fn read_channel(&mut self, subscriber: usize) {
-        self.at(400, SimEvent::ReadChannel { subscriber });
-        let it = &self.subscribers[subscriber];
-        if it.sent_at.is_some_and(|at| self.now < at + TIMEOUT) {
+    /// Sends a subscriber's next read, unless it has sent one since.
+    pub(super) fn read_channel(&mut self, subscriber: usize, after: u64) {
+        if self.subscribers[subscriber].read != after {
             return;
         }
         let gateways: Vec<Pid> = self
@@ -50,15 +48,18 @@ impl World {
             })
             .collect();
         if gateways.is_empty() {
-            return;
+            return self.at(400, SimEvent::ReadChannel { subscriber, after });
         }
         let chosen = self.rng_of_channels.range(0, gateways.len() as u64) as usize;
         let (max_items, wait_ms) =
             (self.rng_of_channels.range(1, 5) as u32, self.rng_of_channels.range(0, 1_500) as u32);
         let it = &mut self.subscribers[subscriber];
         it.read += 1;
-        it.sent_at = Some(self.now);
+        it.is_answered = false;
         let (entity, number) = (it.entity.clone(), it.read);
+        let next = SimEvent::ReadChannel { subscriber, after: number };
+        self.at(TIMEOUT, next);
+        let it = &self.subscribers[subscriber];
         let read = ChannelRead {
             channel: CHANNEL.into(),
             from: it.position,
@@ -79,10 +80,9 @@ impl World {
     /// Handles the answer to a subscriber's read.
     pub(super) fn channel_read(&mut self, subscriber: usize, number: u64, outcome: Outcome) {
         let it = &mut self.subscribers[subscriber];
-        if it.read != number {
+        if it.read != number || std::mem::replace(&mut it.is_answered, true) {
             return;
         }
-        it.sent_at = None;
         match outcome {
             Outcome::Final { reply: GuestReply::Result(body), .. } => {
                 let Ok(page) = ChannelPage::decode(&body) else { return };
@@ -95,8 +95,8 @@ impl World {
             }
             _ => self.tally.count("channel: read refused"),
         }
-        let delay = self.rng_of_channels.range(1, 100);
-        self.at(delay, SimEvent::ReadChannel { subscriber });
+        let delay = self.rng_of_channels.range(1, 200);
+        self.at(delay, SimEvent::ReadChannel { subscriber, after: number });
     }
 
     /// The subscribers that do not have every durable item.
