@@ -10,6 +10,8 @@ mod binding;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use ostraca_catalog as catalog;
 use ostraca_codes::{Code, codes};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
@@ -21,10 +23,13 @@ use tokio::sync::Mutex;
 
 use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::pool::POOL;
+use ostraca_catalog::revisions::{self, EarlierEntry};
 use ostraca_catalog::rows::{self, MethodEntry, TypeRow};
-use ostraca_catalog::types::{TypeRegistry, TypeUnavailable};
+use ostraca_catalog::types::{TypeRegistry, TypeUnavailable, schema_of};
 use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
+use ostraca_core::codec::CodecError;
+use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
 use super::catalog_problem::to_problem;
@@ -106,10 +111,7 @@ impl Deployer {
         {
             let CurrentDeployment { stored: found, row } = current;
             let kind = manifest.entity_type.clone();
-            self.loader.on_deployed(
-                found.revision,
-                loader::to_deployed_type(row, manifest, Some(program)),
-            );
+            self.publish(found.clone(), row, manifest, program);
             return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
         let revision = revision_of(current.as_ref());
@@ -120,7 +122,10 @@ impl Deployer {
         });
         let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
         let size = upload.component.len() as u64;
-        let row = next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+        let schema = schema_of(&program);
+        let earlier = self.earlier(current.as_ref(), &manifest.entity_type, schema).await?;
+        let mut row = next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+        row.set_schema(schema).and_then(|()| row.set_earlier(&earlier)).map_err(damaged)?;
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
@@ -141,7 +146,7 @@ impl Deployer {
         // Also written before the row: entities may be activated as soon as the row exists.
         self.bind(&manifest).await?;
         let expected = current.as_ref().map(|it| it.stored.revision);
-        let cas = CompareAndSet { key, expected, value: Some(value) };
+        let cas = CompareAndSet { key: key.clone(), expected, value: Some(value.clone()) };
         let at = match self.cluster_store.compare_and_set(cas).await {
             Ok(at) => at,
             Err(CompareAndSetError::RevisionMismatch(now)) => {
@@ -151,8 +156,51 @@ impl Deployer {
         };
         tracing::info!(r#type = manifest.entity_type, revision = row.revision, by, "deployed");
         let answer = deployed(&manifest.entity_type, row.revision, upload.digest, false);
-        self.loader.on_deployed(at, loader::to_deployed_type(&row, manifest, Some(program)));
+        let kind = manifest.entity_type.clone();
+        self.publish(StoredRow { key, value, revision: at }, &row, manifest, program);
+        // Nothing is lost if it takes longer: the deploy waits for all hosts afterwards, up to its deadline.
+        let _ = self.types.wait_for_revision(&kind, row.revision, LOADED_HERE_TIMEOUT).await;
         Ok(answer)
+    }
+
+    /// Makes this node run a deployment. If it has earlier revisions to run too, the loader compiles them first.
+    fn publish(&self, stored: StoredRow, row: &TypeRow, manifest: Manifest, program: Arc<Program>) {
+        if row.runnable_earlier().is_ok_and(|earlier| earlier.is_empty()) {
+            let entry = loader::to_deployed_type(row, manifest, Some(program));
+            return self.loader.on_deployed(stored.revision, entry);
+        }
+        self.loader.on_row_changed(stored);
+    }
+
+    /// The earlier revisions that the row of the next deployment keeps, whose component has this schema. Refuses a
+    /// component on which the entities of the current revision would not run (R24).
+    async fn earlier(
+        &self,
+        current: Option<&CurrentDeployment>,
+        kind: &str,
+        schema: SchemaSupport,
+    ) -> Result<Vec<EarlierEntry>, Problem> {
+        let Some(CurrentDeployment { row, .. }) = current else { return Ok(Vec::new()) };
+        let before = row.schema().map_err(damaged)?;
+        if before.version > schema.newest {
+            let text = format!(
+                "revision {} of `{kind}` has schema {}, but the component has schema {} and migrates from no schema above {}",
+                row.revision, before.version, schema.version, schema.newest
+            );
+            let help = "deploy a component whose `newest-schema` is at least the current schema";
+            return Err(problem(codes::SCHEMA_GOES_BACK, text, help));
+        }
+        let manifest = Bytes::from(row.manifest.clone().into_bytes());
+        let stored = self.entity_store.put_blob(manifest).await;
+        let last = EarlierEntry {
+            revision: row.revision,
+            component_digest: row.component_digest,
+            component_size: row.component_size,
+            manifest_digest: stored.map_err(|error| to_problem(error.into()))?,
+            schema: before,
+        };
+        let earlier = row.earlier().map_err(damaged)?;
+        revisions::keep(earlier, last, schema.version).map_err(to_problem)
     }
 
     async fn current_deployment(&self, key: &str) -> Result<Option<CurrentDeployment>, Problem> {
@@ -212,10 +260,7 @@ impl Deployer {
         if matches!(reached, Err(TypeUnavailable::Broken(_))) {
             // The component may compile here now; if it does not, the caller gets the reason.
             let program = self.compile(upload, &manifest).await?;
-            self.loader.on_deployed(
-                found.revision,
-                loader::to_deployed_type(row, manifest, Some(program)),
-            );
+            self.publish(found.clone(), row, manifest, program);
         }
         Ok(answer)
     }
@@ -235,13 +280,16 @@ impl Deployer {
             return Err(changed(&kind, 0, expected));
         };
         if has_deployment(&row, &wanted.component_digest, &wanted.manifest) {
-            let entry = loader::to_deployed_type(&row, manifest, Some(program));
-            self.loader.on_deployed(now.revision, entry);
+            self.publish(now, &row, manifest, program);
             return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
         self.loader.on_row_changed(now);
         Err(changed(&kind, row.revision, expected))
     }
+}
+
+fn damaged(error: CodecError) -> Problem {
+    to_problem(catalog::Error::InvalidRow(error.to_string()))
 }
 
 /// A type's current row, as stored and decoded.

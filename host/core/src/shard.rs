@@ -40,6 +40,9 @@ pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
 pub use outbox::{NewTell, OutboxSize};
-pub use settings::{Mutation, Settings, SlotPurpose, StartReason, StopReason, TypeSettings};
+pub use settings::{
+    EarlierRevision, Mutation, Rollout, SchemaSupport, Settings, SlotPurpose, StartReason,
+    StopReason, TypeSettings,
+};
 pub use slot_requests::SlotHolder;
 pub use timers::{Firing, TimerChange, TimerMap};

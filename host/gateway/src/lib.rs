@@ -38,7 +38,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use links::MessageLinks;
-pub use links::{InspectTargets, failure_to_wire};
+pub use links::{InspectTargets, failure_to_wire, migration_to_wire};
 use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 

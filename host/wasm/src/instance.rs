@@ -36,6 +36,7 @@ pub struct Instance {
     message: Func,
     stop: Option<Func>,
     timer: Option<Func>,
+    pub(crate) migrate: Option<Func>,
     poisoned: bool,
     program: Arc<Program>,
     permit: InstancePermit,
@@ -68,8 +69,11 @@ impl Program {
         let message = func(&mut store, exports.message)?;
         let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
         let timer = exports.timer.map(|timer| func(&mut store, timer)).transpose()?;
+        let migrate =
+            exports.migration.as_ref().map(|it| func(&mut store, it.migrate)).transpose()?;
         let program = self.clone();
-        Ok(Instance { store, start, message, stop, timer, poisoned: false, program, permit })
+        let poisoned = false;
+        Ok(Instance { store, start, message, stop, timer, migrate, poisoned, program, permit })
     }
 }
 
@@ -180,7 +184,7 @@ impl Instance {
         entity.places = 0;
     }
 
-    fn begin(&mut self, stage: Stage, phase: Phase) {
+    pub(crate) fn begin(&mut self, stage: Stage, phase: Phase) {
         let entity = self.store.data_mut();
         if stage != Stage::Start {
             entity.meter.begin(entity.limits.turn_time);
@@ -194,7 +198,12 @@ impl Instance {
         self.store.set_epoch_deadline(1);
     }
 
-    async fn call<P, R>(&mut self, stage: Stage, func: Func, params: P) -> Result<R, Failure>
+    pub(crate) async fn call<P, R>(
+        &mut self,
+        stage: Stage,
+        func: Func,
+        params: P,
+    ) -> Result<R, Failure>
     where
         P: ComponentNamedList + Lower + Send + Sync,
         R: ComponentNamedList + Lift + Send + Sync + 'static,
@@ -279,17 +288,17 @@ impl Instance {
     }
 
     /// For failures caused by what the guest returned. A call that failed has already been logged.
-    fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
+    pub(crate) fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
         self.store.data().log_failure(&failure, None);
         self.fail(failure)
     }
 
-    fn fail(&mut self, failure: Failure) -> TurnResult {
+    pub(crate) fn fail(&mut self, failure: Failure) -> TurnResult {
         self.poisoned = true;
         TurnResult::Failed(failure)
     }
 
-    fn finish(&mut self, result: TurnResult) -> GuestTurnOutput {
+    pub(crate) fn finish(&mut self, result: TurnResult) -> GuestTurnOutput {
         let entity = self.store.data_mut();
         entity.phase = Phase::NoTurn;
         if let Some(wasi) = &entity.wasi {

@@ -148,6 +148,9 @@ fn responses_about_the_cluster() {
             snapshot_through: Some(0),
         }),
         remembered: true,
+        schema: 0,
+        running_revision: 0,
+        failed_migration: None,
     };
     let page = Entities {
         entities: vec![entity],

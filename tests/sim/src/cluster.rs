@@ -363,6 +363,9 @@ struct World {
     /// Whether some entities are remembered, and the generator that decides which.
     remembers: bool,
     rng_of_marks: Rng,
+    /// Whether the types' revisions have schemas, and the generator that decides which migrations fail.
+    migrates: bool,
+    rng_of_migrations: Rng,
     /// Whether the guests append to journals, and the generator that draws the changes.
     journals: bool,
     rng_of_journals: Rng,

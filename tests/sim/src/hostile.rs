@@ -170,7 +170,7 @@ impl Harness {
                 mailbox_capacity: MAILBOX,
                 idle_timeout: 120,
                 has_stop_hook: has_stop,
-                remembers: false,
+                ..TypeSettings::default()
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

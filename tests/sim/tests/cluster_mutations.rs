@@ -508,3 +508,8 @@ fn r20_ignoring_crossing_asks_is_detected() {
 fn r15_keeping_waiting_turns_holds_up_a_stop() {
     shard_without(shard::Mutation::KeepWaitingTurns, ViolationKind::StopWaitsForAsk, &[], 5);
 }
+
+#[test]
+fn r24_a_revision_on_state_of_another_schema_is_detected() {
+    shard_without(shard::Mutation::SkipMigration, ViolationKind::WrongSchema, &[], 5);
+}

@@ -146,6 +146,24 @@ section! {
             happened: "`methods` failed, or its list cannot be used: an empty or duplicate name, a name with a control character, or too many methods.",
             help: "Fix the guest.",
         }
+        SCHEMA_GOES_BACK = "schema-goes-back" {
+            retry: No,
+            exit: 2,
+            happened: "The component's schema is lower than that of the current revision, and its `newest-schema` is too: its entities would not run.",
+            help: "Deploy a component that migrates back: its `newest-schema` is at least the schema of the current revision.",
+        }
+        TOO_MANY_SCHEMAS = "too-many-schemas" {
+            retry: No,
+            exit: 2,
+            happened: "The type already keeps the last revisions of 16 earlier schemas.",
+            help: "Deploy with the schema of the current revision.",
+        }
+        INVALID_SCHEMAS = "invalid-schemas" {
+            retry: No,
+            exit: 2,
+            happened: "`schema-version` or `newest-schema` failed, or `newest-schema` is below `schema-version`.",
+            help: "Fix the guest.",
+        }
         ENCODE_FAILED = "encode-failed" {
             retry: No,
             happened: "The core module could not be converted into a component.",

@@ -79,7 +79,7 @@ pub enum Event {
         /// The entity.
         entity: Entity,
     },
-    /// The result of [`Action::Activate`](super::Action::Activate).
+    /// The result of [`Action::Activate`](super::Action::Activate) or [`Action::Migrate`](super::Action::Migrate).
     ActivationResult {
         /// The entity.
         entity: Entity,
@@ -201,7 +201,7 @@ pub enum Event {
 /// The outcome of an activation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ActivationOutcome {
-    /// The instance is live; this is its start turn's output.
+    /// The instance is live; this is the output of its start turn or migration.
     Started(TurnOutput),
     /// The activation failed.
     Failed {

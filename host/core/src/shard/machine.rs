@@ -2,8 +2,8 @@
 //!
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
-//! timers), [`Recovery`] (remembered entities to start), [`DeployedTypes`] (types) and [`Residents`] (entities in
-//! memory). Most events concern one entity and need several parts, so the machine itself handles them.
+//! timers), [`Recovery`] (remembered entities to start), [`DeployedTypes`] (types), [`FailedMigrations`]
+//! (entities that stay on an earlier revision) and [`Residents`] (entities in memory). Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod asks;
 mod backoff;
@@ -17,6 +17,7 @@ mod mailbox;
 mod ownership;
 mod recovery;
 mod residents;
+mod revisions;
 mod schedule;
 mod steps;
 mod suspend;
@@ -42,6 +43,7 @@ use gate::Gate;
 use lease::Lease;
 use recovery::Recovery;
 use residents::Residents;
+use revisions::FailedMigrations;
 use schedule::Schedule;
 use types::DeployedTypes;
 use wakes::Wakes;
@@ -85,6 +87,7 @@ pub struct Machine {
     schedule: Schedule,
     wakes: Wakes,
     recovery: Recovery,
+    failed_migrations: FailedMigrations,
     residents: Residents,
 }
 
@@ -102,6 +105,7 @@ impl Machine {
             schedule: Schedule::default(),
             wakes: Wakes::default(),
             recovery: Recovery::default(),
+            failed_migrations: FailedMigrations::default(),
             residents: Residents::default(),
         }
     }

@@ -9,6 +9,7 @@ mod dormant;
 mod formats;
 mod journal;
 mod lane_eviction;
+mod migrations;
 mod passivate;
 mod remembered;
 mod serve;
@@ -78,6 +79,8 @@ struct Harness {
     /// Counts of instances' starts and stop hooks.
     starts: usize,
     hooks: usize,
+    /// The revision that the last start ran.
+    started_revision: u64,
     runs: usize,
     /// Number of slots requested and not returned yet.
     rooms: usize,
@@ -131,6 +134,7 @@ impl Harness {
             dropped: 0,
             busy: 0,
             starts: 0,
+            started_revision: 0,
             hooks: 0,
             runs: 0,
             rooms: 0,
@@ -236,11 +240,15 @@ impl Harness {
                     self.starts += 1;
                     self.pending_actions.push(action);
                 }
-                Action::Activate { entity, generation, .. } => {
+                Action::Activate { entity, generation, revision, .. } => {
                     self.starts += 1;
+                    self.started_revision = revision;
                     let result =
                         ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
                     self.handle(Event::ActivationResult { entity, generation, result });
+                }
+                Action::Migrate { .. } | Action::MigrationFailed { .. } => {
+                    self.pending_actions.push(action);
                 }
                 Action::CallStopHook { .. } => {
                     self.hooks += 1;

@@ -11,6 +11,7 @@ use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
 use super::{SimEvent, World};
+use crate::schemas::with_schemas;
 
 impl World {
     /// Queues a command from the node's machine to its shards. Commands are delayed and remain in order.
@@ -102,6 +103,7 @@ impl World {
             instances: BTreeMap::new(),
             started: BTreeSet::new(),
             starting: BTreeMap::new(),
+            migrating: BTreeMap::new(),
             asking: BTreeMap::new(),
             slots: BTreeMap::new(),
             armed: None,
@@ -125,8 +127,9 @@ impl World {
                 mailbox_capacity: 8,
                 idle_timeout: self.idle,
                 has_stop_hook: has_stop,
-                remembers: false,
+                ..TypeSettings::default()
             };
+            let settings = if self.migrates { with_schemas(settings) } else { settings };
             self.handle_shard_event(
                 pid,
                 shard,

@@ -28,7 +28,9 @@ impl World {
         let sessions = rng.range(2, 6) as usize;
         // Some runs have two chunks of rows: only then does a seal need more than one write (R10).
         let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
-        let stores = (0..shards).map(|_| Store::new(options.store_mutations.clone())).collect();
+        let migrates = seed % 4 == 1;
+        let store = |_| Store::new(options.store_mutations.clone()).with_schemas(migrates);
+        let stores = (0..shards).map(store).collect();
         let mut world = Self {
             trace: options.trace,
             options,
@@ -89,6 +91,8 @@ impl World {
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
+            migrates,
+            rng_of_migrations: Rng::new(seed ^ 0x6d69_6772),
             journals: seed % 3 == 2,
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
             asks: seed % 5 == 2,
@@ -114,6 +118,7 @@ impl World {
         world.plan_settings(seed);
         world.plan_unrunnable_types(seed);
         world.plan_client_cuts(seed);
+        world.plan_migrations();
         world
     }
 
@@ -200,6 +205,19 @@ impl World {
             let when = dice.range(FROM, TO);
             self.healed = self.healed.max(when + 1);
             self.at(when, SimEvent::InjectFault(Fault::Settings { lease }));
+        }
+    }
+
+    /// In a world whose types have schemas, they are deployed again more often.
+    fn plan_migrations(&mut self) {
+        let another_alone = self.options.pauses || self.options.slow_store;
+        if another_alone || !self.migrates {
+            return;
+        }
+        for _ in 0..self.rng_of_migrations.range(2, 7) {
+            let when = self.rng_of_migrations.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, SimEvent::InjectFault(Fault::Redeploy));
         }
     }
 

@@ -137,7 +137,7 @@ impl World {
                 mailbox_capacity: 8,
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
-                remembers: false,
+                ..TypeSettings::default()
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -1,0 +1,114 @@
+//! A rolling upgrade with a migration, on real processes and under load (R24).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use ostraca_client::{CallOptions, Client, Entity, MessageKind};
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::guest_calls::{LIMIT, until};
+use ostraca_process_tests::{Cluster, artifacts};
+use tokio::task::JoinSet;
+
+const IDS: usize = 40;
+
+/// Deploys a guest as the type `evolving`.
+async fn deploy(client: &Client, guest: &str) -> Result<u64> {
+    let manifest = "type = \"evolving\"\ncomponent = \"evolving.wasm\"\n";
+    Ok(client.deploy(manifest, artifacts::component(guest)?, None).await?.revision)
+}
+
+/// Adds 1 to an entity again and again, until `stop`. Returns how often it was done; every command must end as done, since
+/// the client retries.
+async fn add(client: Client, id: String, stop: Arc<AtomicBool>) -> Result<(String, u64)> {
+    let options = CallOptions { kind: MessageKind::Command, timeout: LIMIT, ..Default::default() };
+    let (session, entity) = (client.session(), Entity::new("evolving", id.as_str()));
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let reply = session.send(&entity, "add", "1".to_owned(), &options).await;
+        let reply = reply.with_context(|| format!("add {} of {id}", done + 1))?;
+        done += 1;
+        let sum: u64 = serde_json::from_slice(&reply.body)?;
+        ensure!(sum == done, "{id} counts {sum} after {done} commands");
+    }
+    Ok((id, done))
+}
+
+async fn upgrade() -> Result<String> {
+    let roles = ["store,manager,gateway,host", "host,gateway", "host,gateway"];
+    let cluster = Cluster::start(&Options::new("revisions", &roles)).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    ensure!(deploy(&client, "evolving").await? == 1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut loads = JoinSet::new();
+    for number in 0..IDS {
+        // Every tenth entity cannot be migrated.
+        let id = match number % 20 {
+            0 => format!("stuck{number}"),
+            10 => format!("refused{number}"),
+            _ => format!("e{number}"),
+        };
+        loads.spawn(add(cluster.client(number % 3).await?, id, stop.clone()));
+    }
+    let seen = |id: String| {
+        let client = client.clone();
+        async move { client.inspect(&Entity::new("evolving", id), true).await }
+    };
+    until("every entity has a turn", async || {
+        for number in [0, 10, 39] {
+            let id = ["stuck0", "refused10", "e39"][number / 10 - number / 30];
+            if seen(id.into()).await?.version == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(deploy(&client, "evolved").await? == 2);
+    until("an entity that can be migrated runs the new revision", async || {
+        let mut left = 0;
+        for number in (0..IDS).filter(|number| number % 10 != 0) {
+            let entity = seen(format!("e{number}")).await?;
+            left += usize::from((entity.revision, entity.schema) != (2, 2));
+        }
+        Ok((left == 0).then_some(()))
+    })
+    .await?;
+    for id in ["stuck0", "refused10"] {
+        let failed = until("the owner reports the failure", async || {
+            Ok(seen(id.into()).await?.failed_migration)
+        })
+        .await?;
+        ensure!(failed.revision == 2, "{failed:?}");
+        let reason = if id == "stuck0" { "panicked: " } else { "migration-refused: " };
+        ensure!(failed.reason.starts_with(reason), "{failed:?}");
+        let entity = seen(id.into()).await?;
+        ensure!((entity.revision, entity.schema) == (1, 0), "{id} serves on its revision");
+    }
+    // Both kinds go on serving.
+    let before = seen("stuck0".into()).await?.version;
+    until("an entity that cannot be migrated serves", async || {
+        Ok((seen("stuck0".into()).await?.version > before).then_some(()))
+    })
+    .await?;
+    stop.store(true, Ordering::Relaxed);
+    let (mut commands, mut entities) = (0, 0);
+    while let Some(ended) = loads.join_next().await {
+        let (id, done) = ended??;
+        let key = if id.starts_with('e') { "count" } else { "n" };
+        let entity = seen(id.clone()).await?;
+        let stored = entity.keys.iter().find(|it| it.key == key).map(|it| it.value.clone());
+        ensure!(stored.as_deref() == Some(done.to_string().as_bytes()), "{id}: {stored:?}, {done}");
+        (commands, entities) = (commands + done, entities + 1);
+    }
+    ensure!(entities == IDS);
+    client.close().await;
+    cluster.stop()?;
+    Ok(format!("{commands} commands to {entities} entities during the upgrade"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_an_upgrade_under_load_migrates_all_that_it_can() {
+    println!("{}", upgrade().await.expect("the upgrade"));
+}
