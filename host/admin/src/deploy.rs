@@ -18,7 +18,7 @@ use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore
 use ostraca_wasm::Program;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DeployResult, Problem};
-use ostraca_wire::server::Upload;
+use ostraca_wire::server::{Upload, UploadPermit};
 use tokio::sync::Mutex;
 
 use ostraca_catalog::loader::{self, Loader};
@@ -69,6 +69,16 @@ impl Deployer {
     /// A problem with its code. If it is retryable, the same deploy may succeed later, and repeating it does no
     /// harm if it has already succeeded.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
+        self.deploy_as(by, upload, None).await
+    }
+
+    /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one.
+    async fn deploy_as(
+        &self,
+        by: &str,
+        upload: Upload,
+        number: Option<u64>,
+    ) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
             let text = format!("manifest is {bytes} bytes, limit is {MAX_MANIFEST_BYTES}");
@@ -85,9 +95,15 @@ impl Deployer {
             ));
         }
         self.check_ceilings(&manifest)?;
-        let key = rows::type_key(&manifest.entity_type);
+        let manifest_type = manifest.entity_type.clone();
+        let key = rows::type_key(&manifest_type);
         // An upload that will be refused, or is already deployed, is not compiled.
         let current = self.current_deployment(&key).await?;
+        if current.is_none() && upload.inactive {
+            let text = format!("`{manifest_type}` has no active revision yet");
+            let help = "deploy its first revision without `--inactive`";
+            return Err(problem(codes::NOTHING_ACTIVE, text, help));
+        }
         if let Some(current) = &current
             && has_deployment(&current.row, &upload.digest, &upload.manifest)
         {
@@ -124,8 +140,39 @@ impl Deployer {
         let size = upload.component.len() as u64;
         let schema = schema_of(&program);
         let earlier = self.earlier(current.as_ref(), &manifest.entity_type, schema).await?;
-        let mut row = next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
-        row.set_schema(schema).and_then(|()| row.set_earlier(&earlier)).map_err(damaged)?;
+        let stored = revisions::of_row(current.as_ref().map(|it| &it.row));
+        let (highest, mut inactive) = stored.map_err(damaged)?;
+        let row = match current.as_ref().filter(|_| upload.inactive) {
+            Some(current) => {
+                let manifest = Bytes::from(upload.manifest.into_bytes());
+                let entry = EarlierEntry {
+                    revision: highest + 1,
+                    component_digest: upload.digest,
+                    component_size: size,
+                    manifest_digest: self.put(manifest).await?,
+                    schema,
+                };
+                // A repeated upload finds what its first copy wrote.
+                let known = inactive.iter().find(|it| it.is_same(&entry));
+                if let Some(known) = known {
+                    let kind = &manifest_type;
+                    return Ok(deployed(kind, known.revision, upload.digest, true));
+                }
+                inactive.push(entry);
+                let mut row = current.row.clone();
+                row.set_inactive(&inactive).map_err(damaged)?;
+                row
+            }
+            None => {
+                let mut row =
+                    next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+                row.revision = number.filter(|number| *number > revision).unwrap_or(highest + 1);
+                inactive.retain(|it| it.revision != row.revision);
+                let set = row.set_schema(schema).and_then(|()| row.set_earlier(&earlier));
+                set.and_then(|()| row.set_inactive(&inactive)).map_err(damaged)?;
+                row
+            }
+        };
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
@@ -149,11 +196,22 @@ impl Deployer {
         let cas = CompareAndSet { key: key.clone(), expected, value: Some(value.clone()) };
         let at = match self.cluster_store.compare_and_set(cas).await {
             Ok(at) => at,
+            Err(CompareAndSetError::RevisionMismatch(now)) if upload.inactive => {
+                let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
+                let found = parsed.map_or(0, |(row, _)| row.revision);
+                return Err(changed(&manifest_type, found, revision));
+            }
             Err(CompareAndSetError::RevisionMismatch(now)) => {
                 return self.resolve_conflict(revision, now, &row, manifest, program);
             }
             Err(CompareAndSetError::Store(error)) => return Err(to_problem(error.into())),
         };
+        if upload.inactive {
+            let stored = highest + 1;
+            tracing::info!(r#type = manifest.entity_type, revision = stored, by, "stored");
+            self.loader.on_row_changed(StoredRow { key, value, revision: at });
+            return Ok(deployed(&manifest_type, stored, upload.digest, false));
+        }
         tracing::info!(r#type = manifest.entity_type, revision = row.revision, by, "deployed");
         let answer = deployed(&manifest.entity_type, row.revision, upload.digest, false);
         let kind = manifest.entity_type.clone();
@@ -191,16 +249,72 @@ impl Deployer {
             return Err(problem(codes::SCHEMA_GOES_BACK, text, help));
         }
         let manifest = Bytes::from(row.manifest.clone().into_bytes());
-        let stored = self.entity_store.put_blob(manifest).await;
         let last = EarlierEntry {
             revision: row.revision,
             component_digest: row.component_digest,
             component_size: row.component_size,
-            manifest_digest: stored.map_err(|error| to_problem(error.into()))?,
+            manifest_digest: self.put(manifest).await?,
             schema: before,
         };
         let earlier = row.earlier().map_err(damaged)?;
         revisions::keep(earlier, last, schema.version).map_err(to_problem)
+    }
+
+    async fn put(&self, blob: Bytes) -> Result<[u8; 32], Problem> {
+        self.entity_store.put_blob(blob).await.map_err(|error| to_problem(error.into()))
+    }
+
+    async fn get(&self, digest: [u8; 32], what: &str) -> Result<Bytes, Problem> {
+        let found = self.entity_store.get_blob(digest).await;
+        found.map_err(|error| to_problem(error.into()))?.ok_or_else(|| {
+            let text = format!("the store does not have the {what} of that revision");
+            problem(codes::STORE_FAILED, text, "deploy the component again")
+        })
+    }
+
+    /// Activates a stored revision of a type, or the one before the current revision. An earlier one gets a new, higher
+    /// revision (R24).
+    ///
+    /// # Errors
+    /// A problem with its code, as for a deploy.
+    pub(crate) async fn activate(
+        &self,
+        by: &str,
+        kind: &str,
+        revision: Option<u64>,
+    ) -> Result<DeployResult, Problem> {
+        let current = self.current_deployment(&rows::type_key(kind)).await?;
+        let Some(CurrentDeployment { row, .. }) = current else {
+            let text = format!("no type `{kind}` is deployed");
+            return Err(problem(codes::UNKNOWN_TYPE, text, "`ostraca deployments` lists types"));
+        };
+        if revision == Some(row.revision) {
+            return Ok(deployed(kind, row.revision, row.component_digest, true));
+        }
+        let (earlier, inactive) =
+            (row.earlier().map_err(damaged)?, row.inactive().map_err(damaged)?);
+        let entry = match revision {
+            None => earlier.last(),
+            Some(wanted) => earlier.iter().chain(&inactive).find(|it| it.revision == wanted),
+        };
+        let Some(entry) = entry else {
+            let of = revision.map_or_else(
+                || format!("`{kind}` has no revision before {}", row.revision),
+                |revision| format!("`{kind}` has no stored revision {revision}"),
+            );
+            let help = format!("`ostraca deployments {kind}` lists them");
+            return Err(problem(codes::UNKNOWN_REVISION, of, &help));
+        };
+        let manifest = self.get(entry.manifest_digest, "manifest").await?;
+        let upload = Upload {
+            manifest: String::from_utf8_lossy(&manifest).into_owned(),
+            component: self.get(entry.component_digest, "component").await?,
+            digest: entry.component_digest,
+            expected_revision: Some(row.revision),
+            inactive: false,
+            permit: UploadPermit::unmetered(),
+        };
+        self.deploy_as(by, upload, Some(entry.revision)).await
     }
 
     async fn current_deployment(&self, key: &str) -> Result<Option<CurrentDeployment>, Problem> {

@@ -350,7 +350,15 @@ pub fn to_deployed_type(
     program: Option<Arc<ostraca_wasm::Program>>,
 ) -> DeployedType {
     let TypeRow { revision, component_digest: component, component_size, methods, .. } = deployed;
-    DeployedType::new(*revision, manifest, methods, program, *component, *component_size)
+    let mut entry =
+        DeployedType::new(*revision, manifest, methods, program, *component, *component_size);
+    // Damaged fields are reported where a decision depends on them.
+    entry.schema = deployed.schema().unwrap_or_default();
+    let earlier = deployed.earlier().unwrap_or_default().into_iter().map(|it| (it, false));
+    let inactive = deployed.inactive().unwrap_or_default().into_iter().map(|it| (it, true));
+    entry.stored = earlier.chain(inactive).collect();
+    entry.stored.sort_by_key(|(it, _)| it.revision);
+    entry
 }
 
 #[cfg(test)]

@@ -14,7 +14,10 @@ use crate::rows::TypeRow;
 /// Maximum number of earlier revisions that a type's row keeps. About 80 bytes each.
 pub const MAX_EARLIER: usize = 16;
 
-/// An earlier revision of a type.
+/// Maximum number of inactive revisions that a type's row keeps. Beyond it, the oldest goes.
+pub const MAX_INACTIVE: usize = 4;
+
+/// An earlier revision of a type, or one that was never active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EarlierEntry {
     /// The revision.
@@ -70,6 +73,35 @@ impl TypeRow {
         self.extensions.set(Self::EARLIER, &earlier)
     }
 
+    /// The revisions that are stored and were never active, in ascending order.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn inactive(&self) -> Result<Vec<EarlierEntry>, CodecError> {
+        Ok(self.extensions.get(Self::INACTIVE)?.unwrap_or_default())
+    }
+
+    /// Sets the inactive revisions, of which the last [`MAX_INACTIVE`] are kept.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for them.
+    pub fn set_inactive(&mut self, inactive: &[EarlierEntry]) -> Result<(), CodecError> {
+        if inactive.is_empty() {
+            return self.extensions.take::<Vec<EarlierEntry>>(Self::INACTIVE).map(drop);
+        }
+        let kept = &inactive[inactive.len().saturating_sub(MAX_INACTIVE)..];
+        self.extensions.set(Self::INACTIVE, &kept)
+    }
+
+    /// The highest revision that was ever assigned.
+    ///
+    /// # Errors
+    /// [`CodecError`] if a field is damaged.
+    pub fn highest_revision(&self) -> Result<u64, CodecError> {
+        let inactive = self.inactive()?;
+        Ok(inactive.last().map_or(0, |last| last.revision).max(self.revision))
+    }
+
     /// The earlier revisions that entities may have to run: the last one of each other schema.
     ///
     /// # Errors
@@ -84,6 +116,23 @@ impl TypeRow {
         let kept = (0..all.len()).filter(|at| is_last(*at));
         Ok(kept.map(|at| all[at].clone()).collect())
     }
+}
+
+impl EarlierEntry {
+    /// Whether the other one has the same component and manifest.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.component_digest, self.manifest_digest)
+            == (other.component_digest, other.manifest_digest)
+    }
+}
+
+/// The highest revision that was ever assigned, and the inactive revisions, of a type whose row this is.
+///
+/// # Errors
+/// [`CodecError`] if a field is damaged.
+pub fn of_row(row: Option<&TypeRow>) -> Result<(u64, Vec<EarlierEntry>), CodecError> {
+    row.map_or(Ok((0, Vec::new())), |row| Ok((row.highest_revision()?, row.inactive()?)))
 }
 
 /// The earlier revisions to keep once `last` is no longer the current one and the current schema is `schema`. Beyond
@@ -176,6 +225,18 @@ mod tests {
         assert_eq!(revisions(&row.runnable_earlier().unwrap()), [1, 3, 5]);
         row.set_earlier(&[]).unwrap();
         assert_eq!(row.runnable_earlier().unwrap(), []);
+    }
+
+    #[test]
+    fn r24_inactive_revisions_are_bounded_and_numbers_only_rise() {
+        let mut row = row();
+        assert_eq!(row.highest_revision().unwrap(), 9);
+        let many: Vec<_> = (10..20).map(|revision| entry(revision, 0)).collect();
+        row.set_inactive(&many).unwrap();
+        assert_eq!(revisions(&row.inactive().unwrap()), [16, 17, 18, 19]);
+        assert_eq!(row.highest_revision().unwrap(), 19);
+        row.set_inactive(&[]).unwrap();
+        assert!(row.extensions.is_empty());
     }
 
     #[test]

@@ -260,7 +260,7 @@ extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow);
 
 impl Extensible for TypeRow {
     const NAME: &'static str = "TypeRow";
-    const FIELDS: &'static [u32] = &[TypeRow::SCHEMA, TypeRow::EARLIER];
+    const FIELDS: &'static [u32] = &[TypeRow::SCHEMA, TypeRow::EARLIER, TypeRow::INACTIVE];
 }
 
 impl TypeRow {
@@ -269,6 +269,8 @@ impl TypeRow {
     pub(crate) const SCHEMA: u32 = 2;
     /// The field with the earlier revisions that are kept, in ascending order; absent if there are none.
     pub(crate) const EARLIER: u32 = 4;
+    /// The field with the revisions that are stored and were never active, in ascending order; absent if there are none.
+    pub(crate) const INACTIVE: u32 = 6;
 }
 
 /// The key of the pool's row.

@@ -17,6 +17,7 @@ use ostraca_core::shard::{EarlierRevision, SchemaSupport, TypeSettings};
 use ostraca_wasm::Program;
 use tokio::sync::watch;
 
+use crate::revisions::EarlierEntry;
 use crate::rows::MethodEntry;
 pub use addressing::{resolve_method, unknown_type};
 
@@ -39,6 +40,10 @@ pub struct DeployedType {
     /// The earlier revisions that this node can run, in ascending order, with what their components say about their
     /// state.
     pub earlier: Vec<(u64, Arc<Program>)>,
+    /// What the component says about the schema of its state, according to the type's row.
+    pub schema: SchemaSupport,
+    /// The other stored revisions, and whether each was never active; in ascending order.
+    pub stored: Vec<(EarlierEntry, bool)>,
     /// BLAKE3 of the component.
     pub component_digest: [u8; 32],
     /// In bytes.
@@ -72,6 +77,8 @@ impl DeployedType {
             manifest,
             program,
             earlier: Vec::new(),
+            schema: SchemaSupport::default(),
+            stored: Vec::new(),
             component_digest: component,
             component_size,
             methods,

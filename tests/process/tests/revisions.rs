@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, ensure};
-use ostraca_client::{CallOptions, Client, Entity, MessageKind};
+use anyhow::{Context, Result, bail, ensure};
+use ostraca_client::{AdminError, CallOptions, Client, Entity, MessageKind};
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{LIMIT, until};
 use ostraca_process_tests::{Cluster, artifacts};
@@ -12,10 +12,11 @@ use tokio::task::JoinSet;
 
 const IDS: usize = 40;
 
+const MANIFEST: &str = "type = \"evolving\"\ncomponent = \"evolving.wasm\"\n";
+
 /// Deploys a guest as the type `evolving`.
 async fn deploy(client: &Client, guest: &str) -> Result<u64> {
-    let manifest = "type = \"evolving\"\ncomponent = \"evolving.wasm\"\n";
-    Ok(client.deploy(manifest, artifacts::component(guest)?, None).await?.revision)
+    Ok(client.deploy(MANIFEST, artifacts::component(guest)?, None).await?.revision)
 }
 
 /// Adds 1 to an entity again and again, until `stop`. Returns how often it was done; every command must end as done, since
@@ -111,4 +112,56 @@ async fn upgrade() -> Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r24_an_upgrade_under_load_migrates_all_that_it_can() {
     println!("{}", upgrade().await.expect("the upgrade"));
+}
+
+/// Adds 1 to the entity `a`, and returns the sum and the revision that wrote it.
+async fn once(client: &Client) -> Result<(u64, u64)> {
+    let options = CallOptions { kind: MessageKind::Command, timeout: LIMIT, ..Default::default() };
+    let entity = Entity::new("evolving", "a");
+    let reply = client.session().send(&entity, "add", "1".to_owned(), &options).await?;
+    let detail = client.inspect(&entity, false).await?;
+    Ok((serde_json::from_slice(&reply.body)?, detail.revision))
+}
+
+/// The problem's code with which a request was refused.
+fn refusal<T: std::fmt::Debug>(result: Result<T, AdminError>) -> Result<String> {
+    match result {
+        Err(AdminError::Refused(problem)) => Ok(problem.code.clone()),
+        other => bail!("not refused: {other:?}"),
+    }
+}
+
+async fn stored() -> Result<()> {
+    let cluster =
+        Cluster::start(&Options::new("stored-revisions", &["store,manager,gateway,host"])).await?;
+    let client = cluster.client(0).await?;
+    let evolved = artifacts::component("evolved")?;
+    let early = client.deploy_inactive(MANIFEST, evolved.clone()).await;
+    ensure!(refusal(early)? == "nothing-active");
+    ensure!(deploy(&client, "evolving").await? == 1);
+    ensure!(client.deploy_inactive(MANIFEST, evolved.clone()).await?.revision == 2);
+    let again = client.deploy_inactive(MANIFEST, evolved).await?;
+    ensure!((again.revision, again.unchanged) == (2, true), "{again:?}");
+    ensure!(once(&client).await? == (1, 1), "it is only stored");
+    // The next deployment gets a number of its own.
+    let manifest = format!("{MANIFEST}[lifecycle]\nidle-timeout = \"1 min\"\n");
+    let evolving = artifacts::component("evolving")?;
+    ensure!(client.deploy(&manifest, evolving, None).await?.revision == 3);
+    ensure!(client.activate("evolving", None).await?.revision == 4, "a rollback is a new revision");
+    ensure!(once(&client).await? == (2, 4));
+    ensure!(refusal(client.activate("evolving", Some(9)).await)? == "unknown-revision");
+    // It was stored before revision 3 was active, so it gets a new number.
+    ensure!(client.activate("evolving", Some(2)).await?.revision == 5);
+    ensure!(once(&client).await? == (3, 5), "the state was migrated");
+    ensure!(refusal(client.activate("evolving", None).await)? == "schema-goes-back");
+    let all = client.deployments().await?;
+    let revisions: Vec<_> = all[0].revisions.iter().map(|it| (it.revision, it.schema)).collect();
+    ensure!(all[0].schema == 2 && revisions == [(1, 0), (2, 2), (3, 0), (4, 0)], "{revisions:?}");
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_stored_revisions_are_activated_and_rolled_back() {
+    stored().await.expect("stored revisions");
 }

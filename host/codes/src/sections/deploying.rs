@@ -146,6 +146,18 @@ section! {
             happened: "`methods` failed, or its list cannot be used: an empty or duplicate name, a name with a control character, or too many methods.",
             help: "Fix the guest.",
         }
+        UNKNOWN_REVISION = "unknown-revision" {
+            retry: No,
+            exit: 2,
+            happened: "The type has no stored revision with that number, or none before the current one. A type keeps up to 16 earlier revisions and 4 inactive ones.",
+            help: "`ostraca deployments TYPE` lists them. Otherwise deploy the component again.",
+        }
+        NOTHING_ACTIVE = "nothing-active" {
+            retry: No,
+            exit: 2,
+            happened: "`deploy --inactive` for a type that has no active revision.",
+            help: "Deploy its first revision without `--inactive`.",
+        }
         SCHEMA_GOES_BACK = "schema-goes-back" {
             retry: No,
             exit: 2,
