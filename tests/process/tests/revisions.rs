@@ -37,7 +37,7 @@ async fn add(client: Client, id: String, stop: Arc<AtomicBool>) -> Result<(Strin
 
 async fn upgrade() -> Result<String> {
     let roles = ["store,manager,gateway,host", "host,gateway", "host,gateway"];
-    let cluster = Cluster::start(&Options::new("revisions", &roles)).await?;
+    let mut cluster = Cluster::start(&Options::new("revisions", &roles)).await?;
     cluster.wait_settled().await?;
     let client = cluster.client(0).await?;
     ensure!(deploy(&client, "evolving").await? == 1);
@@ -52,10 +52,7 @@ async fn upgrade() -> Result<String> {
         };
         loads.spawn(add(cluster.client(number % 3).await?, id, stop.clone()));
     }
-    let seen = |id: String| {
-        let client = client.clone();
-        async move { client.inspect(&Entity::new("evolving", id), true).await }
-    };
+    let seen = async |id: String| client.inspect(&Entity::new("evolving", id), true).await;
     until("every entity has a turn", async || {
         for number in [0, 10, 39] {
             let id = ["stuck0", "refused10", "e39"][number / 10 - number / 30];
