@@ -12,6 +12,7 @@ use crate::instance_data::{InstanceData, Phase};
 use crate::journal::{JournalChange, TurnJournal};
 use crate::message_export::{GuestError, MessageResult};
 use crate::meter::{Meter, metered};
+use crate::migration::MigrationResult;
 use crate::program::Program;
 use crate::shared::InstancePermit;
 use crate::tells::TurnTells;
@@ -36,7 +37,7 @@ pub struct Instance {
     message: Func,
     stop: Option<Func>,
     timer: Option<Func>,
-    pub(crate) migrate: Option<Func>,
+    migrate: Option<Func>,
     poisoned: bool,
     program: Arc<Program>,
     permit: InstancePermit,
@@ -101,6 +102,28 @@ impl Instance {
             Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
             Ok((Err(why),)) => self
                 .fail_and_log(guest(codes::START_FAILED, format!("the start hook failed: {why}"))),
+            Err(failure) => self.fail(failure),
+        };
+        self.finish(result)
+    }
+
+    /// Migrates the entity's state as one turn, within `limits.turn-time`. Used instead of [`Instance::start`]: the
+    /// instance must be dropped afterwards.
+    pub async fn migrate(&mut self, from_schema: u32) -> GuestTurnOutput {
+        self.begin(Stage::Migrate, Phase::Hook);
+        let Some(migrate) = self.migrate else {
+            let text = "the component does not export `migration`";
+            let result = self.fail_and_log(guest(codes::MIGRATION_REFUSED, text.into()));
+            return self.finish(result);
+        };
+        let called =
+            self.call::<_, (MigrationResult,)>(Stage::Migrate, migrate, (from_schema,)).await;
+        let result = match called {
+            Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
+            Ok((Err(why),)) => self.fail_and_log(guest(
+                codes::MIGRATION_REFUSED,
+                format!("migrate refused schema {from_schema}: {why}"),
+            )),
             Err(failure) => self.fail(failure),
         };
         self.finish(result)
@@ -184,7 +207,7 @@ impl Instance {
         entity.places = 0;
     }
 
-    pub(crate) fn begin(&mut self, stage: Stage, phase: Phase) {
+    fn begin(&mut self, stage: Stage, phase: Phase) {
         let entity = self.store.data_mut();
         if stage != Stage::Start {
             entity.meter.begin(entity.limits.turn_time);
@@ -198,12 +221,7 @@ impl Instance {
         self.store.set_epoch_deadline(1);
     }
 
-    pub(crate) async fn call<P, R>(
-        &mut self,
-        stage: Stage,
-        func: Func,
-        params: P,
-    ) -> Result<R, Failure>
+    async fn call<P, R>(&mut self, stage: Stage, func: Func, params: P) -> Result<R, Failure>
     where
         P: ComponentNamedList + Lower + Send + Sync,
         R: ComponentNamedList + Lift + Send + Sync + 'static,
@@ -288,17 +306,17 @@ impl Instance {
     }
 
     /// For failures caused by what the guest returned. A call that failed has already been logged.
-    pub(crate) fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
+    fn fail_and_log(&mut self, failure: Failure) -> TurnResult {
         self.store.data().log_failure(&failure, None);
         self.fail(failure)
     }
 
-    pub(crate) fn fail(&mut self, failure: Failure) -> TurnResult {
+    fn fail(&mut self, failure: Failure) -> TurnResult {
         self.poisoned = true;
         TurnResult::Failed(failure)
     }
 
-    pub(crate) fn finish(&mut self, result: TurnResult) -> GuestTurnOutput {
+    fn finish(&mut self, result: TurnResult) -> GuestTurnOutput {
         let entity = self.store.data_mut();
         entity.phase = Phase::NoTurn;
         if let Some(wasi) = &entity.wasi {

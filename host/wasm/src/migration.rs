@@ -1,15 +1,11 @@
-//! The export `migration`: the schemas that a component handles, and the turn that migrates an entity (R24).
+//! The export `migration`: the schemas that a component handles (R24).
 
-use bytes::Bytes;
-use ostraca_codes::codes;
-use wasmtime::component::{Instance as ComponentInstance, TypedFunc};
+use wasmtime::component::{Instance, TypedFunc};
 use wasmtime::{Result, Store};
 
-use crate::host_trap::{Stage, guest};
-use crate::instance::Instance;
-use crate::instance_data::{InstanceData, Phase};
+use crate::Error;
+use crate::instance_data::InstanceData;
 use crate::world::MigrationExports;
-use crate::{Error, GuestTurnOutput, TurnResult};
 
 /// What a component says about the schema of its state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,12 +19,14 @@ pub struct SchemaSupport {
 /// A function that returns a schema.
 pub(crate) type SchemaFunc = TypedFunc<(), (u32,)>;
 /// The type of the export `migrate`.
-type MigrateFunc = TypedFunc<(u32,), (std::result::Result<(), String>,)>;
+type MigrateFunc = TypedFunc<(u32,), (MigrationResult,)>;
+/// The result of the export `migrate`.
+pub(crate) type MigrationResult = std::result::Result<(), String>;
 
 /// Looks up the functions that return the schemas, and checks the type of `migrate`.
 pub(crate) fn schema_functions(
     store: &mut Store<InstanceData>,
-    instance: &ComponentInstance,
+    instance: &Instance,
     exports: &MigrationExports,
 ) -> Result<(SchemaFunc, SchemaFunc)> {
     let _: MigrateFunc = instance.get_typed_func(&mut *store, exports.migrate)?;
@@ -47,33 +45,10 @@ pub(crate) fn check(version: u32, newest: u32) -> std::result::Result<SchemaSupp
     Ok(SchemaSupport { version, newest })
 }
 
-impl Instance {
-    /// Migrates the entity's state as one turn, within `limits.turn-time`. Used instead of [`Instance::start`]: the
-    /// instance must be dropped afterwards.
-    pub async fn migrate(&mut self, from_schema: u32) -> GuestTurnOutput {
-        self.begin(Stage::Migrate, Phase::Hook);
-        let Some(migrate) = self.migrate else {
-            let text = "the component does not export `migration`";
-            let result = self.fail_and_log(guest(codes::MIGRATION_REFUSED, text.into()));
-            return self.finish(result);
-        };
-        let called = self
-            .call::<_, (std::result::Result<(), String>,)>(Stage::Migrate, migrate, (from_schema,))
-            .await;
-        let result = match called {
-            Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
-            Ok((Err(why),)) => self.fail_and_log(guest(
-                codes::MIGRATION_REFUSED,
-                format!("migrate refused schema {from_schema}: {why}"),
-            )),
-            Err(failure) => self.fail(failure),
-        };
-        self.finish(result)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use ostraca_codes::codes;
+
     use super::*;
 
     #[test]
