@@ -5,9 +5,10 @@ use std::sync::Once;
 
 use crate::bindings::entity::exports::ostraca::entity::{handler, methods};
 use crate::bindings::entity::ostraca::entity as wit;
+use crate::bindings::migration::exports::ostraca::entity::migration;
 use crate::bindings::stop::exports::ostraca::entity::stop;
 use crate::bindings::timer::exports::ostraca::entity::timer_handler;
-use crate::raw::{Firing, Handler, MessageError, StartReason, StopReason, TimerHandler};
+use crate::raw::{Firing, Handler, MessageError, Migration, StartReason, StopReason, TimerHandler};
 use crate::types::MessageKind;
 
 /// The exports of a component whose entity is `H`.
@@ -54,6 +55,23 @@ impl<H: Handler> stop::Guest for Adapter<H> {
             stop::StopReason::HandedOff => StopReason::HandedOff,
             stop::StopReason::Redeployed => StopReason::Redeployed,
         });
+    }
+}
+
+impl<H: Migration> migration::Guest for Adapter<H> {
+    fn schema_version() -> u32 {
+        report_panics();
+        H::schema_version()
+    }
+
+    fn newest_schema() -> u32 {
+        report_panics();
+        H::newest_schema()
+    }
+
+    fn migrate(from_schema: u32) -> Result<(), String> {
+        report_panics();
+        H::migrate(from_schema)
     }
 }
 

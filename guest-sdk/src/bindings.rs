@@ -1,9 +1,9 @@
 //! The code that wit-bindgen generates from `../wit`. The module `adapter` connects it to
 //! [`raw::Handler`](crate::raw::Handler).
 //!
-//! A component exports `stop` and `timer-handler` only if its entity has them. wit-bindgen exports whole worlds, and
-//! the macros that it generates for an interface clash if two worlds contain that interface. So each of the two has its
-//! own world here. The component encoder merges the worlds; the result matches one of the WIT, such as
+//! A component exports `stop`, `timer-handler` and `migration` only if its entity has them. wit-bindgen exports whole
+//! worlds, and the macros that it generates for an interface clash if two worlds contain that interface. So each of the
+//! three has its own world here. The component encoder merges the worlds; the result matches one of the WIT, such as
 //! `entity-with-stop`.
 
 #![allow(
@@ -38,6 +38,24 @@ pub mod http {
         ",
         world: "ostraca:sdk/http-client",
         generate_all,
+        runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+#[allow(unsafe_code, reason = "generated code passes values through linear memory by raw pointers")]
+pub mod migration {
+    wit_bindgen::generate!({
+        path: "../wit",
+        inline: "
+            package ostraca:sdk;
+            world migration-hook {
+                export ostraca:entity/migration@0.1.0;
+            }
+        ",
+        world: "ostraca:sdk/migration-hook",
+        pub_export_macro: true,
+        export_macro_name: "export_migration",
+        default_bindings_module: "::ostraca_sdk::bindings::migration",
         runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
     });
 }

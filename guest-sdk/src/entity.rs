@@ -27,6 +27,8 @@ pub trait Entity: Sized + 'static {
     #[doc(hidden)]
     const STOP: Option<StopHook<Self>>;
     #[doc(hidden)]
+    const MIGRATE: Option<MigrateHook>;
+    #[doc(hidden)]
     const TIMERS: &'static [TimerMethod<Self>];
 }
 
@@ -37,6 +39,15 @@ pub type StartHook<E> = fn(&mut E, StartReason) -> Result<(), String>;
 /// The hook `#[stop]`.
 #[doc(hidden)]
 pub type StopHook<E> = fn(&mut E, StopReason);
+
+/// The function marked `#[migrate]`, and its options.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct MigrateHook {
+    pub schema: u32,
+    pub newest: u32,
+    pub call: fn(u32) -> Result<(), String>,
+}
 
 /// A method that handles timers.
 #[doc(hidden)]
@@ -246,6 +257,19 @@ impl<E: Entity> Runner<E> {
         outcome
     }
 
+    /// The schema of the state, and the highest one from which it can be migrated.
+    pub fn schemas() -> (u32, u32) {
+        E::MIGRATE.map_or((0, 0), |hook| (hook.schema, hook.newest))
+    }
+
+    /// Migrates the stored state as a turn.
+    pub fn migrate(from_schema: u32) -> Result<(), String> {
+        match E::MIGRATE {
+            Some(hook) => (hook.call)(from_schema),
+            None => Err("the entity has no function with #[migrate]".to_owned()),
+        }
+    }
+
     /// Runs one message as a turn.
     pub fn message(&mut self, method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
         let Some(method) = E::METHODS.iter().find(|row| row.name == method) else {
@@ -314,7 +338,7 @@ impl<E: Entity> Loaded<E> {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_entity {
-    ($entity:ty, $export:ident $(, $timers:ident)?) => {
+    ($entity:ty, $export:ident $(, $more:ident)*) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
             ::std::thread_local! {
@@ -345,6 +369,20 @@ macro_rules! __export_entity {
                 }
             }
 
+            impl $crate::raw::Migration for Instance {
+                fn schema_version() -> u32 {
+                    $crate::__private::Runner::<$entity>::schemas().0
+                }
+
+                fn newest_schema() -> u32 {
+                    $crate::__private::Runner::<$entity>::schemas().1
+                }
+
+                fn migrate(from_schema: u32) -> Result<(), ::std::string::String> {
+                    $crate::__private::Runner::<$entity>::migrate(from_schema)
+                }
+            }
+
             impl $crate::raw::TimerHandler for Instance {
                 fn timer(
                     firing: $crate::raw::Firing,
@@ -354,7 +392,7 @@ macro_rules! __export_entity {
             }
 
             $crate::$export!(Instance);
-            $($crate::$timers!(Instance);)?
+            $($crate::$more!(Instance);)*
         };
     };
 }

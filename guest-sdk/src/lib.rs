@@ -69,6 +69,12 @@
 //! `#[stop] fn stop(&mut self)` before the instance is dropped gracefully. Each may also take its reason
 //! ([`StartReason`], [`StopReason`]).
 //!
+//! **Migration.** `#[migrate(schema = 2)] fn migrate(from: u32, old: serde_json::Value) -> Self` builds the struct from
+//! the JSON that a component with another schema stored. It may return a `Result`; on an error, the entity remains on
+//! the revision that ran it before. Without `#[migrate]`, the schema is 0. With other state models, the function takes
+//! only `from`, returns nothing or a `Result`, and changes keys or events itself. `newest = 3` says that it also
+//! migrates back from schema 3.
+//!
 //! **Timers** are set with [`timers`] and handled by methods marked `#[timer]`.
 //!
 //! **Messages to other entities** are sent with [`messaging`], and **HTTP calls** are made with [`http`].
@@ -121,6 +127,7 @@ pub mod journal;
 pub mod lifecycle;
 pub mod log;
 pub mod messaging;
+mod migration;
 pub mod random;
 pub mod raw;
 mod reply;
@@ -140,9 +147,10 @@ pub use serde_json;
 pub mod __private {
     pub use crate::arguments::{Arguments, Parameter};
     pub use crate::entity::{
-        EventState, KeyedState, Method, Runner, StartHook, StopHook, TimerMethod, WholeState,
-        timer_payload,
+        EventState, KeyedState, Method, MigrateHook, Runner, StartHook, StopHook, TimerMethod,
+        WholeState, timer_payload,
     };
+    pub use crate::migration::{IntoMigrated, migrate_struct};
     pub use crate::reply::{IntoStartResult, ResultKind, ValueKind};
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;

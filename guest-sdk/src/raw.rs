@@ -2,8 +2,8 @@
 //!
 //! For entities that use a format other than JSON. Implement [`Handler`] for a type and turn it into the component's
 //! exports with [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop). If it has timers, it also
-//! implements [`TimerHandler`] and is passed to [`export_timer_handler!`](crate::export_timer_handler). The
-//! code that `#[entity]` generates does the same.
+//! implements [`TimerHandler`] and is passed to [`export_timer_handler!`](crate::export_timer_handler); with a migration,
+//! it implements [`Migration`] and is passed to [`export_migration!`](crate::export_migration). The code that `#[entity]` generates does the same.
 
 pub use crate::types::Firing;
 use crate::types::MessageKind;
@@ -95,4 +95,22 @@ pub trait TimerHandler {
     /// What the turn wrote is discarded, and the firing is attempted again later. State that is kept in memory must be
     /// restored to what it was when the turn began (R21).
     fn timer(firing: Firing) -> Result<(), (String, String)>;
+}
+
+/// The functions that an entity with a migration exports.
+pub trait Migration {
+    /// The schema of the state that this component reads and writes.
+    fn schema_version() -> u32;
+
+    /// The highest schema from which `migrate` can migrate.
+    fn newest_schema() -> u32 {
+        Self::schema_version()
+    }
+
+    /// Migrates the stored state from another schema, as one turn on an instance of its own.
+    ///
+    /// # Errors
+    /// Returns why the state cannot be migrated. What the turn wrote is discarded, and the entity remains on the revision
+    /// that ran it before.
+    fn migrate(from_schema: u32) -> Result<(), String>;
 }

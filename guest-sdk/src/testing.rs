@@ -292,6 +292,22 @@ pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, Mes
     outcome
 }
 
+/// Drops the instance, and migrates the stored state from another schema, as one turn. The next message starts a new
+/// instance from the migrated state. Set the old state with [`state::set`](crate::state::set) under the key
+/// [`WHOLE_STATE_KEY`](crate::entity::WHOLE_STATE_KEY).
+///
+/// # Errors
+/// Returns why the state cannot be migrated. Nothing is changed then.
+///
+/// # Panics
+/// If the migration panics.
+pub fn migrate<E: EntityType>(from_schema: u32) -> Result<(), String> {
+    crash_instance::<E>();
+    turn(None, || Runner::<E>::migrate(from_schema))?;
+    with(|world| world.version += 1);
+    Ok(())
+}
+
 /// Stops the instance gracefully, with its stop hook. The next message starts a new one from the stored state.
 pub fn stop<E: EntityType>(reason: StopReason) {
     if let Some(mut instance) = take::<E>() {

@@ -8,6 +8,7 @@ use syn::spanned::Spanned;
 use syn::{Error, ImplItem, ImplItemFn, ItemImpl, LitStr, Result};
 
 use crate::method;
+use crate::migration::{self, Schemas};
 
 #[derive(Clone, Copy, PartialEq)]
 enum StateModel {
@@ -37,6 +38,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let mut rows = Vec::new();
     let mut start = None;
     let mut stop = None;
+    let mut migrate = None;
     let mut timers = Vec::new();
     for item in &mut block.items {
         let ImplItem::Fn(function) = item else { continue };
@@ -46,6 +48,15 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             Some(Marker::Start) => once(&mut start, function, "start")?,
             Some(Marker::Stop) => once(&mut stop, function, "stop")?,
             Some(Marker::Timer) => timers.push(method::timer(function)?),
+            Some(Marker::Migrate(schemas)) => {
+                let hook = migration::hook(function, &schemas, state == StateModel::Whole)?;
+                if migrate.replace(hook).is_some() {
+                    return Err(Error::new(
+                        function.sig.span(),
+                        "duplicate #[migrate]: an entity has at most one",
+                    ));
+                }
+            }
         }
     }
     if rows.is_empty() {
@@ -54,24 +65,25 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             "an entity needs at least one method with #[message]",
         ));
     }
-    Ok(output(&block, state, &rows, start, stop, &timers))
+    Ok(output(&block, state, &rows, (start, stop, migrate), &timers))
 }
 
 fn output(
     block: &ItemImpl,
     state: StateModel,
     rows: &[TokenStream],
-    start: Option<TokenStream>,
-    stop: Option<TokenStream>,
+    (start, stop, migrate): (Option<TokenStream>, Option<TokenStream>, Option<TokenStream>),
     timers: &[TokenStream],
 ) -> TokenStream {
     let entity = &block.self_ty;
     let export = if stop.is_some() { quote!(export_with_stop) } else { quote!(export) };
     let export_timers = (!timers.is_empty()).then(|| quote!(, export_timer_handler));
+    let export_migration = migrate.is_some().then(|| quote!(, export_migration));
     let none = quote!(::core::option::Option::None);
     let some = |hook| quote!(::core::option::Option::Some(#hook));
     let start = start.map_or(none.clone(), some);
-    let stop = stop.map_or(none, some);
+    let stop = stop.map_or(none.clone(), some);
+    let migrate = migrate.map_or(none, some);
     // Unmet bounds of the state model are reported at the struct's name.
     let style = match state {
         StateModel::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::WholeState),
@@ -96,10 +108,12 @@ fn output(
             const METHODS: &'static [::ostraca_sdk::__private::Method<Self>] = &[#(#rows),*];
             const START: ::core::option::Option<::ostraca_sdk::__private::StartHook<Self>> = #start;
             const STOP: ::core::option::Option<::ostraca_sdk::__private::StopHook<Self>> = #stop;
+            #[allow(clippy::unit_arg, reason = "the function may return nothing")]
+            const MIGRATE: ::core::option::Option<::ostraca_sdk::__private::MigrateHook> = #migrate;
             const TIMERS: &'static [::ostraca_sdk::__private::TimerMethod<Self>] = &[#(#timers),*];
         }
 
-        ::ostraca_sdk::__export_entity!(#entity, #export #export_timers);
+        ::ostraca_sdk::__export_entity!(#entity, #export #export_timers #export_migration);
     }
 }
 
@@ -134,6 +148,7 @@ enum Marker {
     Start,
     Stop,
     Timer,
+    Migrate(Schemas),
 }
 
 /// Removes the marker attribute from a function, since the compiler does not know it.
@@ -141,15 +156,24 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
     let mut found = None;
     let mut second: Option<Span> = None;
     let mut arguments: Option<Span> = None;
+    let mut invalid: Option<Error> = None;
     function.attrs.retain(|attribute| {
         let marker = match attribute.path().get_ident().map(ToString::to_string).as_deref() {
             Some("message") => Marker::Message,
             Some("start") => Marker::Start,
             Some("stop") => Marker::Stop,
             Some("timer") => Marker::Timer,
+            Some("migrate") => match migration::schemas(attribute) {
+                Ok(schemas) => Marker::Migrate(schemas),
+                Err(error) => {
+                    invalid = Some(error);
+                    return false;
+                }
+            },
             _ => return true,
         };
-        if attribute.meta.require_path_only().is_err() {
+        let takes_options = matches!(marker, Marker::Migrate(_));
+        if !takes_options && attribute.meta.require_path_only().is_err() {
             arguments = Some(attribute.span());
         }
         if found.replace(marker).is_some() {
@@ -157,13 +181,16 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
         }
         false
     });
+    if let Some(error) = invalid {
+        return Err(error);
+    }
     if let Some(span) = arguments {
         return Err(Error::new(span, "#[message], #[start], #[stop] and #[timer] take no options"));
     }
     if let Some(span) = second {
         return Err(Error::new(
             span,
-            "a method can have only one of #[message], #[start], #[stop] and #[timer]",
+            "a function can have only one of #[message], #[start], #[stop], #[timer] and #[migrate]",
         ));
     }
     Ok(found)

@@ -3,6 +3,7 @@
 mod application_error;
 mod entity;
 mod method;
+mod migration;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,7 @@ use proc_macro::TokenStream;
 /// Turns an inherent `impl` block into an entity.
 ///
 /// `#[message]` marks the methods that messages can call, and `#[timer]` those that handle timers; `#[start]` and
-/// `#[stop]` mark the hooks. By default the whole struct is the state. `#[entity(state = "keys")]` is for an empty
+/// `#[stop]` mark the hooks, and `#[migrate(schema = 1)]` the function that migrates older state. By default the whole struct is the state. `#[entity(state = "keys")]` is for an empty
 /// struct whose methods use `ostraca_sdk::state`. Other functions in the block remain unchanged.
 #[proc_macro_attribute]
 pub fn entity(arguments: TokenStream, item: TokenStream) -> TokenStream {

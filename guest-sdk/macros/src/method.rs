@@ -165,7 +165,7 @@ fn encode(signature: &Signature) -> TokenStream {
 }
 
 /// Errors point at `span`, but names resolve in the macro's scope, even if another macro wrote the tokens there.
-fn here(span: Span) -> Span {
+pub(crate) fn here(span: Span) -> Span {
     span.resolved_at(Span::call_site())
 }
 
@@ -190,7 +190,7 @@ fn receiver(signature: &Signature, what: &str) -> Result<bool> {
     }
 }
 
-fn check(signature: &Signature, what: &str) -> Result<()> {
+pub(crate) fn check(signature: &Signature, what: &str) -> Result<()> {
     if let Some(keyword) = &signature.asyncness {
         return Err(Error::new(
             keyword.span(),
@@ -213,7 +213,7 @@ fn check(signature: &Signature, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
+pub(crate) fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
     signature.inputs.iter().filter_map(|input| match input {
         FnArg::Typed(parameter) => Some(parameter),
         FnArg::Receiver(_) => None,

@@ -213,3 +213,24 @@ fn an_application_error_is_an_enum() {
     ));
     assert!(derived.unwrap_err().to_string().contains("derived for enums"));
 }
+
+#[test]
+fn migrate_needs_its_schema_and_has_no_self() {
+    let migrate =
+        |hook: TokenStream| refused(quote!(impl Counter { #hook #[message] fn get(&self) {} }));
+    let bare = migrate(quote!(
+        #[migrate]
+        fn migrate(from: u32, old: Value) -> Self {}
+    ));
+    assert!(bare.contains("needs the schema"), "{bare}");
+    let back = migrate(quote!(
+        #[migrate(schema = 3, newest = 2)]
+        fn migrate(from: u32, old: Value) -> Self {}
+    ));
+    assert!(back.contains("newest must not be below schema"), "{back}");
+    let receiver = migrate(quote!(
+        #[migrate(schema = 3)]
+        fn migrate(&mut self, from: u32, old: Value) {}
+    ));
+    assert!(receiver.contains("has no self"), "{receiver}");
+}

@@ -12,6 +12,7 @@ pub(super) fn to_problem(error: catalog::Error) -> Problem {
         catalog::Error::FormatNotSupported(_) => {
             "update these nodes, or forget lost ones (`ostraca forget`); then retry"
         }
+        catalog::Error::TooManySchemas(_) => "deploy with the schema of the current revision",
         _ if retryable => "try again; `ostraca status` shows the store's state",
         _ => "`ostraca status` shows the store's state",
     };

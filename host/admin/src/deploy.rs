@@ -10,21 +10,26 @@ mod binding;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use ostraca_catalog as catalog;
 use ostraca_codes::{Code, codes};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::Program;
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DeployResult, Problem};
-use ostraca_wire::server::Upload;
+use ostraca_wire::server::{Upload, UploadPermit};
 use tokio::sync::Mutex;
 
 use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::pool::POOL;
+use ostraca_catalog::revisions::{self, EarlierEntry};
 use ostraca_catalog::rows::{self, MethodEntry, TypeRow};
-use ostraca_catalog::types::{TypeRegistry, TypeUnavailable};
+use ostraca_catalog::types::{TypeRegistry, TypeUnavailable, schema_of};
 use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
+use ostraca_core::codec::CodecError;
+use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
 use super::catalog_problem::to_problem;
@@ -64,6 +69,16 @@ impl Deployer {
     /// A problem with its code. If it is retryable, the same deploy may succeed later, and repeating it does no
     /// harm if it has already succeeded.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
+        self.deploy_as(by, upload, None).await
+    }
+
+    /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one.
+    async fn deploy_as(
+        &self,
+        by: &str,
+        upload: Upload,
+        number: Option<u64>,
+    ) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
             let text = format!("manifest is {bytes} bytes, limit is {MAX_MANIFEST_BYTES}");
@@ -80,9 +95,15 @@ impl Deployer {
             ));
         }
         self.check_ceilings(&manifest)?;
-        let key = rows::type_key(&manifest.entity_type);
+        let manifest_type = manifest.entity_type.clone();
+        let key = rows::type_key(&manifest_type);
         // An upload that will be refused, or is already deployed, is not compiled.
         let current = self.current_deployment(&key).await?;
+        if current.is_none() && upload.inactive {
+            let text = format!("`{manifest_type}` has no active revision yet");
+            let help = "deploy its first revision without `--inactive`";
+            return Err(problem(codes::NOTHING_ACTIVE, text, help));
+        }
         if let Some(current) = &current
             && has_deployment(&current.row, &upload.digest, &upload.manifest)
         {
@@ -106,10 +127,7 @@ impl Deployer {
         {
             let CurrentDeployment { stored: found, row } = current;
             let kind = manifest.entity_type.clone();
-            self.loader.on_deployed(
-                found.revision,
-                loader::to_deployed_type(row, manifest, Some(program)),
-            );
+            self.publish(found.clone(), row, manifest, program);
             return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
         let revision = revision_of(current.as_ref());
@@ -120,7 +138,41 @@ impl Deployer {
         });
         let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
         let size = upload.component.len() as u64;
-        let row = next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+        let schema = schema_of(&program);
+        let earlier = self.earlier(current.as_ref(), &manifest.entity_type, schema).await?;
+        let stored = revisions::of_row(current.as_ref().map(|it| &it.row));
+        let (highest, mut inactive) = stored.map_err(damaged)?;
+        let row = match current.as_ref().filter(|_| upload.inactive) {
+            Some(current) => {
+                let manifest = Bytes::from(upload.manifest.into_bytes());
+                let entry = EarlierEntry {
+                    revision: highest + 1,
+                    component_digest: upload.digest,
+                    component_size: size,
+                    manifest_digest: self.put(manifest).await?,
+                    schema,
+                };
+                // A repeated upload finds what its first copy wrote.
+                let known = inactive.iter().find(|it| it.is_same(&entry));
+                if let Some(known) = known {
+                    let kind = &manifest_type;
+                    return Ok(deployed(kind, known.revision, upload.digest, true));
+                }
+                inactive.push(entry);
+                let mut row = current.row.clone();
+                row.set_inactive(&inactive).map_err(damaged)?;
+                row
+            }
+            None => {
+                let mut row =
+                    next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+                row.revision = number.filter(|number| *number > revision).unwrap_or(highest + 1);
+                inactive.retain(|it| it.revision != row.revision);
+                let set = row.set_schema(schema).and_then(|()| row.set_earlier(&earlier));
+                set.and_then(|()| row.set_inactive(&inactive)).map_err(damaged)?;
+                row
+            }
+        };
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
@@ -141,18 +193,128 @@ impl Deployer {
         // Also written before the row: entities may be activated as soon as the row exists.
         self.bind(&manifest).await?;
         let expected = current.as_ref().map(|it| it.stored.revision);
-        let cas = CompareAndSet { key, expected, value: Some(value) };
+        let cas = CompareAndSet { key: key.clone(), expected, value: Some(value.clone()) };
         let at = match self.cluster_store.compare_and_set(cas).await {
             Ok(at) => at,
+            Err(CompareAndSetError::RevisionMismatch(now)) if upload.inactive => {
+                let parsed = now.as_ref().and_then(|row| loader::parse(row).ok());
+                let found = parsed.map_or(0, |(row, _)| row.revision);
+                return Err(changed(&manifest_type, found, revision));
+            }
             Err(CompareAndSetError::RevisionMismatch(now)) => {
                 return self.resolve_conflict(revision, now, &row, manifest, program);
             }
             Err(CompareAndSetError::Store(error)) => return Err(to_problem(error.into())),
         };
+        if upload.inactive {
+            let stored = highest + 1;
+            tracing::info!(r#type = manifest.entity_type, revision = stored, by, "stored");
+            self.loader.on_row_changed(StoredRow { key, value, revision: at });
+            return Ok(deployed(&manifest_type, stored, upload.digest, false));
+        }
         tracing::info!(r#type = manifest.entity_type, revision = row.revision, by, "deployed");
         let answer = deployed(&manifest.entity_type, row.revision, upload.digest, false);
-        self.loader.on_deployed(at, loader::to_deployed_type(&row, manifest, Some(program)));
+        let kind = manifest.entity_type.clone();
+        self.publish(StoredRow { key, value, revision: at }, &row, manifest, program);
+        // Nothing is lost if it takes longer: the deploy waits for all hosts afterwards, up to its deadline.
+        let _ = self.types.wait_for_revision(&kind, row.revision, LOADED_HERE_TIMEOUT).await;
         Ok(answer)
+    }
+
+    /// Makes this node run a deployment. If it has earlier revisions to run too, the loader compiles them first.
+    fn publish(&self, stored: StoredRow, row: &TypeRow, manifest: Manifest, program: Arc<Program>) {
+        if row.runnable_earlier().is_ok_and(|earlier| earlier.is_empty()) {
+            let entry = loader::to_deployed_type(row, manifest, Some(program));
+            return self.loader.on_deployed(stored.revision, entry);
+        }
+        self.loader.on_row_changed(stored);
+    }
+
+    /// The earlier revisions that the row of the next deployment keeps, whose component has this schema. Refuses a
+    /// component on which the entities of the current revision would not run (R24).
+    async fn earlier(
+        &self,
+        current: Option<&CurrentDeployment>,
+        kind: &str,
+        schema: SchemaSupport,
+    ) -> Result<Vec<EarlierEntry>, Problem> {
+        let Some(CurrentDeployment { row, .. }) = current else { return Ok(Vec::new()) };
+        let before = row.schema().map_err(damaged)?;
+        if before.version > schema.newest {
+            let text = format!(
+                "revision {} of `{kind}` has schema {}, but the component has schema {} and migrates from no schema above {}",
+                row.revision, before.version, schema.version, schema.newest
+            );
+            let help = "deploy a component whose `newest-schema` is at least the current schema";
+            return Err(problem(codes::SCHEMA_GOES_BACK, text, help));
+        }
+        let manifest = Bytes::from(row.manifest.clone().into_bytes());
+        let last = EarlierEntry {
+            revision: row.revision,
+            component_digest: row.component_digest,
+            component_size: row.component_size,
+            manifest_digest: self.put(manifest).await?,
+            schema: before,
+        };
+        let earlier = row.earlier().map_err(damaged)?;
+        revisions::keep(earlier, last, schema.version).map_err(to_problem)
+    }
+
+    async fn put(&self, blob: Bytes) -> Result<[u8; 32], Problem> {
+        self.entity_store.put_blob(blob).await.map_err(|error| to_problem(error.into()))
+    }
+
+    async fn get(&self, digest: [u8; 32], what: &str) -> Result<Bytes, Problem> {
+        let found = self.entity_store.get_blob(digest).await;
+        found.map_err(|error| to_problem(error.into()))?.ok_or_else(|| {
+            let text = format!("the store does not have the {what} of that revision");
+            problem(codes::STORE_FAILED, text, "deploy the component again")
+        })
+    }
+
+    /// Activates a stored revision of a type, or the one before the current revision. An earlier one gets a new, higher
+    /// revision (R24).
+    ///
+    /// # Errors
+    /// A problem with its code, as for a deploy.
+    pub(crate) async fn activate(
+        &self,
+        by: &str,
+        kind: &str,
+        revision: Option<u64>,
+    ) -> Result<DeployResult, Problem> {
+        let current = self.current_deployment(&rows::type_key(kind)).await?;
+        let Some(CurrentDeployment { row, .. }) = current else {
+            let text = format!("no type `{kind}` is deployed");
+            return Err(problem(codes::UNKNOWN_TYPE, text, "`ostraca deployments` lists types"));
+        };
+        if revision == Some(row.revision) {
+            return Ok(deployed(kind, row.revision, row.component_digest, true));
+        }
+        let (earlier, inactive) =
+            (row.earlier().map_err(damaged)?, row.inactive().map_err(damaged)?);
+        let entry = match revision {
+            None => earlier.last(),
+            Some(wanted) => earlier.iter().chain(&inactive).find(|it| it.revision == wanted),
+        };
+        let Some(entry) = entry else {
+            let of = revision.map_or_else(
+                || format!("`{kind}` has no revision before {}", row.revision),
+                |revision| format!("`{kind}` has no stored revision {revision}"),
+            );
+            let help = format!("`ostraca deployments {kind}` lists them");
+            return Err(problem(codes::UNKNOWN_REVISION, of, &help));
+        };
+        let manifest = self.get(entry.manifest_digest, "manifest").await?;
+        let upload = Upload {
+            manifest: String::from_utf8_lossy(&manifest).into_owned(),
+            component: self.get(entry.component_digest, "component").await?,
+            digest: entry.component_digest,
+            expected_revision: Some(row.revision),
+            inactive: false,
+            permit: UploadPermit::unmetered(),
+        };
+        self.deploy_as(by, upload, Some(entry.revision)).await
     }
 
     async fn current_deployment(&self, key: &str) -> Result<Option<CurrentDeployment>, Problem> {
@@ -212,10 +374,7 @@ impl Deployer {
         if matches!(reached, Err(TypeUnavailable::Broken(_))) {
             // The component may compile here now; if it does not, the caller gets the reason.
             let program = self.compile(upload, &manifest).await?;
-            self.loader.on_deployed(
-                found.revision,
-                loader::to_deployed_type(row, manifest, Some(program)),
-            );
+            self.publish(found.clone(), row, manifest, program);
         }
         Ok(answer)
     }
@@ -235,13 +394,16 @@ impl Deployer {
             return Err(changed(&kind, 0, expected));
         };
         if has_deployment(&row, &wanted.component_digest, &wanted.manifest) {
-            let entry = loader::to_deployed_type(&row, manifest, Some(program));
-            self.loader.on_deployed(now.revision, entry);
+            self.publish(now, &row, manifest, program);
             return Ok(deployed(&kind, row.revision, row.component_digest, true));
         }
         self.loader.on_row_changed(now);
         Err(changed(&kind, row.revision, expected))
     }
+}
+
+fn damaged(error: CodecError) -> Problem {
+    to_problem(catalog::Error::InvalidRow(error.to_string()))
 }
 
 /// A type's current row, as stored and decoded.

@@ -13,7 +13,7 @@ use ostraca_core::ids::{Entity, ShardId};
 use ostraca_core::records::{ChannelExtent, JournalExtent, Tell, Timer};
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{delayed_tell, delayed_tell_name};
-use ostraca_gateway::{Gateway, failure_to_wire};
+use ostraca_gateway::{Gateway, failure_to_wire, migration_to_wire};
 use ostraca_store::{Scan, ScanKind, ScannedRecord};
 use ostraca_wire::envelope::{TypeInfo, access_denied};
 use ostraca_wire::outcome::permanent_problem as problem;
@@ -156,6 +156,9 @@ impl AdminService {
                     detail.mailbox_length = seen.map(|seen| seen.mailbox_length as u64);
                     let failure = seen.and_then(|seen| seen.last_failure.clone());
                     detail.last_failure = failure.map(failure_to_wire);
+                    detail.running_revision = seen.map_or(0, |seen| seen.running_revision);
+                    let failed = seen.and_then(|seen| seen.failed_migration.clone());
+                    detail.failed_migration = failed.map(migration_to_wire);
                 }
                 Err(why) => detail.unresponsive_owner = Some(why),
             }
@@ -193,6 +196,7 @@ impl AdminService {
             let channels = head.channels().unwrap_or_default();
             detail.channels = channels.values().map(channel_to_wire).collect();
             detail.expires_unix_ms = head.expires_at;
+            detail.schema = head.schema().unwrap_or_default();
             detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;
         }

@@ -152,7 +152,15 @@ impl AdminService {
         let gateway = &self.gateway;
         match request {
             AdminOperation::Deploy(upload) => {
+                let inactive = upload.inactive;
                 let deployed = self.deployer.deploy(principal, upload).await?;
+                if inactive {
+                    return Ok(AdminOutput::Deployed(deployed));
+                }
+                Ok(AdminOutput::Deployed(self.wait_for_hosts(gateway, deployed).await))
+            }
+            AdminOperation::Activate(kind, revision) => {
+                let deployed = self.deployer.activate(principal, &kind, revision).await?;
                 Ok(AdminOutput::Deployed(self.wait_for_hosts(gateway, deployed).await))
             }
             AdminOperation::Deployments => {

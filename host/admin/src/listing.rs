@@ -2,6 +2,7 @@
 
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::NAMESPACE;
+use ostraca_catalog::revisions::EarlierEntry;
 use ostraca_catalog::types::{DeployedType, TypeTable};
 use ostraca_core::ids::ShardId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
@@ -106,6 +107,18 @@ fn deployment(entry: &DeployedType) -> proto::Deployment {
         digest: entry.component_digest.to_vec().into(),
         pool: entry.manifest.pool.clone(),
         component_size: entry.component_size,
+        schema: entry.schema.version,
+        revisions: entry.stored.iter().map(stored_revision).collect(),
+    }
+}
+
+fn stored_revision((entry, inactive): &(EarlierEntry, bool)) -> proto::StoredRevision {
+    proto::StoredRevision {
+        revision: entry.revision,
+        digest: entry.component_digest.to_vec().into(),
+        component_size: entry.component_size,
+        schema: entry.schema.version,
+        inactive: *inactive,
     }
 }
 

@@ -161,6 +161,8 @@ impl StatusReporter {
             ("turns".into(), Stats::get(&stats.turns)),
             ("commits".into(), Stats::get(&stats.commits)),
             ("activations".into(), Stats::get(&stats.activations)),
+            ("migrations".into(), Stats::get(&stats.migrations)),
+            ("failed_migrations".into(), Stats::get(&stats.failed_migrations)),
             ("failed_turns".into(), Stats::get(&stats.failed_turns)),
             ("failing_entities".into(), stats.failing_entities.count().0),
             ("messages_not_run".into(), Stats::get(&stats.not_run)),

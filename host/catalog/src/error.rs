@@ -19,6 +19,9 @@ pub enum Error {
     /// Another process changed a row while this node was writing it.
     #[error("the row `{0}` was changed concurrently")]
     RowConflict(String),
+    /// A type's row already keeps the last revision of as many schemas as it may.
+    #[error("the type keeps revisions of {0} earlier schemas, which is the limit")]
+    TooManySchemas(usize),
 }
 
 impl Error {
@@ -30,6 +33,7 @@ impl Error {
             Self::FormatNotSupported(_) => codes::FORMAT_NOT_SUPPORTED,
             Self::InvalidRow(_) => codes::INVALID_ROW,
             Self::RowConflict(_) => codes::ROW_CONFLICT,
+            Self::TooManySchemas(_) => codes::TOO_MANY_SCHEMAS,
         }
     }
 
@@ -41,7 +45,7 @@ impl Error {
             Self::FormatNotSupported(_) => {
                 Some("update these nodes, or forget lost ones (`ostraca forget`); then retry")
             }
-            Self::InvalidRow(_) => None,
+            Self::InvalidRow(_) | Self::TooManySchemas(_) => None,
             Self::RowConflict(_) => Some("start the node again"),
         }
     }

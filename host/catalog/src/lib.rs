@@ -14,6 +14,7 @@ mod error;
 pub mod format;
 pub mod loader;
 pub mod pool;
+pub mod revisions;
 pub mod rows;
 pub mod types;
 

@@ -215,12 +215,12 @@ impl Shared {
             if !self.is_current(name, at) {
                 return Loaded::Outdated;
             }
-            let why = match self.compile(wasm, &deployed, &manifest).await {
+            let why = match self.compile(wasm, deployed.component_digest, &manifest).await {
                 Ok(program) => {
-                    return self.publish_if_current(
-                        at,
-                        to_deployed_type(&deployed, manifest, Some(program)),
-                    );
+                    let earlier = self.compile_earlier(wasm, &deployed, &manifest).await;
+                    let mut entry = to_deployed_type(&deployed, manifest, Some(program));
+                    entry.earlier = earlier;
+                    return self.publish_if_current(at, entry);
                 }
                 Err(Failed::Permanent(why)) => return Loaded::Broken(deployed.revision, why),
                 Err(Failed::CompilerExited(why)) => {
@@ -238,14 +238,46 @@ impl Shared {
         }
     }
 
-    async fn compile(
+    /// Compiles the earlier revisions that entities may have to run. One that does not compile is left out: such an
+    /// entity refuses messages, and the rest of the type runs.
+    async fn compile_earlier(
         &self,
         wasm: &ostraca_wasm::WasmRuntime,
         deployed: &TypeRow,
         manifest: &Manifest,
+    ) -> Vec<(u64, Arc<ostraca_wasm::Program>)> {
+        let entries = deployed.runnable_earlier().unwrap_or_else(|error| {
+            tracing::warn!(r#type = manifest.entity_type, %error, "cannot read the earlier revisions");
+            Vec::new()
+        });
+        let mut compiled = Vec::new();
+        for entry in entries {
+            match self.compile(wasm, entry.component_digest, manifest).await {
+                Ok(program) => compiled.push((entry.revision, program)),
+                Err(
+                    Failed::Transient(why) | Failed::CompilerExited(why) | Failed::Permanent(why),
+                ) => {
+                    let revision = entry.revision;
+                    tracing::warn!(
+                        r#type = manifest.entity_type,
+                        revision,
+                        %why,
+                        "an earlier revision cannot be run on this node"
+                    );
+                }
+            }
+        }
+        compiled
+    }
+
+    async fn compile(
+        &self,
+        wasm: &ostraca_wasm::WasmRuntime,
+        component_digest: [u8; 32],
+        manifest: &Manifest,
     ) -> Result<Arc<ostraca_wasm::Program>, Failed> {
         let _permit = self.budget.acquire().await.map_err(|e| Failed::Transient(e.to_string()))?;
-        let component = match self.deps.entity_store.get_blob(deployed.component_digest).await {
+        let component = match self.deps.entity_store.get_blob(component_digest).await {
             Ok(Some(component)) => component,
             // The component was stored before its row, so the store has lost it; it may be restored.
             Ok(None) => {
@@ -318,7 +350,15 @@ pub fn to_deployed_type(
     program: Option<Arc<ostraca_wasm::Program>>,
 ) -> DeployedType {
     let TypeRow { revision, component_digest: component, component_size, methods, .. } = deployed;
-    DeployedType::new(*revision, manifest, methods, program, *component, *component_size)
+    let mut entry =
+        DeployedType::new(*revision, manifest, methods, program, *component, *component_size);
+    // Damaged fields are reported where a decision depends on them.
+    entry.schema = deployed.schema().unwrap_or_default();
+    let earlier = deployed.earlier().unwrap_or_default().into_iter().map(|it| (it, false));
+    let inactive = deployed.inactive().unwrap_or_default().into_iter().map(|it| (it, true));
+    entry.stored = earlier.chain(inactive).collect();
+    entry.stored.sort_by_key(|(it, _)| it.revision);
+    entry
 }
 
 #[cfg(test)]

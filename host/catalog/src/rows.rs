@@ -256,7 +256,22 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow, TypeRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow);
+
+impl Extensible for TypeRow {
+    const NAME: &'static str = "TypeRow";
+    const FIELDS: &'static [u32] = &[TypeRow::SCHEMA, TypeRow::EARLIER, TypeRow::INACTIVE];
+}
+
+impl TypeRow {
+    /// The field with the component's schema and the highest one from which it migrates (u32, u32); absent if both are
+    /// 0.
+    pub(crate) const SCHEMA: u32 = 2;
+    /// The field with the earlier revisions that are kept, in ascending order; absent if there are none.
+    pub(crate) const EARLIER: u32 = 4;
+    /// The field with the revisions that are stored and were never active, in ascending order; absent if there are none.
+    pub(crate) const INACTIVE: u32 = 6;
+}
 
 /// The key of the pool's row.
 pub fn pool_key() -> String {

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use ostraca_config::Manifest;
 use ostraca_core::message::MessageKind;
-use ostraca_core::shard::{ChannelKeep, TypeSettings};
+use ostraca_core::shard::{ChannelKeep, EarlierRevision, SchemaSupport, TypeSettings};
 use ostraca_wasm::Program;
 use tokio::sync::watch;
 
+use crate::revisions::EarlierEntry;
 use crate::rows::MethodEntry;
 pub use addressing::{resolve_method, unknown_type};
 
@@ -36,6 +37,13 @@ pub struct DeployedType {
     pub manifest: Manifest,
     /// `None` if this node cannot run the type, or not yet.
     pub program: Option<Arc<Program>>,
+    /// The earlier revisions that this node can run, in ascending order, with what their components say about their
+    /// state.
+    pub earlier: Vec<(u64, Arc<Program>)>,
+    /// What the component says about the schema of its state, according to the type's row.
+    pub schema: SchemaSupport,
+    /// The other stored revisions, and whether each was never active; in ascending order.
+    pub stored: Vec<(EarlierEntry, bool)>,
     /// BLAKE3 of the component.
     pub component_digest: [u8; 32],
     /// In bytes.
@@ -68,6 +76,9 @@ impl DeployedType {
             revision,
             manifest,
             program,
+            earlier: Vec::new(),
+            schema: SchemaSupport::default(),
+            stored: Vec::new(),
             component_digest: component,
             component_size,
             methods,
@@ -101,6 +112,14 @@ impl DeployedType {
         &self.order
     }
 
+    /// The program of a revision, if this node can run it.
+    pub fn program_of(&self, revision: u64) -> Option<&Arc<Program>> {
+        if revision == self.revision {
+            return self.program.as_ref();
+        }
+        self.earlier.iter().find(|(of, _)| *of == revision).map(|(_, program)| program)
+    }
+
     /// Whether this node can run the type.
     pub fn is_runnable(&self) -> bool {
         self.program.is_some()
@@ -122,8 +141,26 @@ impl DeployedType {
             time_to_live: u64::try_from(self.manifest.lifecycle.time_to_live.as_millis())
                 .unwrap_or(u64::MAX),
             on_failure: self.manifest.lifecycle.on_failure,
+            schema: self.program.as_ref().map_or_else(SchemaSupport::default, |it| schema_of(it)),
+            earlier: self
+                .earlier
+                .iter()
+                .map(|(revision, program)| earlier(*revision, program))
+                .collect(),
+            rollout: None,
         }
     }
+}
+
+/// What a component says about the schema of its state, for the core.
+pub fn schema_of(program: &Program) -> SchemaSupport {
+    let ostraca_wasm::SchemaSupport { version, newest } = program.schema();
+    SchemaSupport { version, newest }
+}
+
+fn earlier(revision: u64, program: &Program) -> EarlierRevision {
+    let has_stop_hook = program.has_stop_hook();
+    EarlierRevision { revision, schema: schema_of(program), has_stop_hook }
 }
 
 /// All types by name.

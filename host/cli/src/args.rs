@@ -88,8 +88,12 @@ pub(crate) enum Command {
     Build(Build),
     /// Deploy a component with its manifest
     Deploy(Deploy),
-    /// List deployments
-    Deployments,
+    /// Activate a stored revision of a type
+    Activate(Activate),
+    /// Go back to the revision before the current one, as a new revision
+    Rollback(Rollback),
+    /// List deployments, or the revisions of one type
+    Deployments(Deployments),
     /// List a type's methods
     Methods(Methods),
     /// Send a message to an entity and print the result
@@ -281,6 +285,32 @@ pub(crate) struct Deploy {
     /// Build the component first
     #[arg(long)]
     pub(crate) build: bool,
+    /// Store the revision without activating it
+    #[arg(long, conflicts_with = "expect_revision")]
+    pub(crate) inactive: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Activate {
+    /// The entity type
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+    /// The revision, as in `ostraca deployments TYPE`; one that was active before gets a new number
+    pub(crate) revision: u64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rollback {
+    /// The entity type
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Deployments {
+    /// List the stored revisions of this type
+    #[arg(value_name = "TYPE")]
+    pub(crate) entity_type: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -70,7 +70,11 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::New(it) => commands::new::run(global, &it),
         Command::Build(it) => commands::build::run(global, &it).await,
         Command::Deploy(it) => commands::deploy::run(global, &it).await,
-        Command::Deployments => commands::deployments::run(global).await,
+        Command::Activate(it) => {
+            commands::activate::run(global, &it.entity_type, Some(it.revision)).await
+        }
+        Command::Rollback(it) => commands::activate::run(global, &it.entity_type, None).await,
+        Command::Deployments(it) => commands::deployments::run(global, &it).await,
         Command::Methods(it) => commands::methods::run(global, &it).await,
         Command::Send(it) => commands::send::run(global, &it).await,
         Command::Tell(it) => commands::tell::run(global, &it).await,

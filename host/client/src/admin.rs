@@ -14,12 +14,12 @@ use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
 use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
-    AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters, DeadLettersRequest,
-    DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress, DrainRequest,
-    Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
-    StatusRequest,
+    ActivateRequest, AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters,
+    DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
+    DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest,
+    ForgetResult, InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes,
+    NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo,
+    ShardsRequest, Status, StatusRequest,
 };
 use tokio::time::timeout;
 
@@ -79,8 +79,51 @@ impl Client {
             component_size: component.len() as u64,
             digest: Bytes::copy_from_slice(digest.as_bytes()),
             expected_revision,
+            inactive: false,
         });
         match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
+            Some(Response::Deployed(deployed)) => Ok(deployed),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Stores a component with its manifest as the next revision of its type, without activating it.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn deploy_inactive(
+        &self,
+        manifest: &str,
+        component: Bytes,
+    ) -> Result<DeployResult, AdminError> {
+        let digest = blake3::hash(&component);
+        let request = Request::Deploy(DeployRequest {
+            manifest: manifest.into(),
+            component_size: component.len() as u64,
+            digest: Bytes::copy_from_slice(digest.as_bytes()),
+            expected_revision: None,
+            inactive: true,
+        });
+        match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
+            Some(Response::Deployed(deployed)) => Ok(deployed),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Activates a stored revision of a type; `None` for the one before the current revision. An earlier revision gets
+    /// a new, higher number.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn activate(
+        &self,
+        entity_type: &str,
+        revision: Option<u64>,
+    ) -> Result<DeployResult, AdminError> {
+        let request = Request::Activate(ActivateRequest { r#type: entity_type.into(), revision });
+        match self.request(request, Bytes::new(), DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
             other => Err(unexpected(other)),
         }

@@ -84,6 +84,7 @@ pub struct Head {
 impl Extensible for Head {
     const NAME: &'static str = "Head";
     const FIELDS: &'static [u32] = &[
+        Head::SCHEMA,
         Head::TIMERS,
         Head::OUTBOX,
         Head::TELL_WATERMARK,
@@ -95,6 +96,8 @@ impl Extensible for Head {
 }
 
 impl Head {
+    /// The field with the schema of the state (u32); absent if it is 0.
+    const SCHEMA: u32 = 2;
     /// The field with the number of the entity's timers (u32); absent if there are none.
     const TIMERS: u32 = 4;
     /// The field with the number of its outbox entries and of its dead letters (u32, u32); absent if there are none.
@@ -113,6 +116,26 @@ impl Head {
     const REMAINS: u8 = 1;
     /// The guest chose when the entity expires.
     const OWN_EXPIRY: u8 = 2;
+
+    /// The schema of the entity's state: what its component's `schema-version` returned when the entity was created, or
+    /// when it was last migrated (R24).
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn schema(&self) -> Result<u32, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.extensions.get(Self::SCHEMA)?.unwrap_or_default())
+    }
+
+    /// Sets the schema of the state.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_schema(&mut self, schema: u32) -> Result<(), CodecError> {
+        self.set_or_take(Self::SCHEMA, &schema)
+    }
 
     /// The number of the entity's timers, which are stored outside the head (R25).
     ///

@@ -53,7 +53,8 @@ pub use machine::{Machine, Ownership, Phase};
 pub use operator_commands::OperatorCommand;
 pub use outbox::{NewTell, OutboxSize};
 pub use settings::{
-    Mutation, OnFailure, Settings, SlotPurpose, StartReason, StopReason, TypeSettings,
+    EarlierRevision, Mutation, OnFailure, Rollout, SchemaSupport, Settings, SlotPurpose,
+    StartReason, StopReason, TypeSettings,
 };
 pub use slot_requests::SlotHolder;
 pub use timers::{Firing, TimerChange, TimerMap};

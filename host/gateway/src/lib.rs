@@ -42,7 +42,7 @@ use tokio::sync::mpsc;
 
 use feeds::Feeds;
 use links::MessageLinks;
-pub use links::{InspectTargets, failure_to_wire};
+pub use links::{InspectTargets, failure_to_wire, migration_to_wire};
 use pending_message::PendingMessage;
 use resolve::EnvelopeResolver;
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Gateway, UnreachableSink, lock};
-pub use inspect::{InspectTargets, failure_to_wire};
+pub use inspect::{InspectTargets, failure_to_wire, migration_to_wire};
 
 /// How long a node may be unreachable before it is reported to the manager (S12).
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(3);

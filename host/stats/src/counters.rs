@@ -19,6 +19,10 @@ pub struct Stats {
     pub failed_turns: AtomicU64,
     /// Instances that were started.
     pub activations: AtomicU64,
+    /// Migrations of entities that were started.
+    pub migrations: AtomicU64,
+    /// Migrations that the guest refused, or in which it failed: the entity stays on an earlier revision.
+    pub failed_migrations: AtomicU64,
     /// Messages answered as not run, by this node's workers.
     pub not_run: AtomicU64,
     /// Messages answered with an unknown outcome, by this node's workers.

@@ -107,6 +107,9 @@ pub enum Error {
     /// `methods` failed, or returned an invalid list.
     #[error("cannot read the component's methods: {0}")]
     InvalidMethods(String),
+    /// The schemas that it exports cannot be used, or the functions that return them failed.
+    #[error("the schemas of the component are invalid: {0}")]
+    InvalidSchemas(String),
     /// The maximum number of instances is live: evict one and try again.
     #[error(
         "cannot start an instance: {limit} instances are live, which is the limit (max-live-instances in [guests])"
@@ -215,6 +218,7 @@ impl Error {
             Error::ImportNotGranted { .. } => codes::IMPORT_NOT_GRANTED,
             Error::WrongSignature(_) => codes::WRONG_SIGNATURE,
             Error::InvalidMethods(_) => codes::INVALID_METHODS,
+            Error::InvalidSchemas(_) => codes::INVALID_SCHEMAS,
             Error::InstanceLimit { .. } => codes::INSTANCE_LIMIT,
             Error::Activation(failure) => failure.code,
             Error::EncodeFailed(_) => codes::ENCODE_FAILED,

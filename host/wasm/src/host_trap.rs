@@ -45,6 +45,8 @@ pub(crate) fn host(code: Code, message: String) -> Failure {
 pub(crate) enum Stage {
     Instantiate,
     Methods,
+    Schemas,
+    Migrate,
     Start,
     Message,
     Timer,
@@ -56,6 +58,8 @@ impl Stage {
         match self {
             Stage::Instantiate => "instantiation",
             Stage::Methods => "methods",
+            Stage::Schemas => "migration",
+            Stage::Migrate => "migrate",
             Stage::Start => "start",
             Stage::Message => "message",
             Stage::Timer => "timer",
@@ -97,7 +101,7 @@ impl HostTrap {
             HostTrap::TooManyKeys { .. } => limit(codes::TOO_MANY_KEYS, message),
             HostTrap::TurnTooLarge { .. } => limit(codes::TURN_TOO_LARGE, message),
             HostTrap::TimeLimitExceeded => match stage {
-                Stage::Message | Stage::Timer | Stage::Stop => {
+                Stage::Migrate | Stage::Message | Stage::Timer | Stage::Stop => {
                     let most = limits.turn_time.as_millis();
                     limit(
                         codes::TURN_TIME_LIMIT,

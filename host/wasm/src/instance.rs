@@ -13,6 +13,7 @@ use crate::instance_data::{InstanceData, Phase};
 use crate::journal::{JournalChange, TurnJournal};
 use crate::message_export::{GuestError, MessageResult};
 use crate::meter::{Meter, metered};
+use crate::migration::MigrationResult;
 use crate::program::Program;
 use crate::shared::InstancePermit;
 use crate::tells::TurnTells;
@@ -37,6 +38,7 @@ pub struct Instance {
     message: Func,
     stop: Option<Func>,
     timer: Option<Func>,
+    migrate: Option<Func>,
     poisoned: bool,
     program: Arc<Program>,
     permit: InstancePermit,
@@ -69,8 +71,11 @@ impl Program {
         let message = func(&mut store, exports.message)?;
         let stop = exports.stop.map(|stop| func(&mut store, stop)).transpose()?;
         let timer = exports.timer.map(|timer| func(&mut store, timer)).transpose()?;
+        let migrate =
+            exports.migration.as_ref().map(|it| func(&mut store, it.migrate)).transpose()?;
         let program = self.clone();
-        Ok(Instance { store, start, message, stop, timer, poisoned: false, program, permit })
+        let poisoned = false;
+        Ok(Instance { store, start, message, stop, timer, migrate, poisoned, program, permit })
     }
 }
 
@@ -98,6 +103,28 @@ impl Instance {
             Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
             Ok((Err(why),)) => self
                 .fail_and_log(guest(codes::START_FAILED, format!("the start hook failed: {why}"))),
+            Err(failure) => self.fail(failure),
+        };
+        self.finish(result)
+    }
+
+    /// Migrates the entity's state as one turn, within `limits.turn-time`. Used instead of [`Instance::start`]: the
+    /// instance must be dropped afterwards.
+    pub async fn migrate(&mut self, from_schema: u32) -> GuestTurnOutput {
+        self.begin(Stage::Migrate, Phase::Hook);
+        let Some(migrate) = self.migrate else {
+            let text = "the component does not export `migration`";
+            let result = self.fail_and_log(guest(codes::MIGRATION_REFUSED, text.into()));
+            return self.finish(result);
+        };
+        let called =
+            self.call::<_, (MigrationResult,)>(Stage::Migrate, migrate, (from_schema,)).await;
+        let result = match called {
+            Ok((Ok(()),)) => TurnResult::Ok(Bytes::new()),
+            Ok((Err(why),)) => self.fail_and_log(guest(
+                codes::MIGRATION_REFUSED,
+                format!("migrate refused schema {from_schema}: {why}"),
+            )),
             Err(failure) => self.fail(failure),
         };
         self.finish(result)

@@ -41,6 +41,7 @@ mod journal_imports;
 mod log;
 mod message_export;
 mod meter;
+mod migration;
 mod program;
 mod runtime;
 mod settings;
@@ -71,6 +72,7 @@ pub use error::{ComponentResource, Error};
 pub use instance::{Instance, InterruptHandle};
 pub use journal::{EVENT_CHARGE, JournalChange, JournalUse, StoredEvent};
 pub use log::TARGET as LOG_TARGET;
+pub use migration::SchemaSupport;
 pub use program::Program;
 pub use runtime::WasmRuntime;
 pub use settings::{

@@ -17,6 +17,7 @@ use crate::journal::TurnJournal;
 use crate::log::GuestLog;
 use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
+use crate::migration::{self, SchemaSupport};
 use crate::shared::Shared;
 use crate::tells::TurnTells;
 use crate::text::{is_control, sanitized};
@@ -38,6 +39,7 @@ pub(crate) struct CompiledComponent {
     pre: InstancePre<InstanceData>,
     pub(crate) exports: Exports,
     methods: Vec<Method>,
+    schema: SchemaSupport,
     digest: ComponentDigest,
 }
 
@@ -60,23 +62,29 @@ impl CompiledComponent {
     ) -> Result<CompiledComponent, Error> {
         let linker = if exports.wasi { &context.wasi } else { &context.plain };
         let pre = linker.instantiate_pre(component).map_err(wrong_signature)?;
-        let mut compiled = CompiledComponent { pre, exports, methods: Vec::new(), digest };
+        let mut compiled = CompiledComponent {
+            pre,
+            exports,
+            methods: Vec::new(),
+            schema: SchemaSupport::default(),
+            digest,
+        };
         let reading = async {
             let permit = shared.readers.acquire().await;
             let _permit = permit.map_err(|error| Error::ThreadFailed(error.to_string()))?;
             compiled.read_methods(shared, limits).await
         };
-        compiled.methods = cancel.block_on(reading).ok_or_else(cancelled)??;
+        (compiled.methods, compiled.schema) = cancel.block_on(reading).ok_or_else(cancelled)??;
         Ok(compiled)
     }
 
-    /// Instantiates the component once, without an identity or effects, and reads its methods. Also checks the types of
-    /// the exports.
+    /// Instantiates the component once, without an identity or effects, and reads its methods and schemas. Also checks
+    /// the types of the exports.
     async fn read_methods(
         &self,
         shared: &Shared,
         limits: &Arc<InstanceLimits>,
-    ) -> Result<Vec<Method>, Error> {
+    ) -> Result<(Vec<Method>, SchemaSupport), Error> {
         let nobody = EntityIdentity {
             namespace: "".into(),
             entity_type: "".into(),
@@ -119,11 +127,31 @@ impl CompiledComponent {
         let meter = store.data().meter.clone();
         let called =
             metered(&meter, &shared.ticker.sleepers, methods.call_async(&mut store, ())).await;
-        match called {
-            Ok(Ok((methods,))) => check_methods(methods),
-            Ok(Err(error)) => Err(bad(explain(&error, Stage::Methods, store.data_mut()))),
-            Err(fault) => Err(bad(fault.to_failure(Stage::Methods, limits))),
+        let methods = match called {
+            Ok(Ok((methods,))) => check_methods(methods)?,
+            Ok(Err(error)) => {
+                return Err(bad(explain(&error, Stage::Methods, store.data_mut())));
+            }
+            Err(fault) => return Err(bad(fault.to_failure(Stage::Methods, limits))),
+        };
+        let Some(exports) = &self.exports.migration else {
+            return Ok((methods, SchemaSupport::default()));
+        };
+        let functions =
+            migration::schema_functions(&mut store, &instance, exports).map_err(wrong_signature)?;
+        let bad = |failure: Failure| Error::InvalidSchemas(failure.message);
+        let mut read = [0; 2];
+        for (schema, function) in read.iter_mut().zip([functions.0, functions.1]) {
+            let called = function.call_async(&mut store, ());
+            match metered(&meter, &shared.ticker.sleepers, called).await {
+                Ok(Ok((it,))) => *schema = it,
+                Ok(Err(error)) => {
+                    return Err(bad(explain(&error, Stage::Schemas, store.data_mut())));
+                }
+                Err(fault) => return Err(bad(fault.to_failure(Stage::Schemas, limits))),
+            }
         }
+        Ok((methods, migration::check(read[0], read[1])?))
     }
 
     pub(crate) async fn instantiate(
@@ -188,6 +216,11 @@ impl Program {
     /// The methods that the component lists.
     pub fn methods(&self) -> &[Method] {
         &self.compiled.methods
+    }
+
+    /// What the component says about the schema of its state.
+    pub fn schema(&self) -> SchemaSupport {
+        self.compiled.schema
     }
 
     /// Whether the component exports the stop hook.

@@ -36,8 +36,16 @@ pub(crate) struct Exports {
     pub(crate) message: ComponentExportIndex,
     pub(crate) stop: Option<ComponentExportIndex>,
     pub(crate) timer: Option<ComponentExportIndex>,
+    pub(crate) migration: Option<MigrationExports>,
     /// Whether the component imports any WASI interface.
     pub(crate) wasi: bool,
+}
+
+/// The functions of the export `migration`.
+pub(crate) struct MigrationExports {
+    pub(crate) schema_version: ComponentExportIndex,
+    pub(crate) newest_schema: ComponentExportIndex,
+    pub(crate) migrate: ComponentExportIndex,
 }
 
 /// Whether `name` is `interface` in a version that this host supports: every 0.1.x.
@@ -92,6 +100,16 @@ pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Erro
         stop: interface("stop").map(|stop| function(&stop, "stop", "stop")).transpose()?,
         timer: interface("timer-handler")
             .map(|handler| function(&handler, "timer-handler", "timer"))
+            .transpose()?,
+        migration: interface("migration")
+            .map(|migration| {
+                let of = |name| function(&migration, "migration", name);
+                Ok(MigrationExports {
+                    schema_version: of("schema-version")?,
+                    newest_schema: of("newest-schema")?,
+                    migrate: of("migrate")?,
+                })
+            })
             .transpose()?,
         wasi,
     })

@@ -150,6 +150,7 @@ fn streams_and_admin_requests() {
         component_size: 3,
         digest: Bytes::from_static(&[8; 32]),
         expected_revision: Some(0),
+        inactive: false,
     };
     let request = AdminRequest { request: Some(admin_request::Request::Deploy(deploy)) };
     same(&request, &format!("0a290a016d10031a20{}2000", "08".repeat(32)));
@@ -159,9 +160,32 @@ fn streams_and_admin_requests() {
         (admin_request::Request::Methods(MethodsRequest { r#type: "t".into() }), "1a030a0174"),
         (admin_request::Request::Status(StatusRequest {}), "2200"),
         (admin_request::Request::Node(NodeRequest {}), "2a00"),
+        (
+            admin_request::Request::Activate(ActivateRequest {
+                r#type: "t".into(),
+                revision: Some(2),
+            }),
+            "c202050a01741002",
+        ),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
     }
+}
+
+#[test]
+fn deploy_without_activation_and_stored_revisions() {
+    let deploy = DeployRequest { inactive: true, ..DeployRequest::default() };
+    same(&deploy, "5001");
+    let stored = StoredRevision {
+        revision: 4,
+        digest: Bytes::from_static(b"d"),
+        component_size: 6,
+        schema: 2,
+        inactive: true,
+    };
+    same(&stored, "080412016418062002 2801".replace(' ', "").as_str());
+    let deployment = Deployment { schema: 2, revisions: vec![stored], ..Deployment::default() };
+    same(&deployment, "a00102aa010b08041201641806 20022801".replace(' ', "").as_str());
 }
 
 #[test]
@@ -192,6 +216,8 @@ fn admin_responses() {
         digest: Bytes::from_static(b"d"),
         pool: "p".into(),
         component_size: 6,
+        schema: 0,
+        revisions: Vec::new(),
     };
     let page = Deployments { deployments: vec![deployment] };
     same(

@@ -158,6 +158,9 @@ fn responses_about_the_cluster() {
             bytes: 3,
             last_version: 4,
         }],
+        schema: 0,
+        running_revision: 0,
+        failed_migration: None,
     };
     let page = Entities {
         entities: vec![entity],

@@ -302,6 +302,10 @@ pub struct EntityInspection {
     pub mailbox_length: usize,
     /// The failure of its last turn, if that turn failed.
     pub last_failure: Option<LastFailure>,
+    /// The revision that its instance runs; 0 without an instance.
+    pub running_revision: u64,
+    /// The revision to which it could not be migrated, and why.
+    pub failed_migration: Option<(u64, Arc<str>)>,
 }
 
 /// Receives the reports of workers, on their threads; must not block.

@@ -294,6 +294,8 @@ impl Tells {
                 Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
                 Action::ReleaseCall { .. } => {}
                 Action::Claim(claim) => it.process.calls.push_back(Call::Claim(claim)),
+                // The types of the model have no schemas.
+                Action::Migrate { .. } | Action::MigrationFailed { .. } => {}
                 // No entity of the model is remembered.
                 Action::ScanRemembered { .. } => {}
                 // Nobody reads a channel.

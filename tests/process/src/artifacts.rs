@@ -13,8 +13,16 @@ use wit_component::ComponentEncoder;
 const BUILT: &str = "OSTRACA_BUILT";
 const WASM: &str = "wasm32-unknown-unknown";
 /// Every guest that the tests deploy.
-const GUESTS: [&str; 6] =
-    ["counter", "account", "bank-account", "bank-transfer", "misbehaving", "rubbish"];
+const GUESTS: [&str; 8] = [
+    "counter",
+    "account",
+    "bank-account",
+    "bank-transfer",
+    "evolved",
+    "evolving",
+    "misbehaving",
+    "rubbish",
+];
 
 /// The root directory of the repository.
 #[must_use]

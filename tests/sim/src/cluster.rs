@@ -384,6 +384,9 @@ struct World {
     time_to_live: u64,
     /// When each turn ran that left its entity deleted, by its node's UTC.
     deleted_at: BTreeMap<TurnId, u64>,
+    /// Whether the types' revisions have schemas, and the generator that decides which migrations fail.
+    migrates: bool,
+    rng_of_migrations: Rng,
     /// Whether the guests append to journals, and the generator that draws the changes.
     journals: bool,
     rng_of_journals: Rng,

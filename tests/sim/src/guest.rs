@@ -17,6 +17,9 @@ use crate::{asks, deletion, tells};
 /// A counter's maximum, low enough that refusals occur.
 pub const LIMIT: u64 = 40;
 
+/// The key under which a migration stores the schema that it migrated to.
+pub(crate) const SCHEMA_KEY: &str = "schema";
+
 /// What a turn runs.
 #[derive(Clone, Debug)]
 pub enum Work {
@@ -56,6 +59,19 @@ impl Instance {
             self.write(&mut turn, key, value);
         }
         turn
+    }
+
+    /// Migrates the state to a schema.
+    pub fn migrate(&mut self, schema: u32) -> TurnOutput {
+        let mut turn = answered(GuestReply::Result(Bytes::new()));
+        self.write(&mut turn, SCHEMA_KEY, schema.into());
+        turn
+    }
+
+    /// The output of a turn that refuses.
+    #[must_use]
+    pub fn refusal() -> TurnOutput {
+        answered(GuestReply::Error { code: "no".into(), message: String::new() })
     }
 
     /// Runs one message. `keep_errors` breaks R21: a refused turn's effects remain in memory.

@@ -6,6 +6,7 @@ use ostraca_core::ids::{Entity, MessageId, ScopedSessionId, TurnId};
 use ostraca_oracle::{Counter, End, Operation, Outcome, check_with_report};
 
 use crate::guest::LIMIT;
+use crate::schemas::WrongSchema;
 use crate::store::Image;
 use crate::timers::WrongWakeUps;
 use crate::violation::{Violation, ViolationKind, of_history};
@@ -39,6 +40,7 @@ impl HistoryCheck {
             ViolationKind::RevisionFell.because(why)
         });
         self.violations.extend(older);
+        self.violations.extend(image.wrong_schemas.iter().map(WrongSchema::judge));
         self.violations.extend(image.wrong_wake_ups.iter().map(WrongWakeUps::judge));
         for (entity, version, turn) in &image.turns {
             match message_of(turn) {

@@ -20,7 +20,7 @@ use ostraca_core::message::ReplyToken;
 use ostraca_core::records::Claim;
 use ostraca_core::rows::Member;
 use ostraca_core::shard::{
-    Event, InstanceSlots, Machine, OnFailure, Ownership, Settings, StopReason, TypeSettings,
+    Event, InstanceSlots, Machine, Ownership, Settings, StopReason, TypeSettings,
 };
 
 use crate::guest::Work;
@@ -170,10 +170,7 @@ impl Harness {
                 mailbox_capacity: MAILBOX,
                 idle_timeout: 120,
                 has_stop_hook: has_stop,
-                remembers: false,
-                keep: Default::default(),
-                time_to_live: 0,
-                on_failure: OnFailure::default(),
+                ..TypeSettings::default()
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

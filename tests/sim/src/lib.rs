@@ -21,6 +21,7 @@ mod queue;
 mod remembered;
 pub mod rng;
 mod run_digest;
+mod schemas;
 mod session;
 pub mod store;
 mod tally;

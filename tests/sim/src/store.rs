@@ -18,6 +18,7 @@ use ostraca_core::records::{
 use crate::journal::JournalWrite;
 use crate::remembered;
 use crate::rng::Rng;
+use crate::schemas::WrongSchema;
 use crate::tells::OutboxChange;
 use crate::timers::{DurableChange, WrongWakeUps, may_move_wake_up};
 
@@ -56,6 +57,8 @@ pub struct Image {
     pub turns: Vec<(Entity, u64, TurnId)>,
     /// Versions that were written by an older revision than the version before (R24), for the checks.
     pub older_revisions: Vec<(Entity, u64)>,
+    /// Versions that a revision wrote on state of another schema (R24), for the checks.
+    pub wrong_schemas: Vec<WrongSchema>,
     /// Versions after which an entity's wake-ups were not the one that it needs, for the checks.
     pub wrong_wake_ups: Vec<WrongWakeUps>,
     /// Every change to an outbox, in order, for the checks.
@@ -157,6 +160,8 @@ pub struct Store {
     dirty: bool,
     stopped: bool,
     mutations: Vec<StoreMutation>,
+    /// Whether the types whose entities it stores have schemas.
+    has_schemas: bool,
     /// An old copy of the disk, for [`StoreMutation::OldCopy`].
     old: Option<Image>,
     /// What is really on disk below clean pages that were never written, for [`StoreMutation::TrustCache`].
@@ -168,6 +173,12 @@ impl Store {
     #[must_use]
     pub fn new(breaches: Vec<StoreMutation>) -> Self {
         Self { mutations: breaches, ..Self::default() }
+    }
+
+    /// Sets whether the types whose entities it stores have schemas, which the store then checks at each commit.
+    #[must_use]
+    pub fn with_schemas(self, has_schemas: bool) -> Self {
+        Self { has_schemas, ..self }
     }
 
     fn has_mutation(&self, breach: StoreMutation) -> bool {
@@ -376,6 +387,10 @@ impl Store {
         if moves_wake_up {
             let wrong = WrongWakeUps::find(&self.cache.records, &commit.entity, &commit.head);
             self.cache.wrong_wake_ups.extend(wrong);
+        }
+        if self.has_schemas {
+            let wrong = WrongSchema::find(&self.cache, &commit.entity, &commit.head);
+            self.cache.wrong_schemas.extend(wrong);
         }
         self.cache.heads.insert(commit.entity, commit.head);
         CommitOutcome::Committed

@@ -35,6 +35,8 @@ pub enum ViolationKind {
     NotReplayed,
     /// An older revision of a type ran on state that a newer one had written (R24).
     RevisionFell,
+    /// A revision ran on state of another schema, or a migration was not committed as a whole (R24).
+    WrongSchema,
     /// A shard went to a new owner while the former owner held it (R7).
     OwnerReplacedAlive,
     /// An incarnation registered over a live lease (R7).

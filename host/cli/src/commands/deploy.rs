@@ -22,7 +22,12 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
     let component = component(&project)?;
     let client = connection::connect(global).await?;
     let size = output::size(component.len() as u64);
-    let deploying = client.deploy(&project.text, component.into(), args.expect_revision);
+    let deploying = async {
+        match args.inactive {
+            true => client.deploy_inactive(&project.text, component.into()).await,
+            false => client.deploy(&project.text, component.into(), args.expect_revision).await,
+        }
+    };
     let deployed = connection::with_spinner(
         &format!("deploying {} ({size})", project.manifest.entity_type),
         deploying,
@@ -30,6 +35,15 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
     .await?;
     let methods = client.methods(&deployed.r#type).await.ok();
     connection::disconnect(client).await;
+    show(global, &deployed, if args.inactive { "stored" } else { "deployed" });
+    if let (false, OutputFormat::Table, Some(methods)) = (args.inactive, global.output, methods) {
+        output::line(&hint(&methods));
+    }
+    Ok(Exit::Done)
+}
+
+/// Prints the result of a deployment or an activation; `what` says which.
+pub(crate) fn show(global: &Global, deployed: &DeployResult, what: &str) {
     if global.output == OutputFormat::Json {
         output::json(&json!({
             "type": deployed.r#type, "revision": deployed.revision,
@@ -37,12 +51,8 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
             "failed_hosts": hosts(&deployed.failed_hosts), "pending_hosts": hosts(&deployed.pending_hosts),
         }));
     } else {
-        output::line(&summary(&deployed));
-        if let Some(methods) = methods {
-            output::line(&hint(&methods));
-        }
+        output::line(&summary_of(deployed, what));
     }
-    Ok(Exit::Done)
 }
 
 /// Deploys without printing a result, for `ostraca dev`.
@@ -62,9 +72,13 @@ fn hosts(hosts: &[NodeIssue]) -> serde_json::Value {
 
 /// The result of a deploy in one line, with another line for each host that does not run it.
 pub(crate) fn summary(it: &DeployResult) -> String {
+    summary_of(it, "deployed")
+}
+
+fn summary_of(it: &DeployResult, what: &str) -> String {
     let mut text = match it.unchanged {
         true => format!("{}: unchanged, revision {}", it.r#type, it.revision),
-        false => format!("{}: deployed, revision {}", it.r#type, it.revision),
+        false => format!("{}: {what}, revision {}", it.r#type, it.revision),
     };
     for NodeIssue { node, reason: why } in &it.failed_hosts {
         text += &format!("\n  node {node} cannot run it and gets no shards: {why}");

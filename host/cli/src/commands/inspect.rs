@@ -29,6 +29,10 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "state_bytes": it.state_bytes, "key_count": it.key_count, "keys": keys,
             "remembered": it.remembered, "deleted": it.deleted, "generation": it.generation,
             "expires_unix_ms": it.expires_unix_ms, "expires": it.expires_unix_ms.map(output::wall),
+            "schema": it.schema, "running_revision": it.running_revision,
+            "failed_migration": it.failed_migration.as_ref().map(|it| json!({
+                "revision": it.revision, "reason": it.reason,
+            })),
             "journal": it.journal.as_ref().map(|it| json!({
                 "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
                 "snapshot_through": it.snapshot_through,
@@ -102,6 +106,15 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         rows.extend(it.channels.iter().map(|it| ("channel", channel_text(it))));
     } else {
         rows.push(("version", "nothing is stored".into()));
+    }
+    if it.schema > 0 {
+        rows.push(("schema", it.schema.to_string()));
+    }
+    if let Some(it) = &it.failed_migration {
+        rows.push((
+            "migration",
+            format!("to revision {} failed: {}", it.revision, shown(&it.reason)),
+        ));
     }
     rows.push(("instance", entities::instance_state(it.active).into()));
     rows.extend(it.mailbox_length.map(|waiting| ("mailbox", many(waiting, "message", "messages"))));

@@ -146,6 +146,36 @@ section! {
             happened: "`methods` failed, or its list cannot be used: an empty or duplicate name, a name with a control character, or too many methods.",
             help: "Fix the guest.",
         }
+        UNKNOWN_REVISION = "unknown-revision" {
+            retry: No,
+            exit: 2,
+            happened: "The type has no stored revision with that number, or none before the current one. A type keeps up to 16 earlier revisions and 4 inactive ones.",
+            help: "`ostraca deployments TYPE` lists them. Otherwise deploy the component again.",
+        }
+        NOTHING_ACTIVE = "nothing-active" {
+            retry: No,
+            exit: 2,
+            happened: "`deploy --inactive` for a type that has no active revision.",
+            help: "Deploy its first revision without `--inactive`.",
+        }
+        SCHEMA_GOES_BACK = "schema-goes-back" {
+            retry: No,
+            exit: 2,
+            happened: "The component's schema is lower than that of the current revision, and its `newest-schema` is too: its entities would not run.",
+            help: "Deploy a component that migrates back: its `newest-schema` is at least the schema of the current revision.",
+        }
+        TOO_MANY_SCHEMAS = "too-many-schemas" {
+            retry: No,
+            exit: 2,
+            happened: "The type already keeps the last revisions of 16 earlier schemas.",
+            help: "Deploy with the schema of the current revision.",
+        }
+        INVALID_SCHEMAS = "invalid-schemas" {
+            retry: No,
+            exit: 2,
+            happened: "`schema-version` or `newest-schema` failed, or `newest-schema` is below `schema-version`.",
+            help: "Fix the guest.",
+        }
         ENCODE_FAILED = "encode-failed" {
             retry: No,
             happened: "The core module could not be converted into a component.",

@@ -197,6 +197,11 @@ section! {
             happened: "An application error's code was empty, longer than 128 bytes, or has a control character.",
             help: "Fix the guest.",
         }
+        MIGRATION_REFUSED = "migration-refused" {
+            retry: No,
+            happened: "The guest's `migrate` returned an error. The entity stays on its revision; the text has the reason.",
+            help: "Deploy a component whose `migrate` accepts the state.",
+        }
         START_FAILED = "start-failed" {
             retry: No,
             happened: "The start hook returned an error, which is in the text.",

@@ -138,6 +138,16 @@ section! {
             happened: "The entity was last written by a higher revision than this node runs.",
             help: "Deploy a higher revision. To go back, deploy the old component again: it gets a new revision.",
         }
+        SCHEMA_TOO_HIGH = "schema-too-high" {
+            retry: Yes,
+            happened: "The entity's state has a schema from which the deployed component does not migrate: a component with a higher schema wrote it.",
+            help: "Deploy a component with that schema or a higher one, or one whose `newest-schema` is that schema or higher.",
+        }
+        MIGRATION_FAILED = "migration-failed" {
+            retry: Yes,
+            happened: "The component's `migrate` trapped or refused the entity's state, and the node has no earlier revision that can run on it.",
+            help: "Deploy a component that can migrate the state. `ostraca inspect` shows the reason.",
+        }
         OVERLOADED = "overloaded" {
             outcome: NotRunOrUnknown,
             retry: Yes,

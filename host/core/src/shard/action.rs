@@ -105,10 +105,37 @@ pub enum Action {
         entity: Entity,
         /// The instance's generation.
         generation: u64,
+        /// The revision whose component it runs.
+        revision: u64,
         /// Why the instance starts.
         reason: StartReason,
         /// What the entity has besides its state.
         records: TurnRecords,
+    },
+    /// Create an instance and run its migration as a turn (R24). The result is an
+    /// [`Event::ActivationResult`](super::Event::ActivationResult), after which the instance is dropped.
+    Migrate {
+        /// The entity.
+        entity: Entity,
+        /// The instance's generation.
+        generation: u64,
+        /// The revision whose component it runs.
+        revision: u64,
+        /// The schema of the entity's state.
+        from_schema: u32,
+        /// What the entity has besides its state.
+        records: TurnRecords,
+    },
+    /// Report that an entity could not be migrated: it stays on an earlier revision.
+    MigrationFailed {
+        /// The entity.
+        entity: Entity,
+        /// The revision to which it was to be migrated.
+        revision: u64,
+        /// The schema of its state.
+        from_schema: u32,
+        /// Why it failed.
+        why: Arc<str>,
     },
     /// Run a message as one turn.
     Run {

@@ -27,6 +27,8 @@ pub(super) enum Stage {
     Loaded,
     /// It has been waiting for an instance slot since this time.
     AwaitingSlot(u64),
+    /// An instance is being created that migrates its state to this schema, and is then dropped.
+    Migrating(TurnId, u32),
     /// Its instance is being created and started.
     Starting(TurnId),
     /// Its instance waits for messages.
@@ -48,7 +50,8 @@ impl Stage {
     pub(super) fn has_instance(&self) -> bool {
         matches!(
             self,
-            Self::Starting(_)
+            Self::Migrating(..)
+                | Self::Starting(_)
                 | Self::Idle
                 | Self::Running(..)
                 | Self::Firing(..)
@@ -126,6 +129,8 @@ pub(super) struct ResidentEntity {
     pub(super) passivates: bool,
     /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
+    /// The migration whose commit is pending, and the schema before it.
+    pub(super) migration: Option<(TurnId, u32)>,
     /// Set after a start failed or the store refused a start turn, until a start or a commit succeeds.
     pub(super) start_backoff: Option<StartBackoff>,
     /// The timers after the last turn that ran.
@@ -227,6 +232,7 @@ impl ResidentEntity {
             stop_hook_deadline: None,
             passivates: false,
             start_turn: None,
+            migration: None,
             start_backoff: None,
             timers: Timers::default(),
             outbox: Outbox::default(),

@@ -98,7 +98,7 @@ pub enum Event {
         /// The entity.
         entity: Entity,
     },
-    /// The result of [`Action::Activate`](super::Action::Activate).
+    /// The result of [`Action::Activate`](super::Action::Activate) or [`Action::Migrate`](super::Action::Migrate).
     ActivationResult {
         /// The entity.
         entity: Entity,
@@ -221,7 +221,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::large_enum_variant, reason = "nearly every activation starts its instance")]
 pub enum ActivationOutcome {
-    /// The instance is live; this is its start turn's output.
+    /// The instance is live; this is the output of its start turn or migration.
     Started(TurnOutput),
     /// The activation failed.
     Failed {

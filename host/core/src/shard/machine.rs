@@ -3,7 +3,8 @@
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
 //! timers), [`Recovery`] (remembered entities to start), [`Supervision`] (entities that were stopped),
-//! [`DeployedTypes`] (types) and [`Residents`] (entities in memory). Most events concern one entity and need several parts, so the machine itself handles them.
+//! [`DeployedTypes`] (types), [`FailedMigrations`] (entities that stay on an earlier revision) and [`Residents`]
+//! (entities in memory). Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod asks;
 mod backoff;
@@ -20,6 +21,7 @@ mod operator_commands;
 mod ownership;
 mod recovery;
 mod residents;
+mod revisions;
 mod schedule;
 mod steps;
 mod supervision;
@@ -46,6 +48,7 @@ use gate::Gate;
 use lease::Lease;
 use recovery::Recovery;
 use residents::Residents;
+use revisions::FailedMigrations;
 use schedule::Schedule;
 use supervision::Supervision;
 use types::DeployedTypes;
@@ -91,6 +94,7 @@ pub struct Machine {
     wakes: Wakes,
     recovery: Recovery,
     supervision: Supervision,
+    failed_migrations: FailedMigrations,
     residents: Residents,
 }
 
@@ -109,6 +113,7 @@ impl Machine {
             wakes: Wakes::default(),
             recovery: Recovery::default(),
             supervision: Supervision::default(),
+            failed_migrations: FailedMigrations::default(),
             residents: Residents::default(),
         }
     }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::channels::ChannelKeep;
+use crate::hash::shard_of;
+use crate::ids::ShardId;
 
 /// Limits for a shard and for each of its entities. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -172,6 +174,8 @@ pub enum Mutation {
     RunOlderRevision,
     /// A late event about an older deployment replaces a newer one (R24).
     AcceptOlderDeployment,
+    /// A revision runs on state of another schema, without a migration (R24).
+    SkipMigration,
     /// A timer may fire 50 ms before it is due (R25).
     FireEarly,
     /// A timer that has fired is neither removed nor moved to its next time (R25).
@@ -230,6 +234,13 @@ pub struct TypeSettings {
     pub time_to_live: u64,
     /// What follows a failure of the guest (K33).
     pub on_failure: OnFailure,
+    /// What the deployment's component says about its state.
+    pub schema: SchemaSupport,
+    /// Earlier revisions that can still be run, in ascending order: for entities that cannot be migrated, and for those
+    /// that a rollout has not reached.
+    pub earlier: Vec<EarlierRevision>,
+    /// Which entities run the deployment's revision; `None` if all of them do.
+    pub rollout: Option<Rollout>,
 }
 
 /// What follows a trap, an exceeded limit or a failed start (K33). In any case, the instance is dropped.
@@ -243,6 +254,56 @@ pub enum OnFailure {
     Stop,
 }
 
+/// The schemas of the state that a component can handle (R24).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SchemaSupport {
+    /// The schema of the state that it reads and writes. 0 for a component without migration.
+    pub version: u32,
+    /// The highest schema that it can migrate from; at least `version`. If it is higher, entities can be migrated back.
+    pub newest: u32,
+}
+
+impl SchemaSupport {
+    /// Whether the component can migrate state of this schema to its own.
+    #[must_use]
+    pub fn migrates_from(&self, schema: u32) -> bool {
+        // A component with a version above 0 exports a migration.
+        schema != self.version && schema <= self.newest
+    }
+}
+
+/// An earlier revision of a type that can still be run (R24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierRevision {
+    /// The revision.
+    pub revision: u64,
+    /// What its component says about its state.
+    pub schema: SchemaSupport,
+    /// Whether an instance's stop hook is called before the instance is dropped.
+    pub has_stop_hook: bool,
+}
+
+/// A rollout that has not reached all entities (R24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollout {
+    /// The earlier revision that the other entities run.
+    pub from: u64,
+    /// Entities in shards up to this number run the deployment's revision.
+    pub shards: u32,
+    /// In the other shards, so do this many entities out of 1,000, chosen by a hash of their ids.
+    pub per_mille: u16,
+}
+
+impl Rollout {
+    /// Whether it has reached an entity of a shard.
+    #[must_use]
+    pub fn includes(&self, shard: ShardId, id: &str) -> bool {
+        // The shard depends on the same hash, so the share is taken of what is left after a multiplication.
+        let hash = shard_of(id, u32::MAX).0.wrapping_mul(0x9E37_79B1) >> 8;
+        shard.0 <= self.shards || hash % 1_000 < u32::from(self.per_mille)
+    }
+}
+
 impl Default for TypeSettings {
     fn default() -> Self {
         Self {
@@ -254,6 +315,9 @@ impl Default for TypeSettings {
             keep: ChannelKeep::default(),
             time_to_live: 0,
             on_failure: OnFailure::Restart,
+            schema: SchemaSupport::default(),
+            earlier: Vec::new(),
+            rollout: None,
         }
     }
 }

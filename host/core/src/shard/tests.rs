@@ -12,6 +12,7 @@ mod expiry;
 mod formats;
 mod journal;
 mod lane_eviction;
+mod migrations;
 mod operator_commands;
 mod passivate;
 mod recovery;
@@ -95,6 +96,8 @@ struct Harness {
     /// Counts of instances' starts and stop hooks.
     starts: usize,
     hooks: usize,
+    /// The revision that the last start ran.
+    started_revision: u64,
     runs: usize,
     /// Number of slots requested and not returned yet.
     rooms: usize,
@@ -153,6 +156,7 @@ impl Harness {
             dropped: 0,
             busy: 0,
             starts: 0,
+            started_revision: 0,
             hooks: 0,
             runs: 0,
             rooms: 0,
@@ -267,12 +271,16 @@ impl Harness {
                     self.starts += 1;
                     self.pending_actions.push(action);
                 }
-                Action::Activate { entity, generation, reason, .. } => {
+                Action::Activate { entity, generation, revision, reason, .. } => {
                     self.starts += 1;
+                    self.started_revision = revision;
                     self.reasons.push(reason);
                     let result =
                         ActivationOutcome::Started(turn(GuestReply::Result(Bytes::new()), false));
                     self.handle(Event::ActivationResult { entity, generation, result });
+                }
+                Action::Migrate { .. } | Action::MigrationFailed { .. } => {
+                    self.pending_actions.push(action);
                 }
                 Action::CallStopHook { .. } => {
                     self.hooks += 1;

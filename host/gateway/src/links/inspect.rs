@@ -3,6 +3,7 @@
 //! There is one request and one response, on a stream separate from the messages. A node answers from its own workers
 //! only, so a request makes at most one hop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -111,6 +112,8 @@ impl Gateway {
                     active: it.active,
                     mailbox_length: it.mailbox_length as u64,
                     last_failure: it.last_failure.map(failure_to_wire),
+                    running_revision: it.running_revision,
+                    failed_migration: it.failed_migration.map(migration_to_wire),
                 })
                 .collect(),
         });
@@ -173,6 +176,12 @@ pub fn failure_to_wire(failure: LastFailure) -> proto::LastFailure {
     proto::LastFailure { code, message, unix_ms, consecutive_failures }
 }
 
+/// Converts a failed migration: the revision to which an entity was to be migrated, and why it failed.
+#[must_use]
+pub fn migration_to_wire((revision, reason): (u64, Arc<str>)) -> proto::FailedMigration {
+    proto::FailedMigration { revision, reason: reason.to_string() }
+}
+
 fn inspected(shard: InspectedShard) -> ShardInspection {
     let entities = shard.entities.into_iter().map(|it| EntityInspection {
         active: it.active,
@@ -183,6 +192,8 @@ fn inspected(shard: InspectedShard) -> ShardInspection {
             wall_ms: it.unix_ms,
             consecutive_failures: it.consecutive_failures,
         }),
+        running_revision: it.running_revision,
+        failed_migration: it.failed_migration.map(|it| (it.revision, it.reason.into())),
     });
     ShardInspection { held: shard.held, entities: entities.collect() }
 }

@@ -46,6 +46,8 @@ const NODE: usize = 64;
 pub enum AdminOperation {
     /// Deploy a component.
     Deploy(Upload),
+    /// Activate a stored revision of a type; `None` for the one before the current revision.
+    Activate(String, Option<u64>),
     /// List the deployments.
     Deployments,
     /// List the methods of this type.
@@ -165,6 +167,7 @@ pub(super) async fn serve<S: Service>(
             }
         }
         Some(Request::Deployments(_)) => Ok(AdminOperation::Deployments),
+        Some(Request::Activate(request)) => activate(request),
         Some(Request::Methods(request)) => methods(request),
         Some(Request::Status(_)) => Ok(AdminOperation::Status),
         Some(Request::Node(_)) => Ok(AdminOperation::Node),
@@ -230,6 +233,13 @@ fn invalid_request(text: String) -> Problem {
 fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {
     match request.r#type.len() {
         1..=TYPE => Ok(AdminOperation::Methods(request.r#type)),
+        bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
+    }
+}
+
+fn activate(request: proto::ActivateRequest) -> Result<AdminOperation, Problem> {
+    match request.r#type.len() {
+        1..=TYPE => Ok(AdminOperation::Activate(request.r#type, request.revision)),
         bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
     }
 }

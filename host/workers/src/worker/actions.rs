@@ -11,7 +11,7 @@ use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{
     ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot, RecordKey,
 };
-use ostraca_core::shard::{Action, Event, Firing, StartReason, StopReason};
+use ostraca_core::shard::{Action, Event, Firing, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
@@ -102,9 +102,25 @@ impl Worker {
                 self.instance_slots.eviction_refused(&(shard(), entity))
             }
             Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
-            Action::Activate { entity, generation, reason, records } => {
+            Action::Activate { entity, generation, revision, reason, records } => {
                 let records = guest_types::turn_records(records);
-                self.activate(id, entity, generation, reason, records);
+                let first = FirstTurn::Start(guest_types::start_reason(reason));
+                self.activate(id, entity, (generation, revision), first, records);
+            }
+            Action::Migrate { entity, generation, revision, from_schema, records } => {
+                let records = guest_types::turn_records(records);
+                let first = FirstTurn::Migrate(from_schema);
+                self.activate(id, entity, (generation, revision), first, records);
+            }
+            Action::MigrationFailed { entity, revision, from_schema, why } => {
+                Stats::count(&self.deps.stats.failed_migrations);
+                tracing::warn!(
+                    entity = &*printable(&entity.to_string()),
+                    revision,
+                    from_schema,
+                    "an entity could not be migrated and stays on an earlier revision: {}",
+                    printable(&why)
+                );
             }
             Action::Run { generation, turn, version, message, records } => {
                 let traceparent = &message.context.traceparent;
@@ -288,20 +304,23 @@ impl Worker {
         &mut self,
         id: MachineId,
         entity: Entity,
-        generation: u64,
-        reason: StartReason,
+        (generation, revision): (u64, u64),
+        first: FirstTurn,
         records: TurnRecords,
     ) {
-        Stats::count(&self.deps.stats.activations);
+        Stats::count(match first {
+            FirstTurn::Start(_) => &self.deps.stats.activations,
+            FirstTurn::Migrate(_) => &self.deps.stats.migrations,
+        });
         let Some(state) = self.machines.get_mut(id) else { return };
         let shard = state.machine.ownership().shard.clone();
         state.instances.insert(entity.clone(), (generation, InstanceState::Starting));
         state.running += 1;
         let entry = self.types.get(&entity.entity_type);
-        let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
-        let Some((revision, program)) = runs else {
+        let program = entry.and_then(|entry| entry.program_of(revision).cloned());
+        let Some(program) = program else {
             // Not expected: a machine activates only entities of types that were announced to it, and only runnable
-            // types are announced.
+            // revisions are announced.
             return self.tasks.push_ready(Completion::Started(
                 id,
                 entity,
@@ -316,14 +335,16 @@ impl Worker {
             entity: entity.clone(),
         };
         let identity = guest_types::identity(shard, &entity, revision);
-        let reason = guest_types::start_reason(reason);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let starting = contained(&self.deps.stats, async move {
             let spec = InstanceSpec { identity, state: Box::new(source), values, records };
             match program.instantiate(spec).await {
                 Ok(mut instance) => {
-                    let turn = instance.start(reason).await;
+                    let turn = match first {
+                        FirstTurn::Start(reason) => instance.start(reason).await,
+                        FirstTurn::Migrate(from_schema) => instance.migrate(from_schema).await,
+                    };
                     StartOutcome::Started(Box::new(instance), turn, origin)
                 }
                 Err(error) => StartOutcome::Failed(error),
@@ -470,6 +491,13 @@ impl Worker {
             interrupt.interrupt();
         }
     }
+}
+
+/// What an instance runs first.
+enum FirstTurn {
+    Start(ostraca_wasm::StartReason),
+    /// The migration from this schema, after which the instance is dropped.
+    Migrate(u32),
 }
 
 /// Reads an entity's state when its instance first accesses it (E16), and its journal page by page.

@@ -134,6 +134,8 @@ impl Worker {
             active: slot.instances.contains_key(entity),
             mailbox_length: slot.machine.queued_messages(entity).unwrap_or(0),
             last_failure: self.deps.stats.failing_entities.last_failure(shard, entity),
+            running_revision: slot.machine.running_revision(entity).unwrap_or(0),
+            failed_migration: slot.machine.failed_migration(entity),
         });
         ShardInspection { held: true, entities: entities.collect() }
     }

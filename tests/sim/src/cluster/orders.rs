@@ -6,11 +6,12 @@ use ostraca_core::ids::{ClusterId, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, Machine, OnFailure, Ownership, Settings, TypeSettings};
+use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
 use super::{SimEvent, World};
+use crate::schemas::with_schemas;
 
 impl World {
     /// Queues a command from the node's machine to its shards. Commands are delayed and remain in order.
@@ -105,6 +106,7 @@ impl World {
             instances: BTreeMap::new(),
             started: BTreeSet::new(),
             starting: BTreeMap::new(),
+            migrating: BTreeMap::new(),
             asking: BTreeMap::new(),
             slots: BTreeMap::new(),
             armed: None,
@@ -128,11 +130,11 @@ impl World {
                 mailbox_capacity: 8,
                 idle_timeout: self.idle,
                 has_stop_hook: has_stop,
-                remembers: false,
                 keep: self.keep,
                 time_to_live: self.time_to_live,
-                on_failure: OnFailure::default(),
+                ..TypeSettings::default()
             };
+            let settings = if self.migrates { with_schemas(settings) } else { settings };
             self.handle_shard_event(
                 pid,
                 shard,

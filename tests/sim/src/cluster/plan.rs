@@ -29,7 +29,9 @@ impl World {
         let sessions = rng.range(2, 6) as usize;
         // Some runs have two chunks of rows: only then does a seal need more than one write (R10).
         let shards = if rng.chance(4) { 66 } else { rng.range(4, 13) as u32 };
-        let stores = (0..shards).map(|_| Store::new(options.store_mutations.clone())).collect();
+        let migrates = seed % 4 == 1;
+        let store = |_| Store::new(options.store_mutations.clone()).with_schemas(migrates);
+        let stores = (0..shards).map(store).collect();
         let mut world = Self {
             trace: options.trace,
             options,
@@ -94,6 +96,8 @@ impl World {
             time_to_live: if seed % 20 == 8 { 500 } else { 0 },
             deleted_at: BTreeMap::new(),
             rng_of_deletions: Rng::new(seed ^ 0x6465_6c65),
+            migrates,
+            rng_of_migrations: Rng::new(seed ^ 0x6d69_6772),
             journals: seed % 3 == 2,
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
             channels: seed % 5 == 1,
@@ -124,6 +128,7 @@ impl World {
         world.plan_settings(seed);
         world.plan_unrunnable_types(seed);
         world.plan_client_cuts(seed);
+        world.plan_migrations();
         world
     }
 
@@ -210,6 +215,19 @@ impl World {
             let when = dice.range(FROM, TO);
             self.healed = self.healed.max(when + 1);
             self.at(when, SimEvent::InjectFault(Fault::Settings { lease }));
+        }
+    }
+
+    /// In a world whose types have schemas, they are deployed again more often.
+    fn plan_migrations(&mut self) {
+        let another_alone = self.options.pauses || self.options.slow_store;
+        if another_alone || !self.migrates {
+            return;
+        }
+        for _ in 0..self.rng_of_migrations.range(2, 7) {
+            let when = self.rng_of_migrations.range(FROM, TO);
+            self.healed = self.healed.max(when + 1);
+            self.at(when, SimEvent::InjectFault(Fault::Redeploy));
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Hosted {
     pub(super) started: BTreeSet<Entity>,
     /// Pending activations, by entity.
     pub(super) starting: BTreeMap<Entity, u64>,
+    /// The entities whose pending activation is a migration, with the revision that migrates.
+    pub(super) migrating: BTreeMap<Entity, u64>,
     /// The turns that wait for asks, by entity.
     pub(super) asking: BTreeMap<Entity, AskingTurn>,
     /// Slots requested or held, by entity.

@@ -17,6 +17,7 @@ use crate::deletion;
 use crate::guest::{Instance, Work};
 use crate::journal;
 use crate::remembered;
+use crate::schemas::{is_refusal, migrate};
 use crate::store::{Request, Response};
 use crate::tells;
 use crate::timers;
@@ -188,12 +189,19 @@ impl World {
                 if reason == StartReason::Remembered {
                     self.tally.count("remembered: started without a message");
                 }
+                hosted.migrating.remove(&entity);
                 hosted.starting.insert(entity.clone(), generation);
                 if reason == StartReason::Remembered {
                     self.plan_forgetting(entity.clone());
                 }
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
+            Action::Migrate { entity, generation, revision, .. } => {
+                hosted.migrating.insert(entity.clone(), revision);
+                hosted.starting.insert(entity.clone(), generation);
+                self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
+            }
+            Action::MigrationFailed { .. } => self.tally.count("migration: given up"),
             Action::Run { generation, turn, version, message, records } => {
                 it.cap.busy(&(key, message.target.clone()));
                 self.check_lease(pid, shard);
@@ -456,7 +464,17 @@ impl World {
                     return;
                 }
                 hosted.starting.remove(&entity);
+                let migrates = hosted.migrating.remove(&entity);
                 let result = match result {
+                    Ok(state) if let Some(revision) = migrates => {
+                        let mut instance = Instance::new(generation, state);
+                        let result = migrate(&mut self.rng_of_migrations, &mut instance, revision);
+                        self.tally.count(match is_refusal(&result) {
+                            true => "fault: migration failed",
+                            false => "migration: ran",
+                        });
+                        result
+                    }
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);
                         let turn = instance.hook("starts", &*entity.entity_type == "starter");

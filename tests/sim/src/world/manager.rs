@@ -2,9 +2,7 @@
 
 use ostraca_core::ids::{ClusterId, Epoch, Incarnation, NodeId, ShardId, ShardPath};
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{
-    Event, InstanceSlots, Machine, OnFailure, Ownership, Settings, TypeSettings,
-};
+use ostraca_core::shard::{Event, InstanceSlots, Machine, Ownership, Settings, TypeSettings};
 
 use super::event::SimEvent;
 use super::{LEASE, World};
@@ -142,10 +140,7 @@ impl World {
                 mailbox_capacity: 8,
                 idle_timeout: 250,
                 has_stop_hook: has_stop,
-                remembers: false,
-                keep: Default::default(),
-                time_to_live: 0,
-                on_failure: OnFailure::default(),
+                ..TypeSettings::default()
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

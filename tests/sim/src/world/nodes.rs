@@ -230,6 +230,8 @@ impl World {
                 self.start_turn(node, incarnation, entity, generation, turn, work);
             }
             Action::TimerGaveUp { .. } => self.tally.count("timer: given up"),
+            // The types of this world have no schemas.
+            Action::Migrate { .. } | Action::MigrationFailed { .. } => {}
             // The guests of this world send no messages.
             Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
             Action::ReleaseCall { .. } => {}

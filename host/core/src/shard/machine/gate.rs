@@ -254,6 +254,7 @@ impl Machine {
         let Some(gated) = state.gate.remove(at) else { return };
         let firing = gated.firing.clone();
         let started = state.start_turn.take_if(|start| *start == turn).is_some();
+        let migrated = state.migration.take_if(|(migration, _)| *migration == turn);
         let is_unknown = matches!(outcome, CommitOutcome::Unknown(_));
         let refusal = match outcome {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
@@ -290,14 +291,22 @@ impl Machine {
                     10,
                 )
             }
-            CommitOutcome::Refused(CommitRefusal::LimitReached(why)) if started => {
+            CommitOutcome::Refused(CommitRefusal::LimitReached(why))
+                if started || migrated.is_some() =>
+            {
                 return self.pause_after_refused_start(entity, &why);
             }
             CommitOutcome::Refused(CommitRefusal::LimitReached(why)) => {
                 Outcome::not_run_retryable(codes::STORE_FULL, why, 1_000)
             }
-            CommitOutcome::Refused(CommitRefusal::TooLarge(why)) if started => {
+            CommitOutcome::Refused(CommitRefusal::TooLarge(why))
+                if started || migrated.is_some() =>
+            {
                 self.discard_uncommitted(entity);
+                if let Some((_, from_schema)) = migrated {
+                    let why = format!("{}: {why}", codes::TURN_TOO_LARGE);
+                    return self.give_up_migration(entity, from_schema, &why);
+                }
                 return self.on_failed_start(entity, &Outcome::not_run(codes::TURN_TOO_LARGE, why));
             }
             // The turn would be refused on any node and at any time.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::revisions::{Choice, is_new};
 use super::{
     Action, Entity, GuestReply, Head, Machine, MessageId, Mutation, Outcome, TurnId, codes,
 };
@@ -20,8 +21,6 @@ impl Machine {
         generation: u64,
         result: Result<LoadedEntity, String>,
     ) {
-        let revision = self.types.revision_of(entity);
-        let runs_any = self.context.has_mutation(Mutation::RunOlderRevision);
         let Some(state) = self.residents.get_mut(entity) else { return };
         if state.stage != Stage::Loading || state.generation != generation {
             return;
@@ -52,18 +51,10 @@ impl Machine {
                 state.wake_up = state.needed_wake_up();
                 (state.is_read, state.must_read) = (true, false);
                 state.stage = Stage::Loaded;
-                if state.head.revision <= revision || runs_any {
+                let Choice::Refuse(outcome) = self.choose_revision(entity) else {
                     return self.advance(entity);
-                }
-                // A higher revision reads the marks again.
-                if std::mem::take(&mut state.must_start) {
-                    self.recovery.pass_over(entity);
-                }
-                let text = format!(
-                    "{entity} was last written by revision {}, but this node runs {revision}: deploy a higher revision",
-                    state.head.revision
-                );
-                Outcome::not_run_retryable(codes::REVISION_TOO_LOW, text, 5_000)
+                };
+                return self.refuse_revision(entity, &outcome);
             }
             Err(why) => {
                 self.recovery.pause(&self.context);
@@ -75,7 +66,6 @@ impl Machine {
     }
 
     pub(super) fn on_slot(&mut self, entity: &Entity, generation: u64) {
-        let revision = self.types.revision_of(entity);
         let has_due_timer = self
             .residents
             .get(entity)
@@ -94,7 +84,27 @@ impl Machine {
             self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
             return self.advance(entity);
         }
-        state.stage = Stage::Starting(turn);
+        let choice = self.choose_revision(entity);
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        let revision = match choice {
+            Choice::Run(revision, schema) => {
+                state.stage = Stage::Starting(turn);
+                if is_new(&state.head) && state.head.schema().ok() != Some(schema) {
+                    // This fails only if a later release has filled the head with its own fields.
+                    let set = state.head.set_schema(schema);
+                    debug_assert!(set.is_ok(), "{set:?}");
+                }
+                revision
+            }
+            Choice::Migrate { revision, from_schema, to_schema } => {
+                state.stage = Stage::Migrating(turn, to_schema);
+                state.revision = revision;
+                let (entity, records) = (entity.clone(), state.turn_records());
+                let action = Action::Migrate { entity, generation, revision, from_schema, records };
+                return self.context.push(action);
+            }
+            Choice::Refuse(outcome) => return self.refuse_revision(entity, &outcome),
+        };
         state.revision = revision;
         let reason = match state.head.version {
             _ if state.head.deleted => StartReason::FirstMessage,
@@ -103,7 +113,7 @@ impl Machine {
             _ => StartReason::Remembered,
         };
         let (entity, records) = (entity.clone(), state.turn_records());
-        self.context.push(Action::Activate { entity, generation, reason, records });
+        self.context.push(Action::Activate { entity, generation, revision, reason, records });
     }
 
     pub(super) fn on_activated(
@@ -113,10 +123,16 @@ impl Machine {
         result: ActivationOutcome,
     ) {
         let Some(state) = self.residents.get_mut(entity) else { return };
-        let Stage::Starting(turn) = state.stage else { return };
         if state.generation != generation {
             return;
         }
+        let turn = match state.stage {
+            Stage::Starting(turn) => turn,
+            Stage::Migrating(turn, schema) => {
+                return self.on_migrated(entity, turn, schema, result);
+            }
+            _ => return,
+        };
         let outcome = match result {
             ActivationOutcome::Started(
                 output @ TurnOutput { result: TurnResult::Replied(_), .. },
@@ -235,8 +251,8 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// Commits the changes of a start or stop hook.
-    fn commit_hook(&mut self, entity: &Entity, turn: TurnId, mut output: TurnOutput) {
+    /// Commits the changes of a turn of the guest that handles neither a message nor a timer.
+    pub(super) fn commit_hook(&mut self, entity: &Entity, turn: TurnId, mut output: TurnOutput) {
         output.delete = false;
         let nothing = TurnResult::Replied(GuestReply::Result(bytes::Bytes::new()));
         if let TurnResult::Replied(answer) = std::mem::replace(&mut output.result, nothing) {
@@ -359,7 +375,8 @@ impl Machine {
     }
 
     pub(super) fn begin_stop(&mut self, entity: &Entity, reason: StopReason) {
-        let has_stop = self.types.of(entity).is_some_and(|settings| settings.has_stop_hook);
+        let revision = self.residents.get(entity).map_or(0, |state| state.revision);
+        let has_stop = self.types.has_stop_hook(entity, revision);
         // The hook is a turn, so a shard that stops while it is suspended drops its instances without it.
         if !has_stop || self.lease.is_paused(&self.context) {
             return self.drop_instance(entity);

@@ -181,7 +181,7 @@ impl Machine {
         self.postpone_timers(entity);
         // A message may have begun to start a remembered entity. Recovery has left that to it, and takes over again.
         if let Some(state) = self.residents.get_mut(entity)
-            && matches!(state.stage, Stage::Starting(_))
+            && matches!(state.stage, Stage::Migrating(..) | Stage::Starting(_))
         {
             state.must_start |= state.is_marked;
         }

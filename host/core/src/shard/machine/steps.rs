@@ -198,6 +198,7 @@ impl Machine {
                 }
                 Stage::Loading
                 | Stage::AwaitingSlot(_)
+                | Stage::Migrating(..)
                 | Stage::Starting(_)
                 | Stage::Running(..)
                 | Stage::Firing(..)

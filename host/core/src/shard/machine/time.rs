@@ -13,13 +13,14 @@ impl Machine {
         let before = self.types.revision(&entity_type);
         if self.types.on_deployed(&self.context, entity_type.clone(), settings) {
             for entity in self.residents.names() {
-                if entity.entity_type == entity_type {
+                if entity.entity_type == entity_type && self.runs_another_revision(&entity) {
                     self.stop_when_idle(&entity, StopReason::Redeployed);
                 }
             }
         }
         if self.types.revision(&entity_type) != before {
             self.supervision.release_type(&entity_type);
+            self.forget_failed_migrations(&entity_type);
             self.end_pauses(&entity_type);
             self.recovery.on_deployed(&entity_type);
         }

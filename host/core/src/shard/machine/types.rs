@@ -12,7 +12,7 @@ use crate::shard::settings::Mutation;
 pub(super) struct DeployedTypes(BTreeMap<Arc<str>, TypeSettings>);
 
 impl DeployedTypes {
-    /// Records a type's deployment, and returns whether it replaces an older one. A late event about an older
+    /// Records a type's deployment, and returns whether it replaces another one. A late event about an older
     /// deployment changes nothing: the older code must not run on state that the newer one wrote (R24).
     pub(super) fn on_deployed(
         &mut self,
@@ -20,15 +20,14 @@ impl DeployedTypes {
         entity_type: Arc<str>,
         settings: TypeSettings,
     ) -> bool {
-        let known = self.0.get(&entity_type).map(|old| old.revision);
-        if known.is_some_and(|known| known > settings.revision)
-            && !context.has_mutation(Mutation::AcceptOlderDeployment)
-        {
+        let known = self.0.get(&entity_type);
+        let is_older = known.is_some_and(|known| known.revision > settings.revision);
+        if is_older && !context.has_mutation(Mutation::AcceptOlderDeployment) {
             return false;
         }
-        let is_newer = known.is_some_and(|known| known < settings.revision);
+        let replaces = !is_older && known.is_some_and(|known| *known != settings);
         self.0.insert(entity_type, settings);
-        is_newer
+        replaces
     }
 
     /// The settings of an entity's type, if it is deployed.
@@ -41,9 +40,11 @@ impl DeployedTypes {
         self.0.get(entity_type).map(|settings| settings.revision)
     }
 
-    /// The revision that an entity's type runs; 0 if it is not deployed.
-    pub(super) fn revision_of(&self, entity: &Entity) -> u64 {
-        self.of(entity).map_or(0, |settings| settings.revision)
+    /// Whether a revision of an entity's type has a stop hook.
+    pub(super) fn has_stop_hook(&self, entity: &Entity, revision: u64) -> bool {
+        let Some(settings) = self.of(entity) else { return false };
+        let earlier = settings.earlier.iter().find(|it| it.revision == revision);
+        earlier.map_or(settings.has_stop_hook, |it| it.has_stop_hook)
     }
 }
 
@@ -57,11 +58,11 @@ mod tests {
         let context = Context::new(Settings::default());
         let mut types = DeployedTypes::default();
         let counter = Entity::new("counter", "a");
-        assert_eq!((types.revision_of(&counter), types.of(&counter)), (0, None));
+        assert_eq!((types.revision("counter"), types.of(&counter)), (None, None));
         let mut deploy = |revision| {
             let settings = TypeSettings { revision, ..TypeSettings::default() };
-            let is_newer = types.on_deployed(&context, "counter".into(), settings);
-            (is_newer, types.revision_of(&counter))
+            let replaces = types.on_deployed(&context, "counter".into(), settings);
+            (replaces, types.revision("counter").unwrap_or_default())
         };
         assert_eq!(deploy(2), (false, 2), "the first deployment replaces none");
         assert_eq!(deploy(3), (true, 3));

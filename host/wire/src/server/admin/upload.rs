@@ -23,6 +23,8 @@ pub struct Upload {
     pub digest: [u8; 32],
     /// The revision that must be current: 0 if none may exist yet, `None` if any may be current.
     pub expected_revision: Option<u64>,
+    /// Whether to store the deployment without activating it.
+    pub inactive: bool,
     /// The permit of this upload. Drop it together with the component, before waiting for anything else.
     pub permit: UploadPermit,
 }
@@ -92,7 +94,8 @@ pub(super) async fn receive(
         )));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
-    Ok(Ok(Upload { manifest, component, digest, expected_revision, permit: place }))
+    let inactive = deploy.inactive;
+    Ok(Ok(Upload { manifest, component, digest, expected_revision, inactive, permit: place }))
 }
 
 /// Waits for the next fragment, with a timeout.
