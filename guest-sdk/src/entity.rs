@@ -10,6 +10,7 @@ use crate::arguments::{Arguments, Parameter};
 use crate::context::MessageKind;
 use crate::journal::{self, EventSourced, JournalExtent};
 use crate::raw::{self, MessageError, StartReason, StopReason};
+use crate::schema::SchemaRow;
 use crate::state;
 use crate::timers::{self, Firing};
 
@@ -28,6 +29,8 @@ pub trait Entity: Sized + 'static {
     const STOP: Option<StopHook<Self>>;
     #[doc(hidden)]
     const TIMERS: &'static [TimerMethod<Self>];
+    #[doc(hidden)]
+    const SCHEMAS: &'static [SchemaRow];
 }
 
 /// The hook `#[start]`.
@@ -314,7 +317,7 @@ impl<E: Entity> Loaded<E> {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_entity {
-    ($entity:ty, $export:ident $(, $timers:ident)?) => {
+    ($entity:ty $(, $export:ident)+) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
             ::std::thread_local! {
@@ -353,8 +356,13 @@ macro_rules! __export_entity {
                 }
             }
 
-            $crate::$export!(Instance);
-            $($crate::$timers!(Instance);)?
+            impl $crate::raw::SchemaProvider for Instance {
+                fn schemas() -> ::std::vec::Vec<$crate::raw::MethodSchema> {
+                    $crate::__private::schemas::<$entity>()
+                }
+            }
+
+            $($crate::$export!(Instance);)+
         };
     };
 }

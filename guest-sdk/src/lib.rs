@@ -121,6 +121,7 @@ pub mod messaging;
 pub mod random;
 pub mod raw;
 mod reply;
+mod schema;
 pub mod state;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
@@ -130,6 +131,7 @@ mod types;
 pub use error::{ApplicationError, Error};
 pub use ostraca_sdk_macros::{ApplicationError, entity};
 pub use raw::{StartReason, StopReason};
+pub use schemars::{self, JsonSchema};
 pub use serde_json;
 
 /// Items that the macros' output refers to. Not part of the API, and not stable.
@@ -141,6 +143,9 @@ pub mod __private {
         timer_payload,
     };
     pub use crate::reply::{IntoStartResult, ResultKind, ValueKind};
+    pub use crate::schema::{
+        AnySchema, OkSchema, ParameterSchema, Probe, SchemaRow, TypeSchema, schemas,
+    };
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;
 }

@@ -19,6 +19,17 @@ pub struct Method {
     pub summary: String,
 }
 
+/// The JSON Schemas of one method's arguments and result, as texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodSchema {
+    /// The method's name.
+    pub method: String,
+    /// The schema of the message's body.
+    pub arguments: String,
+    /// The schema of the result.
+    pub result: String,
+}
+
 /// Why a message is refused. Every refusal is final, and discards what the turn wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageError {
@@ -95,4 +106,10 @@ pub trait TimerHandler {
     /// What the turn wrote is discarded, and the firing is attempted again later. State that is kept in memory must be
     /// restored to what it was when the turn began (R21).
     fn timer(firing: Firing) -> Result<(), (String, String)>;
+}
+
+/// The function that an entity whose methods have JSON Schemas exports.
+pub trait SchemaProvider {
+    /// Describes the methods. The instance has no identity: see [`Handler::methods`].
+    fn schemas() -> Vec<MethodSchema>;
 }

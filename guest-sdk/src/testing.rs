@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use crate::raw::MessageError;
+pub use crate::raw::{MessageError, MethodSchema};
 
 use crate::ask_error::AskError;
 use crate::context::{MessageContext, MessageKind};
@@ -222,6 +222,12 @@ pub fn set_random_seed(seed: u64) {
 /// Removes and returns the lines logged so far, in order.
 pub fn take_logs() -> Vec<(Level, String)> {
     with(|world| std::mem::take(&mut world.logs))
+}
+
+/// The JSON Schemas that the entity's component exports.
+#[must_use]
+pub fn schemas<E: EntityType>() -> Vec<MethodSchema> {
+    crate::schema::schemas::<E>()
 }
 
 /// Sends a message as one turn. Starts an instance if there is none, and stops it if the turn asked for passivation.

@@ -5,9 +5,9 @@ use quote::{quote, quote_spanned};
 use syn::meta::ParseNestedMeta;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Error, ImplItem, ImplItemFn, ItemImpl, LitStr, Result};
+use syn::{Error, ImplItem, ImplItemFn, ItemImpl, LitBool, LitStr, Result};
 
-use crate::method;
+use crate::{method, schema};
 
 #[derive(Clone, Copy, PartialEq)]
 enum StateModel {
@@ -16,8 +16,22 @@ enum StateModel {
     Events,
 }
 
+/// The options of the attribute.
+struct Options {
+    state: StateModel,
+    /// Whether the component exports JSON Schemas of its methods.
+    schemas: bool,
+}
+
+/// The rows of the generated tables.
+struct Tables {
+    rows: Vec<TokenStream>,
+    schemas: Vec<TokenStream>,
+    timers: Vec<TokenStream>,
+}
+
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let state = state(arguments)?;
+    let options = Options::parse(arguments)?;
     let mut block: ItemImpl = syn::parse2(item).map_err(|error| {
         Error::new(error.span(), "#[entity] belongs on an impl block: #[entity] impl Counter { … }")
     })?;
@@ -35,6 +49,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     }
 
     let mut rows = Vec::new();
+    let mut schemas = Vec::new();
     let mut start = None;
     let mut stop = None;
     let mut timers = Vec::new();
@@ -42,7 +57,12 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         let ImplItem::Fn(function) = item else { continue };
         match take_marker(function)? {
             None => {}
-            Some(Marker::Message) => rows.push(method::row(function)?),
+            Some(Marker::Message) => {
+                rows.push(method::row(function)?);
+                if options.schemas {
+                    schemas.push(schema::row(function)?);
+                }
+            }
             Some(Marker::Start) => once(&mut start, function, "start")?,
             Some(Marker::Stop) => once(&mut stop, function, "stop")?,
             Some(Marker::Timer) => timers.push(method::timer(function)?),
@@ -54,20 +74,21 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             "an entity needs at least one method with #[message]",
         ));
     }
-    Ok(output(&block, state, &rows, start, stop, &timers))
+    Ok(output(&block, options.state, &Tables { rows, schemas, timers }, start, stop))
 }
 
 fn output(
     block: &ItemImpl,
     state: StateModel,
-    rows: &[TokenStream],
+    tables: &Tables,
     start: Option<TokenStream>,
     stop: Option<TokenStream>,
-    timers: &[TokenStream],
 ) -> TokenStream {
+    let Tables { rows, schemas, timers } = tables;
     let entity = &block.self_ty;
     let export = if stop.is_some() { quote!(export_with_stop) } else { quote!(export) };
     let export_timers = (!timers.is_empty()).then(|| quote!(, export_timer_handler));
+    let export_schemas = (!schemas.is_empty()).then(|| quote!(, export_schemas));
     let none = quote!(::core::option::Option::None);
     let some = |hook| quote!(::core::option::Option::Some(#hook));
     let start = start.map_or(none.clone(), some);
@@ -97,22 +118,33 @@ fn output(
             const START: ::core::option::Option<::ostraca_sdk::__private::StartHook<Self>> = #start;
             const STOP: ::core::option::Option<::ostraca_sdk::__private::StopHook<Self>> = #stop;
             const TIMERS: &'static [::ostraca_sdk::__private::TimerMethod<Self>] = &[#(#timers),*];
+            const SCHEMAS: &'static [::ostraca_sdk::__private::SchemaRow] = &[#(#schemas),*];
         }
 
-        ::ostraca_sdk::__export_entity!(#entity, #export #export_timers);
+        ::ostraca_sdk::__export_entity!(#entity, #export #export_timers #export_schemas);
     }
 }
 
-fn state(arguments: TokenStream) -> Result<StateModel> {
-    let mut state = StateModel::Whole;
-    let read = |meta: ParseNestedMeta<'_>| {
+impl Options {
+    fn parse(arguments: TokenStream) -> Result<Self> {
+        let mut options = Self { state: StateModel::Whole, schemas: true };
+        let read = |meta: ParseNestedMeta<'_>| options.set(&meta);
+        syn::meta::parser(read).parse2(arguments)?;
+        Ok(options)
+    }
+
+    fn set(&mut self, meta: &ParseNestedMeta<'_>) -> Result<()> {
+        if meta.path.is_ident("schemas") {
+            self.schemas = meta.value()?.parse::<LitBool>()?.value;
+            return Ok(());
+        }
         if !meta.path.is_ident("state") {
             return Err(meta.error(
-                "unknown option; the only one is state = \"struct\", \"keys\" or \"events\"",
+                "unknown option; the options are state = \"struct\", \"keys\" or \"events\", and schemas = false",
             ));
         }
         let text: LitStr = meta.value()?.parse()?;
-        state = match text.value().as_str() {
+        self.state = match text.value().as_str() {
             "struct" => StateModel::Whole,
             "keys" => StateModel::Keys,
             "events" => StateModel::Events,
@@ -124,9 +156,7 @@ fn state(arguments: TokenStream) -> Result<StateModel> {
             }
         };
         Ok(())
-    };
-    syn::meta::parser(read).parse2(arguments)?;
-    Ok(state)
+    }
 }
 
 enum Marker {

@@ -3,6 +3,7 @@
 mod application_error;
 mod entity;
 mod method;
+mod schema;
 #[cfg(test)]
 mod tests;
 

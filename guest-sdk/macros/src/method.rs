@@ -141,7 +141,7 @@ pub(crate) fn timer(function: &ImplItemFn) -> Result<TokenStream> {
 }
 
 /// The name by which callers know a function. `what` describes the function in the error.
-fn name_of(ident: &Ident, what: &str) -> Result<String> {
+pub(crate) fn name_of(ident: &Ident, what: &str) -> Result<String> {
     let name = ident.unraw().to_string();
     if name.len() > 128 {
         let text = format!("a {what}'s name must be at most 128 bytes long");
@@ -151,7 +151,7 @@ fn name_of(ident: &Ident, what: &str) -> Result<String> {
 }
 
 /// The conditions (`cfg`) under which the function exists. Its table row gets the same ones.
-fn conditions(function: &ImplItemFn) -> impl Iterator<Item = &Attribute> {
+pub(crate) fn conditions(function: &ImplItemFn) -> impl Iterator<Item = &Attribute> {
     function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
@@ -165,7 +165,7 @@ fn encode(signature: &Signature) -> TokenStream {
 }
 
 /// Errors point at `span`, but names resolve in the macro's scope, even if another macro wrote the tokens there.
-fn here(span: Span) -> Span {
+pub(crate) fn here(span: Span) -> Span {
     span.resolved_at(Span::call_site())
 }
 
@@ -213,7 +213,7 @@ fn check(signature: &Signature, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
+pub(crate) fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
     signature.inputs.iter().filter_map(|input| match input {
         FnArg::Typed(parameter) => Some(parameter),
         FnArg::Receiver(_) => None,
@@ -221,7 +221,7 @@ fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
 }
 
 /// A parameter's name and type, if an argument or payload can be decoded into it.
-fn owned(parameter: &PatType) -> Result<(String, &Type)> {
+pub(crate) fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     let Pat::Ident(name) = &*parameter.pat else {
         return Err(Error::new(
             parameter.pat.span(),
@@ -241,7 +241,7 @@ fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     }
 }
 
-fn is_option(ty: &Type) -> bool {
+pub(crate) fn is_option(ty: &Type) -> bool {
     match ty {
         Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == "Option"),
         _ => false,

@@ -107,6 +107,19 @@ pub enum Error {
     /// `methods` failed, or returned an invalid list.
     #[error("cannot read the component's methods: {0}")]
     InvalidMethods(String),
+    /// `schemas` failed, or returned something that is no list of JSON Schemas.
+    #[error("cannot read the schemas of the component's methods: {0}")]
+    InvalidSchemas(String),
+    /// The schemas exceed [`crate::ComponentLimits::schema_bytes`].
+    #[error(
+        "schemas of the component's methods are {bytes} bytes, schema-bytes in [components] is {limit}"
+    )]
+    SchemasTooLarge {
+        /// Size of all schemas.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The maximum number of instances is live: evict one and try again.
     #[error(
         "cannot start an instance: {limit} instances are live, which is the limit (max-live-instances in [guests])"
@@ -215,6 +228,8 @@ impl Error {
             Error::ImportNotGranted { .. } => codes::IMPORT_NOT_GRANTED,
             Error::WrongSignature(_) => codes::WRONG_SIGNATURE,
             Error::InvalidMethods(_) => codes::INVALID_METHODS,
+            Error::InvalidSchemas(_) => codes::INVALID_SCHEMAS,
+            Error::SchemasTooLarge { .. } => codes::SCHEMAS_TOO_LARGE,
             Error::InstanceLimit { .. } => codes::INSTANCE_LIMIT,
             Error::Activation(failure) => failure.code,
             Error::EncodeFailed(_) => codes::ENCODE_FAILED,

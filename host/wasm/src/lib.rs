@@ -41,6 +41,7 @@ mod message_export;
 mod meter;
 mod program;
 mod runtime;
+mod schemas;
 mod settings;
 mod shared;
 mod state;
@@ -70,6 +71,7 @@ pub use journal::{EVENT_CHARGE, JournalChange, JournalUse, StoredEvent};
 pub use log::TARGET as LOG_TARGET;
 pub use program::Program;
 pub use runtime::WasmRuntime;
+pub use schemas::MethodSchema;
 pub use settings::{
     Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits,
     OutgoingHttpSettings, RuntimeSettings,

@@ -16,6 +16,7 @@ use crate::journal::TurnJournal;
 use crate::log::GuestLog;
 use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
+use crate::schemas::SchemasFunc;
 use crate::shared::Shared;
 use crate::tells::TurnTells;
 use crate::text::{is_control, sanitized};
@@ -76,26 +77,9 @@ impl CompiledComponent {
         shared: &Shared,
         limits: &Arc<InstanceLimits>,
     ) -> Result<Vec<Method>, Error> {
-        let nobody = EntityIdentity {
-            namespace: "".into(),
-            entity_type: "".into(),
-            id: "".into(),
-            revision: 0,
-        };
         let bad = |failure: Failure| Error::InvalidMethods(failure.message);
-        let (mut store, instance) = self
-            .instantiate(
-                shared,
-                limits,
-                InstanceSpec {
-                    identity: nobody,
-                    state: Box::new(NoState),
-                    values: TurnValues::default(),
-                    records: TurnRecords::default(),
-                },
-            )
-            .await
-            .map_err(|error| match error {
+        let (mut store, instance) =
+            self.instantiate_nobody(shared, limits).await.map_err(|error| match error {
                 Error::Activation(failure) => bad(failure),
                 error => error,
             })?;
@@ -114,6 +98,10 @@ impl CompiledComponent {
             let _: TimerFunc =
                 instance.get_typed_func(&mut store, timer).map_err(wrong_signature)?;
         }
+        if let Some(schemas) = exports.schemas {
+            let _: SchemasFunc =
+                instance.get_typed_func(&mut store, schemas).map_err(wrong_signature)?;
+        }
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
         let called =
@@ -123,6 +111,32 @@ impl CompiledComponent {
             Ok(Err(error)) => Err(bad(explain(&error, Stage::Methods, store.data_mut()))),
             Err(fault) => Err(bad(fault.to_failure(Stage::Methods, limits))),
         }
+    }
+
+    /// Creates an instance without an identity, to read what the component describes.
+    pub(crate) async fn instantiate_nobody(
+        &self,
+        shared: &Shared,
+        limits: &Arc<InstanceLimits>,
+    ) -> Result<(Store<InstanceData>, wasmtime::component::Instance), Error> {
+        let nobody = EntityIdentity {
+            namespace: "".into(),
+            entity_type: "".into(),
+            id: "".into(),
+            revision: 0,
+        };
+        let spec = InstanceSpec {
+            identity: nobody,
+            state: Box::new(NoState),
+            values: TurnValues::default(),
+            records: TurnRecords::default(),
+        };
+        self.instantiate(shared, limits, spec).await
+    }
+
+    /// The methods that the component lists.
+    pub(crate) fn methods(&self) -> &[Method] {
+        &self.methods
     }
 
     pub(crate) async fn instantiate(
@@ -184,7 +198,7 @@ impl Program {
 
     /// The methods that the component lists.
     pub fn methods(&self) -> &[Method] {
-        &self.compiled.methods
+        self.compiled.methods()
     }
 
     /// Whether the component exports the stop hook.
@@ -208,7 +222,7 @@ impl Program {
     }
 }
 
-fn wrong_signature(error: wasmtime::Error) -> Error {
+pub(crate) fn wrong_signature(error: wasmtime::Error) -> Error {
     Error::WrongSignature(sanitized(format!("{error:#}")))
 }
 

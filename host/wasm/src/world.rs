@@ -34,6 +34,7 @@ pub(crate) struct Exports {
     pub(crate) message: ComponentExportIndex,
     pub(crate) stop: Option<ComponentExportIndex>,
     pub(crate) timer: Option<ComponentExportIndex>,
+    pub(crate) schemas: Option<ComponentExportIndex>,
     /// Whether the component imports any WASI interface.
     pub(crate) wasi: bool,
 }
@@ -90,6 +91,9 @@ pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Erro
         stop: interface("stop").map(|stop| function(&stop, "stop", "stop")).transpose()?,
         timer: interface("timer-handler")
             .map(|handler| function(&handler, "timer-handler", "timer"))
+            .transpose()?,
+        schemas: interface("schemas")
+            .map(|schemas| function(&schemas, "schemas", "schemas"))
             .transpose()?,
         wasi,
     })

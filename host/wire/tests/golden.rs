@@ -205,9 +205,13 @@ fn admin_responses() {
             name: "m".into(),
             kind: MessageKind::Command.into(),
             summary: "s".into(),
+            schema: Some(MethodSchema { arguments: "a".into(), result: "r".into() }),
         }],
     };
-    same(&wrap(Response::Methods(methods)), "08012a0f0a017410011a080a016d10011a0173");
+    same(
+        &wrap(Response::Methods(methods)),
+        "08012a170a017410011a100a016d10011a0173 22060a0161120172".replace(' ', "").as_str(),
+    );
     let status = Status {
         cluster_id: "c".into(),
         node: "n".into(),

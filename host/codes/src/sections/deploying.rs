@@ -146,6 +146,18 @@ section! {
             happened: "`methods` failed, or its list cannot be used: an empty or duplicate name, a name with a control character, or too many methods.",
             help: "Fix the guest.",
         }
+        INVALID_SCHEMAS = "invalid-schemas" {
+            retry: No,
+            exit: 2,
+            happened: "`schemas` failed, or its list cannot be used: an unknown or duplicate method, or a text that is neither a JSON object nor a boolean.",
+            help: "Fix the guest, or leave the export out (`#[entity(schemas = false)]`).",
+        }
+        SCHEMAS_TOO_LARGE = "schemas-too-large" {
+            retry: No,
+            exit: 2,
+            happened: "The JSON Schemas of the component's methods are too large.",
+            help: "Use simpler types in the methods' signatures, leave the schemas out (`#[entity(schemas = false)]`), or raise `schema-bytes` in `[components]`.",
+        }
         ENCODE_FAILED = "encode-failed" {
             retry: No,
             happened: "The core module could not be converted into a component.",
