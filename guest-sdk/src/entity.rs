@@ -74,6 +74,8 @@ pub struct Method<E> {
     /// Shown in errors: `add(by: u64)`.
     pub signature: &'static str,
     pub parameters: &'static [Parameter],
+    /// Whether the method reads the body itself.
+    pub raw: bool,
     pub call: fn(&mut E, &Arguments<'_>) -> Result<Vec<u8>, MessageError>,
 }
 
@@ -254,7 +256,10 @@ impl<E: Entity> Runner<E> {
         let Some(method) = E::METHODS.iter().find(|row| row.name == method) else {
             return Err(MessageError::UnknownMethod);
         };
-        let arguments = Arguments::split(method.signature, method.parameters, body)?;
+        let arguments = match method.raw {
+            true => Arguments::raw(method.signature, body),
+            false => Arguments::split(method.signature, method.parameters, body)?,
+        };
         let outcome = (method.call)(&mut self.loaded().entity, &arguments);
         match (method.kind, &outcome) {
             // The method was not called, or cannot have changed the struct.

@@ -47,8 +47,9 @@
 //! Arguments are a JSON object with the parameters' names. A single parameter may also be passed as the bare JSON
 //! value; an object whose only member has the parameter's name is always read as the named form. If there are no
 //! parameters, the body is empty, `null` or `{}`. A parameter of type `Option<…>` may be omitted. Arguments that do not
-//! fit the parameters are refused as `invalid-arguments`, and the method does not run. The first line of the doc
-//! comment is the method's summary.
+//! fit the parameters are refused as `invalid-arguments`, and the method does not run. An empty object counts as
+//! omitting the only parameter. The first line of the doc comment is the method's summary. Bodies that are not JSON are
+//! for methods marked `#[message(raw)]` ([`body`]).
 //!
 //! **Results** are JSON. A method returns `T`, nothing, or `Result<T, E>` with an [`ApplicationError`] as `E`. On an
 //! error the caller gets its code and message, and the turn changes no state (R21).
@@ -69,7 +70,7 @@
 //!
 //! **Timers** are set with [`timers`] and handled by methods marked `#[timer]`.
 //!
-//! **Messages to other entities** are sent with [`messaging`], and **HTTP calls** are made with [`http`].
+//! **Messages to other entities** are sent with [`messaging`] or, checked by the compiler, with [`call`], and **HTTP calls** are made with [`http`].
 //!
 //! **Panics** are traps: the turn has no effect, the instance is dropped, and the message, file and line go to the
 //! node's log and to the caller.
@@ -105,6 +106,8 @@ pub mod asks;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]
 pub mod bindings;
+pub mod body;
+pub mod call;
 pub mod clock;
 pub mod context;
 pub mod entity;
@@ -128,6 +131,7 @@ pub mod testing;
 pub mod timers;
 mod types;
 
+pub use body::Body;
 pub use error::{ApplicationError, Error};
 pub use ostraca_sdk_macros::{ApplicationError, entity};
 pub use raw::{StartReason, StopReason};

@@ -257,6 +257,21 @@ pub fn call<E: EntityType>(method: &str, body: impl Serialize) -> Result<Value, 
 /// # Panics
 /// If the entity panics or its start hook fails.
 pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
+    call_body::<E>(method, body, "application/json")
+}
+
+/// Like [`call_raw`], but also takes the body's content type.
+///
+/// # Errors
+/// Like [`call`].
+///
+/// # Panics
+/// If the entity panics or its start hook fails.
+pub fn call_body<E: EntityType>(
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+) -> Result<Vec<u8>, MessageError> {
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
     let kind = E::METHODS
         .iter()
@@ -269,7 +284,7 @@ pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, Mes
             sequence: world.sequence,
             kind,
             principal: world.principal.clone(),
-            content_type: "application/json".to_owned(),
+            content_type: content_type.to_owned(),
             traceparent: String::new(),
             tracestate: String::new(),
             remaining_ms: None,

@@ -1,6 +1,7 @@
 //! The JSON Schemas that `#[entity]` derives from the types of its methods.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(dead_code, unused_variables, reason = "the methods are never called")]
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use ostraca_sdk::serde_json::{self, Value, json};
 use ostraca_sdk::testing::{self, MethodSchema};

@@ -5,9 +5,9 @@ use quote::{quote, quote_spanned};
 use syn::meta::ParseNestedMeta;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Error, ImplItem, ImplItemFn, ItemImpl, LitBool, LitStr, Result};
+use syn::{Attribute, Error, Ident, ImplItem, ImplItemFn, ItemImpl, LitBool, LitStr, Result};
 
-use crate::{method, schema};
+use crate::{method, reference, schema};
 
 #[derive(Clone, Copy, PartialEq)]
 enum StateModel {
@@ -21,6 +21,10 @@ struct Options {
     state: StateModel,
     /// Whether the component exports JSON Schemas of its methods.
     schemas: bool,
+    /// The name of the type in the manifest: with it, a typed reference is generated.
+    entity_type: Option<LitStr>,
+    /// Whether this crate is the component. Otherwise, a macro is generated with which another crate exports the entity.
+    export: bool,
 }
 
 /// The rows of the generated tables.
@@ -50,6 +54,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
 
     let mut rows = Vec::new();
     let mut schemas = Vec::new();
+    let mut references = Vec::new();
     let mut start = None;
     let mut stop = None;
     let mut timers = Vec::new();
@@ -57,8 +62,12 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         let ImplItem::Fn(function) = item else { continue };
         match take_marker(function)? {
             None => {}
+            Some(Marker::RawMessage) => rows.push(method::raw_row(function)?),
             Some(Marker::Message) => {
                 rows.push(method::row(function)?);
+                if options.entity_type.is_some() {
+                    references.push(reference::method(function)?);
+                }
                 if options.schemas {
                     schemas.push(schema::row(function)?);
                 }
@@ -74,12 +83,18 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
             "an entity needs at least one method with #[message]",
         ));
     }
-    Ok(output(&block, options.state, &Tables { rows, schemas, timers }, start, stop))
+    let reference = match &options.entity_type {
+        Some(name) => reference::reference(&block.self_ty, name, &references)?,
+        None => TokenStream::new(),
+    };
+    let tables = Tables { rows, schemas, timers };
+    let entity = output(&block, &options, &tables, start, stop);
+    Ok(quote!(#entity #reference))
 }
 
 fn output(
     block: &ItemImpl,
-    state: StateModel,
+    options: &Options,
     tables: &Tables,
     start: Option<TokenStream>,
     stop: Option<TokenStream>,
@@ -93,13 +108,19 @@ fn output(
     let some = |hook| quote!(::core::option::Option::Some(#hook));
     let start = start.map_or(none.clone(), some);
     let stop = stop.map_or(none, some);
+    let exports = quote!(#export #export_timers #export_schemas);
+    let component = if options.export {
+        quote!(::ostraca_sdk::__export_entity!(#entity, #exports);)
+    } else {
+        reference::export_macro(entity, &exports)
+    };
     // Unmet bounds of the state model are reported at the struct's name.
-    let style = match state {
+    let style = match options.state {
         StateModel::Whole => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::WholeState),
         StateModel::Keys => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::KeyedState),
         StateModel::Events => quote_spanned!(entity.span()=> ::ostraca_sdk::__private::EventState),
     };
-    let check = (state == StateModel::Keys).then(|| {
+    let check = (options.state == StateModel::Keys).then(|| {
         quote_spanned! {entity.span()=>
             const _: () = ::core::assert!(
                 ::core::mem::size_of::<#entity>() == 0,
@@ -121,13 +142,14 @@ fn output(
             const SCHEMAS: &'static [::ostraca_sdk::__private::SchemaRow] = &[#(#schemas),*];
         }
 
-        ::ostraca_sdk::__export_entity!(#entity, #export #export_timers #export_schemas);
+        #component
     }
 }
 
 impl Options {
     fn parse(arguments: TokenStream) -> Result<Self> {
-        let mut options = Self { state: StateModel::Whole, schemas: true };
+        let mut options =
+            Self { state: StateModel::Whole, schemas: true, entity_type: None, export: true };
         let read = |meta: ParseNestedMeta<'_>| options.set(&meta);
         syn::meta::parser(read).parse2(arguments)?;
         Ok(options)
@@ -138,9 +160,18 @@ impl Options {
             self.schemas = meta.value()?.parse::<LitBool>()?.value;
             return Ok(());
         }
+        if meta.path.is_ident("type") {
+            self.entity_type = Some(meta.value()?.parse()?);
+            return Ok(());
+        }
+        if meta.path.is_ident("export") {
+            self.export = meta.value()?.parse::<LitBool>()?.value;
+            return Ok(());
+        }
         if !meta.path.is_ident("state") {
             return Err(meta.error(
-                "unknown option; the options are state = \"struct\", \"keys\" or \"events\", and schemas = false",
+                "unknown option; the options are state = \"struct\", \"keys\" or \"events\", type = \"…\", \
+                 export = false and schemas = false",
             ));
         }
         let text: LitStr = meta.value()?.parse()?;
@@ -161,6 +192,8 @@ impl Options {
 
 enum Marker {
     Message,
+    /// The method reads the whole body itself.
+    RawMessage,
     Start,
     Stop,
     Timer,
@@ -179,7 +212,9 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
             Some("timer") => Marker::Timer,
             _ => return true,
         };
-        if attribute.meta.require_path_only().is_err() {
+        let raw = matches!(marker, Marker::Message) && is_raw(attribute);
+        let marker = if raw { Marker::RawMessage } else { marker };
+        if !raw && attribute.meta.require_path_only().is_err() {
             arguments = Some(attribute.span());
         }
         if found.replace(marker).is_some() {
@@ -188,7 +223,10 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
         false
     });
     if let Some(span) = arguments {
-        return Err(Error::new(span, "#[message], #[start], #[stop] and #[timer] take no options"));
+        return Err(Error::new(
+            span,
+            "#[message] takes only the option `raw`; #[start], #[stop] and #[timer] take no options",
+        ));
     }
     if let Some(span) = second {
         return Err(Error::new(
@@ -197,6 +235,11 @@ fn take_marker(function: &mut ImplItemFn) -> Result<Option<Marker>> {
         ));
     }
     Ok(found)
+}
+
+/// Whether it is `#[message(raw)]`.
+fn is_raw(attribute: &Attribute) -> bool {
+    attribute.parse_args::<Ident>().is_ok_and(|option| option == "raw")
 }
 
 fn once(slot: &mut Option<TokenStream>, function: &ImplItemFn, what: &str) -> Result<()> {

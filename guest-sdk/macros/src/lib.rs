@@ -3,6 +3,7 @@
 mod application_error;
 mod entity;
 mod method;
+mod reference;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,9 @@ use proc_macro::TokenStream;
 ///
 /// `#[message]` marks the methods that messages can call, and `#[timer]` those that handle timers; `#[start]` and
 /// `#[stop]` mark the hooks. By default the whole struct is the state. `#[entity(state = "keys")]` is for an empty
-/// struct whose methods use `ostraca_sdk::state`. Other functions in the block remain unchanged.
+/// struct whose methods use `ostraca_sdk::state`. `type = "…"` also generates a typed reference to entities of that type
+/// (`ostraca_sdk::call`), `export = false` leaves the component to another crate, and `schemas = false` leaves out the
+/// JSON Schemas. Other functions in the block remain unchanged.
 #[proc_macro_attribute]
 pub fn entity(arguments: TokenStream, item: TokenStream) -> TokenStream {
     entity::expand(arguments.into(), item.into())

@@ -45,6 +45,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
             summary: #summary,
             signature: #shown,
             parameters: &[#(#parameters),*],
+            raw: false,
             #[allow(
                 clippy::let_unit_value,
                 clippy::needless_borrow,
@@ -56,6 +57,61 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
                 use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
                 #(#reads)*
                 let value = Self::#ident(entity, #(#locals),*);
+                #encode
+            },
+        }
+    })
+}
+
+/// Generates the table row of a `#[message(raw)]`.
+pub(crate) fn raw_row(function: &ImplItemFn) -> Result<TokenStream> {
+    let signature = &function.sig;
+    let mutable = receiver(signature, "message")?;
+    check(signature, "message")?;
+    let mut parameters = typed(signature);
+    let body = match (parameters.next(), parameters.next()) {
+        (None, _) => quote!(),
+        (Some(parameter), None) => {
+            let (_, ty) = owned(parameter)?;
+            quote_spanned!(here(ty.span())=> arguments.body::<#ty>()?)
+        }
+        _ => {
+            return Err(Error::new(
+                signature.inputs.span(),
+                "a #[message(raw)] takes at most one parameter: the body",
+            ));
+        }
+    };
+    let ident = &signature.ident;
+    let name = name_of(ident, "method")?;
+    let kind = if mutable { quote!(Command) } else { quote!(Query) };
+    let summary = summary(&function.attrs);
+    let shown = format!("{name}(body)");
+    let conditions = conditions(function);
+    let result = match &signature.output {
+        ReturnType::Default => signature.ident.span(),
+        ReturnType::Type(_, ty) => ty.span(),
+    };
+    let encode = quote_spanned!(here(result)=> (&value).ostraca_kind().encode_raw(value));
+    Ok(quote! {
+        #(#conditions)*
+        ::ostraca_sdk::__private::Method {
+            name: #name,
+            kind: ::ostraca_sdk::context::MessageKind::#kind,
+            summary: #summary,
+            signature: #shown,
+            parameters: &[],
+            raw: true,
+            #[allow(
+                clippy::let_unit_value,
+                clippy::needless_borrow,
+                unused_variables,
+                reason = "generated code serves methods without parameters or results as well"
+            )]
+            call: |entity, arguments| {
+                #[allow(unused_imports, reason = "the result's type decides which of the two is used")]
+                use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
+                let value = Self::#ident(entity, #body);
                 #encode
             },
         }

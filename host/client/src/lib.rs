@@ -104,6 +104,8 @@ mod gateway_switch;
 pub mod ledger;
 mod profile;
 mod session;
+#[cfg(feature = "sdk")]
+mod typed;
 
 pub use admin::{AdminError, Update, Updates};
 pub use call::{CallError, MessageId, Reply, SessionId};
@@ -120,3 +122,5 @@ pub use ostraca_wire::proto::{
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};
+#[cfg(feature = "sdk")]
+pub use typed::InvokeError;
