@@ -7,9 +7,9 @@ use ostraca_sdk::call::TypedCall;
 use ostraca_wire::proto::MessageKind;
 use serde::de::DeserializeOwned;
 
+use crate::Entity;
 use crate::call::{CallError, MessageId};
 use crate::session::{CallOptions, Session};
-use crate::Entity;
 
 /// Why a typed call has no result.
 #[derive(Debug, thiserror::Error)]
