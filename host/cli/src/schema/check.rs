@@ -342,6 +342,10 @@ mod tests {
         ] {
             assert_eq!(problem(ONE, body), text, "{body}");
         }
+        let nested = r#"{"anyOf":[{"properties":{"a":{"properties":{"b":{"type":"integer"}}}}},
+            {"required":["z"]}]}"#;
+        let text = "at a.b: expected integer, found \"x\"";
+        assert_eq!(problem(nested, r#"{"a":{"b":"x"}}"#), text);
     }
 
     #[test]
