@@ -6,9 +6,12 @@ use std::sync::Once;
 use crate::bindings::entity::exports::ostraca::entity::{handler, methods};
 use crate::bindings::entity::ostraca::entity as wit;
 use crate::bindings::migration::exports::ostraca::entity::migration;
+use crate::bindings::schemas::exports::ostraca::entity::schemas;
 use crate::bindings::stop::exports::ostraca::entity::stop;
 use crate::bindings::timer::exports::ostraca::entity::timer_handler;
-use crate::raw::{Firing, Handler, MessageError, Migration, StartReason, StopReason, TimerHandler};
+use crate::raw::{
+    Firing, Handler, MessageError, Migration, SchemaProvider, StartReason, StopReason, TimerHandler,
+};
 use crate::types::MessageKind;
 
 /// The exports of a component whose entity is `H`.
@@ -87,6 +90,18 @@ impl<H: TimerHandler> timer_handler::Guest for Adapter<H> {
         };
         H::timer(firing)
             .map_err(|(code, message)| timer_handler::ApplicationError { code, message })
+    }
+}
+
+impl<H: SchemaProvider> schemas::Guest for Adapter<H> {
+    fn schemas() -> Vec<schemas::MethodSchema> {
+        report_panics();
+        let schemas = H::schemas().into_iter().map(|it| schemas::MethodSchema {
+            method: it.method,
+            arguments: it.arguments,
+            result: it.result,
+        });
+        schemas.collect()
     }
 }
 

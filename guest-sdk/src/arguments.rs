@@ -10,6 +10,8 @@ use serde::Deserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::body::{Body, FromBody};
+use crate::context;
 use crate::raw::MessageError;
 
 /// Maximum number of characters of a caller's argument name that an error shows.
@@ -36,16 +38,31 @@ pub struct Arguments<'b> {
     values: Vec<Option<&'b str>>,
     /// Whether the whole body is the value of the only parameter.
     bare: bool,
+    /// The whole body, for methods that read it themselves.
+    body: &'b [u8],
 }
 
 impl<'b> Arguments<'b> {
+    /// Leaves a body as it is.
+    pub(crate) fn raw(signature: &'static str, body: &'b [u8]) -> Self {
+        Self { signature, parameters: &[], values: Vec::new(), bare: false, body }
+    }
+
+    /// Reads the whole body.
+    pub fn body<T: FromBody>(&self) -> Result<T, MessageError> {
+        let content_type =
+            context::current_message().map(|message| message.content_type).unwrap_or_default();
+        let body = Body { bytes: self.body.to_vec(), content_type };
+        T::from_body(body).map_err(|why| self.refuse(&why))
+    }
+
     /// Splits a body into arguments. Errors show the `signature`, such as `add(by: u64)`.
     pub(crate) fn split(
         signature: &'static str,
         parameters: &'static [Parameter],
         body: &'b [u8],
     ) -> Result<Self, MessageError> {
-        let mut this = Self { signature, parameters, values: Vec::new(), bare: false };
+        let mut this = Self { signature, parameters, values: Vec::new(), bare: false, body };
         this.values.resize(parameters.len(), None);
         let Ok(body) = std::str::from_utf8(body) else {
             return Err(this.refuse("the body is not UTF-8"));
@@ -55,7 +72,7 @@ impl<'b> Arguments<'b> {
             return Ok(this);
         }
         if let [only] = parameters
-            && !is_named_form(body, only.name)
+            && !is_named_form(body, only)
         {
             this.values = vec![Some(body)];
             this.bare = true;
@@ -124,9 +141,15 @@ impl<'b> Arguments<'b> {
     }
 }
 
-fn is_named_form(body: &str, name: &str) -> bool {
-    body.starts_with('{')
-        && members(body).is_ok_and(|members| matches!(&members[..], [(only, _)] if only == name))
+/// Whether a body is an object whose only member is the parameter. If the parameter may be omitted, the object may also
+/// be empty.
+fn is_named_form(body: &str, parameter: &Parameter) -> bool {
+    let named = |members: &[Member<'_>]| match members {
+        [] => parameter.optional,
+        [(only, _)] => only == parameter.name,
+        _ => false,
+    };
+    body.starts_with('{') && members(body).is_ok_and(|members| named(&members))
 }
 
 type Member<'b> = (String, &'b RawValue);

@@ -1,9 +1,9 @@
 //! The code that wit-bindgen generates from `../wit`. The module `adapter` connects it to
 //! [`raw::Handler`](crate::raw::Handler).
 //!
-//! A component exports `stop`, `timer-handler` and `migration` only if its entity has them. wit-bindgen exports whole
-//! worlds, and the macros that it generates for an interface clash if two worlds contain that interface. So each of the
-//! three has its own world here. The component encoder merges the worlds; the result matches one of the WIT, such as
+//! A component exports `schemas`, `stop`, `timer-handler` and `migration` only if its entity has them. wit-bindgen exports whole
+//! worlds, and the macros that it generates for an interface clash if two worlds contain that interface. So each of
+//! them has its own world here. The component encoder merges the worlds; the result matches one of the WIT, such as
 //! `entity-with-stop`.
 
 #![allow(
@@ -94,6 +94,24 @@ pub mod timer {
         pub_export_macro: true,
         export_macro_name: "export_timer",
         default_bindings_module: "::ostraca_sdk::bindings::timer",
+        runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
+    });
+}
+
+#[allow(unsafe_code, reason = "generated code passes values through linear memory by raw pointers")]
+pub mod schemas {
+    wit_bindgen::generate!({
+        path: "../wit",
+        inline: "
+            package ostraca:sdk;
+            world method-schemas {
+                export ostraca:entity/schemas@0.1.0;
+            }
+        ",
+        world: "ostraca:sdk/method-schemas",
+        pub_export_macro: true,
+        export_macro_name: "export_method_schemas",
+        default_bindings_module: "::ostraca_sdk::bindings::schemas",
         runtime_path: "::ostraca_sdk::__private::wit_bindgen::rt",
     });
 }

@@ -10,6 +10,7 @@ use crate::arguments::{Arguments, Parameter};
 use crate::context::MessageKind;
 use crate::journal::{self, EventSourced, JournalExtent};
 use crate::raw::{self, MessageError, StartReason, StopReason};
+use crate::schema::SchemaRow;
 use crate::state;
 use crate::timers::{self, Firing};
 
@@ -30,6 +31,8 @@ pub trait Entity: Sized + 'static {
     const MIGRATE: Option<MigrateHook>;
     #[doc(hidden)]
     const TIMERS: &'static [TimerMethod<Self>];
+    #[doc(hidden)]
+    const SCHEMAS: &'static [SchemaRow];
 }
 
 /// The hook `#[start]`.
@@ -82,6 +85,8 @@ pub struct Method<E> {
     /// Shown in errors: `add(by: u64)`.
     pub signature: &'static str,
     pub parameters: &'static [Parameter],
+    /// Whether the method reads the body itself.
+    pub raw: bool,
     pub call: fn(&mut E, &Arguments<'_>) -> Result<Vec<u8>, MessageError>,
 }
 
@@ -275,7 +280,10 @@ impl<E: Entity> Runner<E> {
         let Some(method) = E::METHODS.iter().find(|row| row.name == method) else {
             return Err(MessageError::UnknownMethod);
         };
-        let arguments = Arguments::split(method.signature, method.parameters, body)?;
+        let arguments = match method.raw {
+            true => Arguments::raw(method.signature, body),
+            false => Arguments::split(method.signature, method.parameters, body)?,
+        };
         let outcome = (method.call)(&mut self.loaded().entity, &arguments);
         match (method.kind, &outcome) {
             // The method was not called, or cannot have changed the struct.
@@ -338,7 +346,7 @@ impl<E: Entity> Loaded<E> {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_entity {
-    ($entity:ty, $export:ident $(, $more:ident)*) => {
+    ($entity:ty $(, $export:ident)+) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
             ::std::thread_local! {
@@ -391,8 +399,13 @@ macro_rules! __export_entity {
                 }
             }
 
-            $crate::$export!(Instance);
-            $($crate::$more!(Instance);)*
+            impl $crate::raw::SchemaProvider for Instance {
+                fn schemas() -> ::std::vec::Vec<$crate::raw::MethodSchema> {
+                    $crate::__private::schemas::<$entity>()
+                }
+            }
+
+            $($crate::$export!(Instance);)+
         };
     };
 }

@@ -39,6 +39,19 @@ macro_rules! export_migration {
     };
 }
 
+/// Exports a type that implements [`raw::SchemaProvider`](crate::raw::SchemaProvider). Used in addition to
+/// [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop).
+#[macro_export]
+macro_rules! export_schemas {
+    ($handler:ty) => {
+        #[cfg(target_family = "wasm")]
+        const _: () = {
+            type Exports = $crate::adapter::Adapter<$handler>;
+            $crate::bindings::schemas::export_method_schemas!(Exports with_types_in $crate::bindings::schemas);
+        };
+    };
+}
+
 /// Exports a type that implements [`raw::TimerHandler`](crate::raw::TimerHandler). Used in addition to
 /// [`export!`](crate::export) or [`export_with_stop!`](crate::export_with_stop).
 #[macro_export]

@@ -47,8 +47,9 @@
 //! Arguments are a JSON object with the parameters' names. A single parameter may also be passed as the bare JSON
 //! value; an object whose only member has the parameter's name is always read as the named form. If there are no
 //! parameters, the body is empty, `null` or `{}`. A parameter of type `Option<…>` may be omitted. Arguments that do not
-//! fit the parameters are refused as `invalid-arguments`, and the method does not run. The first line of the doc
-//! comment is the method's summary.
+//! fit the parameters are refused as `invalid-arguments`, and the method does not run. An empty object counts as
+//! omitting the only parameter. The first line of the doc comment is the method's summary. Bodies that are not JSON are
+//! for methods marked `#[message(raw)]` ([`body`]).
 //!
 //! **Results** are JSON. A method returns `T`, nothing, or `Result<T, E>` with an [`ApplicationError`] as `E`. On an
 //! error the caller gets its code and message, and the turn changes no state (R21).
@@ -77,7 +78,7 @@
 //!
 //! **Timers** are set with [`timers`] and handled by methods marked `#[timer]`.
 //!
-//! **Messages to other entities** are sent with [`messaging`], and **HTTP calls** are made with [`http`].
+//! **Messages to other entities** are sent with [`messaging`] or, checked by the compiler, with [`call`], and **HTTP calls** are made with [`http`].
 //!
 //! **Panics** are traps: the turn has no effect, the instance is dropped, and the message, file and line go to the
 //! node's log and to the caller.
@@ -113,6 +114,8 @@ pub mod asks;
 #[cfg(target_family = "wasm")]
 #[doc(hidden)]
 pub mod bindings;
+pub mod body;
+pub mod call;
 pub mod channels;
 pub mod clock;
 pub mod context;
@@ -131,15 +134,18 @@ mod migration;
 pub mod random;
 pub mod raw;
 mod reply;
+mod schema;
 pub mod state;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 pub mod timers;
 mod types;
 
+pub use body::Body;
 pub use error::{ApplicationError, Error};
 pub use ostraca_sdk_macros::{ApplicationError, entity};
 pub use raw::{StartReason, StopReason};
+pub use schemars::{self, JsonSchema};
 pub use serde_json;
 
 /// Items that the macros' output refers to. Not part of the API, and not stable.
@@ -152,6 +158,9 @@ pub mod __private {
     };
     pub use crate::migration::{IntoMigrated, migrate_struct};
     pub use crate::reply::{IntoStartResult, ResultKind, ValueKind};
+    pub use crate::schema::{
+        AnySchema, OkSchema, ParameterSchema, Probe, SchemaRow, TypeSchema, schemas,
+    };
     #[cfg(target_family = "wasm")]
     pub use wit_bindgen;
 }

@@ -19,6 +19,17 @@ pub struct Method {
     pub summary: String,
 }
 
+/// The JSON Schemas of one method's arguments and result, as texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MethodSchema {
+    /// The method's name.
+    pub method: String,
+    /// The schema of the message's body.
+    pub arguments: String,
+    /// The schema of the result.
+    pub result: String,
+}
+
 /// Why a message is refused. Every refusal is final, and discards what the turn wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageError {
@@ -113,4 +124,10 @@ pub trait Migration {
     /// Returns why the state cannot be migrated. What the turn wrote is discarded, and the entity remains on the revision
     /// that ran it before.
     fn migrate(from_schema: u32) -> Result<(), String>;
+}
+
+/// The function that an entity whose methods have JSON Schemas exports.
+pub trait SchemaProvider {
+    /// Describes the methods. The instance has no identity: see [`Handler::methods`].
+    fn schemas() -> Vec<MethodSchema>;
 }

@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+use crate::body::IntoBody;
 use crate::error::ApplicationError;
 use crate::raw::MessageError;
 
@@ -48,7 +49,22 @@ impl ValueTag {
     }
 }
 
+impl ValueTag {
+    /// Returns the value's bytes.
+    pub fn encode_raw<T: IntoBody>(self, value: T) -> Result<Vec<u8>, MessageError> {
+        Ok(value.into_body())
+    }
+}
+
 impl ResultTag {
+    /// Returns the `Ok` value's bytes, or converts the application error.
+    pub fn encode_raw<T: IntoBody, E: ApplicationError>(
+        self,
+        value: Result<T, E>,
+    ) -> Result<Vec<u8>, MessageError> {
+        value.map(IntoBody::into_body).map_err(|error| refusal(&error))
+    }
+
     /// Encodes the `Ok` value as JSON, or converts the application error.
     pub fn encode<T: Serialize, E: ApplicationError>(
         self,

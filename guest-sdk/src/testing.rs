@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-pub use crate::raw::MessageError;
+pub use crate::raw::{MessageError, MethodSchema};
 
 use crate::ask_error::AskError;
 use crate::context::{MessageContext, MessageKind};
@@ -230,6 +230,12 @@ pub fn take_logs() -> Vec<(Level, String)> {
     with(|world| std::mem::take(&mut world.logs))
 }
 
+/// The JSON Schemas that the entity's component exports.
+#[must_use]
+pub fn schemas<E: EntityType>() -> Vec<MethodSchema> {
+    crate::schema::schemas::<E>()
+}
+
 /// Sends a message as one turn. Starts an instance if there is none, and stops it if the turn asked for passivation.
 ///
 /// # Errors
@@ -257,6 +263,21 @@ pub fn call<E: EntityType>(method: &str, body: impl Serialize) -> Result<Value, 
 /// # Panics
 /// If the entity panics or its start hook fails.
 pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, MessageError> {
+    call_body::<E>(method, body, "application/json")
+}
+
+/// Like [`call_raw`], but also takes the body's content type.
+///
+/// # Errors
+/// Like [`call`].
+///
+/// # Panics
+/// If the entity panics or its start hook fails.
+pub fn call_body<E: EntityType>(
+    method: &str,
+    body: &[u8],
+    content_type: &str,
+) -> Result<Vec<u8>, MessageError> {
     expire::<E>();
     let mut instance = take::<E>().unwrap_or_else(start::<E>);
     let kind = E::METHODS
@@ -270,7 +291,7 @@ pub fn call_raw<E: EntityType>(method: &str, body: &[u8]) -> Result<Vec<u8>, Mes
             sequence: world.sequence,
             kind,
             principal: world.principal.clone(),
-            content_type: "application/json".to_owned(),
+            content_type: content_type.to_owned(),
             traceparent: String::new(),
             tracestate: String::new(),
             remaining_ms: None,

@@ -99,8 +99,12 @@ fn http() -> BTreeSet<String> {
 #[test]
 fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
     for (name, imports, exports) in [
-        ("counter", set(&["types", "state", "log"]), set(&["methods", "handler"])),
-        ("account", set(&["types", "context", "state", "log"]), set(&["methods", "handler"])),
+        ("counter", set(&["types", "state", "log"]), set(&["methods", "handler", "schemas"])),
+        (
+            "account",
+            set(&["types", "context", "state", "log"]),
+            set(&["methods", "handler", "schemas"]),
+        ),
         (
             "misbehaving",
             set(&[
@@ -135,7 +139,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
 #[test]
 fn the_wasip2_target_builds_the_same_entity_component() {
     for (name, expected) in [
-        ("counter", set(&["methods", "handler"])),
+        ("counter", set(&["methods", "handler", "schemas"])),
         ("misbehaving", set(&["methods", "handler", "stop", "timer-handler"])),
     ] {
         let (imports, exports) = names(&built(name, WASIP2));

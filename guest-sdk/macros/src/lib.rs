@@ -4,6 +4,8 @@ mod application_error;
 mod entity;
 mod method;
 mod migration;
+mod reference;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -12,8 +14,11 @@ use proc_macro::TokenStream;
 /// Turns an inherent `impl` block into an entity.
 ///
 /// `#[message]` marks the methods that messages can call, and `#[timer]` those that handle timers; `#[start]` and
-/// `#[stop]` mark the hooks, and `#[migrate(schema = 1)]` the function that migrates older state. By default the whole struct is the state. `#[entity(state = "keys")]` is for an empty
-/// struct whose methods use `ostraca_sdk::state`. Other functions in the block remain unchanged.
+/// `#[stop]` mark the hooks, and `#[migrate(schema = 1)]` the function that migrates older state. By default the whole
+/// struct is the state. `#[entity(state = "keys")]` is for an empty struct whose methods use `ostraca_sdk::state`.
+/// `type = "…"` also generates a typed reference to entities of that type (`ostraca_sdk::call`), `export = false` leaves
+/// the component to another crate, and `schemas = false` leaves out the JSON Schemas. Other functions in the block remain
+/// unchanged.
 #[proc_macro_attribute]
 pub fn entity(arguments: TokenStream, item: TokenStream) -> TokenStream {
     entity::expand(arguments.into(), item.into())

@@ -45,6 +45,7 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
             summary: #summary,
             signature: #shown,
             parameters: &[#(#parameters),*],
+            raw: false,
             #[allow(
                 clippy::let_unit_value,
                 clippy::needless_borrow,
@@ -56,6 +57,61 @@ pub(crate) fn row(function: &ImplItemFn) -> Result<TokenStream> {
                 use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
                 #(#reads)*
                 let value = Self::#ident(entity, #(#locals),*);
+                #encode
+            },
+        }
+    })
+}
+
+/// Generates the table row of a `#[message(raw)]`.
+pub(crate) fn raw_row(function: &ImplItemFn) -> Result<TokenStream> {
+    let signature = &function.sig;
+    let mutable = receiver(signature, "message")?;
+    check(signature, "message")?;
+    let mut parameters = typed(signature);
+    let body = match (parameters.next(), parameters.next()) {
+        (None, _) => quote!(),
+        (Some(parameter), None) => {
+            let (_, ty) = owned(parameter)?;
+            quote_spanned!(here(ty.span())=> arguments.body::<#ty>()?)
+        }
+        _ => {
+            return Err(Error::new(
+                signature.inputs.span(),
+                "a #[message(raw)] takes at most one parameter: the body",
+            ));
+        }
+    };
+    let ident = &signature.ident;
+    let name = name_of(ident, "method")?;
+    let kind = if mutable { quote!(Command) } else { quote!(Query) };
+    let summary = summary(&function.attrs);
+    let shown = format!("{name}(body)");
+    let conditions = conditions(function);
+    let result = match &signature.output {
+        ReturnType::Default => signature.ident.span(),
+        ReturnType::Type(_, ty) => ty.span(),
+    };
+    let encode = quote_spanned!(here(result)=> (&value).ostraca_kind().encode_raw(value));
+    Ok(quote! {
+        #(#conditions)*
+        ::ostraca_sdk::__private::Method {
+            name: #name,
+            kind: ::ostraca_sdk::context::MessageKind::#kind,
+            summary: #summary,
+            signature: #shown,
+            parameters: &[],
+            raw: true,
+            #[allow(
+                clippy::let_unit_value,
+                clippy::needless_borrow,
+                unused_variables,
+                reason = "generated code serves methods without parameters or results as well"
+            )]
+            call: |entity, arguments| {
+                #[allow(unused_imports, reason = "the result's type decides which of the two is used")]
+                use ::ostraca_sdk::__private::{ResultKind as _, ValueKind as _};
+                let value = Self::#ident(entity, #body);
                 #encode
             },
         }
@@ -141,7 +197,7 @@ pub(crate) fn timer(function: &ImplItemFn) -> Result<TokenStream> {
 }
 
 /// The name by which callers know a function. `what` describes the function in the error.
-fn name_of(ident: &Ident, what: &str) -> Result<String> {
+pub(crate) fn name_of(ident: &Ident, what: &str) -> Result<String> {
     let name = ident.unraw().to_string();
     if name.len() > 128 {
         let text = format!("a {what}'s name must be at most 128 bytes long");
@@ -151,7 +207,7 @@ fn name_of(ident: &Ident, what: &str) -> Result<String> {
 }
 
 /// The conditions (`cfg`) under which the function exists. Its table row gets the same ones.
-fn conditions(function: &ImplItemFn) -> impl Iterator<Item = &Attribute> {
+pub(crate) fn conditions(function: &ImplItemFn) -> impl Iterator<Item = &Attribute> {
     function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"))
 }
 
@@ -221,7 +277,7 @@ pub(crate) fn typed(signature: &Signature) -> impl Iterator<Item = &PatType> {
 }
 
 /// A parameter's name and type, if an argument or payload can be decoded into it.
-fn owned(parameter: &PatType) -> Result<(String, &Type)> {
+pub(crate) fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     let Pat::Ident(name) = &*parameter.pat else {
         return Err(Error::new(
             parameter.pat.span(),
@@ -241,7 +297,7 @@ fn owned(parameter: &PatType) -> Result<(String, &Type)> {
     }
 }
 
-fn is_option(ty: &Type) -> bool {
+pub(crate) fn is_option(ty: &Type) -> bool {
     match ty {
         Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == "Option"),
         _ => false,

@@ -196,7 +196,7 @@ fn the_macro_accepts_only_inherent_impls_with_messages() {
     );
     assert!(refused(quote!(impl Counter { fn get(&self) {} })).contains("at least one method"));
     let message = quote!(impl Counter { #[message(name = "x")] fn get(&self) {} });
-    assert!(refused(message).contains("take no options"));
+    assert!(refused(message).contains("takes only the option `raw`"));
 }
 
 #[test]
@@ -233,4 +233,36 @@ fn migrate_needs_its_schema_and_has_no_self() {
         fn migrate(&mut self, from: u32, old: Value) {}
     ));
     assert!(receiver.contains("has no self"), "{receiver}");
+}
+
+#[test]
+fn a_reference_is_generated_only_for_a_named_type() {
+    let block = quote!(
+        impl Counter {
+            #[message]
+            fn get(&self) -> Result<u8, Error> {
+                Ok(1)
+            }
+        }
+    );
+    let expand = |arguments| crate::entity::expand(arguments, block.clone()).unwrap().to_string();
+    assert!(!expand(quote!()).contains("CounterRef"));
+    assert!(expand(quote!(type = "counter")).contains("Query < u8 >"));
+    assert!(refused_with(quote!(type = "Bank Account"), block.clone()).contains("entity.toml"));
+}
+
+#[test]
+fn an_entity_is_exported_by_its_crate_or_by_another_one() {
+    let block = quote!(
+        impl BankAccount {
+            #[message]
+            fn get(&self) {}
+        }
+    );
+    let expand = |arguments| crate::entity::expand(arguments, block.clone()).unwrap().to_string();
+    let (here, elsewhere) = (expand(quote!()), expand(quote!(export = false)));
+    assert!(here.contains("__export_entity ! (BankAccount") && !here.contains("macro_rules"));
+    assert!(elsewhere.contains("macro_rules ! export_bank_account"));
+    assert!(elsewhere.contains("__export_entity ! ($ entity"), "{elsewhere}");
+    assert!(!elsewhere.contains("__export_entity ! (BankAccount"));
 }

@@ -7,6 +7,7 @@
 
 mod binding;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use ostraca_catalog as catalog;
 use ostraca_codes::{Code, codes};
 use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
-use ostraca_wasm::Program;
+use ostraca_wasm::{Method, Program};
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DeployResult, Problem};
 use ostraca_wire::server::{Upload, UploadPermit};
@@ -24,7 +25,7 @@ use tokio::sync::Mutex;
 use ostraca_catalog::loader::{self, Loader};
 use ostraca_catalog::pool::POOL;
 use ostraca_catalog::revisions::{self, EarlierEntry};
-use ostraca_catalog::rows::{self, MethodEntry, TypeRow};
+use ostraca_catalog::rows::{self, MethodEntry, MethodSchema, TypeRow};
 use ostraca_catalog::types::{TypeRegistry, TypeUnavailable, schema_of};
 use ostraca_config::manifest::{Ceilings, MAX_MANIFEST_BYTES, Manifest};
 use ostraca_config::user_file::units;
@@ -119,6 +120,7 @@ impl Deployer {
         expected(&upload, &manifest, revision_of(current.as_ref()))?;
         self.check_binding(&manifest).await?;
         let program = self.compile(&upload, &manifest).await?;
+        let schemas = self.wasm.schemas(&program).await.map_err(|error| refused(&error))?;
         let _one_at_a_time = self.write_lock.lock().await;
         // Another deploy may have been written while this one was compiled.
         let current = self.current_deployment(&key).await?;
@@ -133,10 +135,7 @@ impl Deployer {
         let revision = revision_of(current.as_ref());
         expected(&upload, &manifest, revision)?;
         self.check_binding(&manifest).await?;
-        let methods = program.methods().iter().map(|method| {
-            MethodEntry::new(&method.name, guest_types::core_kind(method.kind), &method.summary)
-        });
-        let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
+        let methods = method_entries(program.methods(), schemas).map_err(to_problem)?;
         let size = upload.component.len() as u64;
         let schema = schema_of(&program);
         let earlier = self.earlier(current.as_ref(), &manifest.entity_type, schema).await?;
@@ -176,7 +175,7 @@ impl Deployer {
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
-                "manifest, names and summaries of methods take {} bytes, limit is {MAX_ROW_VALUE_BYTES}",
+                "manifest and methods (names, summaries, schemas) take {} bytes, limit is {MAX_ROW_VALUE_BYTES}",
                 value.len()
             );
             return Err(problem(codes::DEPLOYMENT_TOO_LARGE, text, "shorten the manifest"));
@@ -350,10 +349,7 @@ impl Deployer {
 
     async fn compile(&self, it: &Upload, manifest: &Manifest) -> Result<Arc<Program>, Problem> {
         let compiled = self.wasm.prepare(it.component.to_vec(), manifest.wasm_limits()).await;
-        compiled.map_err(|error| {
-            let retryable = error.is_retryable();
-            Problem { retryable, ..problem(error.code(), error.to_string(), help(error.code())) }
-        })
+        compiled.map_err(|error| refused(&error))
     }
 
     /// Makes sure that this node has loaded an upload that is already deployed.
@@ -441,6 +437,32 @@ fn expected(upload: &Upload, manifest: &Manifest, revision: u64) -> Result<(), P
 }
 
 /// Help text for a refused component; empty if the error message already says what to do.
+/// The component cannot be used, or not now.
+fn refused(error: &ostraca_wasm::Error) -> Problem {
+    let retryable = error.is_retryable();
+    Problem { retryable, ..problem(error.code(), error.to_string(), help(error.code())) }
+}
+
+/// The methods as the row lists them.
+fn method_entries(
+    methods: &[Method],
+    schemas: Vec<ostraca_wasm::MethodSchema>,
+) -> Result<Vec<MethodEntry>, ostraca_catalog::Error> {
+    let schemas: HashMap<_, _> = schemas
+        .into_iter()
+        .map(|it| (it.method, MethodSchema { arguments: it.arguments, result: it.result }))
+        .collect();
+    let entry = |method: &Method| {
+        let kind = guest_types::core_kind(method.kind);
+        let entry = MethodEntry::new(&method.name, kind, &method.summary)?;
+        match schemas.get(&method.name) {
+            Some(schema) => entry.with_schema(schema),
+            None => Ok(entry),
+        }
+    };
+    methods.iter().map(entry).collect()
+}
+
 fn help(code: Code) -> &'static str {
     match code {
         codes::NOT_WASM => "deploy the component that `ostraca build` produces",
@@ -460,6 +482,9 @@ fn help(code: Code) -> &'static str {
         | codes::TOO_MANY_TYPES
         | codes::TOO_MANY_DEFINITIONS => {
             "compose fewer or smaller components, or raise the setting on every node"
+        }
+        codes::SCHEMAS_TOO_LARGE => {
+            "use simpler types, or leave the schemas out with `#[entity(schemas = false)]`; or raise `schema-bytes` in `[components]` on every node"
         }
         codes::MEMORY_LIMIT | codes::TABLE_LIMIT => "raise the limit in the manifest",
         codes::UNSIZED_INSTANTIATION => {

@@ -124,11 +124,14 @@ fn stored_revision((entry, inactive): &(EarlierEntry, bool)) -> proto::StoredRev
 
 /// The methods of a type, in the component's order.
 pub(super) fn methods(entry: &DeployedType) -> proto::Methods {
-    let methods = entry.methods().iter().zip(entry.summaries());
-    let methods = methods.map(|((name, kind), summary)| proto::Method {
-        name: name.to_string(),
-        kind: wire_kind(*kind).into(),
-        summary: summary.clone(),
+    let methods = entry.entries().iter().map(|method| proto::Method {
+        name: method.name.clone(),
+        kind: wire_kind(method.kind()).into(),
+        summary: method.summary(),
+        schema: method.schema().map(|schema| proto::MethodSchema {
+            arguments: schema.arguments,
+            result: schema.result,
+        }),
     });
     proto::Methods {
         r#type: entry.name.to_string(),

@@ -206,14 +206,25 @@ pub struct MethodEntry {
     pub name: String,
     /// Whether it is a query; otherwise it is a command.
     pub query: bool,
-    /// The summary, and fields of later releases.
+    /// The schemas, the summary, and fields of later releases.
     pub extensions: Extensions<Self>,
 }
 
 /// Maximum number of bytes stored of a method's summary, which is one line for display.
 const MAX_SUMMARY: usize = 512;
+/// The field of a [`MethodEntry`]'s extension block that holds the schemas.
+const SCHEMA: u32 = 2;
 /// The field of a [`MethodEntry`]'s extension block that holds the summary.
 const SUMMARY: u32 = 4;
+
+/// The JSON Schemas of a method, as texts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MethodSchema {
+    /// The schema of the message's body.
+    pub arguments: String,
+    /// The schema of the result.
+    pub result: String,
+}
 
 impl MethodEntry {
     /// Creates a method with its summary, which is truncated to 512 bytes.
@@ -231,6 +242,22 @@ impl MethodEntry {
         Ok(Self { name: name.into(), query, extensions })
     }
 
+    /// Adds the method's schemas.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if they cannot be encoded.
+    pub fn with_schema(mut self, schema: &MethodSchema) -> Result<Self, Error> {
+        let failed = |error| Error::InvalidRow(format!("a method's schemas: {error}"));
+        self.extensions.set(SCHEMA, schema).map_err(failed)?;
+        Ok(self)
+    }
+
+    /// Its schemas; `None` if the component has none for it.
+    pub fn schema(&self) -> Option<MethodSchema> {
+        // Only tools depend on the schemas: those that cannot be decoded are not shown.
+        self.extensions.get(SCHEMA).ok().flatten()
+    }
+
     /// Whether it is a command or a query.
     pub fn kind(&self) -> MessageKind {
         if self.query { MessageKind::Query } else { MessageKind::Command }
@@ -245,7 +272,7 @@ impl MethodEntry {
 
 impl Extensible for MethodEntry {
     const NAME: &'static str = "MethodEntry";
-    const FIELDS: &'static [u32] = &[SUMMARY];
+    const FIELDS: &'static [u32] = &[SCHEMA, SUMMARY];
 }
 
 macro_rules! extensible {

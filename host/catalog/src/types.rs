@@ -51,8 +51,8 @@ pub struct DeployedType {
     methods: HashMap<Box<str>, (Arc<str>, MessageKind)>,
     /// The same methods, in the component's order.
     order: Vec<(Arc<str>, MessageKind)>,
-    /// The methods' summaries, in the same order.
-    summaries: Vec<String>,
+    /// The methods as the row lists them, in the same order.
+    entries: Vec<MethodEntry>,
 }
 
 impl DeployedType {
@@ -67,7 +67,7 @@ impl DeployedType {
     ) -> Self {
         let order: Vec<(Arc<str>, MessageKind)> =
             methods.iter().map(|method| (method.name.as_str().into(), method.kind())).collect();
-        let summaries = methods.iter().map(MethodEntry::summary).collect();
+        let entries = methods.to_vec();
         let methods =
             order.iter().map(|(name, kind)| ((&**name).into(), (name.clone(), *kind))).collect();
         let name = manifest.entity_type.as_str().into();
@@ -83,7 +83,7 @@ impl DeployedType {
             component_size,
             methods,
             order,
-            summaries,
+            entries,
         }
     }
 
@@ -97,9 +97,9 @@ impl DeployedType {
         !self.manifest.grants.http.is_empty()
     }
 
-    /// The methods' summaries, in the order of [`DeployedType::methods`].
-    pub fn summaries(&self) -> &[String] {
-        &self.summaries
+    /// The methods as the row lists them, in the order of [`DeployedType::methods`].
+    pub fn entries(&self) -> &[MethodEntry] {
+        &self.entries
     }
 
     /// Each method's shared name and its kind.

@@ -342,6 +342,9 @@ pub(crate) struct Send {
     /// Fail unless the method is a query
     #[arg(long)]
     pub(crate) query: bool,
+    /// Send the arguments without comparing them with the method's schema
+    #[arg(long)]
+    pub(crate) no_check: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -360,6 +363,9 @@ pub(crate) struct Tell {
     /// Timeout for the acknowledgement, including connecting
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
+    /// Send the arguments without comparing them with the method's schema
+    #[arg(long)]
+    pub(crate) no_check: bool,
 }
 
 #[derive(Debug, clap::Args)]

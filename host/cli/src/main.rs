@@ -12,6 +12,7 @@ mod logging;
 mod output;
 mod project;
 mod quote;
+mod schema;
 mod usage;
 
 use std::process::ExitCode;

@@ -148,7 +148,10 @@ fn a_new_project_builds_deploys_and_answers() {
     assert_eq!(ok(dir, &["send", "hello/alice", "greet", "\"hello\""]), "1\n");
     assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"hello\"\n");
     refused(dir, 4, "empty-greeting", &["send", "hello/alice", "greet", "\" \""]);
-    refused(dir, 4, "invalid-arguments", &["send", "hello/alice", "greet", "{\"t\": 1}"]);
+    let wrong = ["send", "hello/alice", "greet", "{\"t\": 1}"];
+    let err = refused(dir, 2, "schema-mismatch", &wrong);
+    assert!(err.contains("unknown member \"t\"") && err.contains("greet("), "{err}");
+    refused(dir, 4, "invalid-arguments", &[&wrong[..], &["--no-check"]].concat());
     refused(dir, 5, "wrong-kind", &["send", "hello/alice", "greet", "\"a\"", "--query"]);
     let err = refused(dir, 5, "unknown-type", &["send", "helo/alice", "last"]);
     assert!(err.contains("did you mean `hello`?"), "{err}");
@@ -174,7 +177,8 @@ fn a_new_project_builds_deploys_and_answers() {
     assert_eq!((&status["healthy"], &status["node"]), (&true.into(), &"dev".into()));
     assert!(ok(dir, &["status"]).ends_with("no problems found\n"));
     let methods = ok(dir, &["methods", "hello"]);
-    assert!(methods.contains("last        query    Returns the last greeting."), "{methods}");
+    assert!(methods.contains("greet(text: string) -> integer  command"), "{methods}");
+    assert!(methods.contains("last() -> string"), "{methods}");
     values_are_shown(dir);
     incompatible_schema_is_reported(dir, &source);
     assert_eq!(node.stop(), Some(0));

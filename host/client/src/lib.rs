@@ -109,6 +109,8 @@ pub mod ledger;
 mod profile;
 mod session;
 mod subscription;
+#[cfg(feature = "sdk")]
+mod typed;
 
 pub use admin::{AdminError, Update, Updates};
 pub use call::{CallError, MessageId, Reply, SessionId};
@@ -126,3 +128,5 @@ pub use ostraca_wire::proto::{
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};
 pub use subscription::{ChannelEvent, ChannelItem, SubscribeError, SubscribeFrom, Subscription};
+#[cfg(feature = "sdk")]
+pub use typed::InvokeError;

@@ -107,9 +107,22 @@ pub enum Error {
     /// `methods` failed, or returned an invalid list.
     #[error("cannot read the component's methods: {0}")]
     InvalidMethods(String),
-    /// The schemas that it exports cannot be used, or the functions that return them failed.
-    #[error("the schemas of the component are invalid: {0}")]
+    /// The schema numbers that its migration exports cannot be used, or the functions that return them failed.
+    #[error("the schema numbers of the component are invalid: {0}")]
+    InvalidSchemaVersion(String),
+    /// `schemas` failed, or returned something that is no list of JSON Schemas.
+    #[error("cannot read the schemas of the component's methods: {0}")]
     InvalidSchemas(String),
+    /// The schemas exceed [`crate::ComponentLimits::schema_bytes`].
+    #[error(
+        "schemas of the component's methods are {bytes} bytes, schema-bytes in [components] is {limit}"
+    )]
+    SchemasTooLarge {
+        /// Size of all schemas.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The maximum number of instances is live: evict one and try again.
     #[error(
         "cannot start an instance: {limit} instances are live, which is the limit (max-live-instances in [guests])"
@@ -219,6 +232,8 @@ impl Error {
             Error::WrongSignature(_) => codes::WRONG_SIGNATURE,
             Error::InvalidMethods(_) => codes::INVALID_METHODS,
             Error::InvalidSchemas(_) => codes::INVALID_SCHEMAS,
+            Error::InvalidSchemaVersion(_) => codes::INVALID_SCHEMA_VERSION,
+            Error::SchemasTooLarge { .. } => codes::SCHEMAS_TOO_LARGE,
             Error::InstanceLimit { .. } => codes::INSTANCE_LIMIT,
             Error::Activation(failure) => failure.code,
             Error::EncodeFailed(_) => codes::ENCODE_FAILED,

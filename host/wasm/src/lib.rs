@@ -44,6 +44,7 @@ mod meter;
 mod migration;
 mod program;
 mod runtime;
+mod schemas;
 mod settings;
 mod shared;
 mod state;
@@ -75,6 +76,7 @@ pub use log::TARGET as LOG_TARGET;
 pub use migration::SchemaSupport;
 pub use program::Program;
 pub use runtime::WasmRuntime;
+pub use schemas::MethodSchema;
 pub use settings::{
     Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits,
     OutgoingHttpSettings, RuntimeSettings,

@@ -38,7 +38,7 @@ pub(crate) fn schema_functions(
 /// Checks what a component says about its schemas.
 pub(crate) fn check(version: u32, newest: u32) -> std::result::Result<SchemaSupport, Error> {
     if newest < version {
-        return Err(Error::InvalidSchemas(format!(
+        return Err(Error::InvalidSchemaVersion(format!(
             "newest-schema is {newest}, below schema-version, which is {version}"
         )));
     }
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(check(2, 2).unwrap(), SchemaSupport { version: 2, newest: 2 });
         assert_eq!(check(2, 5).unwrap(), SchemaSupport { version: 2, newest: 5 });
         let refused = check(2, 1).unwrap_err();
-        assert_eq!(refused.code(), codes::INVALID_SCHEMAS);
+        assert_eq!(refused.code(), codes::INVALID_SCHEMA_VERSION);
         assert!(refused.to_string().contains("newest-schema is 1"), "{refused}");
     }
 }

@@ -18,6 +18,7 @@ use crate::log::GuestLog;
 use crate::message_export::MessageFunc;
 use crate::meter::{Meter, metered};
 use crate::migration::{self, SchemaSupport};
+use crate::schemas::SchemasFunc;
 use crate::shared::Shared;
 use crate::tells::TurnTells;
 use crate::text::{is_control, sanitized};
@@ -85,26 +86,9 @@ impl CompiledComponent {
         shared: &Shared,
         limits: &Arc<InstanceLimits>,
     ) -> Result<(Vec<Method>, SchemaSupport), Error> {
-        let nobody = EntityIdentity {
-            namespace: "".into(),
-            entity_type: "".into(),
-            id: "".into(),
-            revision: 0,
-        };
         let bad = |failure: Failure| Error::InvalidMethods(failure.message);
-        let (mut store, instance) = self
-            .instantiate(
-                shared,
-                limits,
-                InstanceSpec {
-                    identity: nobody,
-                    state: Box::new(NoState),
-                    values: TurnValues::default(),
-                    records: TurnRecords::default(),
-                },
-            )
-            .await
-            .map_err(|error| match error {
+        let (mut store, instance) =
+            self.instantiate_nobody(shared, limits).await.map_err(|error| match error {
                 Error::Activation(failure) => bad(failure),
                 error => error,
             })?;
@@ -123,6 +107,10 @@ impl CompiledComponent {
             let _: TimerFunc =
                 instance.get_typed_func(&mut store, timer).map_err(wrong_signature)?;
         }
+        if let Some(schemas) = exports.schemas {
+            let _: SchemasFunc =
+                instance.get_typed_func(&mut store, schemas).map_err(wrong_signature)?;
+        }
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
         let called =
@@ -139,7 +127,7 @@ impl CompiledComponent {
         };
         let functions =
             migration::schema_functions(&mut store, &instance, exports).map_err(wrong_signature)?;
-        let bad = |failure: Failure| Error::InvalidSchemas(failure.message);
+        let bad = |failure: Failure| Error::InvalidSchemaVersion(failure.message);
         let mut read = [0; 2];
         for (schema, function) in read.iter_mut().zip([functions.0, functions.1]) {
             let called = function.call_async(&mut store, ());
@@ -152,6 +140,32 @@ impl CompiledComponent {
             }
         }
         Ok((methods, migration::check(read[0], read[1])?))
+    }
+
+    /// Creates an instance without an identity, to read what the component describes.
+    pub(crate) async fn instantiate_nobody(
+        &self,
+        shared: &Shared,
+        limits: &Arc<InstanceLimits>,
+    ) -> Result<(Store<InstanceData>, wasmtime::component::Instance), Error> {
+        let nobody = EntityIdentity {
+            namespace: "".into(),
+            entity_type: "".into(),
+            id: "".into(),
+            revision: 0,
+        };
+        let spec = InstanceSpec {
+            identity: nobody,
+            state: Box::new(NoState),
+            values: TurnValues::default(),
+            records: TurnRecords::default(),
+        };
+        self.instantiate(shared, limits, spec).await
+    }
+
+    /// The methods that the component lists.
+    pub(crate) fn methods(&self) -> &[Method] {
+        &self.methods
     }
 
     pub(crate) async fn instantiate(
@@ -215,7 +229,7 @@ impl Program {
 
     /// The methods that the component lists.
     pub fn methods(&self) -> &[Method] {
-        &self.compiled.methods
+        self.compiled.methods()
     }
 
     /// What the component says about the schema of its state.
@@ -244,7 +258,7 @@ impl Program {
     }
 }
 
-fn wrong_signature(error: wasmtime::Error) -> Error {
+pub(crate) fn wrong_signature(error: wasmtime::Error) -> Error {
     Error::WrongSignature(sanitized(format!("{error:#}")))
 }
 

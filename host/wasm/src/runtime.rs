@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use wasmtime::component::Component;
 
 use crate::cache::Cache;
-use crate::cancel::CancelToken;
+use crate::cancel::{CancelToken, cancelled};
 use crate::compiler::Compiler;
 use crate::digest::ComponentDigest;
 use crate::engine::{self, EngineContext, RuntimeStatus};
@@ -15,7 +15,7 @@ use crate::program::{CompiledComponent, Program};
 use crate::shared::Shared;
 use crate::survey::survey;
 use crate::ticker::Ticker;
-use crate::{Error, InstanceLimits, RuntimeSettings, encode, world};
+use crate::{Error, InstanceLimits, MethodSchema, RuntimeSettings, encode, world};
 
 /// Compiles components and starts instances. Clones share everything; the ticker thread ends when the last clone,
 /// program and instance are dropped.
@@ -70,18 +70,23 @@ impl WasmRuntime {
         component: Vec<u8>,
         limits: InstanceLimits,
     ) -> Result<Arc<Program>, Error> {
-        let (answer, answered) = tokio::sync::oneshot::channel();
         let host = self.clone();
-        let cancel = CancelToken::default();
-        let _guard = cancel.on_drop();
-        std::thread::Builder::new()
-            .name("ostraca-compile".into())
-            .spawn(move || {
-                // A failed send means that the caller no longer waits.
-                let _ = answer.send(host.0.prepare(&component, limits, &cancel));
-            })
-            .map_err(|error| Error::ThreadFailed(error.to_string()))?;
-        answered.await.map_err(|_| Error::ThreadFailed("it ended without a result".into()))?
+        on_thread(move |cancel| host.0.prepare(&component, limits, cancel)).await
+    }
+
+    /// Reads the JSON Schemas of a component's methods, and checks their size and form. Returns none if the component
+    /// does not export any. Works on a separate thread, and stops early if this future is dropped.
+    pub async fn schemas(&self, program: &Arc<Program>) -> Result<Vec<MethodSchema>, Error> {
+        if program.compiled.exports.schemas.is_none() {
+            return Ok(Vec::new());
+        }
+        let (program, max_bytes) = (program.clone(), self.0.settings.component.schema_bytes);
+        on_thread(move |cancel| {
+            let Program { compiled, shared, limits } = &*program;
+            let reading = compiled.read_schemas(shared, limits, max_bytes);
+            cancel.block_on(reading).ok_or_else(cancelled)?
+        })
+        .await
     }
 
     /// Like [`prepare`](Self::prepare), but blocks the caller's thread, which must not serve anything else.
@@ -102,6 +107,23 @@ impl WasmRuntime {
             ..self.0.shape.clone()
         }
     }
+}
+
+/// Does `work` on a thread of its own. Cancels it if the future is dropped.
+async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce(&CancelToken) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    let cancel = CancelToken::default();
+    let _guard = cancel.on_drop();
+    std::thread::Builder::new()
+        .name("ostraca-compile".into())
+        .spawn(move || {
+            // A failed send means that the caller no longer waits.
+            let _ = answer.send(work(&cancel));
+        })
+        .map_err(|error| Error::ThreadFailed(error.to_string()))?;
+    answered.await.map_err(|_| Error::ThreadFailed("it ended without a result".into()))?
 }
 
 impl Inner {

@@ -98,6 +98,9 @@ pub struct ComponentLimits {
     pub types: u32,
     /// Imports, exports, aliases, arguments and canonical functions. Default 500,000. Error `too-many-definitions`.
     pub definitions: u32,
+    /// Total size in bytes of the JSON Schemas of its methods, which the type's row stores. Default 32 KiB. Error
+    /// `schemas-too-large`.
+    pub schema_bytes: u64,
 }
 
 impl Default for ComponentLimits {
@@ -110,6 +113,7 @@ impl Default for ComponentLimits {
             functions: 500_000,
             types: 100_000,
             definitions: 500_000,
+            schema_bytes: 32 << 10,
         }
     }
 }

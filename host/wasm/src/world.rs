@@ -37,6 +37,7 @@ pub(crate) struct Exports {
     pub(crate) stop: Option<ComponentExportIndex>,
     pub(crate) timer: Option<ComponentExportIndex>,
     pub(crate) migration: Option<MigrationExports>,
+    pub(crate) schemas: Option<ComponentExportIndex>,
     /// Whether the component imports any WASI interface.
     pub(crate) wasi: bool,
 }
@@ -110,6 +111,9 @@ pub(crate) fn exports(component: &Component, wasi: bool) -> Result<Exports, Erro
                     migrate: of("migrate")?,
                 })
             })
+            .transpose()?,
+        schemas: interface("schemas")
+            .map(|schemas| function(&schemas, "schemas", "schemas"))
             .transpose()?,
         wasi,
     })

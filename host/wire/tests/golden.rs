@@ -231,9 +231,13 @@ fn admin_responses() {
             name: "m".into(),
             kind: MessageKind::Command.into(),
             summary: "s".into(),
+            schema: Some(MethodSchema { arguments: "a".into(), result: "r".into() }),
         }],
     };
-    same(&wrap(Response::Methods(methods)), "08012a0f0a017410011a080a016d10011a0173");
+    same(
+        &wrap(Response::Methods(methods)),
+        "08012a170a017410011a100a016d10011a0173 22060a0161120172".replace(' ', "").as_str(),
+    );
     let status = Status {
         cluster_id: "c".into(),
         node: "n".into(),
@@ -288,11 +292,18 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&request, "0a0a080112060a0174120169120174");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
-    let entity = InspectedEntity { active: true, mailbox_length: 2, last_failure: failure };
+    let entity = InspectedEntity {
+        active: true,
+        mailbox_length: 2,
+        last_failure: failure,
+        running_revision: 5,
+        failed_migration: Some(FailedMigration { revision: 6, reason: "r".into() }),
+    };
     let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason: "w".into() }];
     let response = PeerInspectResponse { shards, types };
-    same(&response, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
+    let hex = "0a1d08011219080110021a0a0a016312016d1803200450055a0508061201721207080110021a0177";
+    same(&response, hex);
 }
 
 /// The worked example in `docs/protocol.md`.

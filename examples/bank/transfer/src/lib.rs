@@ -17,8 +17,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ostraca_sdk::messaging::Entity;
-use ostraca_sdk::serde_json::json;
+use bank_account_entity::{Account, AccountRef};
 use ostraca_sdk::{ApplicationError, context, entity, lifecycle, timers};
 use serde::{Deserialize, Serialize};
 
@@ -129,7 +128,7 @@ impl Transfer {
             Some(_) => return Err(Refused::AlreadyUsed),
             None => order.check()?,
         }
-        order.tell_payer("debit");
+        order.payer().debit(transfer_id(), order.cents).tell();
         let deadline = within_ms.map_or(DEADLINE, Duration::from_millis);
         timers::after("deadline", deadline).set();
         self.state = State::Open;
@@ -157,7 +156,7 @@ impl Transfer {
                 self.state = State::Debited;
             }
             (_, None) => {
-                order.tell_payer("refund");
+                order.payer().refund(transfer_id(), order.cents).tell();
                 self.state = State::Refunding;
             }
             (_, Some(reason)) => self.end(State::Refused, Some(reason)),
@@ -173,7 +172,7 @@ impl Transfer {
     pub fn credited(&mut self, refused: Option<String>) -> Result<(), Refused> {
         let order = self.expects_answer(&[State::Debited])?;
         if let Some(reason) = refused {
-            order.tell_payer("refund");
+            order.payer().refund(transfer_id(), order.cents).tell();
             self.state = State::Refunding;
             self.reason = Some(reason);
         } else {
@@ -238,24 +237,22 @@ impl Order {
         Ok(())
     }
 
-    fn tell_payer(&self, method: &str) {
-        Entity::new("bank-account", &self.from).tell(method, &self.booking());
+    fn payer(&self) -> AccountRef {
+        Account::at(&self.from)
     }
 
     fn credit(&self) {
-        let payee = Entity::new("bank-account", &self.to);
+        let credit = Account::at(&self.to).credit(transfer_id(), self.cents);
         match self.clearing_ms {
-            None => payee.tell("credit", &self.booking()),
-            Some(ms) => {
-                payee.tell_after("credit", Duration::from_millis(ms), "credit", &self.booking());
-            }
+            None => credit.tell(),
+            Some(ms) => credit.tell_after("credit", Duration::from_millis(ms)),
         }
     }
+}
 
-    /// The arguments of the accounts' methods.
-    fn booking(&self) -> impl Serialize + use<> {
-        json!({ "transfer": context::identity().id, "cents": self.cents })
-    }
+/// Tells an account which transfer to answer.
+fn transfer_id() -> String {
+    context::identity().id
 }
 
 #[cfg(test)]

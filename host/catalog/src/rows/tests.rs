@@ -121,6 +121,17 @@ fn extension_fields_have_golden_bytes() {
         [3, b'g', b'e', b't', 1, 1, 4, 4, 3, b's', b'u', b'm']
     );
     assert_eq!(method.summary(), "sum");
+    let schema = MethodSchema { arguments: "{}".into(), result: "true".into() };
+    let described = method.with_schema(&schema).expect("a method");
+    assert_eq!(
+        codec::encode(&described).expect("encodes"),
+        [
+            &[3, b'g', b'e', b't', 1, 2, 2, 8, 2, b'{', b'}', 4, b't', b'r', b'u', b'e'][..],
+            &[4, 4, 3, b's', b'u', b'm']
+        ]
+        .concat()
+    );
+    assert_eq!(described.schema(), Some(schema));
     let long = MethodEntry::new("get", MessageKind::Command, &"é".repeat(1_000)).expect("a method");
     assert_eq!(long.summary(), "é".repeat(256));
     assert_eq!(

@@ -1,12 +1,12 @@
 //! `ostraca methods TYPE`: lists a type's methods.
 
 use ostraca_client::{MessageKind, Method};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::inspect::shown;
 use crate::args::{Global, Methods, OutputFormat};
 use crate::failure::{Exit, Failure};
-use crate::{connection, output};
+use crate::{connection, output, schema};
 
 pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure> {
     let client = connection::connect(global).await?;
@@ -18,9 +18,14 @@ pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure
             .methods
             .iter()
             .map(|method| {
-                json!({
+                let mut shown = json!({
                     "name": method.name, "kind": kind(method), "summary": method.summary,
-                })
+                });
+                if let Some(schema) = &method.schema {
+                    shown["arguments"] = json_schema(&schema.arguments);
+                    shown["result"] = json_schema(&schema.result);
+                }
+                shown
             })
             .collect();
         output::json(
@@ -30,10 +35,22 @@ pub(crate) async fn run(global: &Global, args: &Methods) -> Result<Exit, Failure
         let rows = found
             .methods
             .iter()
-            .map(|method| [method.name.clone(), kind(method).into(), shown(&method.summary)]);
+            .map(|method| [signature(method), kind(method).into(), shown(&method.summary)]);
         output::table(["METHOD", "KIND", "SUMMARY"], rows.collect());
     }
     Ok(Exit::Done)
+}
+
+/// The method as in `add(by: integer) -> integer`; only its name if its component describes no types.
+fn signature(method: &Method) -> String {
+    match &method.schema {
+        Some(it) => shown(&schema::signature(&method.name, &it.arguments, &it.result)),
+        None => method.name.clone(),
+    }
+}
+
+fn json_schema(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// The word for a method's kind.

@@ -14,10 +14,14 @@ use serde_json::json;
 
 use crate::args::{Global, OutputFormat, Send};
 use crate::failure::{Exit, Failure, STATUS};
+use crate::schema::{self, Mismatch};
 use crate::{connection, output, quote};
 
 /// Maximum size of a body that is read from standard input: no node accepts more.
 const MAX_INPUT: u64 = 64 << 20;
+
+/// How long to wait for the schema of a method's arguments.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
     let entity = entity(&args.entity)?;
@@ -26,8 +30,8 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
         args.id.map_or_else(|| (SessionId::random(), 1), |id| (id.session, id.sequence));
     let deadline = connection::Deadline::after(args.timeout);
     let client = connection::connect_by(global, deadline).await?;
-    let options = CallOptions {
-        timeout: deadline.remaining(),
+    let mut options = CallOptions {
+        timeout: Duration::ZERO,
         kind: match (args.command, args.query) {
             (true, _) => MessageKind::Command,
             (_, true) => MessageKind::Query,
@@ -36,6 +40,10 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
         resend: args.id,
         ..CallOptions::default()
     };
+    if args.id.is_none() && !args.no_check {
+        check(&client, &entity.entity_type, &args.method, &body, deadline).await?;
+    }
+    options.timeout = deadline.remaining();
     let session = client.session_with_id(id, next);
     let call = session.send(&entity, &args.method, body.clone(), &options);
     let waiting = connection::with_spinner("waiting for the outcome", call);
@@ -68,6 +76,28 @@ pub(crate) async fn run(global: &Global, args: &Send) -> Result<Exit, Failure> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Compares the arguments with the method's schema, if the node knows one. Whatever else goes wrong here, sending the
+/// message shows it better.
+pub(super) async fn check(
+    client: &Client,
+    kind: &str,
+    method: &str,
+    body: &[u8],
+    deadline: connection::Deadline,
+) -> Result<(), Failure> {
+    let asking =
+        tokio::time::timeout(CHECK_TIMEOUT.min(deadline.remaining() / 2), client.methods(kind));
+    let Ok(Ok(found)) = asking.await else { return Ok(()) };
+    let Some(method) = found.methods.iter().find(|it| it.name == method) else { return Ok(()) };
+    let Some(known) = &method.schema else { return Ok(()) };
+    let checked = schema::check_body(&known.arguments, body);
+    checked.map_err(|mismatch: Mismatch| {
+        let signature = schema::signature(&method.name, &known.arguments, &known.result);
+        Failure::usage(codes::SCHEMA_MISMATCH, format!("not sent: {mismatch}"))
+            .help(format!("the method is {signature}; --no-check sends it anyway"))
+    })
 }
 
 /// Whether a method is declared a query. Asks the node after a pause.

@@ -16,6 +16,9 @@ pub(crate) async fn run(global: &Global, args: &Tell) -> Result<Exit, Failure> {
         args.id.map_or_else(|| (SessionId::random(), 1), |id| (id.session, id.sequence));
     let deadline = connection::Deadline::after(args.timeout);
     let client = connection::connect_by(global, deadline).await?;
+    if args.id.is_none() && !args.no_check {
+        send::check(&client, &entity.entity_type, &args.method, &body, deadline).await?;
+    }
     let options = CallOptions {
         timeout: deadline.remaining(),
         kind: MessageKind::Command,

@@ -16,6 +16,12 @@ section! {
             happened: "The arguments are not JSON. The position is marked.",
             help: "Text needs double quotes within single ones: `'\"text\"'`.",
         }
+        SCHEMA_MISMATCH = "schema-mismatch" {
+            retry: No,
+            exit: 2,
+            happened: "The arguments do not fit the JSON Schema that the method's component exports. Nothing was sent.",
+            help: "The text names the place. `ostraca methods TYPE` shows the method. `--no-check` sends the message anyway.",
+        }
         INVALID_NAME = "invalid-name" {
             retry: No,
             exit: 2,

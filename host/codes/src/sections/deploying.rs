@@ -170,11 +170,23 @@ section! {
             happened: "The type already keeps the last revisions of 16 earlier schemas.",
             help: "Deploy with the schema of the current revision.",
         }
-        INVALID_SCHEMAS = "invalid-schemas" {
+        INVALID_SCHEMA_VERSION = "invalid-schema-version" {
             retry: No,
             exit: 2,
             happened: "`schema-version` or `newest-schema` failed, or `newest-schema` is below `schema-version`.",
             help: "Fix the guest.",
+        }
+        INVALID_SCHEMAS = "invalid-schemas" {
+            retry: No,
+            exit: 2,
+            happened: "`schemas` failed, or its list cannot be used: an unknown or duplicate method, or a text that is neither a JSON object nor a boolean.",
+            help: "Fix the guest, or leave the export out (`#[entity(schemas = false)]`).",
+        }
+        SCHEMAS_TOO_LARGE = "schemas-too-large" {
+            retry: No,
+            exit: 2,
+            happened: "The JSON Schemas of the component's methods are too large.",
+            help: "Use simpler types in the methods' signatures, leave the schemas out (`#[entity(schemas = false)]`), or raise `schema-bytes` in `[components]`.",
         }
         ENCODE_FAILED = "encode-failed" {
             retry: No,

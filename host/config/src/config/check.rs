@@ -243,6 +243,8 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),
         (["guests", "memory-ceiling"], guests.memory_ceiling, 64 * KIB, 4 * GIB),
+        // They are a part of the type's row, which has at most 64 KiB, as has the block of one method.
+        (["components", "schema-bytes"], file.components.schema_bytes, 0, 60 * KIB),
         (["compiler", "max-memory"], file.compiler.max_memory, 0, 1024 * GIB),
         // One session may use half of this, and the whole session is written with each of its turns.
         (["entities", "unsettled-bytes"], entities.unsettled_bytes, KIB, 8 * MIB),

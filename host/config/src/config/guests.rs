@@ -44,6 +44,8 @@ pub(super) struct ComponentsSection {
     pub(super) functions: u32,
     pub(super) types: u32,
     pub(super) definitions: u32,
+    #[serde(with = "units::size")]
+    pub(super) schema_bytes: u64,
 }
 
 /// `[compiler]`: the compiler process.
@@ -136,6 +138,7 @@ impl Default for ComponentsSection {
             functions: defaults.functions,
             types: defaults.types,
             definitions: defaults.definitions,
+            schema_bytes: defaults.schema_bytes,
         }
     }
 }
@@ -150,6 +153,7 @@ impl ComponentsSection {
             functions: self.functions,
             types: self.types,
             definitions: self.definitions,
+            schema_bytes: self.schema_bytes,
         }
     }
 }

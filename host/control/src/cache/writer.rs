@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ostraca_catalog as catalog;
 use ostraca_catalog::pool::HASH;
-use ostraca_catalog::rows::{self, MethodEntry, PoolRow, TypeRow};
+use ostraca_catalog::rows::{self, PoolRow, TypeRow};
 use ostraca_catalog::types::{DeployedType, TypeRegistry};
 use ostraca_core::extensions::Extensions;
 use ostraca_core::rows::{AssignmentsRow, NodeRow, Row, RowKey};
@@ -114,14 +114,12 @@ pub(super) fn picture(
 }
 
 fn type_row(entry: &DeployedType) -> Result<TypeRow, catalog::Error> {
-    let methods = entry.methods().iter().zip(entry.summaries());
-    let methods = methods.map(|((name, kind), summary)| MethodEntry::new(name, *kind, summary));
     Ok(TypeRow {
         revision: entry.revision,
         manifest: entry.manifest.effective_toml(),
         component_digest: entry.component_digest,
         component_size: entry.component_size,
-        methods: methods.collect::<Result<_, _>>()?,
+        methods: entry.entries().to_vec(),
         extensions: Extensions::default(),
     })
 }

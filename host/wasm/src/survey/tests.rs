@@ -125,6 +125,7 @@ fn each_count_has_its_own_limit() {
         functions: 1,
         types: 1,
         definitions: 1,
+        schema_bytes: 0,
     };
     let limits = InstanceLimits { memory: 1, table_elements: 1, ..InstanceLimits::default() };
     type More = fn(&mut Counts);

@@ -40,6 +40,15 @@ package wasi:cli@0.2.0 {
 /// A guest whose memory is all zeros, so that every result that is read from it is an empty list or `ok`. `parts` are
 /// the functions `$start` and `$message` (and `$init`); `imports` are the functions that they call.
 pub(crate) fn guest(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
+    handmade(wasi, imports, parts)
+}
+
+/// Like [`guest`], with further exports in its world, whose functions are among `parts`.
+pub(crate) fn guest_with_exports(exports: &str, parts: &str) -> Vec<u8> {
+    handmade(exports, "", parts)
+}
+
+fn handmade(wasi: &str, imports: &str, parts: &str) -> Vec<u8> {
     let wit = WIT.replacen("world entity {", &format!("world entity {{ {wasi}"), 1) + WASI;
     let module = format!(
         r#"(module {imports}

@@ -59,7 +59,7 @@ fn shown(result: Result<Response, HttpError>) -> String {
 #[derive(Debug, Default)]
 pub struct Misbehaving;
 
-#[entity(state = "keys")]
+#[entity(state = "keys", schemas = false)]
 impl Misbehaving {
     /// Counts starts under `starts`, and keeps the last reason under `start-reason`, unless the id begins with
     /// `no-state`.
