@@ -18,7 +18,7 @@ use ostraca_store::cluster::MAX_ROW_VALUE_BYTES;
 use ostraca_store::{ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, StoredRow};
 use ostraca_wasm::{Method, Program};
 use ostraca_wire::outcome::permanent_problem as problem;
-use ostraca_wire::proto::{DeployResult, Problem};
+use ostraca_wire::proto::{self, DeployResult, Problem};
 use ostraca_wire::server::{Upload, UploadPermit};
 use tokio::sync::Mutex;
 
@@ -34,6 +34,7 @@ use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
 use super::catalog_problem::to_problem;
+use super::rollouts;
 
 /// How long a deploy that changes nothing waits for this node to load the current revision.
 const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +46,7 @@ pub(crate) struct Deployer {
     /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
     wasm: ostraca_wasm::WasmRuntime,
     types: TypeRegistry,
-    loader: Loader,
+    pub(crate) loader: Loader,
     ceilings: Ceilings,
     /// Held from the final read of the row until the row is written; never during compilation.
     write_lock: Mutex<()>,
@@ -70,15 +71,17 @@ impl Deployer {
     /// A problem with its code. If it is retryable, the same deploy may succeed later, and repeating it does no
     /// harm if it has already succeeded.
     pub(crate) async fn deploy(&self, by: &str, upload: Upload) -> Result<DeployResult, Problem> {
-        self.deploy_as(by, upload, None).await
+        self.deploy_as(by, upload, None, None).await
     }
 
-    /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one.
+    /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one. With
+    /// a rollout, which begins at a time of the cluster's UTC, only a part of the entities runs it.
     async fn deploy_as(
         &self,
         by: &str,
         upload: Upload,
         number: Option<u64>,
+        rollout: Option<(proto::Rollout, u64)>,
     ) -> Result<DeployResult, Problem> {
         if upload.manifest.len() > MAX_MANIFEST_BYTES {
             let bytes = upload.manifest.len();
@@ -169,6 +172,9 @@ impl Deployer {
                 inactive.retain(|it| it.revision != row.revision);
                 let set = row.set_schema(schema).and_then(|()| row.set_earlier(&earlier));
                 set.and_then(|()| row.set_inactive(&inactive)).map_err(damaged)?;
+                let rollout =
+                    rollout.map(|(wanted, utc)| rollouts::from_wire(revision, &wanted, utc));
+                row.set_rollout(rollout.as_ref()).map_err(damaged)?;
                 row
             }
         };
@@ -279,16 +285,18 @@ impl Deployer {
     pub(crate) async fn activate(
         &self,
         by: &str,
-        kind: &str,
-        revision: Option<u64>,
+        request: proto::ActivateRequest,
+        utc: u64,
     ) -> Result<DeployResult, Problem> {
+        let proto::ActivateRequest { r#type: kind, revision, rollout } = request;
+        let kind = kind.as_str();
         let current = self.current_deployment(&rows::type_key(kind)).await?;
         let Some(CurrentDeployment { row, .. }) = current else {
             let text = format!("no type `{kind}` is deployed");
             return Err(problem(codes::UNKNOWN_TYPE, text, "`ostraca deployments` lists types"));
         };
         if revision == Some(row.revision) {
-            return Ok(deployed(kind, row.revision, row.component_digest, true));
+            return self.set_rollout(kind, row.revision, rollout, utc).await;
         }
         let (earlier, inactive) =
             (row.earlier().map_err(damaged)?, row.inactive().map_err(damaged)?);
@@ -313,7 +321,8 @@ impl Deployer {
             inactive: false,
             permit: UploadPermit::unmetered(),
         };
-        self.deploy_as(by, upload, Some(entry.revision)).await
+        let rollout = rollout.map(|wanted| (wanted, utc));
+        self.deploy_as(by, upload, Some(entry.revision), rollout).await
     }
 
     async fn current_deployment(&self, key: &str) -> Result<Option<CurrentDeployment>, Problem> {
@@ -398,7 +407,7 @@ impl Deployer {
     }
 }
 
-fn damaged(error: CodecError) -> Problem {
+pub(crate) fn damaged(error: CodecError) -> Problem {
     to_problem(catalog::Error::InvalidRow(error.to_string()))
 }
 
@@ -506,7 +515,12 @@ fn has_deployment(row: &TypeRow, component: &[u8; 32], manifest: &str) -> bool {
     row.component_digest == *component && row.manifest == manifest
 }
 
-fn deployed(kind: &str, revision: u64, digest: [u8; 32], unchanged: bool) -> DeployResult {
+pub(crate) fn deployed(
+    kind: &str,
+    revision: u64,
+    digest: [u8; 32],
+    unchanged: bool,
+) -> DeployResult {
     let digest = digest.to_vec().into();
     DeployResult { r#type: kind.into(), revision, digest, unchanged, ..DeployResult::default() }
 }

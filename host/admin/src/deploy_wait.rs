@@ -59,7 +59,7 @@ impl AdminService {
         }
     }
 
-    fn live_hosts(&self) -> Vec<Member> {
+    pub(super) fn live_hosts(&self) -> Vec<Member> {
         let view: Arc<_> = self.current_view();
         let hosts = view
             .nodes
@@ -97,6 +97,7 @@ mod tests {
             revision,
             failed_revision: broken_revision,
             failure_reason: "it does not compile".into(),
+            ..InspectedType::default()
         };
         let failed = Progress::Failed("it does not compile".into());
         assert_eq!(progress(&at(0, 0), 2), Progress::Pending);

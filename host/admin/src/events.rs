@@ -96,5 +96,6 @@ fn event(happened: EventRecord, now: u64) -> Event {
         Notice::MovesRejected { .. } => Event { kind: "moves-rejected".into(), ..base },
         Notice::ShardsReleased { .. } => Event { kind: "shards-released".into(), ..base },
         Notice::NodeNameInUse(member) => of("name-in-use", &member),
+        Notice::RolloutStopped { .. } => Event { kind: "rollout-stopped".into(), ..base },
     }
 }

@@ -19,6 +19,7 @@ mod forget;
 mod listing;
 mod pages;
 mod rebalance;
+mod rollouts;
 mod status;
 
 use std::sync::Arc;
@@ -159,12 +160,13 @@ impl AdminService {
                 }
                 Ok(AdminOutput::Deployed(self.wait_for_hosts(gateway, deployed).await))
             }
-            AdminOperation::Activate(kind, revision) => {
-                let deployed = self.deployer.activate(principal, &kind, revision).await?;
+            AdminOperation::Activate(request) => {
+                let deployed =
+                    self.deployer.activate(principal, request, gateway.clock.now().utc).await?;
                 Ok(AdminOutput::Deployed(self.wait_for_hosts(gateway, deployed).await))
             }
-            AdminOperation::Deployments => {
-                Ok(AdminOutput::Deployments(listing::deployments(&gateway.types.snapshot())))
+            AdminOperation::Deployments(kind) => {
+                Ok(AdminOutput::Deployments(self.deployments(gateway, kind.as_deref()).await))
             }
             AdminOperation::Methods(name) => {
                 let entry = gateway.types.wait(&name, TYPE_TIMEOUT).await;

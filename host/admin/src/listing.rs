@@ -1,5 +1,8 @@
 //! Lists nodes, shards, deployments and methods.
 
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::pool::NAMESPACE;
 use ostraca_catalog::revisions::EarlierEntry;
@@ -8,9 +11,9 @@ use ostraca_core::ids::ShardId;
 use ostraca_core::rows::{NodeRow, NodeStatus};
 use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::wire_kind;
-use ostraca_wire::proto::{self, NodeState, Nodes, ShardInfo, ShardState};
+use ostraca_wire::proto::{self, LiveEntities, NodeState, Nodes, ShardInfo, ShardState};
 
-use super::AdminService;
+use super::{AdminService, rollouts};
 
 impl AdminService {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
@@ -53,6 +56,34 @@ impl AdminService {
         }
     }
 
+    /// The deployments, or only this type with its live entities.
+    pub(super) async fn deployments(
+        &self,
+        gateway: &Gateway,
+        kind: Option<&str>,
+    ) -> Vec<proto::Deployment> {
+        let mut all = deployments(&gateway.types.snapshot());
+        let Some(kind) = kind else { return all };
+        all.retain(|it| it.r#type == kind);
+        let Some(deployment) = all.first_mut() else { return all };
+        let hosts = self.live_hosts();
+        let counts = join_all(hosts.iter().map(|host| gateway.count_live(host, kind))).await;
+        let mut live = BTreeMap::new();
+        for counted in counts {
+            match counted {
+                Ok(host) => {
+                    for of in host.live {
+                        *live.entry(of.revision).or_default() += of.count;
+                    }
+                }
+                Err(issue) => deployment.unreachable.push(issue),
+            }
+        }
+        let live = live.into_iter().map(|(revision, count)| LiveEntities { revision, count });
+        deployment.live = live.collect();
+        all
+    }
+
     pub(super) fn shards(&self) -> Vec<ShardInfo> {
         let view = self.current_view();
         let shards = view.shards.iter().zip(1_u32..).map(|(row, shard)| {
@@ -93,7 +124,7 @@ fn version(number: u64) -> String {
 }
 
 /// The deployed types, by name.
-pub(super) fn deployments(types: &TypeTable) -> Vec<proto::Deployment> {
+fn deployments(types: &TypeTable) -> Vec<proto::Deployment> {
     let mut list: Vec<_> = types.values().map(|entry| deployment(entry)).collect();
     list.sort_by(|a, b| a.r#type.cmp(&b.r#type));
     list
@@ -109,6 +140,9 @@ fn deployment(entry: &DeployedType) -> proto::Deployment {
         component_size: entry.component_size,
         schema: entry.schema.version,
         revisions: entry.stored.iter().map(stored_revision).collect(),
+        rollout: entry.rollout.as_ref().map(rollouts::to_wire),
+        live: Vec::new(),
+        unreachable: Vec::new(),
     }
 }
 

@@ -150,7 +150,7 @@ impl AdminService {
     }
 
     /// Whether this node is the manager, so that its preview is the plan that will be carried out.
-    fn is_manager(&self) -> bool {
+    pub(super) fn is_manager(&self) -> bool {
         self.current_view()
             .manager
             .as_ref()

@@ -15,6 +15,7 @@ pub mod format;
 pub mod loader;
 pub mod pool;
 pub mod revisions;
+pub mod rollout;
 pub mod rows;
 pub mod types;
 

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::Error;
 use crate::rows::{self, TypeRow};
-use crate::types::{DeployedType, TypeRegistry};
+use crate::types::{DeployedType, EarlierPrograms, TypeRegistry};
 
 /// Maximum number of components fetched and compiled concurrently. Memory: the component and its compiler, for each.
 pub const BUDGET: usize = 2;
@@ -209,6 +209,11 @@ impl Shared {
         let Some(wasm) = &self.deps.wasm else {
             return self.publish_if_current(at, to_deployed_type(&deployed, manifest, None));
         };
+        if let Some((program, earlier)) = self.compiled(&deployed, &manifest) {
+            let mut entry = to_deployed_type(&deployed, manifest, Some(program));
+            entry.earlier = earlier;
+            return self.publish_if_current(at, entry);
+        }
         let mut pause = PAUSES.0;
         let mut compilations = 0;
         loop {
@@ -238,6 +243,22 @@ impl Shared {
         }
     }
 
+    /// The programs of a row if this node runs them already: only the rollout has changed.
+    fn compiled(
+        &self,
+        deployed: &TypeRow,
+        manifest: &Manifest,
+    ) -> Option<(Arc<ostraca_wasm::Program>, EarlierPrograms)> {
+        let current = self.deps.types.get(&manifest.entity_type)?;
+        let same = current.revision == deployed.revision
+            && current.component_digest == deployed.component_digest
+            && current.manifest == *manifest;
+        let wanted = deployed.runnable_earlier().ok()?;
+        let has = |of: u64| current.earlier.iter().find(|(revision, _)| *revision == of).cloned();
+        let earlier: Option<Vec<_>> = wanted.iter().map(|entry| has(entry.revision)).collect();
+        current.program.clone().filter(|_| same).zip(earlier)
+    }
+
     /// Compiles the earlier revisions that entities may have to run. One that does not compile is left out: such an
     /// entity refuses messages, and the rest of the type runs.
     async fn compile_earlier(
@@ -245,7 +266,7 @@ impl Shared {
         wasm: &ostraca_wasm::WasmRuntime,
         deployed: &TypeRow,
         manifest: &Manifest,
-    ) -> Vec<(u64, Arc<ostraca_wasm::Program>)> {
+    ) -> EarlierPrograms {
         let entries = deployed.runnable_earlier().unwrap_or_else(|error| {
             tracing::warn!(r#type = manifest.entity_type, %error, "cannot read the earlier revisions");
             Vec::new()
@@ -354,6 +375,7 @@ pub fn to_deployed_type(
         DeployedType::new(*revision, manifest, methods, program, *component, *component_size);
     // Damaged fields are reported where a decision depends on them.
     entry.schema = deployed.schema().unwrap_or_default();
+    entry.rollout = deployed.rollout().unwrap_or_default();
     let earlier = deployed.earlier().unwrap_or_default().into_iter().map(|it| (it, false));
     let inactive = deployed.inactive().unwrap_or_default().into_iter().map(|it| (it, true));
     entry.stored = earlier.chain(inactive).collect();

@@ -102,14 +102,19 @@ impl TypeRow {
         Ok(inactive.last().map_or(0, |last| last.revision).max(self.revision))
     }
 
-    /// The earlier revisions that entities may have to run: the last one of each other schema.
+    /// The earlier revisions that entities may have to run: the last one of each other schema, and the one that a
+    /// rollout has not reached yet.
     ///
     /// # Errors
     /// [`CodecError`] if a field is damaged.
     pub fn runnable_earlier(&self) -> Result<Vec<EarlierEntry>, CodecError> {
         let current = self.schema()?.version;
         let all = self.earlier()?;
+        let from = self.rollout()?.map(|rollout| rollout.from);
         let is_last = |at: usize| {
+            if from == Some(all[at].revision) {
+                return true;
+            }
             let schema = all[at].schema.version;
             schema != current && all[at + 1..].iter().all(|later| later.schema.version != schema)
         };
@@ -164,6 +169,7 @@ mod tests {
     use ostraca_core::extensions::Extensions;
 
     use super::*;
+    use crate::rollout::StoredRollout;
 
     fn entry(revision: u64, schema: u32) -> EarlierEntry {
         EarlierEntry {
@@ -225,6 +231,29 @@ mod tests {
         assert_eq!(revisions(&row.runnable_earlier().unwrap()), [1, 3, 5]);
         row.set_earlier(&[]).unwrap();
         assert_eq!(row.runnable_earlier().unwrap(), []);
+    }
+
+    #[test]
+    fn r24_the_revision_before_a_rollout_may_run() {
+        let mut row = row();
+        row.set_earlier(&[entry(7, 0), entry(8, 0)]).unwrap();
+        assert_eq!(row.runnable_earlier().unwrap(), []);
+        let rollout = StoredRollout {
+            from: 8,
+            shards: 3,
+            per_mille: 300,
+            rate: 4,
+            advanced_at: 5,
+            stopped: "w".into(),
+        };
+        row.set_rollout(Some(&rollout)).unwrap();
+        assert_eq!(row.rollout().unwrap(), Some(rollout));
+        assert_eq!(revisions(&row.runnable_earlier().unwrap()), [8]);
+        row.set_earlier(&[]).unwrap();
+        let bytes = ostraca_core::codec::encode(&row).unwrap();
+        assert_eq!(bytes[bytes.len() - 11..], [1, 8, 8, 8, 3, 0xac, 2, 4, 5, 1, b'w']);
+        row.set_rollout(None).unwrap();
+        assert!(row.extensions.is_empty());
     }
 
     #[test]

@@ -287,7 +287,8 @@ extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow);
 
 impl Extensible for TypeRow {
     const NAME: &'static str = "TypeRow";
-    const FIELDS: &'static [u32] = &[TypeRow::SCHEMA, TypeRow::EARLIER, TypeRow::INACTIVE];
+    const FIELDS: &'static [u32] =
+        &[TypeRow::SCHEMA, TypeRow::EARLIER, TypeRow::INACTIVE, TypeRow::ROLLOUT];
 }
 
 impl TypeRow {
@@ -298,6 +299,8 @@ impl TypeRow {
     pub(crate) const EARLIER: u32 = 4;
     /// The field with the revisions that are stored and were never active, in ascending order; absent if there are none.
     pub(crate) const INACTIVE: u32 = 6;
+    /// The field with the rollout of the current revision (u64, u32, u16); absent if all entities run it.
+    pub(crate) const ROLLOUT: u32 = 8;
 }
 
 /// The key of the pool's row.

@@ -18,6 +18,7 @@ use ostraca_wasm::Program;
 use tokio::sync::watch;
 
 use crate::revisions::EarlierEntry;
+use crate::rollout::StoredRollout;
 use crate::rows::MethodEntry;
 pub use addressing::{resolve_method, unknown_type};
 
@@ -26,6 +27,9 @@ pub use addressing::{resolve_method, unknown_type};
 const IN_VAIN: Duration = Duration::from_secs(2);
 /// Maximum number of such names that are remembered; beyond it, all are forgotten.
 const NAMES: usize = 1_024;
+
+/// The programs of earlier revisions.
+pub type EarlierPrograms = Vec<(u64, Arc<Program>)>;
 
 /// A deployed type.
 pub struct DeployedType {
@@ -39,9 +43,11 @@ pub struct DeployedType {
     pub program: Option<Arc<Program>>,
     /// The earlier revisions that this node can run, in ascending order, with what their components say about their
     /// state.
-    pub earlier: Vec<(u64, Arc<Program>)>,
+    pub earlier: EarlierPrograms,
     /// What the component says about the schema of its state, according to the type's row.
     pub schema: SchemaSupport,
+    /// The rollout of the revision, if it has not reached all entities.
+    pub rollout: Option<StoredRollout>,
     /// The other stored revisions, and whether each was never active; in ascending order.
     pub stored: Vec<(EarlierEntry, bool)>,
     /// BLAKE3 of the component.
@@ -78,6 +84,7 @@ impl DeployedType {
             program,
             earlier: Vec::new(),
             schema: SchemaSupport::default(),
+            rollout: None,
             stored: Vec::new(),
             component_digest: component,
             component_size,
@@ -85,6 +92,11 @@ impl DeployedType {
             order,
             entries,
         }
+    }
+
+    /// Whether its revision reaches more and more entities by itself.
+    pub fn is_rolling_out(&self) -> bool {
+        self.rollout.as_ref().is_some_and(StoredRollout::is_moving)
     }
 
     /// Whether its entities may ask other entities.
@@ -147,7 +159,7 @@ impl DeployedType {
                 .iter()
                 .map(|(revision, program)| earlier(*revision, program))
                 .collect(),
-            rollout: None,
+            rollout: self.rollout.as_ref().map(StoredRollout::reach),
         }
     }
 }
@@ -198,6 +210,8 @@ struct Shared {
     table: watch::Sender<Arc<TypeTable>>,
     states: Mutex<HashMap<Arc<str>, State>>,
     in_vain: Mutex<HashMap<Box<str>, Instant>>,
+    /// The revision to which an entity of a type could not be migrated here, and why.
+    failed_migrations: Mutex<HashMap<Arc<str>, (u64, Arc<str>)>>,
 }
 
 impl TypeRegistry {
@@ -329,6 +343,22 @@ impl TypeRegistry {
             _ => None,
         };
         (runs.map_or(0, |entry| entry.revision), broken)
+    }
+
+    /// Notes that an entity of the type could not be migrated to a revision.
+    pub fn migration_failed(&self, name: &Arc<str>, revision: u64, why: &str) {
+        lock(&self.0.failed_migrations).insert(name.clone(), (revision, why.into()));
+    }
+
+    /// Why an entity of the type could not be migrated to this revision, if that was noted.
+    pub fn failed_migration(&self, name: &str, revision: u64) -> Option<Arc<str>> {
+        let failed = lock(&self.0.failed_migrations);
+        failed.get(name).filter(|(of, _)| *of == revision).map(|(_, why)| why.clone())
+    }
+
+    /// Forgets failed migrations of types for which this does not hold.
+    pub fn retain_failed_migrations(&self, keep: impl Fn(&str) -> bool) {
+        lock(&self.0.failed_migrations).retain(|name, _| keep(name));
     }
 
     fn state(&self, name: &Arc<str>, state: State) {

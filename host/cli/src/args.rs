@@ -290,6 +290,15 @@ pub(crate) struct Deploy {
     pub(crate) inactive: bool,
 }
 
+/// Parses a percentage with up to one decimal place, into per mille.
+fn parse_percent(text: &str) -> Result<u32, String> {
+    let percent: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if !(0.0..=100.0).contains(&percent) {
+        return Err("must be 0 to 100".into());
+    }
+    Ok((percent * 10.0).round() as u32)
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Activate {
     /// The entity type
@@ -297,6 +306,15 @@ pub(crate) struct Activate {
     pub(crate) entity_type: String,
     /// The revision, as in `ostraca deployments TYPE`; one that was active before gets a new number
     pub(crate) revision: u64,
+    /// Only for this share of the entities, in percent: the others run the revision before it
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(crate) share: Option<u32>,
+    /// Only for the entities in the shards 1 to N, in addition to --share
+    #[arg(long, value_name = "N")]
+    pub(crate) shards: Option<u32>,
+    /// Raise that number by N shards a minute, until all entities run it or one cannot be migrated
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) rate: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]

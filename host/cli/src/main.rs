@@ -72,9 +72,10 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Build(it) => commands::build::run(global, &it).await,
         Command::Deploy(it) => commands::deploy::run(global, &it).await,
         Command::Activate(it) => {
-            commands::activate::run(global, &it.entity_type, Some(it.revision)).await
+            let rollout = commands::activate::rollout(&it);
+            commands::activate::run(global, &it.entity_type, Some(it.revision), rollout).await
         }
-        Command::Rollback(it) => commands::activate::run(global, &it.entity_type, None).await,
+        Command::Rollback(it) => commands::activate::run(global, &it.entity_type, None, None).await,
         Command::Deployments(it) => commands::deployments::run(global, &it).await,
         Command::Methods(it) => commands::methods::run(global, &it).await,
         Command::Send(it) => commands::send::run(global, &it).await,

@@ -18,7 +18,7 @@ use ostraca_wire::proto::{
     DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
     DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest,
     ForgetResult, InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes,
-    NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo,
+    NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, Rollout, ShardInfo,
     ShardsRequest, Status, StatusRequest,
 };
 use tokio::time::timeout;
@@ -122,7 +122,23 @@ impl Client {
         entity_type: &str,
         revision: Option<u64>,
     ) -> Result<DeployResult, AdminError> {
-        let request = Request::Activate(ActivateRequest { r#type: entity_type.into(), revision });
+        self.roll_out(entity_type, revision, None).await
+    }
+
+    /// Like [`Client::activate`], for a part of the type's entities: the others run the revision before it. With the
+    /// current revision, changes its rollout; `None` completes it.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn roll_out(
+        &self,
+        entity_type: &str,
+        revision: Option<u64>,
+        rollout: Option<Rollout>,
+    ) -> Result<DeployResult, AdminError> {
+        let request = ActivateRequest { r#type: entity_type.into(), revision, rollout };
+        let request = Request::Activate(request);
         match self.request(request, Bytes::new(), DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
             other => Err(unexpected(other)),
@@ -135,7 +151,22 @@ impl Client {
     ///
     /// [`AdminError`].
     pub async fn deployments(&self) -> Result<Vec<Deployment>, AdminError> {
-        let request = Request::Deployments(DeploymentsRequest {});
+        self.deployments_of(String::new()).await
+    }
+
+    /// The current deployment of one type, with the number of its live entities for each revision; `None` if the type is
+    /// not deployed.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn deployment(&self, entity_type: &str) -> Result<Option<Deployment>, AdminError> {
+        let all = self.deployments_of(entity_type.to_owned()).await?;
+        Ok(all.into_iter().find(|it| it.r#type == entity_type))
+    }
+
+    async fn deployments_of(&self, entity_type: String) -> Result<Vec<Deployment>, AdminError> {
+        let request = Request::Deployments(DeploymentsRequest { r#type: entity_type });
         let mut all = Vec::new();
         for page in self.request(request, Bytes::new(), REQUEST_TIMEOUT).await? {
             match page {

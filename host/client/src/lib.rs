@@ -121,9 +121,10 @@ pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
     ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail,
     DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo,
-    Event, Events, ForgetResult, JournalDetail, LastFailure, MessageKind, Method, Methods,
-    NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress,
-    ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
+    Event, Events, ForgetResult, JournalDetail, LastFailure, LiveEntities, MessageKind, Method,
+    Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
+    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
+    TellDetail, TimerDetail,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

@@ -83,7 +83,7 @@ impl ControlLoop {
     }
 
     /// Logs a notice and keeps it as an event for operators.
-    fn record_event(&self, notice: Notice) {
+    pub(super) fn record_event(&self, notice: Notice) {
         match &notice {
             Notice::ShardAssigned { .. } | Notice::HandOffStarted { .. } => {
                 tracing::debug!("{notice}");

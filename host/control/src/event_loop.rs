@@ -1,6 +1,6 @@
 //! The thread's loop: turns inputs into events of the machine, and executes the actions that follow.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow, TimeRow};
-use ostraca_core::node::{Action, Event};
+use ostraca_core::node::{Action, Event, Notice};
 use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
 use tokio::sync::mpsc;
@@ -41,6 +41,8 @@ pub(super) struct ControlLoop {
     pub(super) renewals: u64,
     /// Types that this node cannot run, as last reported to the machine.
     unrunnable: Vec<String>,
+    /// The rollouts that have stopped, by type: the revision and the reason.
+    stopped_rollouts: BTreeMap<Arc<str>, (u64, String)>,
 }
 
 /// Runs until all senders of its inputs have been dropped.
@@ -67,6 +69,7 @@ pub(super) async fn run(
         changed: true,
         renewals: 0,
         unrunnable: Vec::new(),
+        stopped_rollouts: BTreeMap::new(),
     };
     running.execute_actions();
     loop {
@@ -83,6 +86,7 @@ pub(super) async fn run(
             _ = beat.tick() => {
                 running.probe_entity_store();
                 running.report_unrunnable_types();
+                running.report_stopped_rollouts();
             }
             _ = picture.tick() => running.publish_view(),
         }
@@ -163,6 +167,9 @@ impl ControlLoop {
                 let current = current.map(|claim| claim.epoch);
                 self.handle_event(Event::ShardLost { shard, epoch, current_epoch: current });
             }
+            worker::WorkerReport::MigrationFailed { entity_type, revision, why } => {
+                self.deps.gateway.types.migration_failed(&entity_type, revision, &why);
+            }
             worker::WorkerReport::Panicked(worker) => {
                 // The receiver is dropped only when the node is stopping.
                 let _ = self.deps.failures.send(Error::WorkerPanicked(worker));
@@ -203,6 +210,23 @@ impl ControlLoop {
             self.unrunnable.clone_from(&types);
             self.handle_event(Event::UnrunnableTypes(types));
         }
+    }
+
+    /// Records an event for each rollout that has stopped.
+    fn report_stopped_rollouts(&mut self) {
+        let types = self.deps.gateway.types.snapshot();
+        let stopped = types.values().filter_map(|entry| {
+            let rollout = entry.rollout.as_ref().filter(|it| !it.stopped.is_empty())?;
+            Some((entry.name.clone(), (entry.revision, rollout.stopped.clone())))
+        });
+        let stopped: BTreeMap<_, _> = stopped.collect();
+        for (entity_type, (revision, why)) in &stopped {
+            if self.stopped_rollouts.get(entity_type).is_none_or(|(known, _)| known != revision) {
+                let (entity_type, revision, why) = (entity_type.clone(), *revision, why.clone());
+                self.record_event(Notice::RolloutStopped { entity_type, revision, why });
+            }
+        }
+        self.stopped_rollouts = stopped;
     }
 
     fn publish_view(&mut self) {

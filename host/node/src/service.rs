@@ -27,7 +27,7 @@ pub(crate) struct ClientService(OnceLock<ClientBackend>);
 /// The parts that a [`ClientService`] passes requests to.
 pub(crate) struct ClientBackend {
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) admin: AdminService,
+    pub(crate) admin: Arc<AdminService>,
     /// Whether the node has the role `gateway`. Without it, operators are served but messages are not accepted.
     pub(crate) accepts_messages: bool,
 }

@@ -156,7 +156,10 @@ fn streams_and_admin_requests() {
     same(&request, &format!("0a290a016d10031a20{}2000", "08".repeat(32)));
     same(&ComponentFragment { data: Bytes::from_static(b"abc") }, "0a03616263");
     for (request, golden) in [
-        (admin_request::Request::Deployments(DeploymentsRequest {}), "1200"),
+        (
+            admin_request::Request::Deployments(DeploymentsRequest { r#type: "t".into() }),
+            "12030a0174",
+        ),
         (admin_request::Request::Methods(MethodsRequest { r#type: "t".into() }), "1a030a0174"),
         (admin_request::Request::Status(StatusRequest {}), "2200"),
         (admin_request::Request::Node(NodeRequest {}), "2a00"),
@@ -164,8 +167,15 @@ fn streams_and_admin_requests() {
             admin_request::Request::Activate(ActivateRequest {
                 r#type: "t".into(),
                 revision: Some(2),
+                rollout: Some(Rollout {
+                    per_mille: Some(3),
+                    shards: Some(4),
+                    rate: 5,
+                    from: 6,
+                    stopped: "w".into(),
+                }),
             }),
-            "c202050a01741002",
+            "c202120a017410021a0b08031004180520062a0177",
         ),
     ] {
         same(&AdminRequest { request: Some(request) }, golden);
@@ -218,6 +228,9 @@ fn admin_responses() {
         component_size: 6,
         schema: 0,
         revisions: Vec::new(),
+        rollout: None,
+        live: vec![LiveEntities { revision: 3, count: 4 }],
+        unreachable: Vec::new(),
     };
     let page = Deployments { deployments: vec![deployment] };
     same(
@@ -288,8 +301,8 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&answer, "080112036162631803");
     let entity = InspectEntity { r#type: "t".into(), id: "i".into() };
     let shards = vec![InspectShard { shard: 1, entities: vec![entity] }];
-    let request = PeerInspectRequest { shards, types: vec!["t".into()] };
-    same(&request, "0a0a080112060a0174120169120174");
+    let request = PeerInspectRequest { shards, types: vec!["t".into()], count_live: true };
+    same(&request, "0a0a080112060a01741201691201741801");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
     let entity = InspectedEntity {
@@ -300,9 +313,11 @@ fn streams_between_nodes_and_what_goes_over_them() {
         failed_migration: Some(FailedMigration { revision: 6, reason: "r".into() }),
     };
     let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
-    let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason: "w".into() }];
+    let live = vec![LiveEntities { revision: 3, count: 4 }];
+    let failure_reason = "w".into();
+    let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason, live }];
     let response = PeerInspectResponse { shards, types };
-    let hex = "0a1d08011219080110021a0a0a016312016d1803200450055a0508061201721207080110021a0177";
+    let hex = "0a1d08011219080110021a0a0a016312016d1803200450055a050806120172120d080110021a0177220408031004";
     same(&response, hex);
 }
 

@@ -17,6 +17,7 @@ mod random_key;
 pub mod recording;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -140,6 +141,13 @@ pub enum Input {
         entities: Vec<Entity>,
         /// Receives one result per entity, or none if the shard is not here.
         answer: oneshot::Sender<ShardInspection>,
+    },
+    /// Requests how many entities of a type have an instance here, by the revision that it runs.
+    CountLive {
+        /// The type.
+        entity_type: Arc<str>,
+        /// Receives the numbers.
+        answer: oneshot::Sender<BTreeMap<u64, u64>>,
     },
     /// The answer to a message that an entity of a shard sent.
     EntityAnswer {
@@ -319,6 +327,15 @@ pub enum WorkerReport {
     ShardStopped(ShardId, Epoch),
     /// A shard's claim was refused, because another claim is current.
     ShardLost(Box<Ownership>, Option<Box<Claim>>, String),
+    /// An entity could not be migrated, and stays on an earlier revision (R24).
+    MigrationFailed {
+        /// Its type.
+        entity_type: Arc<str>,
+        /// The revision to which it was to be migrated.
+        revision: u64,
+        /// The entity and the reason.
+        why: String,
+    },
     /// The worker panicked, and its shards are lost.
     Panicked(usize),
 }

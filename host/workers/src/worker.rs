@@ -233,6 +233,10 @@ impl Worker {
                 // The requester may have stopped waiting.
                 let _ = answer.send(self.inspect(shard, &entities));
             }
+            Input::CountLive { entity_type, answer } => {
+                // The requester may have stopped waiting.
+                let _ = answer.send(self.count_live(&entity_type));
+            }
             Input::EntityAnswer { shard, epoch, event } => {
                 if let Some(id) = self.by_shard.get(&shard).copied()
                     && self.machines.get(id).is_some_and(|slot| slot.epoch() == epoch)

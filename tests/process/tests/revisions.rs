@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
-use ostraca_client::{AdminError, CallOptions, Client, Entity, MessageKind};
+use ostraca_client::{AdminError, CallOptions, Client, Entity, MessageKind, Rollout};
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{LIMIT, until};
 use ostraca_process_tests::{Cluster, artifacts};
@@ -151,9 +151,24 @@ async fn stored() -> Result<()> {
     ensure!(client.activate("evolving", Some(2)).await?.revision == 5);
     ensure!(once(&client).await? == (3, 5), "the state was migrated");
     ensure!(refusal(client.activate("evolving", None).await)? == "schema-goes-back");
+    // A rollout begins with a part of the entities, and `a` is not in an empty part.
+    let manifest = format!("{MANIFEST}[lifecycle]\nidle-timeout = \"2 min\"\n");
+    let evolved = artifacts::component("evolved")?;
+    let six = client.deploy_inactive(&manifest, evolved).await?.revision;
+    let part = |shards| Some(Rollout { shards: Some(shards), ..Rollout::default() });
+    ensure!(client.roll_out("evolving", Some(six), part(0)).await?.revision == 6);
+    ensure!(once(&client).await? == (4, 5), "it is not reached yet");
+    client.roll_out("evolving", Some(six), part(100_000)).await?;
+    until("the rollout reaches it", async || Ok((once(&client).await?.1 == 6).then_some(())))
+        .await?;
+    client.roll_out("evolving", Some(six), None).await?;
+    ensure!(refusal(client.roll_out("evolving", Some(six), part(1)).await)? == "rollout-complete");
     let all = client.deployments().await?;
     let revisions: Vec<_> = all[0].revisions.iter().map(|it| (it.revision, it.schema)).collect();
-    ensure!(all[0].schema == 2 && revisions == [(1, 0), (2, 2), (3, 0), (4, 0)], "{revisions:?}");
+    ensure!(
+        all[0].schema == 2 && revisions == [(1, 0), (2, 2), (3, 0), (4, 0), (5, 2)],
+        "{revisions:?}"
+    );
     client.close().await;
     cluster.stop()
 }
@@ -161,4 +176,102 @@ async fn stored() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r24_stored_revisions_are_activated_and_rolled_back() {
     stored().await.expect("stored revisions");
+}
+
+/// Sends a command to each entity of a type, and returns the numbers of those that run this revision.
+async fn on_revision(client: &Client, ids: &[String], revision: u64) -> Result<usize> {
+    let options = CallOptions { kind: MessageKind::Command, timeout: LIMIT, ..Default::default() };
+    let session = client.session();
+    let mut count = 0;
+    for id in ids {
+        let entity = Entity::new("evolving", id.as_str());
+        session.send(&entity, "add", "1".to_owned(), &options).await?;
+        count += usize::from(client.inspect(&entity, false).await?.revision == revision);
+    }
+    Ok(count)
+}
+
+async fn rollout(client: &Client) -> Result<Option<Rollout>> {
+    Ok(client.deployments().await?.remove(0).rollout)
+}
+
+/// The manager's node advances the rollout, and the other node notices what stops it.
+async fn rolled_out() -> Result<()> {
+    let roles = ["store,manager,gateway", "host,gateway"];
+    let mut cluster = Cluster::start(&Options::new("rollout", &roles)).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    ensure!(deploy(&client, "evolving").await? == 1);
+    let evolved = artifacts::component("evolved")?;
+    ensure!(client.deploy_inactive(MANIFEST, evolved).await?.revision == 2);
+    let mut ids: Vec<String> = (0..24).map(|number| format!("e{number}")).collect();
+    let shard = async |id: &str| client.inspect(&Entity::new("evolving", id), false).await;
+    // The rollout must not be complete before it reaches the entity that stops it.
+    for number in 0.. {
+        let id = format!("stuck{number}");
+        if (4..12).contains(&shard(&id).await?.shard) {
+            ids.push(id);
+            break;
+        }
+    }
+    ensure!(on_revision(&client, &ids, 1).await? == ids.len());
+
+    // A stable share of the entities, whatever their shard is.
+    let canary = Rollout { per_mille: Some(500), ..Rollout::default() };
+    client.roll_out("evolving", Some(2), Some(canary)).await?;
+    let share = until("a share of the entities is on the new revision", async || {
+        let count = on_revision(&client, &ids, 2).await?;
+        Ok((count > 0).then_some(count))
+    })
+    .await?;
+    ensure!(share < ids.len(), "{share} of {}", ids.len());
+    let none = Rollout { per_mille: Some(0), shards: Some(0), ..Rollout::default() };
+    client.roll_out("evolving", Some(2), Some(none)).await?;
+    ensure!(on_revision(&client, &ids, 2).await? == share, "none of them goes back");
+
+    let moving = || Some(Rollout { rate: 60, ..Rollout::default() });
+    client.roll_out("evolving", Some(2), moving()).await?;
+    let stopped = until("a failed migration stops the rollout", async || {
+        on_revision(&client, &ids, 2).await?;
+        Ok(rollout(&client).await?.filter(|it| !it.stopped.is_empty()))
+    })
+    .await?;
+    ensure!(stopped.stopped.contains(ids.last().context("no entity")?), "{stopped:?}");
+    ensure!((4..24).contains(&stopped.shards()), "{stopped:?}");
+    until("the manager's node has an event", async || {
+        let mut events = client.events(false, 0).await?;
+        while let Some(page) = events.next().await? {
+            let found = page.events.iter().find(|it| it.kind == "rollout-stopped");
+            if let Some(event) = found {
+                return Ok(Some(event.message.clone()));
+            }
+        }
+        Ok(None)
+    })
+    .await?;
+    let before = on_revision(&client, &ids, 2).await?;
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    ensure!(on_revision(&client, &ids, 2).await? == before, "it advances although it stopped");
+    ensure!(rollout(&client).await?.is_some_and(|it| it.shards() == stopped.shards()));
+
+    let live = client.deployment("evolving").await?.context("a deployment")?.live;
+    let of = |revision| live.iter().find(|it| it.revision == revision).map_or(0, |it| it.count);
+    ensure!(of(2) == before as u64 && of(1) == (ids.len() - before) as u64, "{live:?}");
+
+    // Continued, it leaves behind only what cannot be migrated.
+    let faster = Rollout { rate: 1_200, ..Rollout::default() };
+    client.roll_out("evolving", Some(2), Some(faster)).await?;
+    until("the rollout completes", async || Ok(rollout(&client).await?.is_none().then_some(())))
+        .await?;
+    until("all entities but one are on the new revision", async || {
+        Ok((on_revision(&client, &ids, 2).await? == ids.len() - 1).then_some(()))
+    })
+    .await?;
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_a_rollout_advances_until_a_migration_fails() {
+    rolled_out().await.expect("the rollout");
 }

@@ -152,6 +152,12 @@ section! {
             happened: "The type has no stored revision with that number, or none before the current one. A type keeps up to 16 earlier revisions and 4 inactive ones.",
             help: "`ostraca deployments TYPE` lists them. Otherwise deploy the component again.",
         }
+        ROLLOUT_COMPLETE = "rollout-complete" {
+            retry: No,
+            exit: 2,
+            happened: "The rollout of the current revision is complete: it cannot be reduced to a part of the entities again.",
+            help: "`ostraca rollback`, or begin the rollout when you activate a revision.",
+        }
         NOTHING_ACTIVE = "nothing-active" {
             retry: No,
             exit: 2,

@@ -1,6 +1,7 @@
 //! The actions that a node's machine requests of its node.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -189,6 +190,15 @@ pub enum Notice {
     },
     /// Another process renews the lease of this node's name: is its data directory a copy?
     NodeNameInUse(Member),
+    /// A revision no longer reaches further entities by itself (R24).
+    RolloutStopped {
+        /// The type.
+        entity_type: Arc<str>,
+        /// The revision.
+        revision: u64,
+        /// Why: the reason of a migration that failed.
+        why: String,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -229,6 +239,9 @@ impl fmt::Display for Notice {
                 f,
                 "allocation strategy `{strategy}` proposed {moves} invalid moves ({why}): they were ignored"
             ),
+            Self::RolloutStopped { entity_type, revision, why } => {
+                write!(f, "the rollout of revision {revision} of `{entity_type}` stopped: {why}")
+            }
             Self::NodeNameInUse(member) => {
                 write!(
                     f,

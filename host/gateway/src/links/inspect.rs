@@ -3,6 +3,7 @@
 //! There is one request and one response, on a stream separate from the messages. A node answers from its own workers
 //! only, so a request makes at most one hop.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use ostraca_stats::LastFailure;
 use ostraca_wire::peer::inspect;
 use ostraca_wire::proto;
 use ostraca_wire::proto::{
-    InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, NodeIssue,
-    PeerInspectRequest, PeerInspectResponse,
+    InspectEntity, InspectShard, InspectedEntity, InspectedShard, InspectedType, LiveEntities,
+    NodeIssue, PeerInspectRequest, PeerInspectResponse,
 };
 use ostraca_workers::{EntityInspection, Input, ShardInspection, worker_of};
 use tokio::sync::{mpsc, oneshot};
@@ -73,26 +74,67 @@ impl Gateway {
     /// # Errors
     /// If the node does not respond in time, is stopping, or is unreachable.
     pub async fn inspect_type(&self, at: &Member, name: &str) -> Result<InspectedType, NodeIssue> {
+        self.ask_about_type(at, name, false).await
+    }
+
+    /// Like [`Gateway::inspect_type`], with the number of the type's live entities on the node.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn count_live(&self, at: &Member, name: &str) -> Result<InspectedType, NodeIssue> {
+        self.ask_about_type(at, name, true).await
+    }
+
+    async fn ask_about_type(
+        &self,
+        at: &Member,
+        name: &str,
+        count_live: bool,
+    ) -> Result<InspectedType, NodeIssue> {
+        let node = || at.node.to_string();
         if at.node == self.links.local_node {
-            return Ok(self.inspect_type_local(name));
+            let local = self.inspect_type_local(name, count_live).await;
+            return local.ok_or_else(|| NodeIssue { node: node(), reason: "it stops".into() });
         }
-        let request = PeerInspectRequest { shards: Vec::new(), types: vec![name.to_owned()] };
+        let types = vec![name.to_owned()];
+        let request = PeerInspectRequest { shards: Vec::new(), types, count_live };
         let answer = tokio::time::timeout(INSPECT_TIMEOUT, self.links.ask(at, &request)).await;
         let answer =
             answer.unwrap_or_else(|_| Err(format!("no response within {INSPECT_TIMEOUT:?}")));
         let of_type =
             |response: PeerInspectResponse| response.types.into_iter().next().unwrap_or_default();
-        answer.map(of_type).map_err(|why| NodeIssue { node: at.node.to_string(), reason: why })
+        answer.map(of_type).map_err(|reason| NodeIssue { node: node(), reason })
     }
 
-    fn inspect_type_local(&self, name: &str) -> InspectedType {
+    /// `None` if a worker has ended.
+    async fn inspect_type_local(&self, name: &str, count_live: bool) -> Option<InspectedType> {
+        let live = if count_live { self.count_live_local(name).await? } else { Vec::new() };
         let (revision, broken) = self.types.progress(name);
         let (broken_revision, broken) = broken.unwrap_or_default();
-        InspectedType {
+        Some(InspectedType {
             revision,
             failed_revision: broken_revision,
             failure_reason: broken.to_string(),
+            live,
+        })
+    }
+
+    async fn count_live_local(&self, name: &str) -> Option<Vec<LiveEntities>> {
+        let entity_type: Arc<str> = name.into();
+        let ask = |worker: &mpsc::UnboundedSender<Input>| {
+            let (answer, received) = oneshot::channel();
+            // If the worker has ended, it drops the sender.
+            let _ = worker.send(Input::CountLive { entity_type: entity_type.clone(), answer });
+            received
+        };
+        let mut total = BTreeMap::<u64, u64>::new();
+        for counts in try_join_all(self.workers.iter().map(ask)).await.ok()? {
+            for (revision, count) in counts {
+                *total.entry(revision).or_default() += count;
+            }
         }
+        let live = total.into_iter().map(|(revision, count)| LiveEntities { revision, count });
+        Some(live.collect())
     }
 
     /// Handles another node's inspect request; `None` if this node is stopping.
@@ -101,7 +143,12 @@ impl Gateway {
             let entities = of.entities.into_iter();
             (ShardId(of.shard), entities.map(|it| Entity::new(it.r#type, it.id)).collect())
         });
-        let types = request.types.iter().map(|name| self.inspect_type_local(name)).collect();
+        let count_live = request.count_live;
+        let ask = async |name| self.inspect_type_local(name, count_live).await;
+        let mut types = Vec::new();
+        for name in &request.types {
+            types.push(ask(name).await?);
+        }
         let seen = self.inspect_local(question.collect()).await?;
         let shards = seen.into_iter().map(|shard| InspectedShard {
             held: shard.held,
@@ -149,7 +196,8 @@ impl MessageLinks {
                 })
                 .collect(),
         });
-        let request = PeerInspectRequest { shards: shards.collect(), types: Vec::new() };
+        let request =
+            PeerInspectRequest { shards: shards.collect(), types: Vec::new(), count_live: false };
         Ok(self.ask(to, &request).await?.shards.into_iter().map(inspected).collect())
     }
 

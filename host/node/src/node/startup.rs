@@ -117,6 +117,8 @@ impl Node {
             stats: basis.stats.clone(),
             gauges: workers.gauges,
         });
+        let admin = Arc::new(admin);
+        tasks.spawn(admin.clone().run_rollouts());
         network.client_service.set_backend(ClientBackend {
             gateway: gateway.clone(),
             admin,

@@ -46,10 +46,11 @@ const NODE: usize = 64;
 pub enum AdminOperation {
     /// Deploy a component.
     Deploy(Upload),
-    /// Activate a stored revision of a type; `None` for the one before the current revision.
-    Activate(String, Option<u64>),
+    /// Activate a stored revision of a type, or change the rollout of the current one.
+    Activate(proto::ActivateRequest),
     /// List the deployments.
-    Deployments,
+    /// List the deployments, or only this type with its live entities.
+    Deployments(Option<String>),
     /// List the methods of this type.
     Methods(String),
     /// Report the health of the node.
@@ -166,7 +167,10 @@ pub(super) async fn serve<S: Service>(
                 }
             }
         }
-        Some(Request::Deployments(_)) => Ok(AdminOperation::Deployments),
+        Some(Request::Deployments(request)) => {
+            let kind = request.r#type;
+            Ok(AdminOperation::Deployments((!kind.is_empty()).then_some(kind)))
+        }
         Some(Request::Activate(request)) => activate(request),
         Some(Request::Methods(request)) => methods(request),
         Some(Request::Status(_)) => Ok(AdminOperation::Status),
@@ -239,7 +243,13 @@ fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {
 
 fn activate(request: proto::ActivateRequest) -> Result<AdminOperation, Problem> {
     match request.r#type.len() {
-        1..=TYPE => Ok(AdminOperation::Activate(request.r#type, request.revision)),
+        1..=TYPE => match &request.rollout {
+            Some(rollout) if rollout.per_mille() > 1_000 => Err(invalid_request(format!(
+                "rollout is to {} entities out of 1,000",
+                rollout.per_mille()
+            ))),
+            _ => Ok(AdminOperation::Activate(request)),
+        },
         bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
     }
 }

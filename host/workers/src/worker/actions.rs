@@ -121,6 +121,8 @@ impl Worker {
                     "an entity could not be migrated and stays on an earlier revision: {}",
                     printable(&why)
                 );
+                let (entity_type, why) = (entity.entity_type.clone(), format!("{entity}: {why}"));
+                self.report(WorkerReport::MigrationFailed { entity_type, revision, why });
             }
             Action::Run { generation, turn, version, message, records } => {
                 let traceparent = &message.context.traceparent;

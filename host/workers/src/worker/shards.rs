@@ -4,6 +4,7 @@
 //! interrupted instance is gone only when its future has completed, so the report may come later than the
 //! machine's own action.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use ostraca_core::ids::{Entity, Epoch, ShardId};
@@ -138,6 +139,18 @@ impl Worker {
             failed_migration: slot.machine.failed_migration(entity),
         });
         ShardInspection { held: true, entities: entities.collect() }
+    }
+
+    /// Counts the entities of a type that have an instance, by the revision that it runs.
+    pub(super) fn count_live(&self, entity_type: &str) -> BTreeMap<u64, u64> {
+        let mut counts = BTreeMap::new();
+        for (_, slot) in self.machines.iter() {
+            let of_type = slot.instances.keys().filter(|it| *it.entity_type == *entity_type);
+            for revision in of_type.filter_map(|entity| slot.machine.running_revision(entity)) {
+                *counts.entry(revision).or_default() += 1;
+            }
+        }
+        counts
     }
 
     pub(super) fn report(&self, report: WorkerReport) {

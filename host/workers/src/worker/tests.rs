@@ -202,6 +202,7 @@ impl TestWorker {
                 WorkerReport::ShardLost(owner, ..) => {
                     format!("lost {} {}", owner.shard.shard, owner.epoch.0)
                 }
+                WorkerReport::MigrationFailed { why, .. } => format!("migration failed: {why}"),
                 WorkerReport::Panicked(_) => "panicked".into(),
             });
         }
