@@ -42,14 +42,16 @@ const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deploys components. Deploys are checked and compiled concurrently, and written one at a time.
 pub(crate) struct Deployer {
     pub(crate) cluster_store: Arc<dyn ClusterStore>,
-    entity_store: Arc<dyn EntityStore>,
+    pub(crate) entity_store: Arc<dyn EntityStore>,
     /// Checks components. A node without the role `host` also has a runtime, but without an instance pool.
-    wasm: ostraca_wasm::WasmRuntime,
+    pub(crate) wasm: ostraca_wasm::WasmRuntime,
     types: TypeRegistry,
     pub(crate) loader: Loader,
     ceilings: Ceilings,
     /// Held from the final read of the row until the row is written; never during compilation.
     write_lock: Mutex<()>,
+    /// Held while a dry run has instances.
+    pub(crate) dry_runs: Mutex<()>,
 }
 
 impl Deployer {
@@ -61,8 +63,8 @@ impl Deployer {
         loader: Loader,
         ceilings: Ceilings,
     ) -> Self {
-        let write_lock = Mutex::new(());
-        Self { cluster_store, entity_store, wasm, types, loader, ceilings, write_lock }
+        let (write_lock, dry_runs) = (Mutex::default(), Mutex::default());
+        Self { cluster_store, entity_store, wasm, types, loader, ceilings, write_lock, dry_runs }
     }
 
     /// Deploys an upload.
@@ -74,21 +76,14 @@ impl Deployer {
         self.deploy_as(by, upload, None, None).await
     }
 
-    /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one. With
-    /// a rollout, which begins at a time of the cluster's UTC, only a part of the entities runs it.
-    async fn deploy_as(
-        &self,
-        by: &str,
-        upload: Upload,
-        number: Option<u64>,
-        rollout: Option<(proto::Rollout, u64)>,
-    ) -> Result<DeployResult, Problem> {
-        if upload.manifest.len() > MAX_MANIFEST_BYTES {
-            let bytes = upload.manifest.len();
-            let text = format!("manifest is {bytes} bytes, limit is {MAX_MANIFEST_BYTES}");
-            return Err(problem(codes::DEPLOYMENT_TOO_LARGE, text, "shorten the manifest"));
+    /// Reads a manifest and checks what does not depend on what is deployed.
+    pub(crate) fn checked_manifest(&self, text: &str) -> Result<Manifest, Problem> {
+        if text.len() > MAX_MANIFEST_BYTES {
+            let bytes = text.len();
+            let why = format!("manifest is {bytes} bytes, limit is {MAX_MANIFEST_BYTES}");
+            return Err(problem(codes::DEPLOYMENT_TOO_LARGE, why, "shorten the manifest"));
         }
-        let manifest = Manifest::parse(&upload.manifest, "entity.toml").map_err(|error| {
+        let manifest = Manifest::parse(text, "entity.toml").map_err(|error| {
             problem(error.code(), error.to_string(), "`ostraca deploy` marks the line")
         })?;
         if manifest.pool != POOL {
@@ -99,6 +94,19 @@ impl Deployer {
             ));
         }
         self.check_ceilings(&manifest)?;
+        Ok(manifest)
+    }
+
+    /// Deploys an upload under this revision, or the next one if there is none or it is not above the current one. With
+    /// a rollout, which begins at a time of the cluster's UTC, only a part of the entities runs it.
+    async fn deploy_as(
+        &self,
+        by: &str,
+        upload: Upload,
+        number: Option<u64>,
+        rollout: Option<(proto::Rollout, u64)>,
+    ) -> Result<DeployResult, Problem> {
+        let manifest = self.checked_manifest(&upload.manifest)?;
         let manifest_type = manifest.entity_type.clone();
         let key = rows::type_key(&manifest_type);
         // An upload that will be refused, or is already deployed, is not compiled.
@@ -245,14 +253,7 @@ impl Deployer {
     ) -> Result<Vec<EarlierEntry>, Problem> {
         let Some(CurrentDeployment { row, .. }) = current else { return Ok(Vec::new()) };
         let before = row.schema().map_err(damaged)?;
-        if before.version > schema.newest {
-            let text = format!(
-                "revision {} of `{kind}` has schema {}, but the component has schema {} and migrates from no schema above {}",
-                row.revision, before.version, schema.version, schema.newest
-            );
-            let help = "deploy a component whose `newest-schema` is at least the current schema";
-            return Err(problem(codes::SCHEMA_GOES_BACK, text, help));
-        }
+        check_schema(row, before, kind, schema)?;
         let manifest = Bytes::from(row.manifest.clone().into_bytes());
         let last = EarlierEntry {
             revision: row.revision,
@@ -319,13 +320,17 @@ impl Deployer {
             digest: entry.component_digest,
             expected_revision: Some(row.revision),
             inactive: false,
+            dry_run: None,
             permit: UploadPermit::unmetered(),
         };
         let rollout = rollout.map(|wanted| (wanted, utc));
         self.deploy_as(by, upload, Some(entry.revision), rollout).await
     }
 
-    async fn current_deployment(&self, key: &str) -> Result<Option<CurrentDeployment>, Problem> {
+    pub(crate) async fn current_deployment(
+        &self,
+        key: &str,
+    ) -> Result<Option<CurrentDeployment>, Problem> {
         let found = self.cluster_store.get(key).await.map_err(|error| to_problem(error.into()))?;
         let Some(found) = found else { return Ok(None) };
         let (row, _) = loader::parse(&found).map_err(to_problem)?;
@@ -356,7 +361,11 @@ impl Deployer {
         Ok(())
     }
 
-    async fn compile(&self, it: &Upload, manifest: &Manifest) -> Result<Arc<Program>, Problem> {
+    pub(crate) async fn compile(
+        &self,
+        it: &Upload,
+        manifest: &Manifest,
+    ) -> Result<Arc<Program>, Problem> {
         let compiled = self.wasm.prepare(it.component.to_vec(), manifest.wasm_limits()).await;
         compiled.map_err(|error| refused(&error))
     }
@@ -407,14 +416,32 @@ impl Deployer {
     }
 }
 
+/// Refuses a component that cannot migrate the entities of the current revision (R24).
+pub(crate) fn check_schema(
+    row: &TypeRow,
+    before: SchemaSupport,
+    kind: &str,
+    schema: SchemaSupport,
+) -> Result<(), Problem> {
+    if before.version <= schema.newest {
+        return Ok(());
+    }
+    let text = format!(
+        "revision {} of `{kind}` has schema {}, but the component has schema {} and migrates from no schema above {}",
+        row.revision, before.version, schema.version, schema.newest
+    );
+    let help = "deploy a component whose `newest-schema` is at least the current schema";
+    Err(problem(codes::SCHEMA_GOES_BACK, text, help))
+}
+
 pub(crate) fn damaged(error: CodecError) -> Problem {
     to_problem(catalog::Error::InvalidRow(error.to_string()))
 }
 
 /// A type's current row, as stored and decoded.
-struct CurrentDeployment {
+pub(crate) struct CurrentDeployment {
     stored: StoredRow,
-    row: TypeRow,
+    pub(crate) row: TypeRow,
 }
 
 fn revision_of(current: Option<&CurrentDeployment>) -> u64 {
@@ -447,7 +474,7 @@ fn expected(upload: &Upload, manifest: &Manifest, revision: u64) -> Result<(), P
 
 /// Help text for a refused component; empty if the error message already says what to do.
 /// The component cannot be used, or not now.
-fn refused(error: &ostraca_wasm::Error) -> Problem {
+pub(crate) fn refused(error: &ostraca_wasm::Error) -> Problem {
     let retryable = error.is_retryable();
     Problem { retryable, ..problem(error.code(), error.to_string(), help(error.code())) }
 }

@@ -13,6 +13,7 @@ mod cluster;
 mod dead_letters;
 mod deploy;
 mod deploy_wait;
+mod dry_run;
 mod entities;
 mod events;
 mod forget;
@@ -44,6 +45,7 @@ use ostraca_wire::server::{AdminOperation, AdminOutput};
 use tokio::sync::{mpsc, watch};
 
 use deploy::Deployer;
+use dry_run::DryRunContext;
 use status::StatusReporter;
 
 /// How long a request waits for its type to become known: after a deploy, the row takes a moment to reach this
@@ -153,6 +155,16 @@ impl AdminService {
         let gateway = &self.gateway;
         match request {
             AdminOperation::Deploy(upload) => {
+                if let Some(wanted) = upload.dry_run.clone() {
+                    let context = DryRunContext {
+                        wanted,
+                        principal: principal.to_owned(),
+                        shards: self.shard_count,
+                        utc: gateway.clock.now().utc,
+                    };
+                    let result = self.deployer.dry_run(upload, context).await?;
+                    return Ok(AdminOutput::DryRun(Box::new(result)));
+                }
                 let inactive = upload.inactive;
                 let deployed = self.deployer.deploy(principal, upload).await?;
                 if inactive {

@@ -288,6 +288,18 @@ pub(crate) struct Deploy {
     /// Store the revision without activating it
     #[arg(long, conflicts_with = "expect_revision")]
     pub(crate) inactive: bool,
+    /// Change nothing: check the deployment, and migrate, start and query copies of entities
+    #[arg(long, conflicts_with_all = ["inactive", "expect_revision"])]
+    pub(crate) dry_run: bool,
+    /// With --dry-run: an entity to try; can be repeated, up to 100 times
+    #[arg(long = "id", value_name = "ID", requires = "dry_run", conflicts_with = "sample")]
+    pub(crate) ids: Vec<String>,
+    /// With --dry-run: how many entities to try
+    #[arg(long, value_name = "N", requires = "dry_run", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) sample: u32,
+    /// With --dry-run: the query to ask, without arguments; by default the first one that takes none
+    #[arg(long, value_name = "METHOD", requires = "dry_run")]
+    pub(crate) query: Option<String>,
 }
 
 /// Parses a percentage with up to one decimal place, into per mille.

@@ -16,10 +16,10 @@ use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
     ActivateRequest, AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters,
     DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
-    DrainRequest, Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest,
-    ForgetResult, InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes,
-    NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, Rollout, ShardInfo,
-    ShardsRequest, Status, StatusRequest,
+    DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, Events,
+    EventsRequest, ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest, NodeInfo,
+    NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
+    Rollout, ShardInfo, ShardsRequest, Status, StatusRequest,
 };
 use tokio::time::timeout;
 
@@ -79,7 +79,7 @@ impl Client {
             component_size: component.len() as u64,
             digest: Bytes::copy_from_slice(digest.as_bytes()),
             expected_revision,
-            inactive: false,
+            ..DeployRequest::default()
         });
         match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
@@ -102,11 +102,36 @@ impl Client {
             manifest: manifest.into(),
             component_size: component.len() as u64,
             digest: Bytes::copy_from_slice(digest.as_bytes()),
-            expected_revision: None,
             inactive: true,
+            ..DeployRequest::default()
         });
         match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Tries a deployment on copies of entities, without deploying it.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`], in particular if the deployment would be refused.
+    pub async fn dry_run(
+        &self,
+        manifest: &str,
+        component: Bytes,
+        entities: DryRun,
+    ) -> Result<DryRunResult, AdminError> {
+        let digest = blake3::hash(&component);
+        let request = Request::Deploy(DeployRequest {
+            manifest: manifest.into(),
+            component_size: component.len() as u64,
+            digest: Bytes::copy_from_slice(digest.as_bytes()),
+            dry_run: Some(entities),
+            ..DeployRequest::default()
+        });
+        match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
+            Some(Response::DryRun(result)) => Ok(result),
             other => Err(unexpected(other)),
         }
     }

@@ -120,11 +120,11 @@ pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
     ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail,
-    DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo,
-    Event, Events, ForgetResult, JournalDetail, LastFailure, LiveEntities, MessageKind, Method,
-    Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
-    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
-    TellDetail, TimerDetail,
+    DeployResult, Deployment, DrainProgress, DryRun, DryRunEntity, DryRunResult, Entities,
+    EntitiesRequest, EntityDetail, EntityInfo, Event, Events, ForgetResult, JournalDetail,
+    LastFailure, LiveEntities, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
+    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, Rollout, ShardInfo, ShardMove,
+    ShardState, StateChange, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

@@ -111,7 +111,7 @@ async fn admin_requests_get_a_response_or_the_nodes_problem() {
                     unchanged: upload.expected_revision == Some(1),
                     ..DeployResult::default()
                 })),
-                AdminOperation::Deployments => Ok(AdminOutput::Deployments(Vec::new())),
+                AdminOperation::Deployments(_) => Ok(AdminOutput::Deployments(Vec::new())),
                 AdminOperation::Status => Ok(AdminOutput::Status(Box::new(Status {
                     node: "one".into(),
                     metrics: [("turns".to_owned(), 3)].into(),

@@ -15,6 +15,7 @@ mod channel_feed;
 mod channel_reads;
 mod channel_waiting;
 mod channels;
+mod copies;
 mod dead_letters;
 mod delayed_tells;
 mod entity;

@@ -301,7 +301,7 @@ async fn a_component_is_accepted_only_whole_with_its_digest() {
             component_size: 30_000,
             digest: blake3::hash(&component).as_bytes().to_vec().into(),
             expected_revision: Some(0),
-            inactive: false,
+            ..DeployRequest::default()
         };
         let chunks: Vec<_> = component.chunks(10_000).map(<[u8]>::to_vec).collect();
         let answer = deploy(&node, good.clone(), &chunks).await.expect("response");

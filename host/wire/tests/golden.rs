@@ -151,9 +151,10 @@ fn streams_and_admin_requests() {
         digest: Bytes::from_static(&[8; 32]),
         expected_revision: Some(0),
         inactive: false,
+        dry_run: Some(DryRun { ids: vec!["i".into()], sample: 2, query: "q".into() }),
     };
     let request = AdminRequest { request: Some(admin_request::Request::Deploy(deploy)) };
-    same(&request, &format!("0a290a016d10031a20{}2000", "08".repeat(32)));
+    same(&request, &format!("0a330a016d10031a20{}20005a080a016910021a0171", "08".repeat(32)));
     same(&ComponentFragment { data: Bytes::from_static(b"abc") }, "0a03616263");
     for (request, golden) in [
         (

@@ -61,6 +61,45 @@ fn tell(number: u64) -> TellDetail {
 }
 
 #[test]
+fn the_result_of_a_dry_run() {
+    let change = StateChange {
+        key: Bytes::from_static(b"k"),
+        before: None,
+        after: Some(Bytes::from_static(b"v")),
+        before_size: None,
+        after_size: Some(1),
+    };
+    let entity = DryRunEntity {
+        id: "i".into(),
+        version: 2,
+        schema: 3,
+        failed_in: "start".into(),
+        failure: "w".into(),
+        changes: vec![change],
+        change_count: 4,
+        result: Bytes::from_static(b"r"),
+    };
+    let result = DryRunResult {
+        r#type: "t".into(),
+        current_revision: 5,
+        current_schema: 6,
+        schema: 7,
+        added_methods: vec!["a".into()],
+        removed_methods: vec!["b".into()],
+        query: "q".into(),
+        entities: vec![entity],
+        not_tried: 8,
+    };
+    let response =
+        AdminResponse { more: false, response: Some(admin_response::Response::DryRun(result)) };
+    let golden = concat!(
+        "9203360a01741005180620072a01613201623a017142200a016910021803220573746172742a0177",
+        "32080a016b1a0176280138044201724808",
+    );
+    same(&response, golden);
+}
+
+#[test]
 fn responses_about_the_cluster() {
     use admin_response::Response;
     let node = NodeState {

@@ -63,7 +63,9 @@ pub(crate) fn stop_reason(reason: StopReason) -> ostraca_wasm::StopReason {
     }
 }
 
-pub(crate) fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> EntityIdentity {
+/// The identity of an entity's instance.
+#[must_use]
+pub fn identity(shard: ShardPath, entity: &Entity, revision: u64) -> EntityIdentity {
     EntityIdentity {
         namespace: shard.namespace,
         entity_type: entity.entity_type.clone(),
@@ -102,12 +104,14 @@ pub(crate) fn message_context(
 }
 
 /// The clock and randomness of a start or stop hook, which handles no message.
-pub(crate) fn hook_values(utc_ms: u64) -> TurnValues {
+#[must_use]
+pub fn hook_values(utc_ms: u64) -> TurnValues {
     TurnValues { utc_ms, seed: rand::random() }
 }
 
 /// What an entity has besides its state, as its instance reads it.
-pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
+#[must_use]
+pub fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
     let ostraca_core::shard::TurnRecords {
         timers,
         outbox,

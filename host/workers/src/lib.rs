@@ -35,6 +35,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::Error;
 pub use random_key::RandomKey;
 use recording::Recorder;
+pub use worker::StoredState;
 
 /// The dependencies and settings of a worker.
 pub struct WorkerDeps {

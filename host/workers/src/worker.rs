@@ -17,6 +17,7 @@ mod flush_gate;
 mod machines;
 mod panics;
 mod shards;
+mod stored_state;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,8 @@ use crate::recording::Recorder;
 use crate::{
     Delivery, EntityMessage, Input, ReplyTo, ReportSink, WorkerDeps, WorkerReply, WorkerReport,
 };
+pub use stored_state::StoredState;
+
 use asks::StartedAsk;
 use calls::CallUpdate;
 use flush_gate::FlushGate;

@@ -28,7 +28,7 @@ fn wanted(manifest: &Manifest) -> BindingRow {
 
 impl Deployer {
     /// Checks that the manifest agrees with the type's binding, as far as it is known now.
-    pub(super) async fn check_binding(&self, manifest: &Manifest) -> Result<(), Problem> {
+    pub(crate) async fn check_binding(&self, manifest: &Manifest) -> Result<(), Problem> {
         let key = rows::binding_key(&manifest.entity_type);
         match rows::read::<BindingRow>(&*self.cluster_store, &key).await.map_err(to_problem)? {
             Some((fixed, _)) => check_binding_matches(&fixed, manifest),

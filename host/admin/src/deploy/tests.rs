@@ -38,7 +38,15 @@ async fn upload(component: &'static [u8]) -> Upload {
     let elsewhere = MemoryStore::new(2, ClusterId(1), "test");
     let digest = elsewhere.put_blob(component.clone()).await.expect("put");
     let (manifest, place) = (MANIFEST.into(), UploadPermit::unmetered());
-    Upload { manifest, digest, component, expected_revision: None, inactive: false, permit: place }
+    Upload {
+        manifest,
+        digest,
+        component,
+        expected_revision: None,
+        inactive: false,
+        dry_run: None,
+        permit: place,
+    }
 }
 
 #[tokio::test]

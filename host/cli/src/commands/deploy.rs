@@ -8,6 +8,7 @@ use ostraca_node::Manifest;
 use serde_json::json;
 
 use super::deployments::hex;
+use super::dry_run;
 use super::methods::kind;
 use crate::args::{Deploy, Global, OutputFormat};
 use crate::failure::{Exit, Failure};
@@ -20,6 +21,9 @@ pub(crate) async fn run(global: &Global, args: &Deploy) -> Result<Exit, Failure>
         compile::build(&project).await?;
     }
     let component = component(&project)?;
+    if args.dry_run {
+        return dry_run::run(global, args, &project, component).await;
+    }
     let client = connection::connect(global).await?;
     let size = output::size(component.len() as u64);
     let deploying = async {

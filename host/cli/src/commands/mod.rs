@@ -15,6 +15,7 @@ pub(crate) mod deploy;
 pub(crate) mod deployments;
 pub(crate) mod dev;
 pub(crate) mod drain;
+pub(crate) mod dry_run;
 pub(crate) mod entities;
 pub(crate) mod events;
 pub(crate) mod forget;

@@ -96,6 +96,8 @@ pub enum AdminOutput {
     Deployed(proto::DeployResult),
     /// All deployments; sent in pages.
     Deployments(Vec<proto::Deployment>),
+    /// What a deployment would do.
+    DryRun(Box<proto::DryRunResult>),
     /// A type's methods.
     Methods(proto::Methods),
     /// The node's health.
@@ -409,6 +411,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
     match answer {
         Err(problem) => one(Response::Problem(problem)),
         Ok(AdminOutput::Deployed(deployed)) => one(Response::Deployed(deployed)),
+        Ok(AdminOutput::DryRun(result)) => one(Response::DryRun(*result)),
         Ok(AdminOutput::Methods(methods)) => one(Response::Methods(methods)),
         Ok(AdminOutput::Status(status)) => one(Response::Status(*status)),
         Ok(AdminOutput::Node(node)) => one(Response::Node(node)),

@@ -74,7 +74,7 @@ impl Service for Echo {
                 digest: upload.digest.to_vec().into(),
                 ..DeployResult::default()
             })),
-            AdminOperation::Deployments => {
+            AdminOperation::Deployments(_) => {
                 let one = Deployment { r#type: "x".repeat(100), ..Deployment::default() };
                 Ok(AdminOutput::Deployments(vec![one; 600]))
             }

@@ -3,34 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::BoxFuture;
-use ostraca_core::ids::{Entity, ShardPath, TurnId};
+use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::message::{Message, MessageKind};
-use ostraca_core::records::{
-    ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot, RecordKey,
-};
+use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
 use ostraca_core::shard::{Action, Event, Firing, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
-use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord, StoreError};
+use ostraca_store::{Scan, ScanKind, ScannedRecord, StoreError};
 use ostraca_wasm::text::printable;
-use ostraca_wasm::{
-    Instance, InstanceSpec, StateError, StateSource, StoredEvent, StoredSnapshot, TurnRecords,
-};
+use ostraca_wasm::{Instance, InstanceSpec, TurnRecords};
 
 use super::completions::{Completion, Ran, StartOutcome};
-use super::flush_gate::FlushGate;
 use super::machines::{InstanceState, MachineId, WaitingTurn};
 use super::panics::{Panicked, contained};
+use super::stored_state::{STATE_PAGE, StoredState};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
 use crate::guest_types::{self, TurnOrigin};
 use crate::{EntityMessage, EntityMessageContent, WorkerReport};
-
-/// Maximum number of records and bytes that one scan reads.
-const STATE_PAGE: (usize, usize) = (1_000, 1 << 20);
 
 impl Worker {
     pub(super) fn execute(&mut self, id: MachineId, action: Action) {
@@ -330,12 +321,9 @@ impl Worker {
                 StartOutcome::UnknownType,
             ));
         };
-        let source = Source {
-            store: self.deps.entity_store.clone(),
-            flush_gate: self.flush_gate.clone(),
-            shard: shard.clone(),
-            entity: entity.clone(),
-        };
+        let store = self.deps.entity_store.clone();
+        let source = StoredState::new(store, shard.clone(), entity.clone())
+            .after_commits(self.flush_gate.clone());
         let identity = guest_types::identity(shard, &entity, revision);
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
@@ -500,100 +488,6 @@ enum FirstTurn {
     Start(ostraca_wasm::StartReason),
     /// The migration from this schema, after which the instance is dropped.
     Migrate(u32),
-}
-
-/// Reads an entity's state when its instance first accesses it (E16), and its journal page by page.
-struct Source {
-    store: Arc<dyn EntityStore>,
-    flush_gate: Arc<FlushGate>,
-    shard: ShardPath,
-    entity: Entity,
-}
-
-impl StateSource for Source {
-    fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>> {
-        let store = self.store.clone();
-        let (shard, entity) = (self.shard.clone(), self.entity.clone());
-        async move {
-            let mut state = Vec::new();
-            let mut after = None;
-            loop {
-                let scan = Scan {
-                    shard: shard.clone(),
-                    kind: ScanKind::State(entity.clone()),
-                    after,
-                    max_records: STATE_PAGE.0,
-                    max_bytes: STATE_PAGE.1,
-                };
-                let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
-                state.extend(page.records.into_iter().filter_map(|record| match record {
-                    ScannedRecord::State(key, value) => Some((key, value)),
-                    _ => None,
-                }));
-                after = page.next_cursor;
-                if after.is_none() {
-                    return Ok(state);
-                }
-            }
-        }
-        .boxed()
-    }
-
-    fn events(
-        &mut self,
-        from: u64,
-        count: usize,
-    ) -> BoxFuture<'static, Result<Vec<StoredEvent>, StateError>> {
-        let page = self.journal(from, count);
-        async move {
-            let event = |record| match record {
-                ScannedRecord::Event(number, JournalEvent { start, data, .. }) => {
-                    Some(StoredEvent { number, start, data })
-                }
-                _ => None,
-            };
-            Ok(page.await?.into_iter().filter_map(event).collect())
-        }
-        .boxed()
-    }
-
-    fn snapshot(&mut self) -> BoxFuture<'static, Result<Option<StoredSnapshot>, StateError>> {
-        let page = self.journal(RecordKey::SNAPSHOT, 1);
-        async move {
-            Ok(match page.await?.into_iter().next() {
-                Some(ScannedRecord::Snapshot(it)) => {
-                    let JournalSnapshot { through, version, data, .. } = it;
-                    Some(StoredSnapshot { through, version, data })
-                }
-                _ => None,
-            })
-        }
-        .boxed()
-    }
-}
-
-impl Source {
-    /// Reads a page of the journal, after the commits of earlier turns have been passed to the store: only then is the
-    /// read ordered after them (R2).
-    fn journal(
-        &self,
-        from: u64,
-        max_records: usize,
-    ) -> impl Future<Output = Result<Vec<ScannedRecord>, StateError>> + use<> {
-        let (store, gate) = (self.store.clone(), self.flush_gate.clone());
-        let scan = Scan {
-            shard: self.shard.clone(),
-            kind: ScanKind::Journal { entity: self.entity.clone(), from },
-            after: None,
-            max_records,
-            max_bytes: STATE_PAGE.1,
-        };
-        async move {
-            gate.pass().await;
-            let page = store.scan(scan).await.map_err(|error| StateError(error.to_string()))?;
-            Ok(page.records)
-        }
-    }
 }
 
 /// Whether a commit occupies the store for as long as many small ones.

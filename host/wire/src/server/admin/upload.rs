@@ -5,12 +5,16 @@ use ostraca_codes::codes;
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
 
+use super::ID;
 use crate::budget::Permit;
 use crate::close_code::CloseCode;
 use crate::error::{Error, decode_error_message, problem};
 use crate::framed::FrameReader;
 use crate::limits::Limits;
-use crate::proto::{self, ComponentFragment, Problem};
+use crate::proto::{self, ComponentFragment, DryRun, Problem};
+
+/// Maximum number of entities that a dry run tries.
+const MAX_DRY_RUN: usize = 100;
 
 /// A complete upload, whose digest has been checked.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct Upload {
     pub expected_revision: Option<u64>,
     /// Whether to store the deployment without activating it.
     pub inactive: bool,
+    /// Only tries the deployment, on copies of these entities.
+    pub dry_run: Option<DryRun>,
     /// The permit of this upload. Drop it together with the component, before waiting for anything else.
     pub permit: UploadPermit,
 }
@@ -67,6 +73,9 @@ pub(super) async fn receive(
         let text = format!("digest is {} bytes, expected 32 (BLAKE3)", deploy.digest.len());
         return Ok(Err(problem(codes::INVALID_DIGEST, text)));
     };
+    if let Some(problem) = deploy.dry_run.as_ref().and_then(excess) {
+        return Ok(Err(problem));
+    }
     let mut component = BytesMut::new();
     let end = Instant::now() + limits.upload_timeout;
     while (component.len() as u64) < size {
@@ -94,8 +103,20 @@ pub(super) async fn receive(
         )));
     }
     let (manifest, expected_revision) = (deploy.manifest, deploy.expected_revision);
-    let inactive = deploy.inactive;
-    Ok(Ok(Upload { manifest, component, digest, expected_revision, inactive, permit: place }))
+    let (inactive, dry_run, permit) = (deploy.inactive, deploy.dry_run, place);
+    Ok(Ok(Upload { manifest, component, digest, expected_revision, inactive, dry_run, permit }))
+}
+
+/// Refuses a dry run of too many entities, or of an invalid id.
+fn excess(wanted: &DryRun) -> Option<Problem> {
+    let count = wanted.ids.len().max(wanted.sample as usize);
+    if count > MAX_DRY_RUN {
+        let text = format!("dry run of {count} entities, limit is {MAX_DRY_RUN}");
+        return Some(problem(codes::INVALID_REQUEST, text));
+    }
+    let invalid = wanted.ids.iter().find(|id| !(1..=ID).contains(&id.len()))?;
+    let text = format!("an id is {} bytes, must be 1 to {ID}", invalid.len());
+    Some(problem(codes::INVALID_REQUEST, text))
 }
 
 /// Waits for the next fragment, with a timeout.

@@ -1,0 +1,90 @@
+//! `deploy --dry-run`: what a deployment would do, tried on copies of entities (R24).
+
+use anyhow::{Context, Result, bail, ensure};
+use ostraca_client::{AdminError, CallOptions, DryRun, DryRunEntity, Entity, MessageKind};
+use ostraca_process_tests::cluster::Options;
+use ostraca_process_tests::guest_calls::LIMIT;
+use ostraca_process_tests::{Cluster, artifacts};
+
+const MANIFEST: &str = "type = \"evolving\"\ncomponent = \"evolving.wasm\"\n";
+
+fn named<'a>(all: &'a [DryRunEntity], id: &str) -> Result<&'a DryRunEntity> {
+    all.iter().find(|it| it.id == id).with_context(|| format!("{id} was not tried"))
+}
+
+async fn tried() -> Result<()> {
+    let roles = ["store,manager,gateway", "host,gateway"];
+    let mut cluster = Cluster::start(&Options::new("dry-run", &roles)).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    let evolved = artifacts::component("evolved")?;
+    let none = client.dry_run(MANIFEST, evolved.clone(), DryRun::default()).await?;
+    ensure!((none.current_revision, none.entities.len()) == (0, 0), "{none:?}");
+    ensure!(client.deployments().await?.is_empty(), "a dry run deploys nothing");
+    client.deploy(MANIFEST, artifacts::component("evolving")?, None).await?;
+    let ids = ["a", "b", "stuck1", "refused1"];
+    let options = CallOptions { kind: MessageKind::Command, timeout: LIMIT, ..Default::default() };
+    for (id, by) in ids.into_iter().zip(1..) {
+        let entity = Entity::new("evolving", id);
+        client.session().send(&entity, "add", by.to_string(), &options).await?;
+    }
+
+    // Without names, all entities of this small type are in the sample.
+    let result = client.dry_run(MANIFEST, evolved.clone(), DryRun::default()).await?;
+    ensure!(
+        (result.current_revision, result.current_schema, result.schema) == (1, 0, 2),
+        "{result:?}"
+    );
+    ensure!(result.query == "get" && result.entities.len() == 4, "{result:?}");
+    let migrated = named(&result.entities, "b")?;
+    ensure!((migrated.failed_in.as_str(), &migrated.result[..]) == ("", b"2"), "{migrated:?}");
+    let changes: Vec<_> = migrated
+        .changes
+        .iter()
+        .map(|it| (&it.key[..], it.before.as_deref(), it.after.as_deref()))
+        .collect();
+    let expected: [(&[u8], Option<&[u8]>, Option<&[u8]>); 2] =
+        [(b"count", None, Some(b"2")), (b"n", Some(b"2"), None)];
+    ensure!(changes == expected, "{changes:?}");
+    for (id, reason) in [("stuck1", "panicked: "), ("refused1", "migration-refused: ")] {
+        let failed = named(&result.entities, id)?;
+        ensure!(failed.failed_in == "migrate" && failed.failure.starts_with(reason), "{failed:?}");
+        ensure!(failed.changes.is_empty());
+    }
+
+    // Nothing has happened to the entities or the type.
+    ensure!(client.deployments().await?[0].revision == 1);
+    for (id, by) in ids.into_iter().zip(1_u64..) {
+        let entity = client.inspect(&Entity::new("evolving", id), true).await?;
+        ensure!((entity.version, entity.schema) == (1, 0), "{entity:?}");
+        ensure!(entity.keys.len() == 1 && entity.keys[0].value == by.to_string().as_bytes());
+    }
+
+    // Named entities, one of which does not exist.
+    let some = DryRun { ids: vec!["a".into(), "nobody".into()], ..DryRun::default() };
+    let result = client.dry_run(MANIFEST, evolved.clone(), some).await?;
+    ensure!(named(&result.entities, "a")?.failed_in.is_empty());
+    ensure!(named(&result.entities, "nobody")?.failed_in == "load");
+
+    // Refused like a deployment.
+    client.deploy(MANIFEST, evolved.clone(), None).await?;
+    let back = client.dry_run(MANIFEST, artifacts::component("evolving")?, DryRun::default()).await;
+    let Err(AdminError::Refused(problem)) = back else { bail!("not refused: {back:?}") };
+    ensure!(problem.code == "schema-goes-back", "{problem:?}");
+    for (wanted, code) in [
+        (DryRun { query: "add".into(), ..DryRun::default() }, "unknown-method"),
+        (DryRun { sample: 101, ..DryRun::default() }, "invalid-request"),
+        (DryRun { ids: vec![String::new()], ..DryRun::default() }, "invalid-request"),
+    ] {
+        let refused = client.dry_run(MANIFEST, evolved.clone(), wanted).await;
+        let Err(AdminError::Refused(problem)) = refused else { bail!("not refused: {refused:?}") };
+        ensure!(problem.code == code, "{problem:?}");
+    }
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_a_dry_run_migrates_copies_and_changes_nothing() {
+    tried().await.expect("the dry run");
+}
