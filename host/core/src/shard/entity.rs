@@ -27,8 +27,8 @@ pub(super) enum Stage {
     Loaded,
     /// It has been waiting for an instance slot since this time.
     AwaitingSlot(u64),
-    /// An instance is being created that migrates its state to this schema, and is then dropped.
-    Migrating(TurnId, u32),
+    /// An instance of this revision is being created that migrates its state to this schema, and is then dropped.
+    Migrating(TurnId, u64, u32),
     /// Its instance is being created and started.
     Starting(TurnId),
     /// Its instance waits for messages.
@@ -109,6 +109,8 @@ pub(super) struct ResidentEntity {
     pub(super) generation: u64,
     /// The revision that its instance runs; until there is an instance, the revision in the loaded head.
     pub(super) revision: u64,
+    /// The schema of that revision; until there is an instance, the schema in the loaded head.
+    pub(super) schema: u32,
     /// The head after the last turn that ran; its lanes are in `lanes`.
     pub(super) head: Head,
     pub(super) lanes: Lanes,
@@ -129,8 +131,8 @@ pub(super) struct ResidentEntity {
     pub(super) passivates: bool,
     /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
-    /// The migration whose commit is pending, and the schema before it.
-    pub(super) migration: Option<(TurnId, u32)>,
+    /// The migration whose commit is pending, its revision, and the schema before it.
+    pub(super) migration: Option<(TurnId, u64, u32)>,
     /// Set after a start failed or the store refused a start turn, until a start or a commit succeeds.
     pub(super) start_backoff: Option<StartBackoff>,
     /// The timers after the last turn that ran.
@@ -221,6 +223,7 @@ impl ResidentEntity {
             stage: Stage::Unloaded,
             generation: 0,
             revision: 0,
+            schema: 0,
             head: Head::default(),
             lanes: Lanes::default(),
             entries: BTreeMap::new(),

@@ -79,13 +79,16 @@ pub(super) struct Effects {
     pub(super) state_bytes: Option<u64>,
     /// The firing that the turn ran, or whose failure it records, if any.
     pub(super) firing: Option<Arc<Firing>>,
+    /// Whether the guest ran. Otherwise the head keeps the revision and the schema of the last turn in which it did.
+    pub(super) ran_guest: bool,
 }
 
 impl Effects {
     /// The effects of a turn that does not call the guest.
     pub(super) fn of_records(records: Vec<RecordWrite>) -> Self {
         let reply = GuestReply::Result(bytes::Bytes::new());
-        Self { message: None, reply, state: Vec::new(), records, state_bytes: None, firing: None }
+        let (state, ran_guest) = (Vec::new(), false);
+        Self { message: None, reply, state, records, state_bytes: None, firing: None, ran_guest }
     }
 }
 
@@ -101,8 +104,9 @@ impl Machine {
     ) {
         let is_result = matches!(reply, GuestReply::Result(_));
         if output.delete && is_result {
-            let deletion = Effects { message, firing, ..Effects::of_records(Vec::new()) };
-            return self.delete(entity, turn, Effects { reply, ..deletion }, output.tells);
+            let nothing = Effects::of_records(Vec::new());
+            let deletion = Effects { message, firing, reply, ran_guest: true, ..nothing };
+            return self.delete(entity, turn, deletion, output.tells);
         }
         let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
         let reuses_numbers = self.context.has_mutation(Mutation::ReuseEventNumbers);
@@ -144,15 +148,23 @@ impl Machine {
             state.expires |= state.head.expires_at.is_some();
         }
         let (state, state_bytes) = (output.writes, output.state_bytes);
-        let effects = Effects { message, reply, state, records, state_bytes, firing };
+        let ran_guest = true;
+        let effects = Effects { message, reply, state, records, state_bytes, firing, ran_guest };
         self.commit(entity, turn, effects);
     }
 
     /// Commits the effects of a turn. Its changes to the records outside the state must already be
     /// applied.
     pub(super) fn commit(&mut self, entity: &Entity, turn: TurnId, effects: Effects) {
-        let Effects { message: id, reply, state: writes, mut records, state_bytes, firing } =
-            effects;
+        let Effects {
+            message: id,
+            reply,
+            state: writes,
+            mut records,
+            state_bytes,
+            firing,
+            ran_guest,
+        } = effects;
         let keep_lanes = !self.context.has_mutation(Mutation::IgnoreLanes);
         let keep_watermark = !self.context.has_mutation(Mutation::WatermarkNotCommitted);
         let Some(state) = self.residents.get_mut(entity) else { return };
@@ -195,13 +207,18 @@ impl Machine {
         state.wake_up = wake_up;
         state.head = Head {
             version,
-            revision: state.revision,
+            revision: if ran_guest { state.revision } else { state.head.revision },
             turn,
             state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
             spilled_lane_count,
             watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
             ..state.head.clone()
         };
+        if ran_guest && state.head.schema().ok() != Some(state.schema) {
+            // This fails only if a later release has filled the head with its own fields.
+            let set = state.head.set_schema(state.schema);
+            debug_assert!(set.is_ok(), "{set:?}");
+        }
         if state.timers.depend_on_commits() {
             let count = u32::try_from(state.timers.map().len()).unwrap_or(u32::MAX);
             // This fails only if a later release has filled the head with its own fields.
@@ -254,7 +271,7 @@ impl Machine {
         let Some(gated) = state.gate.remove(at) else { return };
         let firing = gated.firing.clone();
         let started = state.start_turn.take_if(|start| *start == turn).is_some();
-        let migrated = state.migration.take_if(|(migration, _)| *migration == turn);
+        let migrated = state.migration.take_if(|(migration, ..)| *migration == turn);
         let is_unknown = matches!(outcome, CommitOutcome::Unknown(_));
         let refusal = match outcome {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
@@ -303,9 +320,9 @@ impl Machine {
                 if started || migrated.is_some() =>
             {
                 self.discard_uncommitted(entity);
-                if let Some((_, from_schema)) = migrated {
+                if let Some((_, revision, from_schema)) = migrated {
                     let why = format!("{}: {why}", codes::TURN_TOO_LARGE);
-                    return self.give_up_migration(entity, from_schema, &why);
+                    return self.give_up_migration(entity, revision, from_schema, &why);
                 }
                 return self.on_failed_start(entity, &Outcome::not_run(codes::TURN_TOO_LARGE, why));
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::revisions::{Choice, is_new};
+use super::revisions::Choice;
 use super::{
     Action, Entity, GuestReply, Head, Machine, MessageId, Mutation, Outcome, TurnId, codes,
 };
@@ -27,18 +27,17 @@ impl Machine {
         }
         let extra = match &result {
             Ok(LoadedEntity { head: Some(head), .. }) => extra_of(head),
-            _ => Ok((JournalExtent::default(), false, Channels::default(), 0)),
+            _ => Ok((JournalExtent::default(), false, Channels::default(), 0, 0)),
         };
         let outcome = match result.and_then(|loaded| Ok((loaded, extra?))) {
-            Ok((mut loaded, (journal, is_purged, channels, generation))) => {
+            Ok((mut loaded, (journal, is_purged, channels, generation, schema))) => {
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
                     &self.context.settings,
                 );
                 state.head = loaded.head.unwrap_or_default();
-                // A commit without the guest does not change the revision.
-                state.revision = state.head.revision;
+                (state.revision, state.schema) = (state.head.revision, schema);
                 state.timers = Timers::load(loaded.timers);
                 (state.journal, state.is_purged) = (journal, is_purged);
                 state.expires = state.head.expires_at.is_some();
@@ -89,16 +88,11 @@ impl Machine {
         let revision = match choice {
             Choice::Run(revision, schema) => {
                 state.stage = Stage::Starting(turn);
-                if is_new(&state.head) && state.head.schema().ok() != Some(schema) {
-                    // This fails only if a later release has filled the head with its own fields.
-                    let set = state.head.set_schema(schema);
-                    debug_assert!(set.is_ok(), "{set:?}");
-                }
+                state.schema = schema;
                 revision
             }
             Choice::Migrate { revision, from_schema, to_schema } => {
-                state.stage = Stage::Migrating(turn, to_schema);
-                state.revision = revision;
+                state.stage = Stage::Migrating(turn, revision, to_schema);
                 let (entity, records) = (entity.clone(), state.turn_records());
                 let action = Action::Migrate { entity, generation, revision, from_schema, records };
                 return self.context.push(action);
@@ -128,8 +122,8 @@ impl Machine {
         }
         let turn = match state.stage {
             Stage::Starting(turn) => turn,
-            Stage::Migrating(turn, schema) => {
-                return self.on_migrated(entity, turn, schema, result);
+            Stage::Migrating(turn, revision, schema) => {
+                return self.on_migrated(entity, turn, (revision, schema), result);
             }
             _ => return,
         };
@@ -418,12 +412,12 @@ impl Machine {
 }
 
 /// What a head says about the journal, and whether records from before a deletion remain.
-fn extra_of(head: &Head) -> Result<(JournalExtent, bool, Channels, u64), String> {
+fn extra_of(head: &Head) -> Result<(JournalExtent, bool, Channels, u64, u32), String> {
     let extra = || {
         let channels = head.channels()?;
         // Those of a deleted entity only wait to be removed.
         let channels = if head.deleted { Channels::default() } else { channels };
-        Ok((head.journal()?, head.is_purged()?, channels, head.generation()?))
+        Ok((head.journal()?, head.is_purged()?, channels, head.generation()?, head.schema()?))
     };
     extra().map_err(|error: CodecError| error.to_string())
 }

@@ -32,9 +32,10 @@ pub(super) enum Choice {
     Refuse(Outcome),
 }
 
-/// Whether an entity has no state yet, so that it takes the schema of the first revision that it runs.
-pub(super) fn is_new(head: &Head) -> bool {
-    head.version == 0 || head.deleted
+/// Whether an entity has no state yet, so that it takes the schema of the first revision that it runs. Its head may
+/// exist: an answer to a tell, for example, is committed without the guest.
+fn is_new(head: &Head) -> bool {
+    head.revision == 0 || head.deleted
 }
 
 /// The entities that could not be migrated, each with the revision that failed and the reason.
@@ -140,10 +141,12 @@ impl Machine {
     /// Whether the entity's instance runs another revision than a new one would.
     pub(super) fn runs_another_revision(&self, entity: &Entity) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
+        let runs = match state.stage {
+            Stage::Migrating(_, revision, _) => revision,
+            _ => state.revision,
+        };
         match self.choose_revision(entity) {
-            Choice::Run(revision, _) | Choice::Migrate { revision, .. } => {
-                state.revision != revision
-            }
+            Choice::Run(revision, _) | Choice::Migrate { revision, .. } => runs != revision,
             Choice::Refuse(_) => false,
         }
     }
@@ -164,7 +167,7 @@ impl Machine {
         &mut self,
         entity: &Entity,
         turn: TurnId,
-        schema: u32,
+        (revision, schema): (u64, u32),
         result: ActivationOutcome,
     ) {
         let from_schema = self.residents.get(entity).map_or(0, |it| it.head.schema().unwrap_or(0));
@@ -173,10 +176,8 @@ impl Machine {
                 output @ TurnOutput { result: TurnResult::Replied(GuestReply::Result(_)), .. },
             ) => {
                 let Some(state) = self.residents.get_mut(entity) else { return };
-                // This fails only if a later release has filled the head with its own fields.
-                let set = state.head.set_schema(schema);
-                debug_assert!(set.is_ok(), "{set:?}");
-                state.migration = Some((turn, from_schema));
+                (state.revision, state.schema) = (revision, schema);
+                state.migration = Some((turn, revision, from_schema));
                 self.commit_hook(entity, turn, output);
                 self.drop_instance(entity);
                 return self.advance(entity);
@@ -197,7 +198,8 @@ impl Machine {
             }
         };
         if retry_after.is_none() {
-            return self.give_up_migration(entity, from_schema, &format!("{code}: {message}"));
+            let why = format!("{code}: {message}");
+            return self.give_up_migration(entity, revision, from_schema, &why);
         }
         let (owner_hint, suggested_created_ms) = (None, None);
         let outcome =
@@ -207,9 +209,13 @@ impl Machine {
 
     /// Handles a migration that failed through the guest's fault, or whose turn no store accepts. The entity is loaded
     /// again, and runs an earlier revision.
-    pub(super) fn give_up_migration(&mut self, entity: &Entity, from_schema: u32, why: &str) {
-        let Some(state) = self.residents.get(entity) else { return };
-        let revision = state.revision;
+    pub(super) fn give_up_migration(
+        &mut self,
+        entity: &Entity,
+        revision: u64,
+        from_schema: u32,
+        why: &str,
+    ) {
         let why: Arc<str> = why.into();
         self.failed_migrations.add(entity, revision, why.clone());
         let report = Action::MigrationFailed { entity: entity.clone(), revision, from_schema, why };

@@ -1,5 +1,6 @@
 //! Migrations between schemas, earlier revisions, and rollouts (R24).
 
+use super::tells::tell;
 use super::*;
 
 /// Schema support of a component that migrates upwards to `version`.
@@ -102,6 +103,40 @@ fn r24_a_migration_without_writes_is_committed_too() {
     let nothing = turn(GuestReply::Result(Bytes::new()), false);
     harness.end_migration(generation, ActivationOutcome::Started(nothing));
     assert_eq!(harness.commits[0].head.schema().unwrap(), 2);
+}
+
+#[test]
+fn r24_a_commit_during_a_migration_keeps_the_revision() {
+    let mut harness = Harness::serving();
+    harness.told(1, vec![tell("bob", "a")]);
+    harness.handle(Event::Evict { entity: alice() });
+    harness.announce(upgrade());
+    harness.send(2, 0, MessageKind::Command);
+    let (generation, revision, from) = harness.migration();
+    assert_eq!((revision, from), (3, 0));
+    // The target refuses the tell: it becomes a dead letter while the guest migrates.
+    harness.answer_tell(Outcome::Final {
+        reply: GuestReply::Error { code: "no".into(), message: String::new() },
+        version: 1,
+    });
+    let head = &harness.commits[0].head;
+    assert_eq!((head.version, head.revision, head.schema().unwrap()), (2, 1, 0));
+    harness.settle(CommitOutcome::Committed);
+    harness.end_migration(generation, trapped(None));
+    assert_eq!(harness.failure().0, 3);
+    assert_eq!(harness.started_revision, 1, "the earlier revision can still run");
+}
+
+#[test]
+fn r24_an_entity_without_a_turn_of_its_guest_is_new() {
+    let mut harness = Harness::serving();
+    // Only a commit without the guest has written it.
+    harness.head = Some(Head { version: 3, ..Head::default() });
+    harness.announce(upgrade());
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let head = &harness.commits[0].head;
+    assert_eq!((head.version, head.revision, head.schema().unwrap()), (4, 3, 2));
 }
 
 #[test]

@@ -6,7 +6,7 @@ fn bob() -> Entity {
     Entity::new("counter", "bob")
 }
 
-fn tell(target: &str, method: &str) -> NewTell {
+pub(super) fn tell(target: &str, method: &str) -> NewTell {
     NewTell {
         target: Entity::new("counter", target),
         method: method.into(),
@@ -37,7 +37,7 @@ impl Harness {
         self.handle(Event::TurnDone { entity: alice(), generation, turn, result: with(tells) });
     }
 
-    fn told(&mut self, sequence: u64, tells: Vec<NewTell>) {
+    pub(super) fn told(&mut self, sequence: u64, tells: Vec<NewTell>) {
         self.tells(sequence, tells);
         self.settle(CommitOutcome::Committed);
     }
@@ -279,6 +279,21 @@ fn r24_a_commit_without_the_guest_keeps_the_revision() {
     harness.settle(CommitOutcome::Committed);
     let head = harness.head.as_ref().expect("committed");
     assert_eq!((head.version, head.revision, harness.starts), (2, 1, 0));
+
+    // Nor does it if an instance of a later revision has only answered queries.
+    harness.told(2, vec![tell("bob", "b")]);
+    let settings = TypeSettings { revision: 2, ..TypeSettings::default() };
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    harness.send(3, 0, MessageKind::Query);
+    assert_eq!(harness.machine.running_revision(&alice()), Some(2));
+    let nothing = turn(GuestReply::Result(Bytes::new()), false);
+    let (generation, id, _) = harness.running.take().expect("a query");
+    harness.handle(Event::TurnDone { entity: alice(), generation, turn: id, result: nothing });
+    harness.answer_tell(ran());
+    harness.handle(Event::Evict { entity: alice() });
+    harness.settle(CommitOutcome::Committed);
+    let head = harness.head.as_ref().expect("committed");
+    assert_eq!((head.version, head.revision), (4, 1));
 }
 
 #[test]
