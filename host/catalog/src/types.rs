@@ -122,6 +122,7 @@ impl DeployedType {
             time_to_live: u64::try_from(self.manifest.lifecycle.time_to_live.as_millis())
                 .unwrap_or(u64::MAX),
             on_failure: self.manifest.lifecycle.on_failure,
+            reentrant_queries: self.manifest.reentrant_queries,
         }
     }
 }

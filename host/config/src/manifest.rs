@@ -34,6 +34,9 @@ pub struct Manifest {
     pub pool: String,
     /// Which part of an id determines the shard. Default: the whole id. Fixed while state exists (R23).
     pub shard_key: ShardKeyRule,
+    /// Whether an entity's queries run on a second instance while a turn waits for an ask or an HTTP call (R20):
+    /// `reentrant = "queries"`. Default `"nothing"`.
+    pub reentrant_queries: bool,
     /// Limits of an instance, an entity or a message.
     pub limits: ManifestLimits,
     /// When instances start and stop.

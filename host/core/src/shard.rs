@@ -27,6 +27,7 @@ mod machine;
 mod mailbox;
 mod operator_commands;
 mod outbox;
+mod second_instance;
 mod settings;
 mod slot_requests;
 #[cfg(test)]

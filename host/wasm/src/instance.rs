@@ -91,7 +91,16 @@ impl Instance {
 
     /// Runs the first turn. Its time, with that of the instantiation, counts towards the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
-        self.begin(Stage::Start, Phase::Hook);
+        self.run_start(reason, Phase::Hook).await
+    }
+
+    /// Like [`Instance::start`], for an instance that runs only queries: a start hook that changes something traps.
+    pub async fn start_for_queries(&mut self, reason: StartReason) -> GuestTurnOutput {
+        self.run_start(reason, Phase::NoTurn).await
+    }
+
+    async fn run_start(&mut self, reason: StartReason, phase: Phase) -> GuestTurnOutput {
+        self.begin(Stage::Start, phase);
         let called =
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {

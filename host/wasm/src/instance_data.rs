@@ -21,7 +21,8 @@ use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
 /// Why the guest is being called, which determines what it may do.
 pub(crate) enum Phase {
-    /// Between turns, during instantiation, or in `methods`: writes are refused.
+    /// Between turns, during instantiation, in `methods`, or in the start hook of an instance for queries: writes are
+    /// refused.
     NoTurn,
     /// Start, stop or a timer's firing: a turn without a message.
     Hook,

@@ -48,7 +48,8 @@ fn guest_kind(kind: MessageKind) -> ostraca_wasm::MessageKind {
 pub(crate) fn start_reason(reason: StartReason) -> ostraca_wasm::StartReason {
     match reason {
         StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
-        StartReason::Message => ostraca_wasm::StartReason::Message,
+        // The published list of reasons is closed.
+        StartReason::Message | StartReason::BesideTurn => ostraca_wasm::StartReason::Message,
         StartReason::Remembered => ostraca_wasm::StartReason::Remembered,
     }
 }

@@ -394,6 +394,8 @@ struct World {
     keep: ChannelKeep,
     /// Whether the guests ask, and the generator of the running time of turns that ask.
     asks: bool,
+    /// Whether queries run beside turns that wait for asks.
+    reentrant: bool,
     rng_of_asks: Rng,
     ask_check: AskCheck,
     /// Whether gateways have low limits on messages and bytes.

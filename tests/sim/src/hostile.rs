@@ -174,6 +174,7 @@ impl Harness {
                 keep: Default::default(),
                 time_to_live: 0,
                 on_failure: OnFailure::default(),
+                reentrant_queries: false,
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -516,6 +516,12 @@ fn r20_ignoring_crossing_asks_is_detected() {
 }
 
 #[test]
+fn r20_a_second_instance_that_becomes_stale_is_detected() {
+    let named = ViolationKind::History(History::QueryValue);
+    shard_without(shard::Mutation::KeepSecondInstance, named, STALE, 0);
+}
+
+#[test]
 fn r15_keeping_waiting_turns_holds_up_a_stop() {
     shard_without(shard::Mutation::KeepWaitingTurns, ViolationKind::StopWaitsForAsk, &[], 5);
 }

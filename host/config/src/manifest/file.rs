@@ -13,6 +13,15 @@ use crate::user_file::units;
 pub(super) const RESTART: &str = "restart";
 pub(super) const STOP: &str = "stop";
 
+/// The values of `reentrant`.
+pub(super) const NOTHING: &str = "nothing";
+pub(super) const QUERIES: &str = "queries";
+
+/// Whether nothing is re-entrant, which is the default and is not written: older nodes do not know the key.
+fn is_nothing(reentrant: &str) -> bool {
+    reentrant == NOTHING
+}
+
 /// Whether the strategy is the default one, which is not written: older nodes do not know the key.
 fn is_restart(strategy: &str) -> bool {
     strategy == RESTART
@@ -27,6 +36,8 @@ pub(super) struct ManifestFile {
     pub(super) component: String,
     pub(super) pool: String,
     pub(super) shard_key: String,
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub(super) reentrant: String,
     pub(super) limits: LimitsSection,
     pub(super) lifecycle: LifecycleSection,
     pub(super) channels: ChannelsSection,
@@ -129,6 +140,7 @@ impl Default for ManifestFile {
             component: String::new(),
             pool: "default".into(),
             shard_key: "id".into(),
+            reentrant: NOTHING.into(),
             limits: LimitsSection::default(),
             lifecycle: LifecycleSection::default(),
             channels: ChannelsSection::default(),
@@ -208,6 +220,7 @@ impl ManifestFile {
                 ShardKeyRule::Id => "id".into(),
                 ShardKeyRule::Until(separator) => format!("until:{separator}"),
             },
+            reentrant: if from.reentrant_queries { QUERIES } else { NOTHING }.into(),
             limits: LimitsSection {
                 memory: limits.memory,
                 table_elements: limits.table_elements,

@@ -208,6 +208,8 @@ pub enum Mutation {
     KeepDeletedState,
     /// An entity may expire 50 ms early (E17).
     ExpireEarly,
+    /// A second instance outlives the turn beside which it was started (R20).
+    KeepSecondInstance,
 }
 
 /// Settings from an entity type's current deployment.
@@ -230,6 +232,8 @@ pub struct TypeSettings {
     pub time_to_live: u64,
     /// What follows a failure of the guest (K33).
     pub on_failure: OnFailure,
+    /// Whether queries run on a second instance while a turn waits for an ask or a call (R20). Default `false`.
+    pub reentrant_queries: bool,
 }
 
 /// What follows a trap, an exceeded limit or a failed start (K33). In any case, the instance is dropped.
@@ -254,6 +258,7 @@ impl Default for TypeSettings {
             keep: ChannelKeep::default(),
             time_to_live: 0,
             on_failure: OnFailure::Restart,
+            reentrant_queries: false,
         }
     }
 }
@@ -267,6 +272,9 @@ pub enum StartReason {
     Message,
     /// The entity is remembered, and had no instance on this node (K31).
     Remembered,
+    /// A turn of the entity's instance waits, and this second instance runs queries meanwhile (R20). Its start turn
+    /// must not change anything.
+    BesideTurn,
 }
 
 /// What a slot is needed for, in descending order of precedence.

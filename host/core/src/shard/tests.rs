@@ -16,6 +16,7 @@ mod operator_commands;
 mod passivate;
 mod recovery;
 mod remembered;
+mod second_instance;
 mod serve;
 mod stale_completions;
 mod start;

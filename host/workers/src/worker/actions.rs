@@ -295,7 +295,12 @@ impl Worker {
         Stats::count(&self.deps.stats.activations);
         let Some(state) = self.machines.get_mut(id) else { return };
         let shard = state.machine.ownership().shard.clone();
-        state.instances.insert(entity.clone(), (generation, InstanceState::Starting));
+        let for_queries = reason == StartReason::BesideTurn;
+        let instances = match for_queries {
+            true => &mut state.second_instances,
+            false => &mut state.instances,
+        };
+        instances.insert(entity.clone(), (generation, InstanceState::Starting));
         state.running += 1;
         let entry = self.types.get(&entity.entity_type);
         let runs = entry.and_then(|entry| Some((entry.revision, entry.program.clone()?)));
@@ -323,7 +328,10 @@ impl Worker {
             let spec = InstanceSpec { identity, state: Box::new(source), values, records };
             match program.instantiate(spec).await {
                 Ok(mut instance) => {
-                    let turn = instance.start(reason).await;
+                    let turn = match for_queries {
+                        true => instance.start_for_queries(reason).await,
+                        false => instance.start(reason).await,
+                    };
                     StartOutcome::Started(Box::new(instance), turn, origin)
                 }
                 Err(error) => StartOutcome::Failed(error),
@@ -343,10 +351,10 @@ impl Worker {
     fn take(&mut self, id: MachineId, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
         let state = self.machines.get_mut(id)?;
         self.instance_slots.busy(&(state.machine.ownership().shard.clone(), entity.clone()));
-        let (held, live) = state.instances.get_mut(entity)?;
         // Pekko #1463: a message must reach neither another entity's sandbox nor another generation of its own
         // entity.
-        if *held != generation || !matches!(live, InstanceState::Idle(_)) {
+        let live = state.instance_mut(entity, generation)?;
+        if !matches!(live, InstanceState::Idle(_)) {
             return None;
         }
         match std::mem::replace(live, InstanceState::Starting) {
@@ -463,10 +471,7 @@ impl Worker {
 
     fn drop_instance(&mut self, id: MachineId, entity: &Entity, generation: u64) {
         let Some(slot) = self.machines.get_mut(id) else { return };
-        let instances = &mut slot.instances;
-        if instances.get(entity).is_some_and(|(held, _)| *held == generation)
-            && let Some((_, InstanceState::Busy(interrupt, _))) = instances.remove(entity)
-        {
+        if let Some(InstanceState::Busy(interrupt, _)) = slot.remove_instance(entity, generation) {
             interrupt.interrupt();
         }
     }

@@ -219,7 +219,7 @@ impl World {
                 let recovers = hosted.machine.phase() == Phase::Serving;
                 let waits = |entity: &Entity| {
                     it.cap.is_full()
-                        && (hosted.slots.contains_key(entity)
+                        && (hosted.slots.iter().any(|(held, _)| held == entity)
                             || hosted.machine.awaits_recovery(entity))
                 };
                 let is_missing =

@@ -153,6 +153,8 @@ pub const KINDS: &[&str] = &[
     "ask: refused as a cycle",
     "ask: cycle found elsewhere",
     "ask: its turn was abandoned",
+    "ask: second instance started",
+    "ask: query ran beside a waiting turn",
     "tell: sent",
     "tell: ran",
     "tell: buffered",

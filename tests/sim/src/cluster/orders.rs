@@ -104,9 +104,10 @@ impl World {
             machine: Machine::new(settings, owner),
             instances: BTreeMap::new(),
             started: BTreeSet::new(),
-            starting: BTreeMap::new(),
+            starting: BTreeSet::new(),
+            second: BTreeSet::new(),
             asking: BTreeMap::new(),
-            slots: BTreeMap::new(),
+            slots: BTreeSet::new(),
             armed: None,
         };
         let it = &mut self.processes[pid];
@@ -132,6 +133,7 @@ impl World {
                 keep: self.keep,
                 time_to_live: self.time_to_live,
                 on_failure: OnFailure::default(),
+                reentrant_queries: self.reentrant,
             };
             self.handle_shard_event(
                 pid,

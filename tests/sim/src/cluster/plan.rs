@@ -101,6 +101,7 @@ impl World {
             rng_of_channels: Rng::new(seed ^ 0x6368_616e),
             keep: channels::keep(seed),
             asks: seed % 5 == 2,
+            reentrant: seed % 10 == 2,
             rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
             ask_check: AskCheck::default(),
             small_gateways: false,

@@ -173,13 +173,11 @@ impl World {
                 self.call(pid, StoreCall::Entity(shard, epoch, reader, request));
             }
             Action::RequestSlot { entity, generation, purpose } => {
-                hosted.slots.insert(entity.clone(), generation);
+                hosted.slots.insert((entity.clone(), generation));
                 it.cap.request((key, entity), generation, purpose);
             }
             Action::ReleaseSlot { entity, generation } => {
-                if hosted.slots.get(&entity) == Some(&generation) {
-                    hosted.slots.remove(&entity);
-                }
+                hosted.slots.remove(&(entity.clone(), generation));
                 it.cap.release(&(key, entity), generation);
             }
             Action::RefuseEviction { entity } => it.cap.eviction_refused(&(key, entity)),
@@ -188,7 +186,11 @@ impl World {
                 if reason == StartReason::Remembered {
                     self.tally.count("remembered: started without a message");
                 }
-                hosted.starting.insert(entity.clone(), generation);
+                hosted.starting.insert((entity.clone(), generation));
+                if reason == StartReason::BesideTurn {
+                    hosted.second.insert(generation);
+                    self.tally.count("ask: second instance started");
+                }
                 if reason == StartReason::Remembered {
                     self.plan_forgetting(entity.clone());
                 }
@@ -196,6 +198,9 @@ impl World {
             }
             Action::Run { generation, turn, version, message, records } => {
                 it.cap.busy(&(key, message.target.clone()));
+                if hosted.second.contains(&generation) {
+                    self.tally.count("ask: query ran beside a waiting turn");
+                }
                 self.check_lease(pid, shard);
                 self.check_message(pid, &message);
                 self.turns.insert(turn, message.clone());
@@ -261,15 +266,11 @@ impl World {
                 self.start_turn(pid, shard, epoch, running);
             }
             Action::DropInstance { entity, generation } => {
-                if hosted.instances.get(&entity).is_some_and(|it| it.generation == generation) {
-                    hosted.instances.remove(&entity);
-                }
-                if hosted.starting.get(&entity) == Some(&generation) {
-                    hosted.starting.remove(&entity);
-                }
-                let is_asking = hosted.asking.get(&entity);
-                if is_asking.is_some_and(|it| it.generation() == generation) {
-                    hosted.asking.remove(&entity);
+                hosted.second.remove(&generation);
+                let key = (entity, generation);
+                hosted.instances.remove(&key);
+                hosted.starting.remove(&key);
+                if hosted.asking.remove(&key).is_some() {
                     self.tally.count("ask: its turn was abandoned");
                 }
             }
@@ -348,8 +349,9 @@ impl World {
         let it = &mut self.processes[pid];
         let utc = it.reads(self.now).utc;
         let hosted = it.shards.get_mut(&shard);
-        let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&entity));
-        let Some(instance) = instance.filter(|it| it.generation == generation) else { return };
+        let key = (entity.clone(), generation);
+        let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&key));
+        let Some(instance) = instance else { return };
         let mut result = match work {
             _ if fails => {
                 self.tally.count("fault: guest failed");
@@ -452,16 +454,18 @@ impl World {
             }
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.
-                if hosted.starting.get(&entity) != Some(&generation) {
+                if !hosted.starting.remove(&(entity.clone(), generation)) {
                     return;
                 }
-                hosted.starting.remove(&entity);
+                // A second instance must not write when it starts.
+                let writes =
+                    &*entity.entity_type == "starter" && !hosted.second.contains(&generation);
                 let result = match result {
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);
-                        let turn = instance.hook("starts", &*entity.entity_type == "starter");
+                        let turn = instance.hook("starts", writes);
                         hosted.started.insert(entity.clone());
-                        hosted.instances.insert(entity.clone(), instance);
+                        hosted.instances.insert((entity.clone(), generation), instance);
                         ActivationOutcome::Started(turn)
                     }
                     Err(why) => ActivationOutcome::Failed {

@@ -146,6 +146,7 @@ impl World {
                 keep: Default::default(),
                 time_to_live: 0,
                 on_failure: OnFailure::default(),
+                reentrant_queries: false,
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -75,6 +75,9 @@ impl Machine {
     }
 
     pub(super) fn on_slot(&mut self, entity: &Entity, generation: u64) {
+        if self.on_second_slot(entity, generation) {
+            return;
+        }
         let revision = self.types.revision_of(entity);
         let has_due_timer = self
             .residents
@@ -112,6 +115,7 @@ impl Machine {
         generation: u64,
         result: ActivationOutcome,
     ) {
+        let Some(result) = self.on_second_activated(entity, generation, result) else { return };
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Stage::Starting(turn) = state.stage else { return };
         if state.generation != generation {
@@ -173,10 +177,16 @@ impl Machine {
         turn: TurnId,
         result: TurnOutput,
     ) {
-        let Some(state) = self.residents.get_mut(entity) else { return };
+        let Some(result) = self.on_second_done(entity, generation, turn, result) else { return };
+        let Some(state) = self.residents.get(entity) else { return };
         if state.generation != generation {
             return;
         }
+        if matches!(state.stage, Stage::Running(running, _) | Stage::Firing(running, _) if running == turn)
+        {
+            self.end_second_with_turn(entity);
+        }
+        let Some(state) = self.residents.get_mut(entity) else { return };
         match state.stage {
             Stage::Running(running, id) if running == turn => {
                 state.last_used = self.context.mono();
@@ -210,15 +220,24 @@ impl Machine {
     /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise the query
     /// ends without a turn.
     pub(super) fn on_abandoned(&mut self, entity: &Entity, generation: u64, turn: TurnId) {
+        let id = match self.take_abandoned(entity, generation, turn) {
+            Some(id) => id,
+            None => {
+                let Some(state) = self.residents.get_mut(entity) else { return };
+                let Stage::Running(running, id) = state.stage else { return };
+                let is_query = |id| {
+                    let entry = state.entries.get(id);
+                    entry.is_some_and(|it| it.message.kind == MessageKind::Query)
+                };
+                if (running, state.generation) != (turn, generation) || !is_query(&id) {
+                    return;
+                }
+                state.stage = Stage::Idle;
+                id
+            }
+        };
         let Some(state) = self.residents.get_mut(entity) else { return };
-        let Stage::Running(running, id) = state.stage else { return };
         let Some(entry) = state.entries.get_mut(&id) else { return };
-        if (running, state.generation) != (turn, generation)
-            || entry.message.kind != MessageKind::Query
-        {
-            return;
-        }
-        state.stage = Stage::Idle;
         let gone = entry.message.reply_token;
         entry.reply_tokens.retain(|token| *token != gone);
         let outcome =
@@ -251,8 +270,6 @@ impl Machine {
         id: MessageId,
         result: TurnOutput,
     ) {
-        let bound = self.context.settings.max_lanes;
-        let gated = !self.context.has_mutation(Mutation::ReplyBeforeCommit);
         let forget = self.context.has_mutation(Mutation::SkipErrorRecording);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Some(message) = state.entries.get(&id).map(|entry| entry.message.clone()) else {
@@ -289,13 +306,7 @@ impl Machine {
                 self.finish(entity, &id, outcome, false);
             }
             TurnResult::Replied(answer) if message.kind == MessageKind::Query => {
-                state.lanes.record_query_answered(&message, bound);
-                state.mailbox.unpark(&id);
-                let version = state.head.version;
-                match state.gate.back_mut() {
-                    Some(turn) if gated => turn.queries.push((id, answer, version)),
-                    _ => self.finish_query(entity, &id, answer, version),
-                }
+                self.answer_query(entity, &id, answer);
             }
             TurnResult::Replied(answer) => {
                 if forget && matches!(answer, GuestReply::Error { .. }) {
@@ -308,6 +319,23 @@ impl Machine {
                     state.mailbox.unpark(&id);
                 }
             }
+        }
+    }
+
+    /// Handles a query's answer, which waits for the commits of what it has read.
+    pub(super) fn answer_query(&mut self, entity: &Entity, id: &MessageId, answer: GuestReply) {
+        let bound = self.context.settings.max_lanes;
+        let gated = !self.context.has_mutation(Mutation::ReplyBeforeCommit);
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        let Some(message) = state.entries.get(id).map(|entry| entry.message.clone()) else {
+            return;
+        };
+        state.lanes.record_query_answered(&message, bound);
+        state.mailbox.unpark(id);
+        let version = state.head.version;
+        match state.gate.back_mut() {
+            Some(turn) if gated => turn.queries.push((*id, answer, version)),
+            _ => self.finish_query(entity, id, answer, version),
         }
     }
 
@@ -332,6 +360,9 @@ impl Machine {
     }
 
     pub(super) fn on_evict(&mut self, entity: &Entity) {
+        if self.evict_second(entity) {
+            return;
+        }
         match self.residents.get(entity) {
             Some(state)
                 if state.stage == Stage::Idle
@@ -377,6 +408,7 @@ impl Machine {
 
     /// Drops the instance, or cancels its activation. A running message returns to the front of the mailbox.
     pub(super) fn drop_instance(&mut self, entity: &Entity) {
+        self.end_second(entity);
         let Some(state) = self.residents.get(entity) else { return };
         if let Stage::Running(_, id) = state.stage {
             self.put_back(entity, id);

@@ -7,6 +7,7 @@ use super::{
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
+use crate::shard::mailbox::Mailbox;
 use crate::shard::{OperatorCommand, SlotPurpose, StopReason};
 
 impl Machine {
@@ -29,6 +30,7 @@ impl Machine {
         self.send_tells(entity);
         self.drive_asks(entity);
         self.release_calls(entity);
+        self.serve_beside(entity);
         self.settle_wake(entity);
         self.settle_recovery(entity);
         self.wake_for(entity);
@@ -210,9 +212,18 @@ impl Machine {
     /// Answers or parks messages that need not run now, and returns the first one that can run, which remains
     /// in the mailbox.
     fn next_to_run(&mut self, entity: &Entity) -> Option<MessageId> {
+        self.next_of(entity, Mailbox::front)
+    }
+
+    /// Like [`Machine::next_to_run`], for the messages of which `front` returns the first one.
+    pub(super) fn next_of(
+        &mut self,
+        entity: &Entity,
+        front: fn(&Mailbox) -> Option<MessageId>,
+    ) -> Option<MessageId> {
         loop {
             let state = self.residents.get_mut(entity)?;
-            let id = state.mailbox.front()?;
+            let id = front(&state.mailbox)?;
             let message = state.entries.get(&id)?.message.clone();
             let expired =
                 state.entries.get(&id).is_some_and(|entry| entry.expired(self.context.mono()));
