@@ -174,7 +174,7 @@ section! {
         }
         WRITE_IN_QUERY = "write-in-query" {
             retry: No,
-            happened: "A query tried to change state, a timer or the outbox.",
+            happened: "A query, or the start of an instance that runs only queries, tried to change state, a timer or the outbox.",
             help: "Make the method a command (`&mut self`).",
         }
         INVALID_HOST_CALL = "invalid-host-call" {
