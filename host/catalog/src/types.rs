@@ -123,6 +123,14 @@ impl DeployedType {
                 .unwrap_or(u64::MAX),
             on_failure: self.manifest.lifecycle.on_failure,
             reentrant_queries: self.manifest.reentrant_queries,
+            tells: self
+                .manifest
+                .grants
+                .tell
+                .iter()
+                .map(|granted| granted.as_str().into())
+                .collect(),
+            subscriptions: self.manifest.limits.subscriptions.into(),
         }
     }
 }

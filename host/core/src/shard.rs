@@ -30,6 +30,7 @@ mod outbox;
 mod second_instance;
 mod settings;
 mod slot_requests;
+mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -57,4 +58,5 @@ pub use settings::{
     Mutation, OnFailure, Settings, SlotPurpose, StartReason, StopReason, TypeSettings,
 };
 pub use slot_requests::SlotHolder;
+pub use subscriptions::{FanOut, SUBSCRIPTION_PAGES, SubscriptionRequest, TopicMessage};
 pub use timers::{Firing, TimerChange, TimerMap};

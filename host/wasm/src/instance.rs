@@ -185,6 +185,7 @@ impl Instance {
         entity.tells = TurnTells::begin(records.outbox);
         entity.journal = TurnJournal::begin(records.journal);
         entity.channels = TurnChannels::begin(records.channels);
+        entity.has_subscribers = records.has_subscribers;
         entity.remembered = records.remembered;
         entity.expires_at = records.expires_at;
         entity.asks.begin(records.asks);

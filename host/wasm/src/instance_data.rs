@@ -49,6 +49,8 @@ pub(crate) struct InstanceData {
     pub(crate) journal: TurnJournal,
     /// The items that the current turn emits.
     pub(crate) channels: TurnChannels,
+    /// Whether other entities have subscribed to the entity's channels.
+    pub(crate) has_subscribers: bool,
     /// Whether the entity is remembered, before the turn and by what the turn says.
     pub(crate) remembered: bool,
     pub(crate) remember: Option<bool>,
@@ -104,6 +106,7 @@ impl InstanceData {
             tells,
             journal,
             channels,
+            has_subscribers: false,
             remembered: false,
             remember: None,
             expires_at: None,

@@ -46,6 +46,7 @@ mod runtime;
 mod settings;
 mod shared;
 mod state;
+mod subscription_imports;
 mod survey;
 mod tell_imports;
 mod tells;

@@ -116,6 +116,7 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
         channels,
         remembered,
         expires_at,
+        has_subscribers,
     } = records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
@@ -137,6 +138,7 @@ pub(crate) fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRec
         channels,
         remembered,
         expires_at,
+        has_subscribers,
         asks: None,
         calls: None,
     }

@@ -175,6 +175,8 @@ impl Harness {
                 time_to_live: 0,
                 on_failure: OnFailure::default(),
                 reentrant_queries: false,
+                tells: Vec::new(),
+                subscriptions: 1_000,
             };
             self.handle_event(shard, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -251,6 +251,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("http-calls", it.http_calls, MOST_HTTP_CALLS),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
+        ("subscriptions", it.subscriptions, 100_000),
         ("log-lines", it.log_lines_per_second, 1_000_000),
     ];
     for (key, value, most) in counts {
@@ -285,6 +286,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,
+        subscriptions: it.subscriptions,
         log_lines_per_second: it.log_lines_per_second,
         log_line_bytes: it.log_line_bytes,
     })

@@ -13,6 +13,14 @@ use crate::user_file::units;
 pub(super) const RESTART: &str = "restart";
 pub(super) const STOP: &str = "stop";
 
+/// The default of `limits.subscriptions`.
+const SUBSCRIPTIONS: u32 = 1_000;
+
+/// Whether a limit is the default one, which is not written: older nodes do not know the key.
+fn is_default_subscriptions(subscriptions: &u32) -> bool {
+    *subscriptions == SUBSCRIPTIONS
+}
+
 /// The values of `reentrant`.
 pub(super) const NOTHING: &str = "nothing";
 pub(super) const QUERIES: &str = "queries";
@@ -90,6 +98,8 @@ pub(super) struct LimitsSection {
     #[serde(with = "units::size")]
     pub(super) reply: u64,
     pub(super) mailbox: u32,
+    #[serde(skip_serializing_if = "is_default_subscriptions")]
+    pub(super) subscriptions: u32,
     pub(super) log_lines_per_second: u32,
     #[serde(with = "units::size")]
     pub(super) log_line_bytes: u64,
@@ -180,6 +190,7 @@ impl Default for LimitsSection {
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
+            subscriptions: SUBSCRIPTIONS,
             log_lines_per_second: wasm.log_lines_per_second,
             log_line_bytes: wasm.log_line_bytes as u64,
         }
@@ -248,6 +259,7 @@ impl ManifestFile {
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,
+                subscriptions: limits.subscriptions,
                 log_lines_per_second: limits.log_lines_per_second,
                 log_line_bytes: limits.log_line_bytes,
             },

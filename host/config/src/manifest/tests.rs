@@ -73,6 +73,7 @@ fn each_error_names_its_line() {
         ("[limits]\nmemory = 16", 4, "a size in quotes"),
         ("[limits]\nturn-time = \"1 year\"", 4, "`turn-time` must be from 1 ms to 1 min"),
         ("[limits]\nmailbox = 0", 4, "`mailbox` must be from 1"),
+        ("[limits]\nsubscriptions = 100001", 4, "`subscriptions` must be from 1"),
         ("[limits]\nkeys = 0", 4, "`keys` must be from 1"),
         ("[limits]\nturn-keys = 20000", 4, "`turn-keys` must be from 1 to 16384"),
         ("[limits]\nturn-bytes = \"9 MiB\"", 4, "`turn-bytes` must be from 1 B to 8 MiB"),

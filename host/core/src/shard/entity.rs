@@ -12,6 +12,7 @@ use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
 use super::second_instance::SecondInstance;
 use super::settings::{SlotPurpose, StopReason};
+use super::subscriptions::Subscriptions;
 use super::timers::{Firing, Timers};
 use crate::ids::{Entity, MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
@@ -137,6 +138,8 @@ pub(super) struct ResidentEntity {
     pub(super) journal: JournalExtent,
     /// The channels, and the reads of them.
     pub(super) channels: ChannelFeed,
+    /// The subscriptions of other entities after the last turn that ran.
+    pub(super) subscriptions: Subscriptions,
     /// The running turn's pending asks, and what detects their cycles.
     pub(super) asks: Asks,
     /// The outgoing HTTP calls of the running turn.
@@ -235,6 +238,7 @@ impl ResidentEntity {
             outbox: Outbox::default(),
             journal: JournalExtent::default(),
             channels: ChannelFeed::default(),
+            subscriptions: Subscriptions::default(),
             asks: Asks::default(),
             calls: Calls::default(),
             second: None,
@@ -270,6 +274,7 @@ impl ResidentEntity {
             channels: self.channels.current().clone(),
             remembered: self.head.remembered,
             expires_at: self.head.expires_at.filter(|_| !self.head.deleted),
+            has_subscribers: !self.subscriptions.is_empty(),
         }
     }
 

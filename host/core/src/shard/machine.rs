@@ -23,6 +23,7 @@ mod residents;
 mod schedule;
 mod second_instance;
 mod steps;
+mod subscriptions;
 mod supervision;
 mod suspend;
 pub(super) mod tells;

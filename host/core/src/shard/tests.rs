@@ -21,6 +21,7 @@ mod serve;
 mod stale_completions;
 mod start;
 mod stop;
+mod subscriptions;
 mod supervision;
 mod suspend;
 mod tells;

@@ -95,6 +95,7 @@ impl World {
             recovery_starts: 2,
             recovery_rate: 0,
             purge_page: 2,
+            fan_out_page: 2,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =
@@ -134,6 +135,8 @@ impl World {
                 time_to_live: self.time_to_live,
                 on_failure: OnFailure::default(),
                 reentrant_queries: self.reentrant,
+                tells: vec!["counter".into()],
+                subscriptions: 6,
             };
             self.handle_shard_event(
                 pid,

@@ -83,6 +83,7 @@ impl World {
             recovery_starts: 2,
             recovery_rate: 0,
             purge_page: 2,
+            fan_out_page: 2,
             mutations: self.options.mutations.clone(),
         };
         let shard =
@@ -147,6 +148,8 @@ impl World {
                 time_to_live: 0,
                 on_failure: OnFailure::default(),
                 reentrant_queries: false,
+                tells: Vec::new(),
+                subscriptions: 1_000,
             };
             self.handle_event(node, Event::TypeDeployed { entity_type: kind.into(), settings });
         }

@@ -7,9 +7,10 @@ use super::{
 };
 use crate::codec::CodecError;
 use crate::message::{Message, MessageKind};
-use crate::records::{JournalExtent, LoadedEntity};
+use crate::records::{JournalExtent, LoadedEntity, SubscriptionCounts};
 use crate::shard::entity::Stage;
 use crate::shard::outbox::Outbox;
+use crate::shard::subscriptions::Subscriptions;
 use crate::shard::timers::Timers;
 use crate::shard::{ActivationOutcome, Channels, StartReason, StopReason, TurnOutput, TurnResult};
 
@@ -28,10 +29,11 @@ impl Machine {
         }
         let extra = match &result {
             Ok(LoadedEntity { head: Some(head), .. }) => extra_of(head),
-            _ => Ok((JournalExtent::default(), false, Channels::default(), 0)),
+            _ => Ok(HeadExtra::default()),
         };
         let outcome = match result.and_then(|loaded| Ok((loaded, extra?))) {
-            Ok((mut loaded, (journal, is_purged, channels, generation))) => {
+            Ok((mut loaded, extra)) => {
+                let HeadExtra { journal, is_purged, channels, generation, subscriptions } = extra;
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
@@ -44,11 +46,13 @@ impl Machine {
                 (state.journal, state.is_purged) = (journal, is_purged);
                 state.expires = state.head.expires_at.is_some();
                 state.channels.reload(channels, generation);
+                state.subscriptions = Subscriptions::unread(subscriptions);
                 state.is_marked = state.head.remembered;
                 state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);
                 let version = state.head.version;
                 state.outbox = Outbox::load(loaded.outbox, loaded.dead_letters, version, old);
+                state.outbox.limit_fan_out(self.context.settings.fan_out_page);
                 state.wake_up = state.needed_wake_up();
                 (state.is_read, state.must_read) = (true, false);
                 state.stage = Stage::Loaded;
@@ -432,13 +436,29 @@ impl Machine {
     }
 }
 
-/// What a head says about the journal, and whether records from before a deletion remain.
-fn extra_of(head: &Head) -> Result<(JournalExtent, bool, Channels, u64), String> {
+/// What a head says about what is stored outside it.
+#[derive(Default)]
+struct HeadExtra {
+    journal: JournalExtent,
+    /// Whether records from before a deletion remain.
+    is_purged: bool,
+    channels: Channels,
+    generation: u64,
+    subscriptions: SubscriptionCounts,
+}
+
+fn extra_of(head: &Head) -> Result<HeadExtra, String> {
     let extra = || {
         let channels = head.channels()?;
         // Those of a deleted entity only wait to be removed.
         let channels = if head.deleted { Channels::default() } else { channels };
-        Ok((head.journal()?, head.is_purged()?, channels, head.generation()?))
+        Ok(HeadExtra {
+            journal: head.journal()?,
+            is_purged: head.is_purged()?,
+            channels,
+            generation: head.generation()?,
+            subscriptions: head.subscriptions()?,
+        })
     };
     extra().map_err(|error: CodecError| error.to_string())
 }

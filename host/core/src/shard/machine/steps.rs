@@ -8,7 +8,7 @@ use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
 use crate::shard::mailbox::Mailbox;
-use crate::shard::{OperatorCommand, SlotPurpose, StopReason};
+use crate::shard::{OperatorCommand, SlotPurpose, StopReason, TopicMessage};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -281,6 +281,14 @@ impl Machine {
                 }
                 LaneDecision::Run => {
                     if self.answer_sender(entity, &message) {
+                        continue;
+                    }
+                    if let Some(topic) = TopicMessage::of_method(&message.method) {
+                        let is_full =
+                            self.residents.get(entity).is_none_or(|state| self.is_gate_full(state));
+                        if is_full || !self.run_topic_message(entity, topic, &message) {
+                            return None;
+                        }
                         continue;
                     }
                     let Some(command) = OperatorCommand::of_method(&message.method) else {
