@@ -23,6 +23,7 @@ pub mod rng;
 mod run_digest;
 mod session;
 pub mod store;
+mod subscriptions;
 mod tally;
 mod tells;
 mod timers;

@@ -477,6 +477,18 @@ impl Misbehaving {
         text
     }
 
+    /// Behaves: subscribes to a channel of another entity.
+    #[message]
+    pub fn follow(&mut self, id: String, channel: String, method: String) {
+        Entity::new("misbehaving", id).subscribe(&channel, &method);
+    }
+
+    /// Behaves: ends a subscription.
+    #[message]
+    pub fn unfollow(&mut self, id: String, channel: String) {
+        Entity::new("misbehaving", id).unsubscribe(&channel);
+    }
+
     /// Emits an item, writes a key of this size and appends an event of this size.
     #[message]
     pub fn emit_and_write(&mut self, item: usize, key: usize, event: usize) {

@@ -154,6 +154,7 @@ pub const KINDS: &[&str] = &[
     "ask: cycle found elsewhere",
     "ask: its turn was abandoned",
     "ask: second instance started",
+    "subscription: item ran",
     "ask: query ran beside a waiting turn",
     "tell: sent",
     "tell: ran",

@@ -18,6 +18,7 @@ use crate::guest::{Instance, Work};
 use crate::journal;
 use crate::remembered;
 use crate::store::{Request, Response};
+use crate::subscriptions::{self, RanTopic};
 use crate::tells;
 use crate::timers;
 use crate::violation::ViolationKind;
@@ -147,6 +148,12 @@ impl World {
                 if commit.head.deleted {
                     let utc = it.reads(self.now).utc;
                     self.deleted_at.insert(commit.head.turn, utc);
+                }
+                if self.subscribes
+                    && !self.turns.contains_key(&commit.head.turn)
+                    && let Some(ran) = RanTopic::of(&commit)
+                {
+                    self.topics.ran.insert(commit.head.turn, ran);
                 }
                 commits.push(*commit);
             }
@@ -369,12 +376,18 @@ impl World {
                 if result.delete {
                     self.tally.count("deletion: by a turn");
                 }
+                if self.subscribes && message.sender.is_none() && !result.writes.is_empty() {
+                    let topics =
+                        subscriptions::by_command(&mut self.rng_of_topics, self.entities, utc);
+                    result.tells.extend(topics);
+                }
                 if message.sender.is_some() {
                     self.tally.count("tell: ran");
                 } else if message.asked_by.is_some() {
                     self.tally.count("ask: ran");
                 } else if self.tells && !result.writes.is_empty() {
-                    result.tells = tells::by_command(&mut self.tell_rng, self.entities, utc);
+                    let tells = tells::by_command(&mut self.tell_rng, self.entities, utc);
+                    result.tells.extend(tells);
                     let delayed = tells::delayed_by_command(&mut self.tell_rng, self.entities, utc);
                     result.timers.extend(delayed);
                 }
@@ -393,8 +406,13 @@ impl World {
         if self.journals && !result.writes.is_empty() {
             result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
         }
-        if self.channels && !result.writes.is_empty() {
+        // A subscriber's turn emits nothing: two subscribers of each other would never end.
+        let is_item = self.turns.get(&turn).is_some_and(|it| &*it.method == subscriptions::METHOD);
+        if self.channels && !result.writes.is_empty() && !is_item {
             result.emits = channels::by_turn(&mut self.rng_of_channels, turn);
+            if self.subscribes && !result.emits.is_empty() {
+                self.topics.emitted.insert(turn, result.emits.len());
+            }
         }
         if self.time_to_live > 0 && !result.writes.is_empty() {
             result.expiry = deletion::expiry_by_turn(&mut self.rng_of_deletions, utc);
