@@ -36,6 +36,16 @@ impl Account {
         self.cents += cents;
     }
 
+    /// Subscribes to a channel, or ends the subscription.
+    #[message]
+    pub(crate) fn follow(&mut self, room: String, joins: bool) {
+        let room = Entity::new("room", room);
+        match joins {
+            true => room.subscribe("posts", "deposit"),
+            false => room.unsubscribe("posts"),
+        }
+    }
+
     /// A query that sends.
     #[message]
     pub(crate) fn sly(&self) {
@@ -46,6 +56,18 @@ impl Account {
     #[message]
     pub(crate) fn lost(&mut self) {
         Entity::new("account", "").tell("deposit", &1);
+    }
+}
+
+#[test]
+fn r27_a_subscription_is_a_tell_of_its_turn() {
+    for (joins, method, body) in
+        [(true, "\u{1}subscribe", "posts\ndeposit"), (false, "\u{1}unsubscribe", "posts\n")]
+    {
+        call::<Account>("follow", json!({ "room": "r", "joins": joins })).unwrap();
+        let tells = testing::take_tells();
+        assert_eq!(tells[0].to, Entity::new("room", "r"));
+        assert_eq!((&*tells[0].method, &tells[0].body[..]), (method, body.as_bytes()));
     }
 }
 

@@ -237,6 +237,26 @@ pub(crate) fn tell(to: (&str, &str), method: &str, body: &[u8], content_type: &s
     with(|world| world.tells.push(tell));
 }
 
+pub(crate) fn subscribe(to: (&str, &str), channel: &str, method: &str) {
+    subscription(to, channel, method, "\u{1}subscribe");
+}
+
+pub(crate) fn unsubscribe(to: (&str, &str), channel: &str) {
+    subscription(to, channel, "unsubscribe", "\u{1}unsubscribe");
+}
+
+/// Sends the tell that makes or ends a subscription.
+fn subscription(to: (&str, &str), channel: &str, method: &str, topic: &str) {
+    if !(1..=128).contains(&channel.len()) || channel.chars().any(char::is_control) {
+        panic!("invalid-host-call: {channel:?} is not the name of a channel");
+    }
+    let mut tell = checked(to, method, &[], "");
+    let method = if topic == "\u{1}subscribe" { method } else { "" };
+    tell.body = format!("{channel}\n{method}").into_bytes();
+    topic.clone_into(&mut tell.method);
+    with(|world| world.tells.push(tell));
+}
+
 pub(crate) fn tell_at(
     name: &str,
     due: u64,

@@ -95,6 +95,14 @@ pub(crate) fn tell(to: (&str, &str), method: &str, body: &[u8], content_type: &s
     wit::messaging::tell(&target(to), method, body, content_type);
 }
 
+pub(crate) fn subscribe(to: (&str, &str), channel: &str, method: &str) {
+    wit::subscriptions::subscribe(&target(to), channel, method);
+}
+
+pub(crate) fn unsubscribe(to: (&str, &str), channel: &str) {
+    wit::subscriptions::unsubscribe(&target(to), channel);
+}
+
 pub(crate) fn tell_at(
     name: &str,
     due: u64,

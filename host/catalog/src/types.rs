@@ -160,6 +160,15 @@ impl DeployedType {
                 .map(|(revision, program)| earlier(*revision, program))
                 .collect(),
             rollout: self.rollout.as_ref().map(StoredRollout::reach),
+            reentrant_queries: self.manifest.reentrant_queries,
+            tells: self
+                .manifest
+                .grants
+                .tell
+                .iter()
+                .map(|granted| granted.as_str().into())
+                .collect(),
+            subscriptions: self.manifest.limits.subscriptions.into(),
         }
     }
 }

@@ -34,6 +34,9 @@ pub struct Manifest {
     pub pool: String,
     /// Which part of an id determines the shard. Default: the whole id. Fixed while state exists (R23).
     pub shard_key: ShardKeyRule,
+    /// Whether an entity's queries run on a second instance while a turn waits for an ask or an HTTP call (R20):
+    /// `reentrant = "queries"`. Default `"nothing"`.
+    pub reentrant_queries: bool,
     /// Limits of an instance, an entity or a message.
     pub limits: ManifestLimits,
     /// When instances start and stop.
@@ -111,6 +114,9 @@ pub struct ManifestLimits {
     pub reply: u64,
     /// Maximum number of messages queued for one entity. Default 1,000. Error `mailbox-full`.
     pub mailbox: u32,
+    /// Maximum number of subscriptions of other entities to one entity's channels (R27). Default 1,000, at most 100,000.
+    /// Error `too-many-subscriptions`.
+    pub subscriptions: u32,
     /// Maximum number of log lines per second from one instance. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,
     /// Maximum bytes of a log line. Default 4 KiB. Longer lines are truncated.

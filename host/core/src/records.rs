@@ -4,6 +4,7 @@
 //! each commit must name. A store accepts a commit only if both match (R1).
 
 mod channel;
+mod subscription;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::extensions::{Extensible, Extensions};
 use crate::ids::{ClusterId, Entity, Epoch, MessageDigest, ScopedSessionId, ShardPath, TurnId};
 use crate::rows::Member;
 pub use channel::{ChannelCursor, ChannelCut, ChannelExtent, ChannelItem, InvalidCursor};
+pub use subscription::{Subscription, SubscriptionCounts, SubscriptionPage};
 
 /// The right to write a shard's records (R1). A shard has one current claim at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,6 +94,7 @@ impl Extensible for Head {
         Head::CHANNELS,
         Head::GENERATION,
         Head::DELETION,
+        Head::SUBSCRIPTIONS,
     ];
 }
 
@@ -112,6 +115,8 @@ impl Head {
     const GENERATION: u32 = 14;
     /// The field with the flags of deletion and expiry (u8); absent if none is set.
     const DELETION: u32 = 16;
+    /// The field with the numbers of subscriptions ([`SubscriptionCounts`]); absent if there are none.
+    const SUBSCRIPTIONS: u32 = 24;
     /// Records from before the deletion may remain.
     const REMAINS: u8 = 1;
     /// The guest chose when the entity expires.
@@ -256,6 +261,26 @@ impl Head {
     /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_generation(&mut self, generation: u64) -> Result<(), CodecError> {
         self.set_or_take(Self::GENERATION, &generation)
+    }
+
+    /// How many other entities have subscribed to the entity's channels (R27). The subscriptions are stored outside the
+    /// head.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn subscriptions(&self) -> Result<SubscriptionCounts, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(SubscriptionCounts::default());
+        }
+        Ok(self.extensions.get(Self::SUBSCRIPTIONS)?.unwrap_or_default())
+    }
+
+    /// Sets the numbers of subscriptions.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_subscriptions(&mut self, counts: SubscriptionCounts) -> Result<(), CodecError> {
+        self.set_or_take(Self::SUBSCRIPTIONS, &counts)
     }
 
     /// Whether the entity was deleted, and records from before the deletion may remain. No guest runs until they are

@@ -28,8 +28,10 @@ mod machine;
 mod mailbox;
 mod operator_commands;
 mod outbox;
+mod second_instance;
 mod settings;
 mod slot_requests;
+mod subscriptions;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -58,4 +60,5 @@ pub use settings::{
     StartReason, StopReason, TypeSettings,
 };
 pub use slot_requests::SlotHolder;
+pub use subscriptions::{FanOut, SUBSCRIPTION_PAGES, SubscriptionRequest, TopicMessage};
 pub use timers::{Firing, TimerChange, TimerMap};

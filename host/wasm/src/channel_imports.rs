@@ -22,6 +22,11 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> wasmtime::Result<()> {
         let beside = entity.state_bytes_written() + entity.journal.written();
         entity.channels.may_emit(&channel, item.len() as u64, beside, &entity.limits)?;
         let data = Bytes::copy_from_slice(item.as_le_slice(&cx));
+        if cx.data().has_subscribers {
+            let (limits, bytes) = (cx.data().limits.clone(), (channel.len() + data.len()) as u64);
+            let delayed = cx.data_mut().timers.delayed_use();
+            cx.data_mut().tells.add_item(bytes, delayed, &limits)?;
+        }
         cx.data_mut().channels.emit(channel.into(), data);
         Ok(())
     })

@@ -14,7 +14,8 @@ use crate::log::Level;
 use crate::state::{Entries, KEY_CHARGE, KEY_LIMIT, State};
 use crate::trap::{HostTrap, Panic};
 use crate::{
-    MessageKind, ask_imports, channel_imports, journal_imports, tell_imports, timer_imports,
+    MessageKind, ask_imports, channel_imports, journal_imports, subscription_imports, tell_imports,
+    timer_imports,
 };
 
 type Cx<'a> = StoreContextMut<'a, InstanceData>;
@@ -77,6 +78,7 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
     tell_imports::link(linker)?;
     journal_imports::link(linker)?;
     channel_imports::link(linker)?;
+    subscription_imports::link(linker)?;
     ask_imports::link(linker)?;
     log(linker)
 }

@@ -96,7 +96,16 @@ impl Instance {
 
     /// Runs the first turn. Its time, with that of the instantiation, counts towards the limit on activation.
     pub async fn start(&mut self, reason: StartReason) -> GuestTurnOutput {
-        self.begin(Stage::Start, Phase::Hook);
+        self.run_start(reason, Phase::Hook).await
+    }
+
+    /// Like [`Instance::start`], for an instance that runs only queries: a start hook that changes something traps.
+    pub async fn start_for_queries(&mut self, reason: StartReason) -> GuestTurnOutput {
+        self.run_start(reason, Phase::NoTurn).await
+    }
+
+    async fn run_start(&mut self, reason: StartReason, phase: Phase) -> GuestTurnOutput {
+        self.begin(Stage::Start, phase);
         let called =
             self.call::<_, (Result<(), String>,)>(Stage::Start, self.start, (reason,)).await;
         let result = match called {
@@ -203,6 +212,7 @@ impl Instance {
         entity.tells = TurnTells::begin(records.outbox);
         entity.journal = TurnJournal::begin(records.journal);
         entity.channels = TurnChannels::begin(records.channels);
+        entity.has_subscribers = records.has_subscribers;
         entity.remembered = records.remembered;
         entity.expires_at = records.expires_at;
         entity.asks.begin(records.asks);

@@ -21,7 +21,8 @@ use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
 /// Why the guest is being called, which determines what it may do.
 pub(crate) enum Phase {
-    /// Between turns, during instantiation, or in `methods`: writes are refused.
+    /// Between turns, during instantiation, in `methods`, or in the start hook of an instance for queries: writes are
+    /// refused.
     NoTurn,
     /// Start, stop or a timer's firing: a turn without a message.
     Hook,
@@ -48,6 +49,8 @@ pub(crate) struct InstanceData {
     pub(crate) journal: TurnJournal,
     /// The items that the current turn emits.
     pub(crate) channels: TurnChannels,
+    /// Whether other entities have subscribed to the entity's channels.
+    pub(crate) has_subscribers: bool,
     /// Whether the entity is remembered, before the turn and by what the turn says.
     pub(crate) remembered: bool,
     pub(crate) remember: Option<bool>,
@@ -103,6 +106,7 @@ impl InstanceData {
             tells,
             journal,
             channels,
+            has_subscribers: false,
             remembered: false,
             remember: None,
             expires_at: None,

@@ -48,6 +48,7 @@ mod schemas;
 mod settings;
 mod shared;
 mod state;
+mod subscription_imports;
 mod survey;
 mod tell_imports;
 mod tells;

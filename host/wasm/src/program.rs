@@ -195,6 +195,7 @@ impl CompiledComponent {
             ),
         );
         store.data_mut().remembered = records.remembered;
+        store.data_mut().has_subscribers = records.has_subscribers;
         store.data_mut().expires_at = records.expires_at;
         store.limiter(|entity| entity);
         store.set_epoch_deadline(1);

@@ -16,7 +16,7 @@ type Cx<'a> = StoreContextMut<'a, InstanceData>;
 
 /// Maximum lengths of an entity id and of a method, in bytes.
 const ID_LIMIT: usize = 512;
-const METHOD_LIMIT: usize = 128;
+pub(crate) const METHOD_LIMIT: usize = 128;
 /// Maximum length of a content type, in bytes.
 const CONTENT_TYPE_LIMIT: usize = 128;
 /// Maximum total length in bytes of both entities' types and ids: they share one key of the store.
@@ -128,20 +128,31 @@ fn own_name(cx: &Cx<'_>, name: &WasmStr) -> wasmtime::Result<String> {
 
 /// Checks a tell, and copies it out of the guest's memory.
 fn read_tell(cx: &Cx<'_>, passed: &Passed) -> wasmtime::Result<GuestTell> {
-    let entity_type = passed.0.entity_type.to_str(cx)?.into_owned();
+    check_target(cx, "messaging", &passed.0)?;
+    read_message(cx, "messaging", passed)
+}
+
+/// Checks the target of a tell, and returns its type and its id.
+pub(crate) fn check_target(
+    cx: &Cx<'_>,
+    interface: &str,
+    target: &GuestEntity,
+) -> wasmtime::Result<(String, String)> {
+    let entity_type = target.entity_type.to_str(cx)?.into_owned();
     if !cx.data().limits.tell.contains(&entity_type) {
         return Err(HostTrap::TellNotGranted(entity_type).into());
     }
-    let tell = read_message(cx, "messaging", passed)?;
+    let id =
+        guest_text(cx, &target.id, &format!("{interface} was called with an id"), 1..=ID_LIMIT)?;
     let own = cx.data().log.identity().clone();
-    let names = own.entity_type.len() + own.id.len() + entity_type.len() + tell.id.len();
+    let names = own.entity_type.len() + own.id.len() + entity_type.len() + id.len();
     if names > NAMES_LIMIT {
         return Err(HostTrap::InvalidHostCall(format!(
-            "messaging was called with types and ids of sender and target that total {names} bytes; the limit is {NAMES_LIMIT}"
+            "{interface} was called with types and ids of sender and target that total {names} bytes; the limit is {NAMES_LIMIT}"
         ))
         .into());
     }
-    Ok(tell)
+    Ok((entity_type, id))
 }
 
 /// Checks the names in a message to another entity, and copies the message out of the guest's memory.

@@ -69,6 +69,8 @@ pub struct OutboxUse {
 pub(crate) struct TurnTells {
     before: OutboxUse,
     tells: Vec<GuestTell>,
+    /// Number of emitted items that take a place in the outbox, since they are spread to subscribers.
+    items: u64,
     /// Bytes of methods and bodies.
     bytes: u64,
     written: u64,
@@ -101,13 +103,26 @@ impl TurnTells {
         self.check_room(delayed, limits)
     }
 
+    /// Adds an emitted item that is spread to subscribers. Fails if that exceeds a limit.
+    pub(crate) fn add_item(
+        &mut self,
+        bytes: u64,
+        delayed: OutboxUse,
+        limits: &InstanceLimits,
+    ) -> Result<(), HostTrap> {
+        self.items += 1;
+        self.bytes += bytes;
+        self.check_room(delayed, limits)
+    }
+
     /// Fails if the outbox lacks space for the turn's tells, now or when the delayed tells leave.
     pub(crate) fn check_room(
         &self,
         delayed: OutboxUse,
         limits: &InstanceLimits,
     ) -> Result<(), HostTrap> {
-        if self.before.entries + self.tells.len() as u64 + delayed.entries > limits.outbox {
+        let added = self.tells.len() as u64 + self.items;
+        if self.before.entries + added + delayed.entries > limits.outbox {
             return Err(HostTrap::OutboxFull { limit: limits.outbox });
         }
         let would = self.before.bytes + self.bytes + delayed.bytes;
@@ -119,7 +134,7 @@ impl TurnTells {
 
     /// Returns the tells of the turn, which ends.
     pub(crate) fn take(&mut self) -> Vec<GuestTell> {
-        (self.bytes, self.written) = (0, 0);
+        (self.items, self.bytes, self.written) = (0, 0, 0);
         std::mem::take(&mut self.tells)
     }
 }

@@ -62,6 +62,23 @@ async fn items_leave_with_their_turn_in_order() {
 }
 
 #[tokio::test]
+async fn r27_an_item_for_subscribers_takes_a_place_in_the_outbox() {
+    let limits = InstanceLimits { outbox: 2, ..InstanceLimits::default() };
+    let program = prepare(&host(), misbehaving(), limits);
+    for (has_subscribers, count, full) in [(false, 3, false), (true, 2, false), (true, 3, true)] {
+        let mut entity: Instance = started(&program, "e").await;
+        let records = TurnRecords { has_subscribers, ..TurnRecords::default() };
+        let context = MessageContext { records, ..command() };
+        let body = json!({"channel": "c", "size": 1, "count": count}).to_string();
+        let turn = entity.message(context, "emit", Bytes::from(body)).await;
+        match full {
+            true => assert_eq!(failed(&turn).code, "outbox-full"),
+            false => assert_eq!(turn.emits.len(), count),
+        }
+    }
+}
+
+#[tokio::test]
 async fn each_limit_on_channels_has_its_own_code() {
     let small = || InstanceLimits { item: 10, items: 3, channels: 2, ..InstanceLimits::default() };
     assert_eq!(emit(small(), "c", 10, 3).await.emits.len(), 3);

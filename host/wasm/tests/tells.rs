@@ -50,6 +50,31 @@ async fn each_limit_on_tells_has_its_own_code() {
 }
 
 #[tokio::test]
+async fn r27_a_subscription_is_a_tell_with_a_method_of_its_own() {
+    let limits = InstanceLimits { tell: vec!["misbehaving".into()], ..limits() };
+    let program = prepare(&host(), misbehaving(), limits);
+    let follow = |channel: &str, method: &str| {
+        serde_json::json!({ "id": "room", "channel": channel, "method": method }).to_string()
+    };
+    let turn = send(&mut started(&program, "e").await, "follow", &follow("news", "m")).await;
+    let tell = &turn.tells[0];
+    assert_eq!((&*tell.entity_type, &*tell.id), ("misbehaving", "room"));
+    assert_eq!((&*tell.method, &tell.body[..]), ("\u{1}subscribe", &b"news\nm"[..]));
+    let turn = send(&mut started(&program, "e").await, "unfollow", &follow("news", "")).await;
+    let tell = &turn.tells[0];
+    assert_eq!((&*tell.method, &tell.body[..]), ("\u{1}unsubscribe", &b"news\n"[..]));
+    let long = "m".repeat(129);
+    for (channel, method) in [("", "m"), ("news", ""), ("a\nb", "m"), (&long, "m"), ("c", &long)] {
+        let turn =
+            send(&mut started(&program, "e").await, "follow", &follow(channel, method)).await;
+        assert_eq!(failed(&turn).code, "invalid-host-call", "{channel:?} {method:?}");
+    }
+    let none = prepare(&host(), misbehaving(), InstanceLimits::default());
+    let turn = send(&mut started(&none, "e").await, "follow", &follow("news", "m")).await;
+    assert_eq!(failed(&turn).code, "tell-not-granted");
+}
+
+#[tokio::test]
 async fn a_query_and_a_refused_turn_send_nothing() {
     let limits = InstanceLimits { tell: vec!["misbehaving".into()], ..limits() };
     let program = prepare(&host(), misbehaving(), limits);

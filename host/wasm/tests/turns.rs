@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use common::{
-    ADD, account, ask, counter, failed, host, misbehaving, ok, prepare, refused, send, started,
-    started_with,
+    ADD, account, ask, counter, failed, host, identity, misbehaving, ok, prepare, refused, send,
+    started, started_with,
 };
 use futures::future::BoxFuture;
 use ostraca_wasm::{
-    GuestTurnOutput, InstanceLimits, MessageKind, StateError, StateSource, StopReason, TurnRecords,
+    GuestTurnOutput, InstanceLimits, InstanceSpec, MessageKind, StartReason, StateError,
+    StateSource, StopReason, TurnRecords,
 };
 
 /// A source that returns state as a store would, and counts loads. Loading fails if the state is `None`.
@@ -137,6 +138,29 @@ async fn start_and_stop_are_turns_with_writes_of_their_own() {
         ("stops".into(), Some("1".into())),
     ];
     assert_eq!(writes(&turn), expected);
+}
+
+#[tokio::test]
+async fn r20_the_start_of_a_second_instance_changes_nothing() {
+    let host = host();
+    let program = prepare(&host, misbehaving(), InstanceLimits::default());
+    for (id, code) in [("e", Some("write-in-query")), ("no-state", None)] {
+        let spec = InstanceSpec {
+            identity: identity(id),
+            state: Box::new(Stored(Some(vec![("k", "41")]), Arc::default())),
+            values: common::values(1),
+            records: TurnRecords::default(),
+        };
+        let mut entity = program.instantiate(spec).await.unwrap();
+        let turn = entity.start_for_queries(StartReason::Message).await;
+        match code {
+            Some(code) => assert_eq!(failed(&turn).code, code),
+            None => {
+                assert_eq!(ok(&turn), "");
+                assert_eq!(ok(&ask(&mut entity, "read", "\"k\"").await), "\"41\"");
+            }
+        }
+    }
 }
 
 #[tokio::test]

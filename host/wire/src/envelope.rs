@@ -10,7 +10,7 @@ use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, Re
 use ostraca_core::records::Tell;
 use ostraca_core::shard::{
     ASK_NOTE, Ask, AskNote, ChannelRead, FIRST_TELL, MAX_DEAD_LETTERS, OperatorCommand,
-    READ_CHANNEL, decode_dead_letters,
+    READ_CHANNEL, TopicMessage, decode_dead_letters,
 };
 
 use crate::outcome::wire_kind;
@@ -111,8 +111,14 @@ pub fn resolve_method<T: TypeInfo>(
     if let Some(method) = nodes_method(envelope) {
         return Ok((method.into(), MessageKind::Query));
     }
+    if let Some(method) = fan_out(envelope) {
+        return Ok((method.into(), MessageKind::Command));
+    }
     if !entry.admits(principal) {
         return Err(access_denied(name, principal));
+    }
+    if let Some(method) = subscription(envelope) {
+        return Ok((method.into(), MessageKind::Command));
     }
     let command = OperatorCommand::of_method(&envelope.method);
     let (method, kind) = match command {
@@ -194,6 +200,21 @@ pub fn entity_principal(entity_type: &str) -> String {
 fn nodes_method(envelope: &Envelope) -> Option<&'static str> {
     let sent = |method: &&'static str| envelope.sender.is_some() && envelope.method == **method;
     [FIRST_TELL, ASK_NOTE].into_iter().find(sent)
+}
+
+/// The method, if an entity spreads an item to its subscribers, by a tell to itself (R27).
+fn fan_out(envelope: &Envelope) -> Option<&'static str> {
+    let sender = envelope.sender.as_ref()?;
+    let is_own = sender.r#type == envelope.r#type && sender.id == envelope.id;
+    let method = TopicMessage::FanOut.method();
+    (is_own && envelope.method == method).then_some(method)
+}
+
+/// The method, if an entity subscribes to a channel or ends its subscription (R27).
+fn subscription(envelope: &Envelope) -> Option<&'static str> {
+    let methods = [TopicMessage::Subscribe, TopicMessage::Unsubscribe].map(TopicMessage::method);
+    let is_sent = |method: &&'static str| envelope.sender.is_some() && envelope.method == **method;
+    methods.into_iter().find(is_sent)
 }
 
 fn entity_of_chain(text: &str) -> Entity {

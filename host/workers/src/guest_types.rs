@@ -48,7 +48,8 @@ fn guest_kind(kind: MessageKind) -> ostraca_wasm::MessageKind {
 pub(crate) fn start_reason(reason: StartReason) -> ostraca_wasm::StartReason {
     match reason {
         StartReason::FirstMessage => ostraca_wasm::StartReason::FirstMessage,
-        StartReason::Message => ostraca_wasm::StartReason::Message,
+        // The published list of reasons is closed.
+        StartReason::Message | StartReason::BesideTurn => ostraca_wasm::StartReason::Message,
         StartReason::Remembered => ostraca_wasm::StartReason::Remembered,
     }
 }
@@ -119,6 +120,7 @@ pub fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
         channels,
         remembered,
         expires_at,
+        has_subscribers,
     } = records;
     let timers: Option<Arc<dyn TimerSource>> = match timers.is_empty() {
         true => None,
@@ -140,6 +142,7 @@ pub fn turn_records(records: ostraca_core::shard::TurnRecords) -> TurnRecords {
         channels,
         remembered,
         expires_at,
+        has_subscribers,
         asks: None,
         calls: None,
     }

@@ -142,6 +142,40 @@ async fn r20_chains_of_asks_end_in_answers_or_named_errors() {
     chains().await.expect("chains");
 }
 
+/// An entity whose turn waits for an entity that queries it back, on two nodes.
+async fn reads_back() -> Result<()> {
+    let roles = ["store,manager,gateway,host", "host,gateway"];
+    let mut cluster = Cluster::start(&Options::new("asks-reentrant", &roles)).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    deploy_guest(&client, "misbehaving", &format!("reentrant = \"queries\"\n{GRANT}")).await?;
+    let run = async |id: &str, to: &str| {
+        let body = json!({ "id": to, "key": "k", "by": 1 });
+        call(&client, MessageKind::Command, id, "add_and_read_back", body).await
+    };
+    // Several entities, so that some pairs share a node and others do not.
+    // Their start hook changes nothing.
+    for id in ["no-state-a", "no-state-b", "no-state-c", "no-state-d"] {
+        let to = format!("{id}-other");
+        for (sum, read) in [("1", "ok null"), ("2", "ok \"1\""), ("3", "ok \"2\"")] {
+            let outcomes = run(id, &to).await?;
+            ensure!(outcomes == json!([sum, read]), "{id}: {outcomes}");
+        }
+    }
+    deploy_guest(&client, "misbehaving", GRANT).await?;
+    let outcomes = run("no-state-a", "no-state-b").await?;
+    let text = outcomes[1].as_str().context("an error")?;
+    let chain = "misbehaving/no-state-a → misbehaving/no-state-b → misbehaving/no-state-a";
+    ensure!(text.starts_with("not-run ask-cycle") && text.ends_with(chain), "{outcomes}");
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r20_a_reentrant_type_answers_queries_while_it_waits() {
+    reads_back().await.expect("reads back");
+}
+
 /// Pairs of entities that ask each other at the same time, from different roots, on different nodes.
 async fn crossing() -> Result<String> {
     const PAIRS: u64 = 60;

@@ -61,6 +61,7 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
 use crate::store::{Store, StoreMutation};
+use crate::subscriptions::SeenTopics;
 use crate::tally::Tally;
 use crate::timers::Firings;
 use crate::violation::{Violation, ViolationKind};
@@ -392,11 +393,17 @@ struct World {
     rng_of_journals: Rng,
     /// Whether the guests emit on channels, who follows them, and the generator that draws both.
     channels: bool,
+    /// Whether entities subscribe to each other's channels.
+    subscribes: bool,
+    rng_of_topics: Rng,
+    topics: SeenTopics,
     subscribers: Vec<Subscriber>,
     rng_of_channels: Rng,
     keep: ChannelKeep,
     /// Whether the guests ask, and the generator of the running time of turns that ask.
     asks: bool,
+    /// Whether queries run beside turns that wait for asks.
+    reentrant: bool,
     rng_of_asks: Rng,
     ask_check: AskCheck,
     /// Whether gateways have low limits on messages and bytes.

@@ -12,7 +12,7 @@ use ostraca_core::records::GuestReply;
 use ostraca_core::shard::{Firing, TurnOutput, TurnResult};
 use ostraca_oracle::{Counter, Model};
 
-use crate::{asks, deletion, tells};
+use crate::{asks, deletion, subscriptions, tells};
 
 /// A counter's maximum, low enough that refusals occur.
 pub const LIMIT: u64 = 40;
@@ -83,6 +83,9 @@ impl Instance {
                 self.hook("told", true)
             };
             return TurnOutput { passivate, ..turn };
+        }
+        if &*message.method == subscriptions::METHOD {
+            return TurnOutput { passivate, ..self.hook("items", true) };
         }
         if &*message.method == asks::METHOD {
             let refuses = message.body.first() == Some(&2);

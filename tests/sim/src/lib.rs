@@ -24,6 +24,7 @@ mod run_digest;
 mod schemas;
 mod session;
 pub mod store;
+mod subscriptions;
 mod tally;
 mod tells;
 mod timers;

@@ -13,6 +13,7 @@ use ostraca_core::shard::{NewTell, TimerChange, set_delayed_tell, timer_of_delay
 
 use crate::rng::Rng;
 use crate::store::Image;
+use crate::subscriptions::RanTopic;
 use crate::violation::{Violation, ViolationKind};
 
 /// The method of tells.
@@ -111,8 +112,9 @@ impl TellCheck {
         image: &Image,
         message_of: impl Fn(&TurnId) -> Option<&'a Message>,
         ran_guest: impl Fn(&TurnId) -> bool,
+        topic_of: impl Fn(&TurnId) -> Option<&'a RanTopic>,
     ) {
-        self.check_turns_without_guest(image, ran_guest);
+        self.check_turns_without_guest(image, |turn| ran_guest(turn) || topic_of(turn).is_some());
         for change in &image.outbox_changes {
             match change.clone() {
                 OutboxChange::Put(sender, target, number, _) => {
@@ -139,6 +141,10 @@ impl TellCheck {
             }
         }
         for (entity, _, turn) in &image.turns {
+            if let Some(topic) = topic_of(turn) {
+                let key = (entity.clone(), topic.sender.clone());
+                self.ran.entry(key).or_default().push(topic.number);
+            }
             let Some(message) = message_of(turn) else { continue };
             let Some(sender) = &message.sender else { continue };
             let key = (entity.clone(), sender.clone());

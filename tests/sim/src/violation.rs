@@ -123,6 +123,8 @@ pub enum ViolationKind {
     ItemNotDurable,
     /// A subscriber got items out of order, twice, or with a wrong count of those it has missed.
     ChannelWrong,
+    /// An entity did not get an item to which it had subscribed, or got one twice or out of order (R27).
+    SubscriptionWrong,
     /// A subscriber does not have every durable item long after the last fault.
     SubscriberBehind,
     /// A record of a deleted entity is left, or is still to be removed long after the last fault (E17).

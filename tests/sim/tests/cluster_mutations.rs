@@ -492,6 +492,12 @@ fn r3_items_sent_before_their_commit_are_detected() {
 }
 
 #[test]
+fn r27_a_fan_out_that_leaves_out_a_page_is_detected() {
+    let named = ViolationKind::SubscriptionWrong;
+    shard_without(shard::Mutation::ForgetFanOutPage, named, &[], 0);
+}
+
+#[test]
 fn e18_reusing_event_numbers_is_detected() {
     // A snapshot whose number was used before stays when its entity is deleted.
     let follows = &[ViolationKind::DeletionLeft];
@@ -513,6 +519,12 @@ fn r20_asking_under_new_ids_runs_asks_twice() {
 fn r20_ignoring_crossing_asks_is_detected() {
     let named = ViolationKind::AskCycleKept;
     shard_without(shard::Mutation::IgnoreCrossingAsks, named, &[], 0);
+}
+
+#[test]
+fn r20_a_second_instance_that_becomes_stale_is_detected() {
+    let named = ViolationKind::History(History::QueryValue);
+    shard_without(shard::Mutation::KeepSecondInstance, named, STALE, 0);
 }
 
 #[test]

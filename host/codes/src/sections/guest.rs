@@ -101,6 +101,16 @@ section! {
             happened: "The entity would have emitted on more channels than `limits.channels`. Channels are never removed.",
             help: "Use fewer channels, with a field in the items that tells them apart, or raise the limit.",
         }
+        TOO_MANY_SUBSCRIPTIONS = "too-many-subscriptions" {
+            retry: No,
+            happened: "An entity subscribed to a channel of an entity that has `limits.subscriptions` subscriptions. The subscription became a dead letter of its sender.",
+            help: "Raise the limit in the manifest of the publishing type, or publish through several entities. Then resend the dead letter.",
+        }
+        SUBSCRIPTION_NOT_GRANTED = "subscription-not-granted" {
+            retry: No,
+            happened: "An entity subscribed to a channel of an entity whose type may not send tells to it. The subscription became a dead letter of its sender.",
+            help: "Add the subscriber's type to `[grants] tell` of the publishing type, and resend the dead letter.",
+        }
         ASK_NOT_GRANTED = "ask-not-granted" {
             retry: No,
             happened: "The guest asked an entity of a type that its manifest does not grant.",
@@ -174,7 +184,7 @@ section! {
         }
         WRITE_IN_QUERY = "write-in-query" {
             retry: No,
-            happened: "A query tried to change state, a timer or the outbox.",
+            happened: "A query, or the start of an instance that runs only queries, tried to change state, a timer or the outbox.",
             help: "Make the method a command (`&mut self`).",
         }
         INVALID_HOST_CALL = "invalid-host-call" {

@@ -139,6 +139,7 @@ pub(super) struct EntitiesSection {
     pub(super) max_timer_entities: u32,
     pub(super) timer_page: u32,
     pub(super) purge_page: u32,
+    pub(super) fan_out_page: u32,
     pub(super) timer_attempts: u32,
     #[serde(with = "units::duration")]
     pub(super) timer_backoff: Duration,
@@ -325,6 +326,7 @@ impl Default for EntitiesSection {
             max_timer_entities: saturating_u32(shard.max_timer_entities),
             timer_page: saturating_u32(shard.timer_page),
             purge_page: saturating_u32(shard.purge_page),
+            fan_out_page: saturating_u32(shard.fan_out_page),
             timer_attempts: shard.timer_attempts,
             timer_backoff: Duration::from_millis(shard.timer_backoff),
             timer_max_backoff: Duration::from_millis(shard.timer_max_backoff),
@@ -359,6 +361,7 @@ impl EntitiesSection {
             max_timer_entities: self.max_timer_entities as usize,
             timer_page: self.timer_page as usize,
             purge_page: self.purge_page as usize,
+            fan_out_page: self.fan_out_page as usize,
             timer_attempts: self.timer_attempts,
             timer_backoff: millis(self.timer_backoff),
             timer_max_backoff: millis(self.timer_max_backoff),

@@ -6,7 +6,7 @@ use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::shard::OnFailure;
 
-use super::file::{ChannelsSection, GrantsSection, ManifestFile, RESTART, STOP};
+use super::file::{ChannelsSection, GrantsSection, ManifestFile, NOTHING, QUERIES, RESTART, STOP};
 use super::{Access, ChannelsKeep, Lifecycle, Manifest, ManifestError, ManifestLimits};
 use crate::user_file::{SourceText, units};
 
@@ -60,6 +60,18 @@ pub(super) fn manifest(
     name(input, "pool", &file.pool)?;
     let shard_key =
         ShardKeyRule::parse(&file.shard_key).map_err(|why| input.at(&["shard-key"], why, None))?;
+    let reentrant_queries = match file.reentrant.as_str() {
+        NOTHING => false,
+        QUERIES => true,
+        other => {
+            let why = format!("`reentrant` cannot be {other:?}");
+            return Err(input.at(
+                &["reentrant"],
+                why,
+                Some("write \"queries\" or \"nothing\"".into()),
+            ));
+        }
+    };
     let limits = limits(input, &file)?;
     let day = Duration::from_secs(86_400);
     if file.lifecycle.idle_timeout < Duration::from_millis(100) || file.lifecycle.idle_timeout > day
@@ -104,6 +116,7 @@ pub(super) fn manifest(
         component: file.component,
         pool: file.pool,
         shard_key,
+        reentrant_queries,
         limits,
         lifecycle: Lifecycle {
             idle_timeout: file.lifecycle.idle_timeout,
@@ -238,6 +251,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         ("http-calls", it.http_calls, MOST_HTTP_CALLS),
         ("table-elements", it.table_elements, 10_000_000),
         ("mailbox", it.mailbox, 1_000_000),
+        ("subscriptions", it.subscriptions, 100_000),
         ("log-lines", it.log_lines_per_second, 1_000_000),
     ];
     for (key, value, most) in counts {
@@ -272,6 +286,7 @@ fn limits(input: &SourceText<'_>, file: &ManifestFile) -> Result<ManifestLimits,
         message: it.message,
         reply: it.reply,
         mailbox: it.mailbox,
+        subscriptions: it.subscriptions,
         log_lines_per_second: it.log_lines_per_second,
         log_line_bytes: it.log_line_bytes,
     })

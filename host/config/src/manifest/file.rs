@@ -13,6 +13,23 @@ use crate::user_file::units;
 pub(super) const RESTART: &str = "restart";
 pub(super) const STOP: &str = "stop";
 
+/// The default of `limits.subscriptions`.
+const SUBSCRIPTIONS: u32 = 1_000;
+
+/// Whether a limit is the default one, which is not written: older nodes do not know the key.
+fn is_default_subscriptions(subscriptions: &u32) -> bool {
+    *subscriptions == SUBSCRIPTIONS
+}
+
+/// The values of `reentrant`.
+pub(super) const NOTHING: &str = "nothing";
+pub(super) const QUERIES: &str = "queries";
+
+/// Whether nothing is re-entrant, which is the default and is not written: older nodes do not know the key.
+fn is_nothing(reentrant: &str) -> bool {
+    reentrant == NOTHING
+}
+
 /// Whether the strategy is the default one, which is not written: older nodes do not know the key.
 fn is_restart(strategy: &str) -> bool {
     strategy == RESTART
@@ -27,6 +44,8 @@ pub(super) struct ManifestFile {
     pub(super) component: String,
     pub(super) pool: String,
     pub(super) shard_key: String,
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub(super) reentrant: String,
     pub(super) limits: LimitsSection,
     pub(super) lifecycle: LifecycleSection,
     pub(super) channels: ChannelsSection,
@@ -79,6 +98,8 @@ pub(super) struct LimitsSection {
     #[serde(with = "units::size")]
     pub(super) reply: u64,
     pub(super) mailbox: u32,
+    #[serde(skip_serializing_if = "is_default_subscriptions")]
+    pub(super) subscriptions: u32,
     pub(super) log_lines_per_second: u32,
     #[serde(with = "units::size")]
     pub(super) log_line_bytes: u64,
@@ -129,6 +150,7 @@ impl Default for ManifestFile {
             component: String::new(),
             pool: "default".into(),
             shard_key: "id".into(),
+            reentrant: NOTHING.into(),
             limits: LimitsSection::default(),
             lifecycle: LifecycleSection::default(),
             channels: ChannelsSection::default(),
@@ -168,6 +190,7 @@ impl Default for LimitsSection {
             message: 1 << 20,
             reply: wasm.reply,
             mailbox: 1_000,
+            subscriptions: SUBSCRIPTIONS,
             log_lines_per_second: wasm.log_lines_per_second,
             log_line_bytes: wasm.log_line_bytes as u64,
         }
@@ -208,6 +231,7 @@ impl ManifestFile {
                 ShardKeyRule::Id => "id".into(),
                 ShardKeyRule::Until(separator) => format!("until:{separator}"),
             },
+            reentrant: if from.reentrant_queries { QUERIES } else { NOTHING }.into(),
             limits: LimitsSection {
                 memory: limits.memory,
                 table_elements: limits.table_elements,
@@ -235,6 +259,7 @@ impl ManifestFile {
                 message: limits.message,
                 reply: limits.reply,
                 mailbox: limits.mailbox,
+                subscriptions: limits.subscriptions,
                 log_lines_per_second: limits.log_lines_per_second,
                 log_line_bytes: limits.log_line_bytes,
             },

@@ -54,13 +54,26 @@ fn k33_a_manifest_chooses_what_follows_a_failure() {
 }
 
 #[test]
+fn r20_a_manifest_makes_queries_reentrant() {
+    let manifest = Manifest::parse(&format!("{SMALL}reentrant = \"queries\"\n"), "entity.toml");
+    let manifest = manifest.expect("a manifest");
+    assert!(manifest.reentrant_queries);
+    let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
+    assert_eq!(again.expect("a manifest"), manifest);
+    let plain = Manifest::parse(SMALL, "entity.toml").expect("a manifest");
+    assert!(!plain.reentrant_queries && !plain.effective_toml().contains("reentrant"));
+}
+
+#[test]
 fn each_error_names_its_line() {
     let cases = [
+        ("reentrant = \"commands\"", 3, "`reentrant` cannot be \"commands\""),
         ("idle = \"1 s\"", 3, "unknown key `idle`"),
         ("[limit]", 3, "unknown key `limit`"),
         ("[limits]\nmemory = 16", 4, "a size in quotes"),
         ("[limits]\nturn-time = \"1 year\"", 4, "`turn-time` must be from 1 ms to 1 min"),
         ("[limits]\nmailbox = 0", 4, "`mailbox` must be from 1"),
+        ("[limits]\nsubscriptions = 100001", 4, "`subscriptions` must be from 1"),
         ("[limits]\nkeys = 0", 4, "`keys` must be from 1"),
         ("[limits]\nturn-keys = 20000", 4, "`turn-keys` must be from 1 to 16384"),
         ("[limits]\nturn-bytes = \"9 MiB\"", 4, "`turn-bytes` must be from 1 B to 8 MiB"),

@@ -24,6 +24,7 @@ impl TurnRecords {
             channels: Arc::new(head.channels()?),
             remembered: head.remembered,
             expires_at: head.expires_at,
+            has_subscribers: head.subscriptions()?.subscriptions > 0,
         })
     }
 }

@@ -10,9 +10,11 @@ use super::channel_feed::ChannelFeed;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
+use super::second_instance::SecondInstance;
 use super::settings::{SlotPurpose, StopReason};
+use super::subscriptions::Subscriptions;
 use super::timers::{Firing, Timers};
-use crate::ids::{MessageId, TurnId};
+use crate::ids::{Entity, MessageId, TurnId};
 use crate::message::{Message, ReplyToken};
 use crate::records::{GuestReply, Head, JournalExtent};
 
@@ -143,10 +145,14 @@ pub(super) struct ResidentEntity {
     pub(super) journal: JournalExtent,
     /// The channels, and the reads of them.
     pub(super) channels: ChannelFeed,
+    /// The subscriptions of other entities after the last turn that ran.
+    pub(super) subscriptions: Subscriptions,
     /// The running turn's pending asks, and what detects their cycles.
     pub(super) asks: Asks,
     /// The outgoing HTTP calls of the running turn.
     pub(super) calls: Calls,
+    /// The second instance, which runs queries while the running turn waits.
+    pub(super) second: Option<Box<SecondInstance>>,
     /// The stored wake-up after the last turn that ran.
     pub(super) wake_up: Option<u64>,
     /// Whether `timers` and `outbox` are valid: read from the store, and changed by the turns since.
@@ -241,8 +247,10 @@ impl ResidentEntity {
             outbox: Outbox::default(),
             journal: JournalExtent::default(),
             channels: ChannelFeed::default(),
+            subscriptions: Subscriptions::default(),
             asks: Asks::default(),
             calls: Calls::default(),
+            second: None,
             wake_up: None,
             is_read: false,
             must_read: false,
@@ -275,7 +283,43 @@ impl ResidentEntity {
             channels: self.channels.current().clone(),
             remembered: self.head.remembered,
             expires_at: self.head.expires_at.filter(|_| !self.head.deleted),
+            has_subscribers: !self.subscriptions.is_empty(),
         }
+    }
+
+    /// The running turn of the instance with this generation, if it runs a message or a firing.
+    pub(super) fn turn_of(&self, generation: u64) -> Option<TurnId> {
+        match (&self.second, &self.stage) {
+            (_, Stage::Running(turn, _) | Stage::Firing(turn, _))
+                if self.generation == generation =>
+            {
+                Some(*turn)
+            }
+            (Some(second), _) if second.generation == generation => second.turn(),
+            _ => None,
+        }
+    }
+
+    /// The generation of the instance that runs this turn.
+    pub(super) fn generation_of(&self, turn: TurnId) -> Option<u64> {
+        let second = self.second.as_ref().map(|second| second.generation);
+        let mut generations = std::iter::once(self.generation).chain(second);
+        generations.find(|generation| self.turn_of(*generation) == Some(turn))
+    }
+
+    /// The asks of the instance with this generation.
+    pub(super) fn asks_of(&mut self, generation: u64) -> Option<&mut Asks> {
+        match &mut self.second {
+            _ if self.generation == generation => Some(&mut self.asks),
+            Some(second) if second.generation == generation => Some(&mut second.asks),
+            _ => None,
+        }
+    }
+
+    /// The entities that wait for the answer to a pending message.
+    pub(super) fn chain_of(&self, id: &MessageId) -> &[Entity] {
+        let origin = self.entries.get(id).and_then(|entry| entry.message.asked_by.as_ref());
+        origin.map_or(&[], |origin| &origin.chain)
     }
 
     /// The number of queued and parked messages.

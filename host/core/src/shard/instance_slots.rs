@@ -17,6 +17,8 @@ const SLOTS_PER_TIMER: u32 = 8;
 pub struct InstanceSlots {
     capacity: usize,
     granted: HashMap<SlotHolder, u64>,
+    /// The slots of second instances. Their holders also have a slot in `granted`.
+    granted_second: HashMap<SlotHolder, u64>,
     idle: BTreeMap<u64, SlotHolder>,
     idle_since: HashMap<SlotHolder, u64>,
     /// Requests for messages. They take precedence over those for timers (R14), but timers get every eighth slot.
@@ -37,6 +39,7 @@ impl InstanceSlots {
         Self {
             capacity: most.max(1),
             granted: HashMap::new(),
+            granted_second: HashMap::new(),
             idle: BTreeMap::new(),
             idle_since: HashMap::new(),
             requests: SlotRequests::default(),
@@ -51,19 +54,21 @@ impl InstanceSlots {
     /// The number of slots held.
     #[must_use]
     pub fn granted(&self) -> usize {
-        self.granted.len()
+        self.granted.len() + self.granted_second.len()
     }
 
     /// Whether every slot is held.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.granted.len() >= self.capacity
+        self.granted() >= self.capacity
     }
 
     /// Requests a slot. A later [`InstanceSlots::grant`] grants it. A request for a message replaces another one with
-    /// the same generation, also if it arrives before that.
+    /// the same generation, also if it arrives before that. A holder that has a slot may request another one, for its
+    /// second instance.
     pub fn request(&mut self, holder: SlotHolder, generation: u64, purpose: SlotPurpose) {
         if self.granted.get(&holder) == Some(&generation)
+            || self.granted_second.get(&holder) == Some(&generation)
             || self.requests.contains(&holder, generation)
         {
             return;
@@ -85,6 +90,9 @@ impl InstanceSlots {
         if self.granted.get(holder) == Some(&generation) {
             self.granted.remove(holder);
             self.evicting.remove(holder);
+        } else if self.granted_second.get(holder) == Some(&generation) {
+            self.granted_second.remove(holder);
+            self.evicting.remove(holder);
         } else {
             self.requests.withdraw(holder, generation);
             self.timer_requests.withdraw(holder, generation);
@@ -96,6 +104,7 @@ impl InstanceSlots {
     pub fn remove_shard(&mut self, shard: &ShardPath) {
         let others = |(of, _): &SlotHolder| of != shard;
         self.granted.retain(|holder, _| others(holder));
+        self.granted_second.retain(|holder, _| others(holder));
         self.evicting.retain(others);
         self.requests.remove_shard(shard);
         self.timer_requests.remove_shard(shard);
@@ -127,7 +136,11 @@ impl InstanceSlots {
             return None;
         }
         let (holder, generation) = self.next_request()?;
-        self.granted.insert(holder.clone(), generation);
+        let slots = match self.granted.contains_key(&holder) {
+            true => &mut self.granted_second,
+            false => &mut self.granted,
+        };
+        slots.insert(holder.clone(), generation);
         Some((holder, generation))
     }
 
@@ -145,7 +158,7 @@ impl InstanceSlots {
 
     /// The next idle holder to evict, if there are more requests than evictions in progress.
     pub fn evict(&mut self) -> Option<SlotHolder> {
-        let free = self.capacity.saturating_sub(self.granted.len());
+        let free = self.capacity.saturating_sub(self.granted());
         if self.requests.len() + self.timer_requests.len() <= self.evicting.len() + free {
             return None;
         }
@@ -245,6 +258,26 @@ mod tests {
         cap.request(holder("b"), 1, SlotPurpose::Message);
         cap.idle(holder("b"));
         assert_eq!(cap.evict(), None, "the holder waits for a slot and does not hold one");
+    }
+
+    #[test]
+    fn a_second_instance_counts_and_can_be_evicted_alone() {
+        let mut cap = InstanceSlots::new(2);
+        cap.request(holder("a"), 1, SlotPurpose::Message);
+        assert!(cap.grant().is_some());
+        cap.request(holder("a"), 2, SlotPurpose::Message);
+        assert_eq!(cap.grant(), Some((holder("a"), 2)));
+        cap.request(holder("b"), 3, SlotPurpose::Message);
+        assert_eq!((cap.granted(), cap.grant(), cap.evict()), (2, None, None));
+        cap.idle(holder("a"));
+        assert_eq!((cap.evict(), cap.evict()), (Some(holder("a")), None));
+        cap.release(&holder("a"), 2);
+        assert_eq!((cap.granted(), cap.grant()), (1, Some((holder("b"), 3))));
+        cap.release(&holder("b"), 3);
+        cap.request(holder("a"), 4, SlotPurpose::Message);
+        assert_eq!(cap.grant(), Some((holder("a"), 4)));
+        cap.remove_shard(&holder("a").0);
+        assert_eq!(cap.granted(), 0);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) struct Mailbox {
     messages: BTreeMap<MessageId, QueuedMessage>,
     /// The queued messages, by their position in the queue.
     ready: BTreeMap<i64, MessageId>,
+    /// Those of the queued messages that a second instance may run, by their position in the queue.
+    ready_queries: BTreeMap<i64, MessageId>,
     parked: BTreeSet<MessageId>,
     /// The parked messages, by session, by the sequence that must run first, and by their own sequence.
     parked_by_predecessor: BTreeSet<(ScopedSessionId, u64, u64)>,
@@ -32,6 +34,8 @@ pub(super) struct Mailbox {
 struct QueuedMessage {
     position: Position,
     deadline: Option<u64>,
+    /// Whether a second instance may run it.
+    is_reentrant: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,7 @@ impl Mailbox {
         Self {
             messages: BTreeMap::new(),
             ready: BTreeMap::new(),
+            ready_queries: BTreeMap::new(),
             parked: BTreeSet::new(),
             parked_by_predecessor: BTreeSet::new(),
             park_deadlines: BTreeSet::new(),
@@ -75,6 +80,21 @@ impl Mailbox {
         self.ready.first_key_value().map(|(_, id)| *id)
     }
 
+    /// The first queued message that a second instance may run.
+    pub(super) fn front_query(&self) -> Option<MessageId> {
+        self.ready_queries.first_key_value().map(|(_, id)| *id)
+    }
+
+    /// Lets a second instance run the message, if it is in the mailbox.
+    pub(super) fn set_reentrant(&mut self, id: &MessageId) {
+        if let Some(waiting) = self.messages.get_mut(id) {
+            waiting.is_reentrant = true;
+            if let Position::Ready(place) = waiting.position {
+                self.ready_queries.insert(place, *id);
+            }
+        }
+    }
+
     /// Whether a message is queued or parked.
     pub(super) fn contains(&self, id: &MessageId) -> bool {
         self.messages.contains_key(id)
@@ -82,18 +102,18 @@ impl Mailbox {
 
     pub(super) fn push_back(&mut self, id: MessageId, deadline: Option<u64>) {
         let place = self.ready.last_key_value().map_or(0, |(place, _)| place + 1);
-        self.insert(id, QueuedMessage { position: Position::Ready(place), deadline });
+        self.insert_at(id, Position::Ready(place), deadline);
     }
 
     pub(super) fn push_front(&mut self, id: MessageId, deadline: Option<u64>) {
         let place = self.ready.first_key_value().map_or(0, |(place, _)| place - 1);
-        self.insert(id, QueuedMessage { position: Position::Ready(place), deadline });
+        self.insert_at(id, Position::Ready(place), deadline);
     }
 
     /// Parks a message until its session's message with that sequence has run, or until the given time.
     pub(super) fn park(&mut self, id: MessageId, after: u64, until: u64) {
         let deadline = self.messages.get(&id).and_then(|waiting| waiting.deadline);
-        self.insert(id, QueuedMessage { position: Position::Parked { after, until }, deadline });
+        self.insert_at(id, Position::Parked { after, until }, deadline);
     }
 
     /// Changes the deadline of a message, if it is in the mailbox.
@@ -103,12 +123,20 @@ impl Mailbox {
         }
     }
 
+    fn insert_at(&mut self, id: MessageId, position: Position, deadline: Option<u64>) {
+        let is_reentrant = self.messages.get(&id).is_some_and(|waiting| waiting.is_reentrant);
+        self.insert(id, QueuedMessage { position, deadline, is_reentrant });
+    }
+
     fn insert(&mut self, id: MessageId, waiting: QueuedMessage) {
         self.remove(&id);
         self.touch(1);
         match waiting.position {
             Position::Ready(place) => {
                 self.ready.insert(place, id);
+                if waiting.is_reentrant {
+                    self.ready_queries.insert(place, id);
+                }
             }
             Position::Parked { after, until } => {
                 self.parked.insert(id);
@@ -128,6 +156,7 @@ impl Mailbox {
         match waiting.position {
             Position::Ready(place) => {
                 self.ready.remove(&place);
+                self.ready_queries.remove(&place);
             }
             Position::Parked { after, until } => {
                 self.parked.remove(id);
@@ -285,6 +314,26 @@ mod tests {
         assert_eq!(mailbox.expired(200), [4, 5, 2].map(id));
         mailbox.clear();
         assert_eq!(mailbox.first_deadline(), None);
+    }
+
+    #[test]
+    fn queries_for_a_second_instance_keep_their_order() {
+        let mut mailbox = Mailbox::new(QueuedTotal::default());
+        full(&mut mailbox);
+        assert_eq!(mailbox.front_query(), None);
+        for sequence in [4, 2, 9] {
+            mailbox.set_reentrant(&id(sequence));
+        }
+        assert_eq!(mailbox.front_query(), Some(id(2)));
+        mailbox.park(id(2), 1, 70);
+        assert_eq!(mailbox.front_query(), Some(id(4)), "a parked message cannot run");
+        mailbox.unpark(&id(1));
+        assert_eq!((mailbox.front(), mailbox.front_query()), (Some(id(2)), Some(id(2))));
+        mailbox.remove(&id(2));
+        mailbox.push_front(id(2), None);
+        assert_eq!(mailbox.front_query(), Some(id(4)), "it was removed");
+        mailbox.clear();
+        assert_eq!(mailbox.front_query(), None);
     }
 
     #[test]

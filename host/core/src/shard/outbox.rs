@@ -15,6 +15,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::dead_letters::{DeadLetterAction, MAX_RESENT_BYTES};
+use super::subscriptions::TopicMessage;
 use crate::codec;
 use crate::extensions::Extensions;
 use crate::ids::Entity;
@@ -26,6 +27,9 @@ const INDEX_BITS: u32 = 16;
 
 /// The number of done tells whose deletion is committed while others are still in flight.
 const DELETED_TOGETHER: usize = 64;
+
+/// The number of turns of a fan-out whose tells the outbox holds before the next one waits.
+const FAN_OUT_TURNS: usize = 4;
 
 /// A tell that a turn sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +88,9 @@ pub(super) struct Outbox {
     changed: bool,
     /// Entries that the targets have run, and whose deletion is not part of a commit yet.
     done: Vec<(Entity, u64)>,
+    /// The number of tells, apart from those of fan-outs to the entity itself, beyond which the next turn of a fan-out
+    /// waits (R27).
+    fan_out_limit: usize,
 }
 
 impl Outbox {
@@ -120,6 +127,18 @@ impl Outbox {
             }
         }
         outbox
+    }
+
+    /// Sets how many tells a turn of a fan-out sends.
+    pub(super) fn limit_fan_out(&mut self, page: usize) {
+        self.fan_out_limit = page.saturating_mul(FAN_OUT_TURNS - 1);
+    }
+
+    /// Whether the first tell of this queue is the next turn of a fan-out, and there is no room for the tells of that
+    /// turn.
+    fn is_held(&self, queue: &Queue, first: &Tell) -> bool {
+        *first.method == *TopicMessage::FanOut.method()
+            && self.entries.saturating_sub(queue.tells.len()) > self.fan_out_limit
     }
 
     fn insert(&mut self, number: u64, tell: Arc<Tell>) {
@@ -220,6 +239,7 @@ impl Outbox {
             let waits = queue.in_flight
                 || is_paused
                 || tell.retry_at > utc
+                || self.is_held(queue, tell)
                 || queue.after.max(*number >> INDEX_BITS) > self.durable;
             (!waits).then(|| (*number, tell.clone()))
         };
@@ -233,6 +253,10 @@ impl Outbox {
     pub(super) fn wait(&self, mono: u64, utc: u64) -> Option<u64> {
         let wait = |queue: &Queue| {
             let (_, tell) = queue.tells.first_key_value().filter(|_| !queue.in_flight)?;
+            if self.is_held(queue, tell) {
+                // The answers to other tells make room.
+                return None;
+            }
             let pause = queue.pause.map_or(0, |(until, _)| until.saturating_sub(mono));
             Some(pause.max(tell.retry_at.saturating_sub(utc)))
         };

@@ -1,5 +1,7 @@
 //! Settings of a shard's machine and of each entity type.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::channels::ChannelKeep;
@@ -70,6 +72,9 @@ pub struct Settings {
     pub recovery_rate: u32,
     /// Maximum number of records that one commit removes after a deletion (E17). Default 1,000.
     pub purge_page: usize,
+    /// Maximum number of subscriptions in one page, and so of tells that one turn of a fan-out sends. The outbox holds the
+    /// tells of about four such turns before the next one waits (R27). Default 64.
+    pub fan_out_page: usize,
     /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,
 }
@@ -134,6 +139,7 @@ impl Default for Settings {
             recovery_starts: 16,
             recovery_rate: 0,
             purge_page: 1_000,
+            fan_out_page: 64,
             mutations: Vec::new(),
         }
     }
@@ -212,6 +218,10 @@ pub enum Mutation {
     KeepDeletedState,
     /// An entity may expire 50 ms early (E17).
     ExpireEarly,
+    /// A turn of a fan-out leaves out the next page (R27).
+    ForgetFanOutPage,
+    /// A second instance outlives the turn beside which it was started (R20).
+    KeepSecondInstance,
 }
 
 /// Settings from an entity type's current deployment.
@@ -241,6 +251,12 @@ pub struct TypeSettings {
     pub earlier: Vec<EarlierRevision>,
     /// Which entities run the deployment's revision; `None` if all of them do.
     pub rollout: Option<Rollout>,
+    /// Whether queries run on a second instance while a turn waits for an ask or a call (R20). Default `false`.
+    pub reentrant_queries: bool,
+    /// Types to which its entities may send tells. Entities of other types cannot subscribe (R27). Default none.
+    pub tells: Vec<Arc<str>>,
+    /// Maximum number of subscriptions to one entity's channels (R27). Default 1,000.
+    pub subscriptions: u64,
 }
 
 /// What follows a trap, an exceeded limit or a failed start (K33). In any case, the instance is dropped.
@@ -318,6 +334,9 @@ impl Default for TypeSettings {
             schema: SchemaSupport::default(),
             earlier: Vec::new(),
             rollout: None,
+            reentrant_queries: false,
+            tells: Vec::new(),
+            subscriptions: 1_000,
         }
     }
 }
@@ -331,6 +350,9 @@ pub enum StartReason {
     Message,
     /// The entity is remembered, and had no instance on this node (K31).
     Remembered,
+    /// A turn of the entity's instance waits, and this second instance runs queries meanwhile (R20). Its start turn
+    /// must not change anything.
+    BesideTurn,
 }
 
 /// What a slot is needed for, in descending order of precedence.

@@ -257,6 +257,46 @@ fn a_head_knows_its_channels_by_field_12() {
 }
 
 #[test]
+fn a_head_counts_its_subscriptions_in_field_24() {
+    let mut head = head();
+    let counts = records::SubscriptionCounts { pages: 2, subscriptions: 300 };
+    head.set_subscriptions(counts).unwrap();
+    let bytes = codec::encode(&head).unwrap();
+    assert_eq!(bytes[bytes.len() - 6..], [1, 24, 3, 2, 0xac, 2]);
+    assert_eq!(codec::decode::<Head>(&bytes).unwrap().subscriptions(), Ok(counts));
+    head.set_subscriptions(Default::default()).unwrap();
+    assert!(head.extensions.is_empty(), "a head without subscriptions is no longer than before");
+}
+
+#[test]
+fn the_bytes_of_a_page_of_subscriptions_do_not_change() {
+    let subscription = records::Subscription {
+        channel: "c".into(),
+        subscriber: Entity::new("t", "i"),
+        method: "m".into(),
+        since: 300,
+    };
+    let subscriptions = vec![subscription];
+    let page = records::SubscriptionPage { subscriptions, extensions: Default::default() };
+    let bytes = codec::encode(&page).unwrap();
+    assert_eq!(bytes, [1, 1, b'c', 1, b't', 1, b'i', 1, b'm', 0xac, 2, 0]);
+    assert_eq!(codec::decode::<records::SubscriptionPage>(&bytes).unwrap(), page);
+}
+
+#[test]
+fn the_bytes_of_an_item_on_its_way_do_not_change() {
+    let item = ostraca_core::shard::FanOut {
+        channel: "c".into(),
+        version: 300,
+        page: 2,
+        data: Bytes::from_static(b"d"),
+        extensions: Default::default(),
+    };
+    assert_eq!(item.encode()[..], [1, b'c', 0xac, 2, 2, 1, b'd', 0]);
+    assert_eq!(ostraca_core::shard::FanOut::decode(&item.encode()), Some(item));
+}
+
+#[test]
 fn a_senders_lane_names_it_in_required_field_1() {
     let mut lane = lane();
     lane.set_sender(&Entity::new("t", "i")).unwrap();

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::message::{Message, MessageKind};
 use ostraca_core::records::{ClaimOutcome, Commit, CommitOutcome};
-use ostraca_core::shard::{Action, Event, Firing, StopReason};
+use ostraca_core::shard::{Action, Event, Firing, StartReason, StopReason};
 use ostraca_stats::Stats;
 use ostraca_store::entity::commit_bytes;
 use ostraca_store::{Scan, ScanKind, ScannedRecord, StoreError};
@@ -95,7 +95,12 @@ impl Worker {
             Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
             Action::Activate { entity, generation, revision, reason, records } => {
                 let records = guest_types::turn_records(records);
-                let first = FirstTurn::Start(guest_types::start_reason(reason));
+                let is_second = reason == StartReason::BesideTurn;
+                let reason = guest_types::start_reason(reason);
+                let first = match is_second {
+                    true => FirstTurn::StartForQueries(reason),
+                    false => FirstTurn::Start(reason),
+                };
                 self.activate(id, entity, (generation, revision), first, records);
             }
             Action::Migrate { entity, generation, revision, from_schema, records } => {
@@ -302,12 +307,17 @@ impl Worker {
         records: TurnRecords,
     ) {
         Stats::count(match first {
-            FirstTurn::Start(_) => &self.deps.stats.activations,
+            FirstTurn::Start(_) | FirstTurn::StartForQueries(_) => &self.deps.stats.activations,
             FirstTurn::Migrate(_) => &self.deps.stats.migrations,
         });
         let Some(state) = self.machines.get_mut(id) else { return };
         let shard = state.machine.ownership().shard.clone();
-        state.instances.insert(entity.clone(), (generation, InstanceState::Starting));
+        let for_queries = matches!(first, FirstTurn::StartForQueries(_));
+        let instances = match for_queries {
+            true => &mut state.second_instances,
+            false => &mut state.instances,
+        };
+        instances.insert(entity.clone(), (generation, InstanceState::Starting));
         state.running += 1;
         let entry = self.types.get(&entity.entity_type);
         let program = entry.and_then(|entry| entry.program_of(revision).cloned());
@@ -333,6 +343,9 @@ impl Worker {
                 Ok(mut instance) => {
                     let turn = match first {
                         FirstTurn::Start(reason) => instance.start(reason).await,
+                        FirstTurn::StartForQueries(reason) => {
+                            instance.start_for_queries(reason).await
+                        }
                         FirstTurn::Migrate(from_schema) => instance.migrate(from_schema).await,
                     };
                     StartOutcome::Started(Box::new(instance), turn, origin)
@@ -354,10 +367,10 @@ impl Worker {
     fn take(&mut self, id: MachineId, entity: &Entity, generation: u64) -> Option<Box<Instance>> {
         let state = self.machines.get_mut(id)?;
         self.instance_slots.busy(&(state.machine.ownership().shard.clone(), entity.clone()));
-        let (held, live) = state.instances.get_mut(entity)?;
         // Pekko #1463: a message must reach neither another entity's sandbox nor another generation of its own
         // entity.
-        if *held != generation || !matches!(live, InstanceState::Idle(_)) {
+        let live = state.instance_mut(entity, generation)?;
+        if !matches!(live, InstanceState::Idle(_)) {
             return None;
         }
         match std::mem::replace(live, InstanceState::Starting) {
@@ -474,10 +487,7 @@ impl Worker {
 
     fn drop_instance(&mut self, id: MachineId, entity: &Entity, generation: u64) {
         let Some(slot) = self.machines.get_mut(id) else { return };
-        let instances = &mut slot.instances;
-        if instances.get(entity).is_some_and(|(held, _)| *held == generation)
-            && let Some((_, InstanceState::Busy(interrupt, _))) = instances.remove(entity)
-        {
+        if let Some(InstanceState::Busy(interrupt, _)) = slot.remove_instance(entity, generation) {
             interrupt.interrupt();
         }
     }
@@ -486,6 +496,8 @@ impl Worker {
 /// What an instance runs first.
 enum FirstTurn {
     Start(ostraca_wasm::StartReason),
+    /// The start of a second instance, which runs queries beside a waiting turn.
+    StartForQueries(ostraca_wasm::StartReason),
     /// The migration from this schema, after which the instance is dropped.
     Migrate(u32),
 }

@@ -74,10 +74,7 @@ impl Worker {
         let StartedAsk { id, entity, generation, place, ask, reply } = started;
         let Some(slot) = self.machines.get_mut(id) else { return };
         // The turn may have ended, or its instance may have been dropped.
-        let Some((held, InstanceState::Busy(_, waiting))) = slot.instances.get_mut(&entity) else {
-            return;
-        };
-        if *held == generation {
+        if let Some(InstanceState::Busy(_, waiting)) = slot.instance_mut(&entity, generation) {
             waiting.asks.insert(place, reply);
             self.handle_event(id, Event::AskStarted { entity, generation, place, ask });
         }
@@ -92,8 +89,7 @@ impl Worker {
         outcome: Outcome,
     ) {
         let Some(slot) = self.machines.get_mut(id) else { return };
-        if let Some((held, InstanceState::Busy(_, waiting))) = slot.instances.get_mut(entity)
-            && *held == generation
+        if let Some(InstanceState::Busy(_, waiting)) = slot.instance_mut(entity, generation)
             && let Some(reply) = waiting.asks.remove(&place)
         {
             reply.answer(guest_types::ask_answer(outcome));

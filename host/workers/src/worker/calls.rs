@@ -87,11 +87,9 @@ impl Worker {
         match change {
             CallChange::Started(digest, release) => {
                 // The turn may have ended, or its instance may have been dropped.
-                let Some((held, InstanceState::Busy(_, waiting))) = slot.instances.get_mut(&entity)
-                else {
-                    return;
-                };
-                if *held == generation {
+                if let Some(InstanceState::Busy(_, waiting)) =
+                    slot.instance_mut(&entity, generation)
+                {
                     waiting.calls.insert(place, release);
                     self.handle_event(id, Event::CallStarted { entity, turn, place, digest });
                 }
@@ -111,8 +109,7 @@ impl Worker {
         key: IdempotencyKey,
     ) {
         let Some(slot) = self.machines.get_mut(id) else { return };
-        if let Some((held, InstanceState::Busy(_, waiting))) = slot.instances.get_mut(entity)
-            && *held == generation
+        if let Some(InstanceState::Busy(_, waiting)) = slot.instance_mut(entity, generation)
             && let Some(release) = waiting.calls.remove(&place)
         {
             release.release(key.to_string());

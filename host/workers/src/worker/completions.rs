@@ -129,10 +129,10 @@ impl Worker {
     fn started(&mut self, id: MachineId, entity: Entity, generation: u64, started: StartOutcome) {
         let Some(state) = self.machines.get_mut(id) else { return };
         state.running = state.running.saturating_sub(1);
-        let held = state.instances.get_mut(&entity).filter(|(held, _)| *held == generation);
+        let held = state.instance_mut(&entity, generation);
         let result = match started {
             StartOutcome::Started(instance, turn, origin) => {
-                if let Some((_, live)) = held {
+                if let Some(live) = held {
                     *live = InstanceState::Idle(instance);
                 }
                 ActivationOutcome::Started(self.turn(id, &entity, turn, &origin))
@@ -174,9 +174,7 @@ impl Worker {
         let result = match turned {
             Some(Ok((instance, result))) => {
                 state.running = state.running.saturating_sub(1);
-                if let Some((held, live)) = state.instances.get_mut(&entity)
-                    && *held == generation
-                {
+                if let Some(live) = state.instance_mut(&entity, generation) {
                     *live = InstanceState::Idle(instance);
                 }
                 match result {

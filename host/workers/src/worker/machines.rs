@@ -32,6 +32,8 @@ pub(super) struct WaitingTurn {
 pub(super) struct MachineEntry {
     pub(super) machine: Machine,
     pub(super) instances: HashMap<Entity, (u64, InstanceState)>,
+    /// The second instances of entities whose turns wait (R20).
+    pub(super) second_instances: HashMap<Entity, (u64, InstanceState)>,
     /// Running futures that hold an instance: "stopped" is reported only when there are none.
     pub(super) running: usize,
     /// Number of claims, commits, loads and scans for wake-ups that the store has not answered.
@@ -68,12 +70,42 @@ impl MachineEntry {
         Self {
             machine,
             instances: HashMap::new(),
+            second_instances: HashMap::new(),
             running: 0,
             pending_store_calls: 0,
             serving: false,
             owes_stopped: false,
             noted: Noted::default(),
         }
+    }
+
+    /// The instance of the entity with this generation: its first or its second one.
+    pub(super) fn instance_mut(
+        &mut self,
+        entity: &Entity,
+        generation: u64,
+    ) -> Option<&mut InstanceState> {
+        let first = self.instances.get_mut(entity).filter(|(held, _)| *held == generation);
+        let live = match first {
+            None if self.second_instances.is_empty() => None,
+            None => self.second_instances.get_mut(entity).filter(|(held, _)| *held == generation),
+            first => first,
+        };
+        live.map(|(_, live)| live)
+    }
+
+    /// Removes the instance of the entity with this generation.
+    pub(super) fn remove_instance(
+        &mut self,
+        entity: &Entity,
+        generation: u64,
+    ) -> Option<InstanceState> {
+        for instances in [&mut self.instances, &mut self.second_instances] {
+            if instances.get(entity).is_some_and(|(held, _)| *held == generation) {
+                return instances.remove(entity).map(|(_, live)| live);
+            }
+        }
+        None
     }
 
     fn note(&self) -> Noted {

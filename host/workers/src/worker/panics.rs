@@ -63,7 +63,7 @@ impl Worker {
         while ended.poll().is_some() {}
         slot.machine = ended;
         slot.serving = false;
-        for (_, (_, live)) in slot.instances.drain() {
+        for (_, (_, live)) in slot.instances.drain().chain(slot.second_instances.drain()) {
             if let InstanceState::Busy(interrupt, _) = live {
                 interrupt.interrupt();
             }

@@ -201,6 +201,22 @@ impl Misbehaving {
         outcomes
     }
 
+    /// Behaves: adds `by` to `key`, and asks an entity to ask this one for `key`. Returns the sum, and what the other
+    /// entity got.
+    #[message]
+    pub fn add_and_read_back(&mut self, id: String, key: String, by: u64) -> Vec<String> {
+        let mut outcomes = vec![format!("{}", Self.add(key.clone(), by))];
+        let arguments = serde_json::json!({
+            "of": "misbehaving", "id": context::identity().id, "method": "read",
+            "body": serde_json::json!(key).to_string(), "count": 1, "ms": 0,
+        });
+        match Entity::new("misbehaving", id).ask::<Vec<String>>("ask", &arguments) {
+            Ok(further) => outcomes.extend(further),
+            Err(error) => outcomes.push(error.to_string()),
+        }
+        outcomes
+    }
+
     /// Behaves: asks these entities to `work`, and returns their ids in the order in which they answer.
     #[message]
     pub fn ask_any(&mut self, ids: Vec<String>) -> Vec<String> {
@@ -459,6 +475,18 @@ impl Misbehaving {
     pub fn emit_text(&mut self, on: Vec<String>, text: String) -> String {
         on.iter().for_each(|channel| channels::emit(channel, &text));
         text
+    }
+
+    /// Behaves: subscribes to a channel of another entity.
+    #[message]
+    pub fn follow(&mut self, id: String, channel: String, method: String) {
+        Entity::new("misbehaving", id).subscribe(&channel, &method);
+    }
+
+    /// Behaves: ends a subscription.
+    #[message]
+    pub fn unfollow(&mut self, id: String, channel: String) {
+        Entity::new("misbehaving", id).unsubscribe(&channel);
     }
 
     /// Emits an item, writes a key of this size and appends an event of this size.

@@ -27,7 +27,7 @@ use super::{SimEvent, World};
 use crate::rng::Rng;
 use crate::session::named_kind;
 use crate::violation::ViolationKind;
-use crate::{asks, deletion, tells};
+use crate::{asks, deletion, subscriptions, tells};
 
 /// The principal of all clients, for budgets and types.
 pub(super) const PRINCIPAL: &str = "client/any";
@@ -83,7 +83,7 @@ impl Bounds {
 /// A deployed type.
 pub(super) struct SimType {
     name: Arc<str>,
-    methods: [(Arc<str>, MessageKind); 6],
+    methods: [(Arc<str>, MessageKind); 7],
 }
 
 impl SimType {
@@ -94,6 +94,7 @@ impl SimType {
             (deletion::METHOD.into(), MessageKind::Command),
             (tells::METHOD.into(), MessageKind::Command),
             (asks::METHOD.into(), MessageKind::Command),
+            (subscriptions::METHOD.into(), MessageKind::Command),
             ("get".into(), MessageKind::Query),
         ];
         Self { name: name.into(), methods }

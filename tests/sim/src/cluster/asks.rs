@@ -28,11 +28,7 @@ pub(super) struct AskingTurn {
     open: BTreeMap<u32, OpenAsk>,
 }
 
-impl AskingTurn {
-    pub(super) fn generation(&self) -> u64 {
-        self.running.generation
-    }
-}
+impl AskingTurn {}
 
 #[derive(Clone, Debug)]
 struct OpenAsk {
@@ -67,8 +63,8 @@ impl World {
         };
         let asks = key.asks(self.entities, was_asked, is_query);
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return false };
-        let is_live = hosted.instances.get(&running.entity);
-        if asks.is_empty() || is_live.is_none_or(|it| it.generation != running.generation) {
+        let instance = (running.entity.clone(), running.generation);
+        if asks.is_empty() || !hosted.instances.contains_key(&instance) {
             return false;
         }
         let since = self.now;
@@ -77,7 +73,7 @@ impl World {
             (place, OpenAsk { target, is_command, since, id: None })
         });
         let asking = AskingTurn { running: running.clone(), key, open: open.collect() };
-        hosted.asking.insert(running.entity.clone(), asking);
+        hosted.asking.insert(instance, asking);
         for (place, ask) in (0..).zip(asks) {
             let (entity, generation) = (running.entity.clone(), running.generation);
             if !self.hosts(pid, shard, epoch) {
@@ -103,7 +99,8 @@ impl World {
             self.tally.count("ask: sent by a turn that was asked");
         }
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
-        if let Some(asking) = hosted.asking.get_mut(&asker) {
+        let mut asking = hosted.asking.values_mut();
+        if let Some(asking) = asking.find(|asking| asking.running.turn == turn) {
             let base = asking.running.version;
             let unsent = asking.open.iter_mut().find(|(_, open)| {
                 open.id == Some(ask.id) || open.id.is_none() && open.target == ask.target
@@ -169,10 +166,8 @@ impl World {
             Outcome::Unknown { .. } => "ask: unknown",
         });
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
-        let Some(asking) = hosted.asking.get_mut(entity) else { return };
-        if asking.running.generation != generation {
-            return;
-        }
+        let instance = (entity.clone(), generation);
+        let Some(asking) = hosted.asking.get_mut(&instance) else { return };
         let Some(open) = asking.open.remove(&place) else {
             return self.violations.push(
                 ViolationKind::SecondReply
@@ -182,7 +177,7 @@ impl World {
         let done = asking.open.is_empty();
         let running = Running { has_asked: true, ..asking.running.clone() };
         if done {
-            hosted.asking.remove(entity);
+            hosted.asking.remove(&instance);
         }
         if let (Some(id), Outcome::NotRun { code, .. }) = (open.id, outcome)
             && open.is_command
@@ -212,8 +207,9 @@ impl World {
         id: &MessageId,
     ) {
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return };
-        let Some(asking) = hosted.asking.get_mut(asker) else { return };
-        let open = asking.open.values_mut().filter(|open| open.id == Some(*id));
+        let of_asker = hosted.asking.iter_mut().filter(|((entity, _), _)| entity == asker);
+        let open = of_asker.flat_map(|(_, asking)| asking.open.values_mut());
+        let open = open.filter(|open| open.id == Some(*id));
         open.for_each(|open| open.since = u64::MAX);
     }
 
@@ -229,7 +225,7 @@ impl World {
     pub(super) fn check_stopping(&mut self, pid: Pid, shard: ShardId) {
         let Some(hosted) = self.processes[pid].shards.get(&shard) else { return };
         if hosted.machine.phase() == Phase::Stopping
-            && let Some(entity) = hosted.asking.keys().next()
+            && let Some((entity, _)) = hosted.asking.keys().next()
         {
             let why = format!("shard {shard} is stopping, but a turn of {entity} waits for an ask");
             self.violations.push(ViolationKind::StopWaitsForAsk.because(why));
@@ -248,20 +244,23 @@ impl World {
         if !self.asks || self.small_gateways || self.now < self.healed + CYCLE {
             return;
         }
-        // For each waiting entity, the targets for which it has waited long.
-        let mut waits: BTreeMap<&Entity, Vec<&Entity>> = BTreeMap::new();
+        // For each waiting instance, those for which it has waited long. A query waits for the second instance, if it can
+        // run there.
+        let mut waits: BTreeMap<(&Entity, bool), Vec<(&Entity, bool)>> = BTreeMap::new();
         let since = self.now - CYCLE;
         for hosted in self.processes.iter().filter(|it| it.alive).flat_map(|it| it.shards.values())
         {
-            for (entity, asking) in &hosted.asking {
+            for ((entity, generation), asking) in &hosted.asking {
                 let old = asking.open.values().filter(|open| open.since < since);
-                waits.entry(entity).or_default().extend(old.map(|open| &open.target));
+                let is_second = hosted.second.contains(generation);
+                let targets = old.map(|open| (&open.target, self.reentrant && !open.is_command));
+                waits.entry((entity, is_second)).or_default().extend(targets);
             }
         }
         // An entity that waits for nothing is not in a cycle; nor is one that waits only for such entities.
         loop {
             let before = waits.len();
-            let known: Vec<&Entity> = waits.keys().copied().collect();
+            let known: Vec<(&Entity, bool)> = waits.keys().copied().collect();
             waits.retain(|_, targets| {
                 targets.retain(|target| known.binary_search(target).is_ok());
                 !targets.is_empty()
@@ -271,7 +270,7 @@ impl World {
             }
         }
         if let Some((entity, targets)) = waits.first_key_value() {
-            let why = format!("{entity} has waited {CYCLE} ms for {targets:?}; all: {waits:?}");
+            let why = format!("{} has waited {CYCLE} ms for {targets:?}; all: {waits:?}", entity.0);
             self.violations.push(ViolationKind::AskCycleKept.because(why));
         }
     }

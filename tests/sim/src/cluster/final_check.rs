@@ -19,6 +19,7 @@ use crate::deletion;
 use crate::history_check::HistoryCheck;
 use crate::journal;
 use crate::remembered;
+use crate::subscriptions::SubscriptionCheck;
 use crate::tells::{self, TellCheck};
 use crate::timers;
 use crate::violation::ViolationKind;
@@ -219,7 +220,7 @@ impl World {
                 let recovers = hosted.machine.phase() == Phase::Serving;
                 let waits = |entity: &Entity| {
                     it.cap.is_full()
-                        && (hosted.slots.contains_key(entity)
+                        && (hosted.slots.iter().any(|(held, _)| held == entity)
                             || hosted.machine.awaits_recovery(entity))
                 };
                 let is_missing =
@@ -275,6 +276,7 @@ impl World {
         }
         let mut verdict = HistoryCheck::default();
         let mut told = TellCheck::default();
+        let mut subscribed = SubscriptionCheck::default();
         for store in &self.stores {
             let of_client = |turn: &TurnId| {
                 let of_entity = |it: &&Arc<Message>| it.sender.is_some() || it.asked_by.is_some();
@@ -285,17 +287,20 @@ impl World {
             let message_of = |turn: &TurnId| self.turns.get(turn).map(|message| &**message);
             self.ask_check.add(store.durable(), message_of);
             let ran_guest = |turn: &TurnId| self.turns.contains_key(turn) || self.firings.ran(turn);
-            told.add(store.durable(), message_of, ran_guest);
+            let topic_of = |turn: &TurnId| self.topics.ran.get(turn);
+            told.add(store.durable(), message_of, ran_guest, topic_of);
+            subscribed.add(store.durable(), &self.topics, message_of);
             self.violations.extend(self.firings.judge(store.durable()));
             self.violations.extend(remembered::check(store.durable()));
             let follows = |it: &&Subscriber| store.durable().heads.contains_key(&it.entity);
             let wrong = self.subscribers.iter().filter(follows);
             self.violations.extend(wrong.filter_map(|it| it.check(store.durable())));
             self.violations.extend(deletion::check(store.durable()));
+            let has_message =
+                |turn: &TurnId| self.turns.contains_key(turn) || self.topics.ran.contains_key(turn);
             let ends = &store.durable().ends;
-            let expired = ends.iter().filter(|(turn, _)| !self.turns.contains_key(turn)).count();
+            let expired = ends.iter().filter(|(turn, _)| !has_message(turn)).count();
             (0..expired).for_each(|_| self.tally.count("deletion: expired"));
-            let has_message = |turn: &TurnId| self.turns.contains_key(turn);
             let early = deletion::check_ends(store.durable(), &self.deleted_at, has_message);
             self.violations.extend(early);
             let (wrong, events) = journal::check(store.durable());
@@ -304,6 +309,9 @@ impl World {
         }
         (0..told.left_later).for_each(|_| self.tally.count("tell: a delayed one left"));
         self.violations.extend(told.judge());
+        let (wrong, items) = subscribed.judge(&self.topics);
+        self.violations.extend(wrong);
+        (0..items).for_each(|_| self.tally.count("subscription: item ran"));
         self.violations.extend(self.ask_check.judge());
         let seen = self.sessions.into_iter().map(|it| (it.session.key, it.session.history));
         let (broken, history) = verdict.of(seen.collect());

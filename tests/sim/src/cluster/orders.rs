@@ -96,6 +96,7 @@ impl World {
             recovery_starts: 2,
             recovery_rate: 0,
             purge_page: 2,
+            fan_out_page: 2,
             mutations: self.options.shard_mutations.clone(),
         };
         let owner =
@@ -105,10 +106,11 @@ impl World {
             machine: Machine::new(settings, owner),
             instances: BTreeMap::new(),
             started: BTreeSet::new(),
-            starting: BTreeMap::new(),
+            starting: BTreeSet::new(),
             migrating: BTreeMap::new(),
+            second: BTreeSet::new(),
             asking: BTreeMap::new(),
-            slots: BTreeMap::new(),
+            slots: BTreeSet::new(),
             armed: None,
         };
         let it = &mut self.processes[pid];
@@ -132,6 +134,9 @@ impl World {
                 has_stop_hook: has_stop,
                 keep: self.keep,
                 time_to_live: self.time_to_live,
+                reentrant_queries: self.reentrant,
+                tells: vec!["counter".into()],
+                subscriptions: 6,
                 ..TypeSettings::default()
             };
             let settings = if self.migrates { with_schemas(settings) } else { settings };

@@ -16,6 +16,7 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::run_digest::RunDigest;
 use crate::store::Store;
+use crate::subscriptions::SeenTopics;
 use crate::tally::Tally;
 use crate::timers::Firings;
 
@@ -102,9 +103,13 @@ impl World {
             rng_of_journals: Rng::new(seed ^ 0x6a6f_7572),
             channels: seed % 5 == 1,
             subscribers: Vec::new(),
+            subscribes: seed % 10 == 1,
+            rng_of_topics: Rng::new(seed ^ 0x746f_7069),
+            topics: SeenTopics::default(),
             rng_of_channels: Rng::new(seed ^ 0x6368_616e),
             keep: channels::keep(seed),
             asks: seed % 5 == 2,
+            reentrant: seed % 10 == 2,
             rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
             ask_check: AskCheck::default(),
             small_gateways: false,

@@ -21,17 +21,20 @@ pub(super) type Pid = usize;
 pub(super) struct Hosted {
     pub(super) epoch: Epoch,
     pub(super) machine: shard::Machine,
-    pub(super) instances: BTreeMap<Entity, Instance>,
+    /// The live instances, by entity and generation.
+    pub(super) instances: BTreeMap<(Entity, u64), Instance>,
     /// The entities that had an instance here.
     pub(super) started: BTreeSet<Entity>,
-    /// Pending activations, by entity.
-    pub(super) starting: BTreeMap<Entity, u64>,
-    /// The entities whose pending activation is a migration, with the revision that migrates.
-    pub(super) migrating: BTreeMap<Entity, u64>,
-    /// The turns that wait for asks, by entity.
-    pub(super) asking: BTreeMap<Entity, AskingTurn>,
-    /// Slots requested or held, by entity.
-    pub(super) slots: BTreeMap<Entity, u64>,
+    /// Pending activations, by entity and generation.
+    pub(super) starting: BTreeSet<(Entity, u64)>,
+    /// The pending activations that are migrations, with the revision that migrates.
+    pub(super) migrating: BTreeMap<(Entity, u64), u64>,
+    /// The generations of second instances.
+    pub(super) second: BTreeSet<u64>,
+    /// The turns that wait for asks, by entity and generation.
+    pub(super) asking: BTreeMap<(Entity, u64), AskingTurn>,
+    /// Slots requested or held, by entity and generation.
+    pub(super) slots: BTreeSet<(Entity, u64)>,
     /// When the next tick is due, in the world's time.
     pub(super) armed: Option<u64>,
 }

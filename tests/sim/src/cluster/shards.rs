@@ -19,6 +19,7 @@ use crate::journal;
 use crate::remembered;
 use crate::schemas::{is_refusal, migrate};
 use crate::store::{Request, Response};
+use crate::subscriptions::{self, RanTopic};
 use crate::tells;
 use crate::timers;
 use crate::violation::ViolationKind;
@@ -149,6 +150,12 @@ impl World {
                     let utc = it.reads(self.now).utc;
                     self.deleted_at.insert(commit.head.turn, utc);
                 }
+                if self.subscribes
+                    && !self.turns.contains_key(&commit.head.turn)
+                    && let Some(ran) = RanTopic::of(&commit)
+                {
+                    self.topics.ran.insert(commit.head.turn, ran);
+                }
                 commits.push(*commit);
             }
             Action::Load { entity, generation } => {
@@ -174,13 +181,11 @@ impl World {
                 self.call(pid, StoreCall::Entity(shard, epoch, reader, request));
             }
             Action::RequestSlot { entity, generation, purpose } => {
-                hosted.slots.insert(entity.clone(), generation);
+                hosted.slots.insert((entity.clone(), generation));
                 it.cap.request((key, entity), generation, purpose);
             }
             Action::ReleaseSlot { entity, generation } => {
-                if hosted.slots.get(&entity) == Some(&generation) {
-                    hosted.slots.remove(&entity);
-                }
+                hosted.slots.remove(&(entity.clone(), generation));
                 it.cap.release(&(key, entity), generation);
             }
             Action::RefuseEviction { entity } => it.cap.eviction_refused(&(key, entity)),
@@ -189,21 +194,28 @@ impl World {
                 if reason == StartReason::Remembered {
                     self.tally.count("remembered: started without a message");
                 }
-                hosted.migrating.remove(&entity);
-                hosted.starting.insert(entity.clone(), generation);
+                hosted.migrating.remove(&(entity.clone(), generation));
+                hosted.starting.insert((entity.clone(), generation));
+                if reason == StartReason::BesideTurn {
+                    hosted.second.insert(generation);
+                    self.tally.count("ask: second instance started");
+                }
                 if reason == StartReason::Remembered {
                     self.plan_forgetting(entity.clone());
                 }
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
             Action::Migrate { entity, generation, revision, .. } => {
-                hosted.migrating.insert(entity.clone(), revision);
-                hosted.starting.insert(entity.clone(), generation);
+                hosted.migrating.insert((entity.clone(), generation), revision);
+                hosted.starting.insert((entity.clone(), generation));
                 self.call(pid, StoreCall::Entity(shard, epoch, generation, Request::State(entity)));
             }
             Action::MigrationFailed { .. } => self.tally.count("migration: given up"),
             Action::Run { generation, turn, version, message, records } => {
                 it.cap.busy(&(key, message.target.clone()));
+                if hosted.second.contains(&generation) {
+                    self.tally.count("ask: query ran beside a waiting turn");
+                }
                 self.check_lease(pid, shard);
                 self.check_message(pid, &message);
                 self.turns.insert(turn, message.clone());
@@ -269,15 +281,11 @@ impl World {
                 self.start_turn(pid, shard, epoch, running);
             }
             Action::DropInstance { entity, generation } => {
-                if hosted.instances.get(&entity).is_some_and(|it| it.generation == generation) {
-                    hosted.instances.remove(&entity);
-                }
-                if hosted.starting.get(&entity) == Some(&generation) {
-                    hosted.starting.remove(&entity);
-                }
-                let is_asking = hosted.asking.get(&entity);
-                if is_asking.is_some_and(|it| it.generation() == generation) {
-                    hosted.asking.remove(&entity);
+                hosted.second.remove(&generation);
+                let key = (entity, generation);
+                hosted.instances.remove(&key);
+                hosted.starting.remove(&key);
+                if hosted.asking.remove(&key).is_some() {
                     self.tally.count("ask: its turn was abandoned");
                 }
             }
@@ -356,8 +364,9 @@ impl World {
         let it = &mut self.processes[pid];
         let utc = it.reads(self.now).utc;
         let hosted = it.shards.get_mut(&shard);
-        let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&entity));
-        let Some(instance) = instance.filter(|it| it.generation == generation) else { return };
+        let key = (entity.clone(), generation);
+        let instance = hosted.and_then(|hosted| hosted.instances.get_mut(&key));
+        let Some(instance) = instance else { return };
         let mut result = match work {
             _ if fails => {
                 self.tally.count("fault: guest failed");
@@ -375,12 +384,18 @@ impl World {
                 if result.delete {
                     self.tally.count("deletion: by a turn");
                 }
+                if self.subscribes && message.sender.is_none() && !result.writes.is_empty() {
+                    let topics =
+                        subscriptions::by_command(&mut self.rng_of_topics, self.entities, utc);
+                    result.tells.extend(topics);
+                }
                 if message.sender.is_some() {
                     self.tally.count("tell: ran");
                 } else if message.asked_by.is_some() {
                     self.tally.count("ask: ran");
                 } else if self.tells && !result.writes.is_empty() {
-                    result.tells = tells::by_command(&mut self.tell_rng, self.entities, utc);
+                    let tells = tells::by_command(&mut self.tell_rng, self.entities, utc);
+                    result.tells.extend(tells);
                     let delayed = tells::delayed_by_command(&mut self.tell_rng, self.entities, utc);
                     result.timers.extend(delayed);
                 }
@@ -399,8 +414,13 @@ impl World {
         if self.journals && !result.writes.is_empty() {
             result.journal = journal::by_turn(&mut self.rng_of_journals, &journal);
         }
-        if self.channels && !result.writes.is_empty() {
+        // A subscriber's turn emits nothing: two subscribers of each other would never end.
+        let is_item = self.turns.get(&turn).is_some_and(|it| &*it.method == subscriptions::METHOD);
+        if self.channels && !result.writes.is_empty() && !is_item {
             result.emits = channels::by_turn(&mut self.rng_of_channels, turn);
+            if self.subscribes && !result.emits.is_empty() {
+                self.topics.emitted.insert(turn, result.emits.len());
+            }
         }
         if self.time_to_live > 0 && !result.writes.is_empty() {
             result.expiry = deletion::expiry_by_turn(&mut self.rng_of_deletions, utc);
@@ -460,11 +480,13 @@ impl World {
             }
             Response::State(entity, result) => {
                 // An abandoned activation creates no instance.
-                if hosted.starting.get(&entity) != Some(&generation) {
+                if !hosted.starting.remove(&(entity.clone(), generation)) {
                     return;
                 }
-                hosted.starting.remove(&entity);
-                let migrates = hosted.migrating.remove(&entity);
+                let migrates = hosted.migrating.remove(&(entity.clone(), generation));
+                // A second instance must not write when it starts.
+                let writes =
+                    &*entity.entity_type == "starter" && !hosted.second.contains(&generation);
                 let result = match result {
                     Ok(state) if let Some(revision) = migrates => {
                         let mut instance = Instance::new(generation, state);
@@ -477,9 +499,9 @@ impl World {
                     }
                     Ok(state) => {
                         let mut instance = Instance::new(generation, state);
-                        let turn = instance.hook("starts", &*entity.entity_type == "starter");
+                        let turn = instance.hook("starts", writes);
                         hosted.started.insert(entity.clone());
-                        hosted.instances.insert(entity.clone(), instance);
+                        hosted.instances.insert((entity.clone(), generation), instance);
                         ActivationOutcome::Started(turn)
                     }
                     Err(why) => ActivationOutcome::Failed {

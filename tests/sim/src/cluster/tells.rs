@@ -71,6 +71,10 @@ impl World {
         tell: &Tell,
     ) {
         self.tally.count("tell: sent");
+        if self.subscribes {
+            let key = (sender.clone(), tell.target.clone(), number);
+            self.topics.methods.insert(key, tell.method.clone());
+        }
         let envelope = Envelope::of_tell(&sender, number, tell, TIMEOUT);
         let to = tell.target.clone();
         let sent = Sent { shard, epoch, from: sender, to, what: Content::Tell(number) };

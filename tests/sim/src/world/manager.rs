@@ -81,6 +81,7 @@ impl World {
             recovery_starts: 2,
             recovery_rate: 0,
             purge_page: 2,
+            fan_out_page: 2,
             mutations: self.options.mutations.clone(),
         };
         let shard =

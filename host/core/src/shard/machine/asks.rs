@@ -21,6 +21,7 @@ use crate::shard::asks::{
 };
 use crate::shard::entity::{ResidentEntity, Stage};
 use crate::shard::lanes::LaneDecision;
+use crate::shard::second_instance::SecondStage;
 
 /// By how much the creation times of a firing's asks may differ between attempts, in milliseconds: more than the
 /// interval at which the store's node writes the cluster's UTC, by which another node's reading may be behind.
@@ -42,10 +43,7 @@ impl Machine {
         let most = self.context.settings.max_ask_depth.max(1);
         let (mono, started) = (self.context.mono(), self.context.now.cluster_time);
         let Some(state) = self.residents.get(entity) else { return };
-        let Some(turn) = self.asking_turn(entity, state).filter(|_| state.generation == generation)
-        else {
-            return;
-        };
+        let Some(turn) = self.asking_turn(entity, state, generation) else { return };
         if is_stopping {
             let outcome = self.claim.handing_off_outcome();
             return self.give_up(entity, &outcome);
@@ -61,21 +59,30 @@ impl Machine {
         }
         let timeout = new.timeout;
         let ask = turn.ask(place, new, started);
-        if let Some(state) = self.residents.get_mut(entity) {
-            state.asks.start(place, ask, mono, timeout);
+        if let Some(asks) =
+            self.residents.get_mut(entity).and_then(|state| state.asks_of(generation))
+        {
+            asks.start(place, ask, mono, timeout);
             self.advance(entity);
         }
     }
 
-    /// The running turn of an entity; `None` if no turn that may ask or call is running.
+    /// The running turn of an instance; `None` if no turn that may ask or call is running.
     pub(super) fn asking_turn(
         &self,
         entity: &Entity,
         state: &ResidentEntity,
+        generation: u64,
     ) -> Option<AskingTurn> {
         let new_ids = self.context.has_mutation(Mutation::NewAskIds);
-        let mut asking = match &state.stage {
-            Stage::Running(turn, id) => {
+        let second = state.second.as_ref().filter(|second| second.generation == generation);
+        let running = match (&state.stage, second.map(|second| &second.stage)) {
+            (_, Some(SecondStage::Running(turn, id))) => Some((turn, id)),
+            (Stage::Running(turn, id), None) if state.generation == generation => Some((turn, id)),
+            _ => None,
+        };
+        let mut asking = match (running, &state.stage) {
+            (Some((turn, id)), _) => {
                 let message = &state.entries.get(id)?.message;
                 let waiting = message.asked_by.as_ref().map(|origin| origin.chain.clone());
                 AskingTurn {
@@ -87,7 +94,7 @@ impl Machine {
                     utc_ms: message.context.utc_ms,
                 }
             }
-            Stage::Firing(turn, firing) => {
+            (None, Stage::Firing(turn, firing)) if state.generation == generation => {
                 // While the cluster runs, cluster time and UTC advance alike, so a later attempt has the same creation
                 // time, except for the difference between the nodes' readings. So a target that has dropped the lane
                 // of an earlier attempt refuses this one.
@@ -114,17 +121,24 @@ impl Machine {
 
     /// Sends the asks that are due, and ends those whose deadlines have passed.
     pub(super) fn drive_asks(&mut self, entity: &Entity) {
-        let asks = |state: &ResidentEntity| !state.asks.is_empty();
-        if !self.residents.get(entity).is_some_and(asks) {
-            return;
+        let Some(state) = self.residents.get(entity) else { return };
+        let first = (!state.asks.is_empty()).then_some(state.generation);
+        let second = state.second.as_ref().filter(|second| !second.asks.is_empty());
+        let second = second.map(|second| second.generation);
+        for generation in first.into_iter().chain(second) {
+            self.drive_asks_of(entity, generation);
         }
+    }
+
+    fn drive_asks_of(&mut self, entity: &Entity, generation: u64) {
         let early = self.context.has_mutation(Mutation::AskBeforeCommit);
         let may_send = self.claim.may_commit() && self.lease.may_reply(&self.context);
         let mono = self.context.mono();
         let Some(state) = self.residents.get_mut(entity) else { return };
-        let (Stage::Running(turn, _) | Stage::Firing(turn, _)) = state.stage else { return };
-        let generation = state.generation;
-        while let Some((place, pending)) = state.asks.take_expired(mono) {
+        let Some(turn) = state.turn_of(generation) else { return };
+        let is_durable = state.gate.is_empty();
+        let Some(asks) = state.asks_of(generation) else { return };
+        while let Some((place, pending)) = asks.take_expired(mono) {
             // Even if no copy of this attempt is in doubt, a copy from an earlier attempt may have run.
             let mut message = format!("{} did not answer in time", pending.ask.target);
             if let Some(why) = pending.last_refusal {
@@ -136,14 +150,14 @@ impl Machine {
         if !may_send {
             return self.schedule.stall(entity);
         }
-        for (target, note) in state.asks.take_notes(mono) {
+        for (target, note) in asks.take_notes(mono) {
             let entity = entity.clone();
             self.context.push(Action::SendAskNote { entity, target, note });
         }
-        if !state.gate.is_empty() && !early {
+        if !is_durable && !early {
             return;
         }
-        for (ask, remaining) in state.asks.send_due(mono) {
+        for (ask, remaining) in asks.send_due(mono) {
             let asker = entity.clone();
             self.context.push(Action::Ask { asker, turn, ask, remaining });
         }
@@ -158,19 +172,20 @@ impl Machine {
     ) {
         let mono = self.context.mono();
         let Some(state) = self.residents.get_mut(asker) else { return };
-        let (Stage::Running(running, _) | Stage::Firing(running, _)) = state.stage else { return };
-        let Some(place) = state.asks.place_of(id).filter(|_| running == turn) else { return };
-        let Some(pending) = state.asks.get_mut(place) else { return };
+        let Some(generation) = state.generation_of(turn) else { return };
+        let Some(asks) = state.asks_of(generation) else { return };
+        let Some(place) = asks.place_of(id) else { return };
+        let Some(pending) = asks.get_mut(place) else { return };
         let outcome = match outcome {
             Outcome::Unknown { message } => {
                 pending.in_doubt = true;
                 pending.last_refusal = Some(message);
-                state.asks.resend_later(place, mono, 0);
+                asks.resend_later(place, mono, 0);
                 return self.advance(asker);
             }
             Outcome::NotRun { retry_after: Some(wait), code, message, .. } => {
                 pending.last_refusal = Some(format!("{message} ({code})"));
-                state.asks.resend_later(place, mono, wait.into());
+                asks.resend_later(place, mono, wait.into());
                 return self.advance(asker);
             }
             // This copy did not run, but an earlier one may have, perhaps for an earlier attempt of this turn.
@@ -181,8 +196,8 @@ impl Machine {
             }
             known => known,
         };
-        state.asks.remove(place);
-        let (entity, generation) = (asker.clone(), state.generation);
+        asks.remove(place);
+        let entity = asker.clone();
         self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
         self.advance(asker);
     }
@@ -190,6 +205,10 @@ impl Machine {
     pub(super) fn on_note_lost(&mut self, entity: &Entity, target: Entity, note: AskNote) {
         let mono = self.context.mono();
         if let Some(state) = self.residents.get_mut(entity) {
+            // Only asks that wait have notes.
+            if let Some(second) = &mut state.second {
+                second.asks.resend_note(mono, target.clone(), note.clone());
+            }
             state.asks.resend_note(mono, target, note);
             self.advance(entity);
         }
@@ -198,16 +217,39 @@ impl Machine {
     /// The refusal of an ask whose target already waits for it; `None` for any other message.
     pub(super) fn cycle_refusal(&self, message: &Message) -> Option<Outcome> {
         let chain = &message.asked_by.as_ref()?.chain;
-        let from = chain.iter().position(|waits| *waits == message.target)?;
-        // The target may have stopped waiting for the next entity of the chain. If it waits for others, probes tell.
-        let next = chain.get(from + 1).unwrap_or(&message.target);
         let state = self.residents.get(&message.target)?;
-        if !state.asks.wait_for(next) {
-            return None;
-        }
+        let from = self.place_in_chain(state, message, chain)?;
         let mut cycle = chain.get(from..)?.to_vec();
         cycle.push(message.target.clone());
         Some(outcome_in_cycle(state, message, &cycle))
+    }
+
+    /// Where in the chain the target waits, if that is in the turn for which the message would wait.
+    fn place_in_chain(
+        &self,
+        state: &ResidentEntity,
+        message: &Message,
+        chain: &[Entity],
+    ) -> Option<usize> {
+        // The target may have stopped waiting for the next entity of the chain. If it waits for others, probes tell.
+        let next = |from: usize| chain.get(from + 1).unwrap_or(&message.target);
+        let mut places = (0..chain.len()).filter(|place| chain[*place] == message.target);
+        if self.generation_ahead_of(state, message) == Some(state.generation) {
+            return places.find(|from| state.asks.wait_for(next(*from)));
+        }
+        // The chain names entities, but not their instances: it must begin like the chain of the query that the second
+        // instance runs. If the first instance's turn fits as well, this may not be a cycle.
+        let second = state.second.as_ref()?;
+        let SecondStage::Running(_, query) = &second.stage else { return None };
+        let first = match &state.stage {
+            Stage::Running(_, id) => state.chain_of(id),
+            _ => &[],
+        };
+        places.find(|from| {
+            let (before, next) = (&chain[..*from], next(*from));
+            let fits_first = before == first && state.asks.wait_for(next);
+            before == state.chain_of(query) && second.asks.wait_for(next) && !fits_first
+        })
     }
 
     /// Handles a note about asks. Returns `false` if the message is not a note.
@@ -230,7 +272,8 @@ impl Machine {
     /// Sends a probe along the target's own asks, if the message is an ask and its target waits.
     pub(super) fn probe_for(&mut self, message: &Message) {
         let Some(origin) = &message.asked_by else { return };
-        let waits = self.residents.get(&message.target).is_some_and(|it| !it.asks.is_empty());
+        let Some(state) = self.residents.get(&message.target) else { return };
+        let waits = self.asks_ahead_of(state, message).is_some_and(|asks| !asks.is_empty());
         let Some(asker) = origin.chain.last().filter(|_| waits) else { return };
         let step = AskStep { id: message.id, asker: asker.clone(), started: origin.started };
         self.follow_probe(&message.target, message.reply_token.0, &[step]);
@@ -241,12 +284,19 @@ impl Machine {
             return;
         }
         let (Some(first), Some(last)) = (path.first(), path.last()) else { return };
-        let Some(state) = self.residents.get_mut(entity) else { return };
-        // Only an ask in the mailbox waits for the running turn.
-        if !state.mailbox.contains(&last.id) {
+        let Some(state) = self.residents.get(entity) else { return };
+        // Only an ask in the mailbox waits for a running turn.
+        let Some(queued) = state.entries.get(&last.id).filter(|_| state.mailbox.contains(&last.id))
+        else {
             return;
-        }
-        for ask in state.asks.follow(number, first.id, last.id) {
+        };
+        let generation = self.generation_ahead_of(state, &queued.message);
+        let Some(asks) =
+            generation.and_then(|generation| self.residents.get_mut(entity)?.asks_of(generation))
+        else {
+            return;
+        };
+        for ask in asks.follow(number, first.id, last.id) {
             match extend_probe(number, path, entity, &ask) {
                 ProbeStep::PassOn(note) => {
                     let (entity, target) = (entity.clone(), ask.target.clone());
@@ -273,8 +323,9 @@ impl Machine {
         };
         // The note may be late: by now, the entity may be on another node, where it waits for nothing and has not been
         // loaded.
-        let waits = matches!(state.stage, Stage::Running(..) | Stage::Firing(..));
-        if !waits || state.asks.is_empty() || !state.mailbox.contains(id) {
+        let runs = matches!(state.stage, Stage::Running(..) | Stage::Firing(..));
+        let waits = self.asks_ahead_of(state, &entry.message).is_some_and(|it| !it.is_empty());
+        if !runs || !waits || !state.mailbox.contains(id) {
             return;
         }
         let outcome = outcome_in_cycle(state, &entry.message, chain);

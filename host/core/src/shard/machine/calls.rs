@@ -20,7 +20,9 @@ impl Machine {
             return;
         };
         // The node refuses a query's calls; without a release they would not be made either.
-        let Some(calling) = self.asking_turn(entity, state).filter(|it| !it.query_only) else {
+        let Some(calling) =
+            self.asking_turn(entity, state, state.generation).filter(|it| !it.query_only)
+        else {
             return;
         };
         if self.claim.is_stopping() && !self.context.has_mutation(Mutation::KeepWaitingTurns) {

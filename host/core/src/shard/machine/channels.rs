@@ -117,6 +117,9 @@ impl Machine {
         reader: u64,
         items: Result<Vec<(u64, ChannelItem)>, String>,
     ) {
+        if self.on_subscriptions_read(entity, reader, &items) {
+            return;
+        }
         let now = self.context.mono();
         let may_reply = self.claim.is_serving() && self.lease.may_reply(&self.context);
         let Some(state) = self.residents.get_mut(entity) else { return };

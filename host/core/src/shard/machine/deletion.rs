@@ -13,6 +13,7 @@
 use bytes::Bytes;
 
 use super::gate::Effects;
+use super::subscriptions::purge_subscriptions;
 use super::{Action, Entity, GuestReply, Machine, Mutation, Outcome, Phase, TurnId, codes};
 use crate::message::Message;
 use crate::records::{JournalExtent, RecordKey, RecordWrite};
@@ -152,7 +153,9 @@ impl Machine {
         }
         let mut channels = state.head.channels().unwrap_or_default();
         purge_channels(&mut channels, &mut records, page);
-        let is_empty = state.timers.map().is_empty()
+        let has_no_subscriptions = purge_subscriptions(state, &mut records, page);
+        let is_empty = has_no_subscriptions
+            && state.timers.map().is_empty()
             && channels.is_empty()
             && state.outbox.first_dead_letters(1).is_empty()
             && state.journal == JournalExtent::default();

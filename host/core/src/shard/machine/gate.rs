@@ -100,7 +100,7 @@ impl Machine {
         turn: TurnId,
         message: Option<MessageId>,
         firing: Option<Arc<Firing>>,
-        (reply, output): (GuestReply, TurnOutput),
+        (reply, mut output): (GuestReply, TurnOutput),
     ) {
         let is_result = matches!(reply, GuestReply::Result(_));
         if output.delete && is_result {
@@ -113,6 +113,11 @@ impl Machine {
         let of_type = self.types.of(entity);
         let remembers = of_type.is_some_and(|settings| settings.remembers);
         let time_to_live = of_type.map_or(0, |settings| settings.time_to_live);
+        if !output.emits.is_empty()
+            && let Some(state) = self.residents.get(entity)
+        {
+            output.tells.extend(self.fan_outs(entity, state, &output.emits));
+        }
         let Some(state) = self.residents.get_mut(entity) else { return };
         let version = state.head.version + 1;
         let fired = firing.as_deref().filter(|_| !keeps_timer);

@@ -8,9 +8,10 @@ use super::{
 };
 use crate::codec::CodecError;
 use crate::message::{Message, MessageKind};
-use crate::records::{JournalExtent, LoadedEntity};
+use crate::records::{JournalExtent, LoadedEntity, SubscriptionCounts};
 use crate::shard::entity::Stage;
 use crate::shard::outbox::Outbox;
+use crate::shard::subscriptions::Subscriptions;
 use crate::shard::timers::Timers;
 use crate::shard::{ActivationOutcome, Channels, StartReason, StopReason, TurnOutput, TurnResult};
 
@@ -27,10 +28,12 @@ impl Machine {
         }
         let extra = match &result {
             Ok(LoadedEntity { head: Some(head), .. }) => extra_of(head),
-            _ => Ok((JournalExtent::default(), false, Channels::default(), 0, 0)),
+            _ => Ok(HeadExtra::default()),
         };
         let outcome = match result.and_then(|loaded| Ok((loaded, extra?))) {
-            Ok((mut loaded, (journal, is_purged, channels, generation, schema))) => {
+            Ok((mut loaded, extra)) => {
+                let HeadExtra { journal, is_purged, channels, generation, subscriptions, schema } =
+                    extra;
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
@@ -42,11 +45,13 @@ impl Machine {
                 (state.journal, state.is_purged) = (journal, is_purged);
                 state.expires = state.head.expires_at.is_some();
                 state.channels.reload(channels, generation);
+                state.subscriptions = Subscriptions::unread(subscriptions);
                 state.is_marked = state.head.remembered;
                 state.must_start &= state.is_marked;
                 let old = std::mem::take(&mut state.outbox);
                 let version = state.head.version;
                 state.outbox = Outbox::load(loaded.outbox, loaded.dead_letters, version, old);
+                state.outbox.limit_fan_out(self.context.settings.fan_out_page);
                 state.wake_up = state.needed_wake_up();
                 (state.is_read, state.must_read) = (true, false);
                 state.stage = Stage::Loaded;
@@ -65,6 +70,9 @@ impl Machine {
     }
 
     pub(super) fn on_slot(&mut self, entity: &Entity, generation: u64) {
+        if self.on_second_slot(entity, generation) {
+            return;
+        }
         let has_due_timer = self
             .residents
             .get(entity)
@@ -116,6 +124,7 @@ impl Machine {
         generation: u64,
         result: ActivationOutcome,
     ) {
+        let Some(result) = self.on_second_activated(entity, generation, result) else { return };
         let Some(state) = self.residents.get_mut(entity) else { return };
         if state.generation != generation {
             return;
@@ -183,10 +192,16 @@ impl Machine {
         turn: TurnId,
         result: TurnOutput,
     ) {
-        let Some(state) = self.residents.get_mut(entity) else { return };
+        let Some(result) = self.on_second_done(entity, generation, turn, result) else { return };
+        let Some(state) = self.residents.get(entity) else { return };
         if state.generation != generation {
             return;
         }
+        if matches!(state.stage, Stage::Running(running, _) | Stage::Firing(running, _) if running == turn)
+        {
+            self.end_second_with_turn(entity);
+        }
+        let Some(state) = self.residents.get_mut(entity) else { return };
         match state.stage {
             Stage::Running(running, id) if running == turn => {
                 state.last_used = self.context.mono();
@@ -220,15 +235,24 @@ impl Machine {
     /// Handles a query whose sender is gone. If other copies joined it, they are still served; otherwise the query
     /// ends without a turn.
     pub(super) fn on_abandoned(&mut self, entity: &Entity, generation: u64, turn: TurnId) {
+        let id = match self.take_abandoned(entity, generation, turn) {
+            Some(id) => id,
+            None => {
+                let Some(state) = self.residents.get_mut(entity) else { return };
+                let Stage::Running(running, id) = state.stage else { return };
+                let is_query = |id| {
+                    let entry = state.entries.get(id);
+                    entry.is_some_and(|it| it.message.kind == MessageKind::Query)
+                };
+                if (running, state.generation) != (turn, generation) || !is_query(&id) {
+                    return;
+                }
+                state.stage = Stage::Idle;
+                id
+            }
+        };
         let Some(state) = self.residents.get_mut(entity) else { return };
-        let Stage::Running(running, id) = state.stage else { return };
         let Some(entry) = state.entries.get_mut(&id) else { return };
-        if (running, state.generation) != (turn, generation)
-            || entry.message.kind != MessageKind::Query
-        {
-            return;
-        }
-        state.stage = Stage::Idle;
         let gone = entry.message.reply_token;
         entry.reply_tokens.retain(|token| *token != gone);
         let outcome =
@@ -261,8 +285,6 @@ impl Machine {
         id: MessageId,
         result: TurnOutput,
     ) {
-        let bound = self.context.settings.max_lanes;
-        let gated = !self.context.has_mutation(Mutation::ReplyBeforeCommit);
         let forget = self.context.has_mutation(Mutation::SkipErrorRecording);
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Some(message) = state.entries.get(&id).map(|entry| entry.message.clone()) else {
@@ -299,13 +321,7 @@ impl Machine {
                 self.finish(entity, &id, outcome, false);
             }
             TurnResult::Replied(answer) if message.kind == MessageKind::Query => {
-                state.lanes.record_query_answered(&message, bound);
-                state.mailbox.unpark(&id);
-                let version = state.head.version;
-                match state.gate.back_mut() {
-                    Some(turn) if gated => turn.queries.push((id, answer, version)),
-                    _ => self.finish_query(entity, &id, answer, version),
-                }
+                self.answer_query(entity, &id, answer);
             }
             TurnResult::Replied(answer) => {
                 if forget && matches!(answer, GuestReply::Error { .. }) {
@@ -318,6 +334,23 @@ impl Machine {
                     state.mailbox.unpark(&id);
                 }
             }
+        }
+    }
+
+    /// Handles a query's answer, which waits for the commits of what it has read.
+    pub(super) fn answer_query(&mut self, entity: &Entity, id: &MessageId, answer: GuestReply) {
+        let bound = self.context.settings.max_lanes;
+        let gated = !self.context.has_mutation(Mutation::ReplyBeforeCommit);
+        let Some(state) = self.residents.get_mut(entity) else { return };
+        let Some(message) = state.entries.get(id).map(|entry| entry.message.clone()) else {
+            return;
+        };
+        state.lanes.record_query_answered(&message, bound);
+        state.mailbox.unpark(id);
+        let version = state.head.version;
+        match state.gate.back_mut() {
+            Some(turn) if gated => turn.queries.push((*id, answer, version)),
+            _ => self.finish_query(entity, id, answer, version),
         }
     }
 
@@ -342,6 +375,9 @@ impl Machine {
     }
 
     pub(super) fn on_evict(&mut self, entity: &Entity) {
+        if self.evict_second(entity) {
+            return;
+        }
         match self.residents.get(entity) {
             Some(state)
                 if state.stage == Stage::Idle
@@ -388,6 +424,7 @@ impl Machine {
 
     /// Drops the instance, or cancels its activation. A running message returns to the front of the mailbox.
     pub(super) fn drop_instance(&mut self, entity: &Entity) {
+        self.end_second(entity);
         let Some(state) = self.residents.get(entity) else { return };
         if let Stage::Running(_, id) = state.stage {
             self.put_back(entity, id);
@@ -411,13 +448,31 @@ impl Machine {
     }
 }
 
-/// What a head says about the journal, and whether records from before a deletion remain.
-fn extra_of(head: &Head) -> Result<(JournalExtent, bool, Channels, u64, u32), String> {
+/// What a head says about what is stored outside it.
+#[derive(Default)]
+struct HeadExtra {
+    journal: JournalExtent,
+    /// Whether records from before a deletion remain.
+    is_purged: bool,
+    channels: Channels,
+    generation: u64,
+    subscriptions: SubscriptionCounts,
+    schema: u32,
+}
+
+fn extra_of(head: &Head) -> Result<HeadExtra, String> {
     let extra = || {
         let channels = head.channels()?;
         // Those of a deleted entity only wait to be removed.
         let channels = if head.deleted { Channels::default() } else { channels };
-        Ok((head.journal()?, head.is_purged()?, channels, head.generation()?, head.schema()?))
+        Ok(HeadExtra {
+            journal: head.journal()?,
+            is_purged: head.is_purged()?,
+            channels,
+            generation: head.generation()?,
+            subscriptions: head.subscriptions()?,
+            schema: head.schema()?,
+        })
     };
     extra().map_err(|error: CodecError| error.to_string())
 }

@@ -91,9 +91,14 @@ impl Machine {
         state.last_used = self.context.mono();
         let deadline = message.deadline;
         let ask = message.asked_by.is_some().then(|| message.clone());
+        let is_reentrant = self.is_reentrant(&message);
+        let state = self.residents.get_or_create(&self.context, &entity);
         let entry = PendingMessage { message, reply_tokens: vec![token], deadline };
         state.entries.insert(id, entry);
         state.mailbox.push_back(id, deadline);
+        if is_reentrant {
+            state.mailbox.set_reentrant(&id);
+        }
         if matches!(state.stage, Stage::AwaitingSlot(_))
             && std::mem::replace(&mut state.slot_purpose, SlotPurpose::Message)
                 != SlotPurpose::Message
@@ -146,9 +151,15 @@ impl Machine {
 
     /// Returns a running message to the front of the mailbox.
     pub(super) fn put_back(&mut self, entity: &Entity, id: MessageId) {
+        let Some(state) = self.residents.get(entity) else { return };
+        let entry = state.entries.get(&id);
+        let deadline = entry.and_then(|entry| entry.deadline);
+        let is_reentrant = entry.is_some_and(|entry| self.is_reentrant(&entry.message));
         let Some(state) = self.residents.get_mut(entity) else { return };
-        let deadline = state.entries.get(&id).and_then(|entry| entry.deadline);
         state.mailbox.push_front(id, deadline);
+        if is_reentrant {
+            state.mailbox.set_reentrant(&id);
+        }
     }
 
     /// Ends a pending message. If `poison` is set, its successors in the lane no longer wait for it.

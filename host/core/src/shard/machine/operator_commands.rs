@@ -5,6 +5,8 @@ use super::{Entity, Machine, Outcome, codes};
 use crate::message::Message;
 use crate::records::{RecordKey, RecordWrite};
 use crate::shard::OperatorCommand;
+#[cfg(debug_assertions)]
+use crate::shard::TopicMessage;
 use crate::shard::entity::ResidentEntity;
 
 impl Machine {
@@ -53,11 +55,15 @@ impl Machine {
         }
     }
 
-    /// Whether the next message is an operator's command, which waits until all turns are durable.
+    /// Whether the next message is an operator's command, which waits until all turns are durable, or waits until the
+    /// subscriptions have been read.
     #[cfg(debug_assertions)]
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
-        !state.gate.is_empty()
-            && next.is_some_and(|it| OperatorCommand::of_method(&it.message.method).is_some())
+        let reads = state.subscriptions.is_reading()
+            && next.is_some_and(|it| TopicMessage::of_method(&it.message.method).is_some());
+        reads
+            || !state.gate.is_empty()
+                && next.is_some_and(|it| OperatorCommand::of_method(&it.message.method).is_some())
     }
 }

@@ -92,6 +92,7 @@ impl Machine {
         }
         self.drop_unsent_commits(None, &outcome);
         for entity in self.residents.names() {
+            self.end_second(&entity);
             let Some(state) = self.residents.get(&entity) else { continue };
             // A turn that waits for an ask could wait for an entity of this shard (R15).
             if !state.stage.has_instance() || self.waits_for_others(state) {

@@ -7,7 +7,8 @@ use super::{
 use crate::message::Message;
 use crate::shard::entity::{ResidentEntity, Stage, StartBackoff};
 use crate::shard::lanes::LaneDecision;
-use crate::shard::{OperatorCommand, SlotPurpose, StopReason};
+use crate::shard::mailbox::Mailbox;
+use crate::shard::{OperatorCommand, SlotPurpose, StopReason, TopicMessage};
 
 impl Machine {
     /// Advances the entities that waited for the shard's claim or the node's lease.
@@ -29,6 +30,7 @@ impl Machine {
         self.send_tells(entity);
         self.drive_asks(entity);
         self.release_calls(entity);
+        self.serve_beside(entity);
         self.settle_wake(entity);
         self.settle_recovery(entity);
         self.wake_for(entity);
@@ -211,9 +213,18 @@ impl Machine {
     /// Answers or parks messages that need not run now, and returns the first one that can run, which remains
     /// in the mailbox.
     fn next_to_run(&mut self, entity: &Entity) -> Option<MessageId> {
+        self.next_of(entity, Mailbox::front)
+    }
+
+    /// Like [`Machine::next_to_run`], for the messages of which `front` returns the first one.
+    pub(super) fn next_of(
+        &mut self,
+        entity: &Entity,
+        front: fn(&Mailbox) -> Option<MessageId>,
+    ) -> Option<MessageId> {
         loop {
             let state = self.residents.get_mut(entity)?;
-            let id = state.mailbox.front()?;
+            let id = front(&state.mailbox)?;
             let message = state.entries.get(&id)?.message.clone();
             let expired =
                 state.entries.get(&id).is_some_and(|entry| entry.expired(self.context.mono()));
@@ -271,6 +282,14 @@ impl Machine {
                 }
                 LaneDecision::Run => {
                     if self.answer_sender(entity, &message) {
+                        continue;
+                    }
+                    if let Some(topic) = TopicMessage::of_method(&message.method) {
+                        let is_full =
+                            self.residents.get(entity).is_none_or(|state| self.is_gate_full(state));
+                        if is_full || !self.run_topic_message(entity, topic, &message) {
+                            return None;
+                        }
                         continue;
                     }
                     let Some(command) = OperatorCommand::of_method(&message.method) else {

@@ -12,6 +12,13 @@ impl Machine {
         let waits = |(entity, state): (&Entity, &ResidentEntity)| {
             matches!(state.stage, Stage::AwaitingSlot(_)).then(|| entity.clone())
         };
+        let second_waits = |(entity, state): (&Entity, &ResidentEntity)| {
+            let second = state.second.as_ref();
+            second.is_some_and(|second| !second.has_instance()).then(|| entity.clone())
+        };
+        for entity in self.residents.iter().filter_map(second_waits).collect::<Vec<_>>() {
+            self.end_second(&entity);
+        }
         for entity in self.residents.iter().filter_map(waits).collect::<Vec<_>>() {
             // A slot granted during the suspension must not be mistaken for one that is requested after the resumption.
             let next_generation = self.residents.next_generation();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::second_instance::no_slot_outcome;
 use super::{Entity, Machine, Outcome, codes};
 #[cfg(debug_assertions)]
 use crate::shard::Phase;
@@ -80,14 +81,11 @@ impl Machine {
         if let Stage::AwaitingSlot(since) = state.stage
             && since + settings.instance_slot_timeout <= self.context.mono()
         {
-            let outcome = Outcome::not_run_retryable(
-                codes::OVERLOADED,
-                "no instance slot became free within `instance-slot-timeout`",
-                500,
-            );
-            self.give_up(entity, &outcome);
+            self.give_up(entity, &no_slot_outcome());
             return;
         }
+        self.tick_second(entity);
+        let Some(state) = self.residents.get(entity) else { return };
         if state.stop_hook_deadline.is_some_and(|at| at <= self.context.mono()) {
             // The stop hook took too long: the instance is dropped without waiting for it.
             self.drop_instance(entity);
@@ -141,6 +139,7 @@ impl Machine {
         let parked = state.mailbox.first_parked_until().filter(|_| !paused);
         let asks = state.asks.due(self.context.mono());
         let times = stage.into_iter().chain(deadline).chain(parked).chain(asks);
+        let times = times.chain(self.second_due(state));
         times.chain(state.stop_hook_deadline).chain(self.channels_due(state)).min()
     }
 
@@ -176,6 +175,9 @@ impl Machine {
                     stalled || !asked || self.is_gate_full(state) || self.waits_for_gate(state)
                 }
                 Stage::AwaitingCommits => !state.gate.is_empty(),
+                Stage::Running(..) | Stage::Firing(..) => {
+                    stalled || !self.overlooks_query(entity, state)
+                }
                 // The result of an action is pending.
                 _ => true,
             };

@@ -3,11 +3,11 @@
 use super::*;
 use crate::message::AskOrigin;
 
-fn bob() -> Entity {
+pub(super) fn bob() -> Entity {
     Entity::new("counter", "bob")
 }
 
-fn new_ask(to: &Entity, body: &'static str) -> NewAsk {
+pub(super) fn new_ask(to: &Entity, body: &'static str) -> NewAsk {
     NewAsk {
         target: to.clone(),
         method: "m".into(),
@@ -60,11 +60,11 @@ impl Harness {
     }
 }
 
-fn ask_id(id: u8) -> MessageId {
+pub(super) fn ask_id(id: u8) -> MessageId {
     MessageId { session: ScopedSessionId([id; 16]), sequence: 1 }
 }
 
-fn asked_by(chain: &[Entity], id: u8, started: u64) -> (MessageId, AskOrigin) {
+pub(super) fn asked_by(chain: &[Entity], id: u8, started: u64) -> (MessageId, AskOrigin) {
     (ask_id(id), AskOrigin { chain: chain.to_vec(), started, created_skew: 0 })
 }
 

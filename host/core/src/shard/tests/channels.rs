@@ -38,7 +38,7 @@ impl Harness {
     }
 
     /// Runs a command whose turn emits these items on the channel `news`. Its commit is left to the test.
-    fn emit(&mut self, sequence: u64, items: &[&'static str]) {
+    pub(super) fn emit(&mut self, sequence: u64, items: &[&'static str]) {
         self.send(sequence, sequence - 1, MessageKind::Command);
         let (generation, id, message) = self.running.take().expect("a running turn");
         let emit = |item: &&'static str| Emit { channel: "news".into(), data: Bytes::from(*item) };
@@ -48,7 +48,7 @@ impl Harness {
         self.handle(Event::TurnDone { entity, generation, turn: id, result });
     }
 
-    fn emitted(&mut self, sequence: u64, items: &[&'static str]) {
+    pub(super) fn emitted(&mut self, sequence: u64, items: &[&'static str]) {
         self.emit(sequence, items);
         self.settle(CommitOutcome::Committed);
     }

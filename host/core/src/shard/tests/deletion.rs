@@ -21,7 +21,7 @@ impl Harness {
     }
 
     /// Runs a command that deletes its entity; the commit is not answered.
-    fn delete_by_turn(&mut self, sequence: u64) -> u64 {
+    pub(super) fn delete_by_turn(&mut self, sequence: u64) -> u64 {
         let token = self.send(sequence, sequence - 1, MessageKind::Command);
         self.complete(deleting());
         token
@@ -38,7 +38,7 @@ impl Harness {
         self.post(message)
     }
 
-    fn settle_all(&mut self) {
+    pub(super) fn settle_all(&mut self) {
         while !self.commits.is_empty() {
             self.settle(CommitOutcome::Committed);
         }

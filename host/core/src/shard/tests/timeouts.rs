@@ -20,7 +20,7 @@ impl Harness {
         self.handle(Event::LeaseRenewed { sent_at: self.now, lease: 3_000 });
     }
 
-    fn deploy(&mut self, settings: TypeSettings) {
+    pub(super) fn deploy(&mut self, settings: TypeSettings) {
         self.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
     }
 
