@@ -12,7 +12,7 @@ mod wasi_http;
 pub(crate) use native::{
     AskHandle, CallHandle, append_event, cancel_tell, cancel_timer, delayed_tells, delete,
     delete_entity, emit, expires_at, get, identity, is_remembered, journal_extent, list,
-    list_timers, load_snapshot, log, message, now, passivate, random_bytes, random_u64,
+    list_timers, load_snapshot, log, message, now, passivate, passivate_after, random_bytes, random_u64,
     read_events, save_snapshot, set, set_expiry, set_remembered, set_timer, start_ask, start_call,
     tell, tell_at, truncate_journal, wait_any_ask, wait_ask, wait_call,
 };
@@ -20,7 +20,7 @@ pub(crate) use native::{
 pub(crate) use sandbox::{
     AskHandle, append_event, cancel_tell, cancel_timer, delayed_tells, delete, delete_entity, emit,
     expires_at, get, identity, is_remembered, journal_extent, list, list_timers, load_snapshot,
-    log, message, now, passivate, random_bytes, random_u64, read_events, save_snapshot, set,
+    log, message, now, passivate, passivate_after, random_bytes, random_u64, read_events, save_snapshot, set,
     set_expiry, set_remembered, set_timer, start_ask, tell, tell_at, truncate_journal,
     wait_any_ask, wait_ask,
 };

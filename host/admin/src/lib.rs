@@ -85,6 +85,8 @@ pub struct AdminDeps {
     pub events: Arc<EventLog>,
     /// The node's counters.
     pub stats: Arc<Stats>,
+    /// Maximum memory of all live instances in bytes (`guests.max-live-memory`).
+    pub max_live_memory: u64,
     /// The workers' gauges.
     pub gauges: Vec<Arc<WorkerGauges>>,
 }
@@ -116,6 +118,7 @@ impl AdminService {
             local_store: parts.local_store,
             wasm: parts.hosts.then(|| parts.wasm.clone()),
             stats: parts.stats,
+            max_live_memory: parts.max_live_memory,
             gauges: parts.gauges,
             view: parts.view.clone(),
         };

@@ -31,6 +31,7 @@ pub(crate) struct StatusReporter {
     /// `None` on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
+    pub(crate) max_live_memory: u64,
     pub(crate) gauges: Vec<Arc<WorkerGauges>>,
     pub(crate) view: watch::Receiver<Arc<ClusterView>>,
 }
@@ -180,6 +181,8 @@ impl StatusReporter {
         if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::WasmRuntime::status) {
             metrics.insert("live_instances".into(), u64::from(shape.live_instances));
             metrics.insert("max_live_instances".into(), u64::from(shape.max_live_instances));
+            metrics.insert("live_memory_bytes".into(), sum(|g| &g.live_bytes));
+            metrics.insert("max_live_memory_bytes".into(), self.max_live_memory);
             info.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fallback_reason {
                 problems.push(problems::status_problem(

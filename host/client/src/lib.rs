@@ -117,7 +117,7 @@ pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail,
+    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail, EntityActivity,
     DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo,
     Event, Events, ForgetResult, JournalDetail, LastFailure, MessageKind, Method, Methods,
     NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress,

@@ -9,6 +9,7 @@
 //! its outcome is unknown, everything that ran ahead is discarded, and the entity is loaded again.
 
 mod action;
+mod activity;
 mod asks;
 mod calls;
 mod channel_feed;
@@ -19,7 +20,9 @@ mod dead_letters;
 mod delayed_tells;
 mod entity;
 mod event;
+mod eviction_order;
 mod expiry;
+mod instance_memory;
 mod instance_slots;
 mod journal;
 mod lanes;
@@ -34,6 +37,7 @@ mod tests;
 mod timers;
 
 pub use action::{Action, TurnRecords};
+pub use activity::{AwakeReason, EntityActivity};
 pub use asks::{ASK_NOTE, Ask, AskNote, AskStep, NewAsk};
 pub use calls::{CallDigest, IdempotencyKey};
 pub use channel_reads::{

@@ -78,6 +78,8 @@ pub struct WorkerGauges {
     pub shards: AtomicU64,
     /// Instance slots that its entities hold.
     pub live: AtomicU64,
+    /// Bytes of the instances that hold these slots.
+    pub live_bytes: AtomicU64,
     /// Entities in memory.
     pub entities: AtomicU64,
     /// Messages waiting for a turn.

@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 14] = [
+const IMPORTS: [&str; 15] = [
     "types",
     "context",
     "state",
@@ -21,6 +21,7 @@ const IMPORTS: [&str; 14] = [
     "messaging",
     "asks",
     "journal",
+    "passivation",
     "remembering",
     "channels",
     "deletion",

@@ -262,7 +262,9 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&request, "0a0a080112060a0174120169120174");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
-    let entity = InspectedEntity { active: true, mailbox_length: 2, last_failure: failure };
+    let activity = Some(EntityActivity { failed_starts: 6, ..EntityActivity::default() });
+    let entity =
+        InspectedEntity { active: true, mailbox_length: 2, last_failure: failure, activity };
     let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason: "w".into() }];
     let response = PeerInspectResponse { shards, types };

@@ -158,6 +158,13 @@ fn responses_about_the_cluster() {
             bytes: 3,
             last_version: 4,
         }],
+        activity: Some(EntityActivity {
+            awake: vec![AwakeReason { reason: "r".into(), count: Some(2), ends_in_ms: Some(0) }],
+            on_failure: "f".into(),
+            stopped_by: "w".into(),
+            start_pause_ms: Some(300),
+            failed_starts: 4,
+        }),
     };
     let page = Entities {
         entities: vec![entity],

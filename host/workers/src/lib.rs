@@ -28,6 +28,7 @@ use ostraca_core::records::{Claim, GuestReply, Tell};
 use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
+use ostraca_wire::proto;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,6 +44,8 @@ pub struct WorkerDeps {
     pub settings: Settings,
     /// Maximum number of live instances.
     pub max_instances: usize,
+    /// Bytes of its live instances beyond which it evicts idle ones.
+    pub max_instance_memory: u64,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The cluster's secret, from which turns get their random numbers. Set before any shard is assigned.
@@ -302,6 +305,8 @@ pub struct EntityInspection {
     pub mailbox_length: usize,
     /// The failure of its last turn, if that turn failed.
     pub last_failure: Option<LastFailure>,
+    /// What the shard's machine has in memory about it; `None` if the owner's release does not know that.
+    pub activity: Option<proto::EntityActivity>,
 }
 
 /// Receives the reports of workers, on their threads; must not block.

@@ -29,6 +29,7 @@ mod leases;
 mod lifecycle;
 mod net;
 mod orders;
+mod passivation;
 mod plan;
 mod process;
 mod rows;
@@ -377,6 +378,9 @@ struct World {
     /// Whether some entities are remembered, and the generator that decides which.
     remembers: bool,
     rng_of_marks: Rng,
+    /// Whether guests choose how long their instances are kept.
+    passivates: bool,
+    rng_of_delays: Rng,
     /// Whether clients delete entities, and the generator that decides when.
     deletes: bool,
     rng_of_deletions: Rng,

@@ -537,3 +537,8 @@ fn e17_state_that_outlives_its_deletion_is_detected() {
 fn e17_an_entity_that_ends_early_is_detected() {
     shard_without(shard::Mutation::ExpireEarly, ViolationKind::ExpiredEarly, &[], 2);
 }
+
+#[test]
+fn e15_a_passivation_that_comes_early_is_detected() {
+    shard_without(shard::Mutation::PassivateEarly, ViolationKind::PassivatedEarly, &[], 2);
+}

@@ -8,7 +8,7 @@ use ostraca_client::{
 use serde_json::{Value, json};
 
 use super::deployments::hex;
-use super::{entities, send};
+use super::{activity, entities, send};
 use crate::args::{Global, Inspect, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
@@ -40,6 +40,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "outbox_count": it.outbox_count, "outbox": it.outbox.iter().map(tell_json).collect::<Vec<_>>(),
             "dead_letter_count": it.dead_letter_count,
             "dead_letters": it.dead_letters.iter().map(tell_json).collect::<Vec<_>>(),
+            "activity": it.activity.as_ref().map(activity::json),
             "active": it.active, "mailbox_length": it.mailbox_length,
             "last_failure": it.last_failure.as_ref().map(|it| json!({
                 "code": it.code, "message": it.message, "consecutive_failures": it.consecutive_failures,
@@ -105,6 +106,9 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     }
     rows.push(("instance", entities::instance_state(it.active).into()));
     rows.extend(it.mailbox_length.map(|waiting| ("mailbox", many(waiting, "message", "messages"))));
+    if let Some(activity) = &it.activity {
+        rows.extend(activity::rows(activity));
+    }
     if let Some(it) = &it.last_failure {
         rows.push(("last turn", format!("failed at {}: {}", output::wall(it.unix_ms), it.code)));
         rows.push(("", shown(&it.message)));

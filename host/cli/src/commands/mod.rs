@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+mod activity;
 pub(crate) mod build;
 pub(crate) mod ca;
 pub(crate) mod cluster;

@@ -239,6 +239,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         (["gateway", "buffered-bytes"], file.gateway.buffered_bytes, 0, 64 * GIB),
         (["gateway", "link-bytes"], file.gateway.link_bytes, KIB, 64 * GIB),
         (["guests", "pooled-instance-memory"], guests.pooled_instance_memory, 64 * KIB, 4 * GIB),
+        (["guests", "max-live-memory"], guests.max_live_memory, 16 * MIB, 1024 * 1024 * GIB),
         (["guests", "compile-cache-limit"], guests.compile_cache_limit, MIB, 1024 * GIB),
         (["guests", "component-limit"], guests.component_limit, KIB, GIB),
         (["guests", "wasm-stack"], guests.wasm_stack, 64 * KIB, 64 * MIB),

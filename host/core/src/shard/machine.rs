@@ -18,6 +18,7 @@ mod lease;
 mod mailbox;
 mod operator_commands;
 mod ownership;
+mod passivation;
 mod recovery;
 mod residents;
 mod schedule;

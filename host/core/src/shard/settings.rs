@@ -208,6 +208,8 @@ pub enum Mutation {
     KeepDeletedState,
     /// An entity may expire 50 ms early (E17).
     ExpireEarly,
+    /// An instance may be passivated 50 ms before the delay that its guest has set (E15).
+    PassivateEarly,
 }
 
 /// Settings from an entity type's current deployment.
@@ -241,6 +243,17 @@ pub enum OnFailure {
     /// The entity stays without an instance until an operator restarts it, another revision is deployed, or the shard
     /// gets another owner.
     Stop,
+}
+
+impl OnFailure {
+    /// Its name in a manifest.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Stop => "stop",
+        }
+    }
 }
 
 impl Default for TypeSettings {

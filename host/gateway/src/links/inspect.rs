@@ -111,6 +111,7 @@ impl Gateway {
                     active: it.active,
                     mailbox_length: it.mailbox_length as u64,
                     last_failure: it.last_failure.map(failure_to_wire),
+                    activity: it.activity,
                 })
                 .collect(),
         });
@@ -183,6 +184,7 @@ fn inspected(shard: InspectedShard) -> ShardInspection {
             wall_ms: it.unix_ms,
             consecutive_failures: it.consecutive_failures,
         }),
+        activity: it.activity,
     });
     ShardInspection { held: shard.held, entities: entities.collect() }
 }

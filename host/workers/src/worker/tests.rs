@@ -70,6 +70,7 @@ impl TestWorker {
             index: 0,
             settings: Settings::default(),
             max_instances: 10,
+            max_instance_memory: u64::MAX,
             clock: Arc::new(ClusterClock::new(0)),
             random_key: Arc::default(),
             entity_store: store,

@@ -64,6 +64,7 @@ pub const KINDS: &[&str] = &[
     "deletion: expired",
     "deletion: page removed",
     "journal: event",
+    "passivation: after a delay",
     "remembered: started without a message",
     "operator: an entity is forgotten",
     "operator: lease changed",

@@ -104,6 +104,7 @@ impl World {
             machine: Machine::new(settings, owner),
             instances: BTreeMap::new(),
             started: BTreeSet::new(),
+            delays: BTreeMap::new(),
             starting: BTreeMap::new(),
             asking: BTreeMap::new(),
             slots: BTreeMap::new(),

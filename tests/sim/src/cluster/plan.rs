@@ -90,6 +90,8 @@ impl World {
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
+            passivates: seed % 11 == 5,
+            rng_of_delays: Rng::new(seed ^ 0x736c_6565_70),
             deletes: seed % 5 == 3,
             time_to_live: if seed % 20 == 8 { 500 } else { 0 },
             deleted_at: BTreeMap::new(),

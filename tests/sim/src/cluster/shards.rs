@@ -5,7 +5,7 @@ use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::records::{ClaimOutcome, Commit, JournalExtent};
 use ostraca_core::shard::{
-    Action, ActivationOutcome, Event, Phase, StartReason, TurnOutput, TurnResult,
+    Action, ActivationOutcome, Event, Phase, StartReason, StopReason, TurnOutput, TurnResult,
 };
 
 use super::net::Frame;
@@ -247,7 +247,10 @@ impl World {
                 self.ask_sender(pid, (shard, epoch), entity, sender);
             }
             Action::TellGaveUp { sender, number, .. } => self.tell_given_up(sender, number),
-            Action::CallStopHook { entity, generation, turn, records, .. } => {
+            Action::CallStopHook { entity, generation, turn, reason, records } => {
+                if reason == StopReason::Passivated {
+                    self.check_passivation(pid, shard, &entity);
+                }
                 let (version, has_asked, journal) = (0, false, records.journal);
                 let work = Work::Stop;
                 let running =
@@ -263,6 +266,7 @@ impl World {
             Action::DropInstance { entity, generation } => {
                 if hosted.instances.get(&entity).is_some_and(|it| it.generation == generation) {
                     hosted.instances.remove(&entity);
+                    hosted.delays.remove(&entity);
                 }
                 if hosted.starting.get(&entity) == Some(&generation) {
                     hosted.starting.remove(&entity);
@@ -344,6 +348,7 @@ impl World {
         }
         let Running { entity, generation, turn, work, journal, .. } = running;
         let fails = self.rng.chance(1) && !matches!(work, Work::Stop);
+        let is_stop = matches!(work, Work::Stop);
         let passivate = self.rng.chance(2);
         let it = &mut self.processes[pid];
         let utc = it.reads(self.now).utc;
@@ -399,6 +404,9 @@ impl World {
         }
         if self.remembers && !result.writes.is_empty() {
             result.remember = remembered::by_turn(&mut self.rng_of_marks);
+        }
+        if !is_stop {
+            self.plan_passivation(pid, shard, &entity, &mut result);
         }
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }
