@@ -141,6 +141,16 @@ impl StatusReporter {
                 "deploy it again: `ostraca deploy` shows what is wrong",
             )
         }));
+        let forgotten = Stats::get(&stats.stopped_forgotten);
+        if forgotten > 0 {
+            problems.push(problems::status_problem(
+                codes::STOPPED_LIMIT,
+                format!(
+                    "{forgotten} stopped entities may have started again since the node started: a shard keeps no more than `entities.max-stopped`"
+                ),
+                "deploy a revision that does not fail, or raise `entities.max-stopped`",
+            ));
+        }
         let panics = Stats::get(&stats.panics)
             + self.local_store.as_ref().map_or(0, |store| store.read_panics());
         if panics > 0 {

@@ -10,10 +10,9 @@ use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
     AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail,
-    EntityActivity, EntityDetail,
-    EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes,
-    Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey,
-    Status, StatusProblem, TellDetail, TimerDetail,
+    EntityActivity, EntityDetail, EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue,
+    NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo,
+    ShardMove, ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};

@@ -117,11 +117,12 @@ pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail, EntityActivity,
-    DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest, EntityDetail, EntityInfo,
-    Event, Events, ForgetResult, JournalDetail, LastFailure, MessageKind, Method, Methods,
-    NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress,
-    ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
+    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest,
+    DelayedTellDetail, DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest,
+    EntityActivity, EntityDetail, EntityInfo, Event, Events, ForgetResult, JournalDetail,
+    LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes,
+    Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status,
+    StatusProblem, TellDetail, TimerDetail,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

@@ -17,6 +17,8 @@ pub struct Stats {
     pub commits: AtomicU64,
     /// Turns that failed.
     pub failed_turns: AtomicU64,
+    /// Stopped entities that were forgotten, because a shard had too many.
+    pub stopped_forgotten: AtomicU64,
     /// Instances that were started.
     pub activations: AtomicU64,
     /// Messages answered as not run, by this node's workers.

@@ -316,6 +316,8 @@ pub type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
 pub enum WorkerReport {
     /// A shard's claim is confirmed. Sent again when the shard is claimed again (R3).
     ShardServing(ShardId, Epoch),
+    /// A failure of one of the shard's entities is escalated: the shard should move to another host (K33).
+    ShardEscalated(ShardId, Epoch),
     /// A shard was stopped: no instance of it is left, and no commit of it is pending.
     ShardStopped(ShardId, Epoch),
     /// A shard's claim was refused, because another claim is current.

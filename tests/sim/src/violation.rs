@@ -127,6 +127,8 @@ pub enum ViolationKind {
     DeletionLeft,
     /// An entity was deleted before it expired (E17).
     ExpiredEarly,
+    /// A manager moved a shard more often than escalated failures may (K33).
+    EscalatedTooOften,
     /// An instance was passivated before the delay that its guest had set (E15).
     PassivatedEarly,
     /// A turn in a stopping shard still waits for an ask (R15).

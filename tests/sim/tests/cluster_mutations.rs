@@ -542,3 +542,9 @@ fn e17_an_entity_that_ends_early_is_detected() {
 fn e15_a_passivation_that_comes_early_is_detected() {
     shard_without(shard::Mutation::PassivateEarly, ViolationKind::PassivatedEarly, &[], 2);
 }
+
+#[test]
+fn k33_a_shard_that_escalations_move_for_ever_is_detected() {
+    let rule = node::Mutation::UnboundedEscalations;
+    without(rule, ViolationKind::EscalatedTooOften, &[], 1);
+}

@@ -7,9 +7,10 @@ use super::inspect::{many, shown};
 use crate::output;
 
 pub(super) fn json(activity: &EntityActivity) -> Value {
-    let awake = activity.awake.iter().map(|it| {
-        json!({ "reason": it.reason, "count": it.count, "ends_in_ms": it.ends_in_ms })
-    });
+    let awake = activity
+        .awake
+        .iter()
+        .map(|it| json!({ "reason": it.reason, "count": it.count, "ends_in_ms": it.ends_in_ms }));
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     json!({
         "awake": awake.collect::<Vec<_>>(), "on_failure": text(&activity.on_failure),

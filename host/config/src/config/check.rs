@@ -310,6 +310,7 @@ fn counts(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> 
         (["entities", "max-ask-depth"], entities.max_ask_depth, 64),
         (["entities", "max-channel-reads"], entities.max_channel_reads, MILLION),
         (["entities", "purge-page"], entities.purge_page, 10_000),
+        (["entities", "max-stopped"], entities.max_stopped, MILLION),
         (["entities", "recovery-starts"], entities.recovery_starts, 10_000),
         (["entities", "max-gated-turns"], entities.max_gated_turns, MILLION),
         (["entities", "max-copies"], entities.max_copies, MILLION),

@@ -45,7 +45,8 @@ impl InstanceMemory {
     /// Whether an instance of this type fits, if it is as large as the last one that reported. The only instance always
     /// fits.
     pub(super) fn fits(&self, holder: &SlotHolder) -> bool {
-        self.by_holder.is_empty() || self.held.saturating_add(self.typical_of(holder)) <= self.budget
+        self.by_holder.is_empty()
+            || self.held.saturating_add(self.typical_of(holder)) <= self.budget
     }
 
     /// Whether instances must be evicted, so that the budget is kept or, if `wanted`, another instance fits.

@@ -66,6 +66,9 @@ pub struct Settings {
     /// Maximum number of a shard's remembered entities that are started without a message in one second; 0 for no
     /// limit (K34). Default 0.
     pub recovery_rate: u32,
+    /// Maximum number of a shard's entities that stay stopped after a failure (K33). Beyond it, the one that was stopped
+    /// first may start again. Default 10,000, about 300 bytes each.
+    pub max_stopped: usize,
     /// Maximum number of records that one commit removes after a deletion (E17). Default 1,000.
     pub purge_page: usize,
     /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
@@ -131,6 +134,7 @@ impl Default for Settings {
             channel_buffer: 256 << 10,
             recovery_starts: 16,
             recovery_rate: 0,
+            max_stopped: 10_000,
             purge_page: 1_000,
             mutations: Vec::new(),
         }
@@ -240,9 +244,14 @@ pub enum OnFailure {
     /// The next message or timer starts a new instance; a remembered entity is started at once.
     #[default]
     Restart,
+    /// The same: an application error keeps the instance with every strategy, and after a trap no instance can
+    /// continue.
+    Resume,
     /// The entity stays without an instance until an operator restarts it, another revision is deployed, or the shard
     /// gets another owner.
     Stop,
+    /// As with `Restart`, and the shard moves to another host, a limited number of times.
+    Escalate,
 }
 
 impl OnFailure {
@@ -251,7 +260,9 @@ impl OnFailure {
     pub fn name(self) -> &'static str {
         match self {
             Self::Restart => "restart",
+            Self::Resume => "resume",
             Self::Stop => "stop",
+            Self::Escalate => "escalate",
         }
     }
 }

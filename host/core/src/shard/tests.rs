@@ -98,6 +98,9 @@ struct Harness {
     runs: usize,
     /// Number of slots requested and not returned yet.
     rooms: usize,
+    /// How often a failure was escalated, and the stopped entities that were forgotten.
+    escalated: usize,
+    forgotten: Vec<Entity>,
     /// Counts of `Stopped` and `Lost`.
     stopped: usize,
     lost: usize,
@@ -156,6 +159,8 @@ impl Harness {
             hooks: 0,
             runs: 0,
             rooms: 0,
+            escalated: 0,
+            forgotten: Vec::new(),
             stopped: 0,
             lost: 0,
             silent: false,
@@ -281,6 +286,8 @@ impl Harness {
                 Action::DropInstance { .. } => self.dropped += 1,
                 Action::RefuseEviction { .. } => self.busy += 1,
                 Action::ReleaseSlot { .. } => self.rooms -= 1,
+                Action::Escalate { .. } => self.escalated += 1,
+                Action::ForgetStopped { entity } => self.forgotten.push(entity),
                 Action::Stopped => self.stopped += 1,
                 Action::Lost { .. } => self.lost += 1,
                 _ => {}

@@ -6,7 +6,7 @@ use ostraca_core::ids::{ClusterId, Epoch, ShardId};
 use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::rows::Member;
-use ostraca_core::shard::{Event, Machine, OnFailure, Ownership, Settings, TypeSettings};
+use ostraca_core::shard::{Event, Machine, Ownership, Settings, TypeSettings};
 
 use super::process::{Hosted, Order, Pid};
 use super::storage::shard_key;
@@ -94,6 +94,7 @@ impl World {
             channel_buffer: 2_000,
             recovery_starts: 2,
             recovery_rate: 0,
+            max_stopped: 10,
             purge_page: 2,
             mutations: self.options.shard_mutations.clone(),
         };
@@ -132,7 +133,7 @@ impl World {
                 remembers: false,
                 keep: self.keep,
                 time_to_live: self.time_to_live,
-                on_failure: OnFailure::default(),
+                on_failure: self.on_failure,
             };
             self.handle_shard_event(
                 pid,

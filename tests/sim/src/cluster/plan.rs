@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use ostraca_core::rows::Roles;
+use ostraca_core::shard::OnFailure;
 
 use super::admission::{Bounds, SimType};
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
@@ -90,6 +91,11 @@ impl World {
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
+            on_failure: match seed % 9 {
+                4 => OnFailure::Escalate,
+                _ => OnFailure::Restart,
+            },
+            escalations: BTreeMap::new(),
             passivates: seed % 11 == 5,
             rng_of_delays: Rng::new(seed ^ 0x736c_6565_70),
             deletes: seed % 5 == 3,

@@ -246,6 +246,11 @@ impl World {
             Action::AskSender { entity, sender } => {
                 self.ask_sender(pid, (shard, epoch), entity, sender);
             }
+            Action::Escalate { .. } => {
+                self.tally.count("supervision: failure escalated");
+                self.enqueue_shard_report(pid, node::Event::ShardEscalated { shard, epoch });
+            }
+            Action::ForgetStopped { .. } => {}
             Action::TellGaveUp { sender, number, .. } => self.tell_given_up(sender, number),
             Action::CallStopHook { entity, generation, turn, reason, records } => {
                 if reason == StopReason::Passivated {

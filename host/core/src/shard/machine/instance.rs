@@ -401,7 +401,6 @@ impl Machine {
         state.pending_stop = None;
         state.stop_hook_deadline = None;
         state.passivates = false;
-        state.passivate_after = None;
         state.mailbox.unpark_all();
     }
 }

@@ -66,7 +66,8 @@ impl Machine {
             (state.queued_messages(), AwakeReason::Messages),
             (state.gate.len(), AwakeReason::Commits),
         ];
-        reasons.extend(counted.iter().filter(|(count, _)| *count > 0).map(|(count, of)| of(*count)));
+        reasons
+            .extend(counted.iter().filter(|(count, _)| *count > 0).map(|(count, of)| of(*count)));
         let now = self.context.mono();
         let end = self.idle_end(entity, state);
         let due = self.timers_due(entity, state).map(|at| at.saturating_sub(now));
