@@ -6,6 +6,7 @@
 //! other nodes follow the row.
 
 mod binding;
+mod undeploy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +121,12 @@ impl Deployer {
         });
         let methods = methods.collect::<Result<_, _>>().map_err(to_problem)?;
         let size = upload.component.len() as u64;
-        let row = next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+        // A type that was undeployed continues its revisions.
+        let last = match &current {
+            Some(current) => current.row.revision,
+            None => self.last_revision(&manifest.entity_type).await?,
+        };
+        let row = next_row(last, current.as_ref(), upload.manifest, upload.digest, size, methods);
         let value = rows::encode_value(&row).map_err(to_problem)?;
         if value.len() > MAX_ROW_VALUE_BYTES {
             let text = format!(
@@ -254,15 +260,16 @@ fn revision_of(current: Option<&CurrentDeployment>) -> u64 {
     current.map_or(0, |it| it.row.revision)
 }
 
-/// The row of a new deployment that follows the current one.
+/// The row of a new deployment that follows the current one, if there is one, and the revision `last`.
 fn next_row(
+    last: u64,
     current: Option<&CurrentDeployment>,
     manifest: String,
     component: [u8; 32],
     component_size: u64,
     methods: Vec<MethodEntry>,
 ) -> TypeRow {
-    let revision = revision_of(current) + 1;
+    let revision = last + 1;
     // Keeps what another release has stored in the type's extension block.
     let extensions = current.map(|it| it.row.extensions.clone()).unwrap_or_default();
     TypeRow { revision, manifest, component_digest: component, component_size, methods, extensions }

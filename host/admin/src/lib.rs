@@ -20,6 +20,7 @@ mod listing;
 mod pages;
 mod rebalance;
 mod status;
+mod undeploy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,6 +176,7 @@ impl AdminService {
             AdminOperation::DeadLetters(request) => self.dead_letters(principal, request).await,
             AdminOperation::Drain { node, undo } => self.drain(&node, undo),
             AdminOperation::Forget { node } => self.forget(&node).await,
+            AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,

@@ -256,7 +256,35 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow, TypeRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, TypeRow);
+
+/// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
+const LAST_REVISION: u32 = 60;
+
+impl Extensible for BindingRow {
+    const NAME: &'static str = "BindingRow";
+    const FIELDS: &'static [u32] = &[LAST_REVISION];
+}
+
+impl BindingRow {
+    /// The last revision of the type before it was undeployed; 0 if it never was.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot be decoded.
+    pub fn last_revision(&self) -> Result<u64, Error> {
+        let failed = |error| Error::InvalidRow(format!("the last revision of a binding: {error}"));
+        Ok(self.extensions.get(LAST_REVISION).map_err(failed)?.unwrap_or_default())
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot be encoded.
+    pub fn set_last_revision(&mut self, revision: u64) -> Result<(), Error> {
+        let failed = |error| Error::InvalidRow(format!("the last revision of a binding: {error}"));
+        self.extensions.set(LAST_REVISION, &revision).map_err(failed)
+    }
+}
 
 /// The key of the pool's row.
 pub fn pool_key() -> String {

@@ -11,7 +11,8 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
-    Forget, ForgetEntity, Inspect, ListedDeadLetters, Rebalance, RestartEntity, Shards, Watch,
+    Forget, ForgetEntity, Inspect, ListedDeadLetters, Rebalance, RestartEntity, Shards, Undeploy,
+    Watch,
 };
 
 /// Heading of the options that every command has.
@@ -90,6 +91,8 @@ pub(crate) enum Command {
     Deploy(Deploy),
     /// List deployments
     Deployments,
+    /// Undeploy a type of which nothing is left
+    Undeploy(Undeploy),
     /// List a type's methods
     Methods(Methods),
     /// Send a message to an entity and print the result

@@ -82,6 +82,7 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Inspect(it) => commands::inspect::run(global, &it).await,
         Command::Delete(it) => commands::delete::run(global, &it).await,
         Command::DeadLetters(it) => commands::dead_letters::run(global, &it).await,
+        Command::Undeploy(it) => commands::undeploy::run(global, &it).await,
         Command::ForgetEntity(it) => commands::forget_entity::run(global, &it).await,
         Command::RestartEntity(it) => commands::restart_entity::run(global, &it).await,
         Command::Drain(it) => commands::drain::run(global, &it).await,

@@ -19,7 +19,7 @@ use ostraca_wire::proto::{
     Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest, ForgetResult,
     InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
     RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
-    StatusRequest,
+    StatusRequest, UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -247,6 +247,19 @@ impl Client {
         let request = Request::Forget(ForgetRequest { node: node.into() });
         match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Forgotten(forgotten)) => Ok(forgotten),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Undeploys a type of which nothing is left; otherwise this is refused (`type-in-use`). The type's binding remains.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn undeploy(&self, name: &str) -> Result<UndeployResult, AdminError> {
+        let request = Request::Undeploy(UndeployRequest { r#type: name.into() });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Undeployed(undeployed)) => Ok(undeployed),
             other => Err(unexpected(other)),
         }
     }

@@ -122,7 +122,7 @@ pub use ostraca_wire::proto::{
     EntityActivity, EntityDetail, EntityInfo, Event, Events, ForgetResult, JournalDetail,
     LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes,
     Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status,
-    StatusProblem, TellDetail, TimerDetail,
+    StatusProblem, TellDetail, TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

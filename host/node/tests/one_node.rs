@@ -237,6 +237,42 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn r24_an_undeployed_type_continues_its_revisions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path().join("node");
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
+    let client = &running.client;
+    client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let (alice, session) = (Entity::new("counter", "alice"), client.session());
+    session.command(&alice, "add", "5").await.expect("added");
+    let refused = client.undeploy("counter").await.expect_err("alice is left");
+    assert_eq!(refused.code(), "type-in-use");
+    assert!(refused.to_string().contains("counter/alice"), "{refused}");
+    session.delete_entity(&alice, &CallOptions::default()).await.expect("deleted");
+    let undeployed = loop {
+        match client.undeploy("counter").await {
+            Ok(undeployed) => break undeployed,
+            // The deletion's records are being removed.
+            Err(error) => assert_eq!(error.code(), "type-in-use"),
+        }
+    };
+    assert_eq!((undeployed.revision, undeployed.left), (1, 0));
+    let refused = session.command(&alice, "add", "1").await.expect_err("no such type");
+    assert!(
+        matches!(&refused, CallError::NotRun { problem, .. } if problem.code == "unknown-type")
+    );
+    let again = client.undeploy("counter").await.expect_err("it is gone");
+    assert_eq!(again.code(), "unknown-type");
+    // The head of the deleted entity names revision 1, which must not be reached again from below.
+    let deployed = client.deploy(COUNTER, counter(), None).await.expect("deployed again");
+    assert_eq!((deployed.revision, deployed.unchanged), (2, false));
+    let anew = client.session().command(&alice, "add", "3").await.expect("added");
+    assert_eq!(&anew.body[..], b"3", "it starts anew");
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn r23_ids_with_one_prefix_share_a_shard() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");

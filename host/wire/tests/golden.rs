@@ -268,7 +268,7 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason: "w".into() }];
     let response = PeerInspectResponse { shards, types };
-    same(&response, "0a1408011210080110021a0a0a016312016d180320041207080110021a0177");
+    same(&response, "0a1908011215080110021a0a0a016312016d18032004e2030228061207080110021a0177");
 }
 
 /// The worked example in `docs/protocol.md`.

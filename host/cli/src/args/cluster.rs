@@ -132,6 +132,19 @@ pub(crate) struct Drain {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct Undeploy {
+    /// The type's name
+    #[arg(value_name = "TYPE")]
+    pub(crate) name: String,
+    /// Delete all entities of the type first
+    #[arg(long)]
+    pub(crate) delete_state: bool,
+    /// Timeout for all of it, including connecting
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Forget {
     /// The node's name; a live node is refused
     pub(crate) node: String,

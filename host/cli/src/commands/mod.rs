@@ -36,4 +36,5 @@ pub(crate) mod tell;
 pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
     if path.is_dir() { path.join("ostraca.toml").into() } else { path.into() }
 }
+pub(crate) mod undeploy;
 pub(crate) mod watch;

@@ -76,6 +76,8 @@ pub enum AdminOperation {
         /// Name of the node.
         node: String,
     },
+    /// Undeploy a type of which nothing is left.
+    Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
     Cluster(proto::ClusterConfigRequest),
     /// Show which shards a rebalance would move.
@@ -111,6 +113,8 @@ pub enum AdminOutput {
     DeadLetters(proto::DeadLetters),
     /// The moves of a rebalance; sent in pages.
     RebalancePlan(proto::RebalancePlan),
+    /// Result of undeploying a type.
+    Undeployed(proto::UndeployResult),
     /// Result of forgetting a node.
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
@@ -177,6 +181,7 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Forget(request)) => {
             node_name(request.node).map(|node| AdminOperation::Forget { node })
         }
+        Some(Request::Undeploy(request)) => undeploy(request),
         Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
@@ -230,6 +235,13 @@ fn invalid_request(text: String) -> Problem {
 fn methods(request: proto::MethodsRequest) -> Result<AdminOperation, Problem> {
     match request.r#type.len() {
         1..=TYPE => Ok(AdminOperation::Methods(request.r#type)),
+        bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
+    }
+}
+
+fn undeploy(request: proto::UndeployRequest) -> Result<AdminOperation, Problem> {
+    match request.r#type.len() {
+        1..=TYPE => Ok(AdminOperation::Undeploy(request)),
         bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
     }
 }
@@ -396,6 +408,7 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Entities(page)) => one(Response::Entities(page)),
         Ok(AdminOutput::Entity(entity)) => one(Response::Entity(*entity)),
         Ok(AdminOutput::DeadLetters(page)) => one(Response::DeadLetters(page)),
+        Ok(AdminOutput::Undeployed(undeployed)) => one(Response::Undeployed(undeployed)),
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {
