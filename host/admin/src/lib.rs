@@ -15,6 +15,7 @@ mod deploy;
 mod deploy_wait;
 mod entities;
 mod events;
+mod export;
 mod forget;
 mod listing;
 mod pages;
@@ -176,6 +177,7 @@ impl AdminService {
             AdminOperation::DeadLetters(request) => self.dead_letters(principal, request).await,
             AdminOperation::Drain { node, undo } => self.drain(&node, undo),
             AdminOperation::Forget { node } => self.forget(&node).await,
+            AdminOperation::Export(request) => self.export(gateway, principal, request).await,
             AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::RebalancePlan => self.plan().await,

@@ -11,8 +11,8 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
-    Forget, ForgetEntity, Inspect, ListedDeadLetters, Rebalance, RestartEntity, Shards, Undeploy,
-    Watch,
+    Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
+    Shards, Undeploy, Watch,
 };
 
 /// Heading of the options that every command has.
@@ -113,6 +113,10 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Delete one entity, without calling its guest
     Delete(Delete),
+    /// Write one entity to a file
+    Export(Export),
+    /// Create an entity from a file that `export` wrote
+    Import(Import),
     /// List, resend or drop dead letters (tells whose target refused them or kept failing)
     DeadLetters(DeadLetters),
     /// Stop remembering an entity: it is no longer started without a message

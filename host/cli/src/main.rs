@@ -82,6 +82,8 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Inspect(it) => commands::inspect::run(global, &it).await,
         Command::Delete(it) => commands::delete::run(global, &it).await,
         Command::DeadLetters(it) => commands::dead_letters::run(global, &it).await,
+        Command::Export(it) => commands::export::run(global, &it).await,
+        Command::Import(it) => commands::import::run(global, &it).await,
         Command::Undeploy(it) => commands::undeploy::run(global, &it).await,
         Command::ForgetEntity(it) => commands::forget_entity::run(global, &it).await,
         Command::RestartEntity(it) => commands::restart_entity::run(global, &it).await,

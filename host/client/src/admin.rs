@@ -16,10 +16,10 @@ use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
     AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters, DeadLettersRequest,
     DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress, DrainRequest,
-    Entities, EntitiesRequest, EntityDetail, Events, EventsRequest, ForgetRequest, ForgetResult,
-    InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem,
-    RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo, ShardsRequest, Status,
-    StatusRequest, UndeployRequest, UndeployResult,
+    Entities, EntitiesRequest, EntityDetail, EntityExport, Events, EventsRequest, ExportRequest,
+    ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest, NodeInfo, NodeRequest,
+    Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest, ShardInfo,
+    ShardsRequest, Status, StatusRequest, UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -247,6 +247,20 @@ impl Client {
         let request = Request::Forget(ForgetRequest { node: node.into() });
         match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Forgotten(forgotten)) => Ok(forgotten),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// All of one entity, to be imported with [`Session::import_entity`](crate::Session::import_entity).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn export(&self, entity: &Entity) -> Result<EntityExport, AdminError> {
+        let (r#type, id) = (entity.entity_type.to_string(), entity.id.to_string());
+        let request = Request::Export(ExportRequest { r#type, id });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Export(export)) => Ok(export),
             other => Err(unexpected(other)),
         }
     }

@@ -104,6 +104,7 @@ mod cluster_clock;
 mod connect;
 mod connection_state;
 mod driver;
+mod entity_export;
 mod gateway_switch;
 pub mod ledger;
 mod profile;
@@ -113,16 +114,17 @@ mod subscription;
 pub use admin::{AdminError, Update, Updates};
 pub use call::{CallError, MessageId, Reply, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
+pub use entity_export::{decode_export, encode_export};
 pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
     AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest,
     DelayedTellDetail, DeployResult, Deployment, DrainProgress, Entities, EntitiesRequest,
-    EntityActivity, EntityDetail, EntityInfo, Event, Events, ForgetResult, JournalDetail,
-    LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes,
-    Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status,
-    StatusProblem, TellDetail, TimerDetail, UndeployResult,
+    EntityActivity, EntityDetail, EntityExport, EntityInfo, Event, Events, ForgetResult,
+    JournalDetail, LastFailure, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
+    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState,
+    StateKey, Status, StatusProblem, TellDetail, TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

@@ -19,6 +19,7 @@ mod channels;
 mod dead_letters;
 mod delayed_tells;
 mod entity;
+mod entity_copy;
 mod event;
 mod eviction_order;
 mod expiry;
@@ -49,6 +50,7 @@ pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
+pub use entity_copy::{ChannelCopy, EntityCopy, JournalCopy, TimerCopy};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};

@@ -44,6 +44,21 @@ section! {
             happened: "The entity has none of the given dead letters: they were already resent or dropped, or the numbers are wrong.",
             help: "Run `ostraca dead-letters list TYPE/ID` to see those that remain.",
         }
+        ENTITY_EXISTS = "entity-exists" {
+            retry: No,
+            happened: "An entity can be imported only where none exists.",
+            help: "Choose another id, or use `ostraca import --replace`, which deletes the entity first.",
+        }
+        INVALID_IMPORT = "invalid-import" {
+            retry: No,
+            happened: "What was to be imported is not what an export returns. The text says what is wrong.",
+            help: "Export the entity again.",
+        }
+        ENTITY_CHANGING = "entity-changing" {
+            retry: Yes,
+            happened: "The entity changed each time that it was read for an export.",
+            help: "Try again while it handles fewer commands.",
+        }
         UNKNOWN_ENTITY = "unknown-entity" {
             retry: No,
             happened: "The entity to delete does not exist: it never had a turn, or was deleted before.",

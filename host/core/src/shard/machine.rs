@@ -13,6 +13,7 @@ mod claim;
 mod context;
 mod deletion;
 mod gate;
+mod import;
 mod instance;
 mod lease;
 mod mailbox;

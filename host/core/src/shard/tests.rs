@@ -10,6 +10,7 @@ mod deletion;
 mod dormant;
 mod expiry;
 mod formats;
+mod import;
 mod journal;
 mod lane_eviction;
 mod operator_commands;
