@@ -13,6 +13,23 @@ pub fn passivate() {
     crate::host::passivate();
 }
 
+/// Sets how long this instance is kept without a message or a due timer, counted from the end of this turn and of each
+/// later one. Then the host drops it as after [`passivate`], also if the entity is remembered. The delay replaces the
+/// type's `idle-timeout`, which applies again with `None`. It ends with the instance, so set it in `start` if it should
+/// always apply.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ostraca_sdk::lifecycle;
+/// # fn closing() {
+/// lifecycle::passivate_after(Duration::from_secs(5));
+/// # }
+/// ```
+pub fn passivate_after(delay: impl Into<Option<Duration>>) {
+    let ms = |delay: Duration| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+    crate::host::passivate_after(delay.into().map(ms));
+}
+
 /// Marks the entity as remembered. Traps in a query.
 pub fn remember() {
     crate::host::set_remembered(true);

@@ -355,9 +355,21 @@ pub fn emitted(channel: &str) -> Vec<Vec<u8>> {
     })
 }
 
-/// Whether the entity has a live instance.
+/// Whether the entity has a live instance. One whose delay has passed
+/// ([`lifecycle::passivate_after`](crate::lifecycle::passivate_after)) is stopped first.
 pub fn has_live_instance<E: EntityType>() -> bool {
+    passivate_if_due::<E>();
     with(|world| world.instances.contains_key(&TypeId::of::<E>()))
+}
+
+fn passivate_if_due<E: EntityType>() {
+    let is_due = with(|world| {
+        let delay = world.passivate_after;
+        delay.is_some_and(|delay| world.last_used.saturating_add(delay) <= world.now)
+    });
+    if is_due {
+        stop::<E>(StopReason::Passivated);
+    }
 }
 
 fn take<E: EntityType>() -> Option<Runner<E>> {
@@ -367,6 +379,7 @@ fn take<E: EntityType>() -> Option<Runner<E>> {
 
 fn start<E: EntityType>() -> Runner<E> {
     let mut instance = Runner::new();
+    with(|world| world.passivate_after = None);
     let reason = match with(|world| world.version == 0 || world.deleted) {
         true => StartReason::FirstMessage,
         false => StartReason::Message,
@@ -386,6 +399,7 @@ fn expire<E: EntityType>() {
     if expired {
         drop(take::<E>());
     }
+    passivate_if_due::<E>();
 }
 
 /// Runs a turn, and undoes its writes if it fails or panics.
@@ -408,7 +422,7 @@ fn turn<T, E>(message: Option<MessageContext>, run: impl FnOnce() -> Result<T, E
     impl Drop for Undo {
         fn drop(&mut self) {
             with(|world| {
-                (world.message, world.may_delete) = (None, false);
+                (world.message, world.may_delete, world.last_used) = (None, false, world.now);
                 if let Some(before) = self.stored.take() {
                     world.tells.truncate(before.tells);
                     world.delayed = before.delayed;

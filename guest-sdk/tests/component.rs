@@ -119,6 +119,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
                 "asks",
                 "journal",
                 "remembering",
+                "passivation",
                 "channels",
                 "deletion",
                 "log",

@@ -49,6 +49,10 @@ pub(crate) struct TestHost {
     /// The items that were emitted, with their channels, in order.
     pub(crate) emitted: Vec<(String, Vec<u8>)>,
     pub(crate) passivate: bool,
+    /// How long the instance is kept without a message, in milliseconds, if it has set that.
+    pub(crate) passivate_after: Option<u64>,
+    /// When the last turn ended.
+    pub(crate) last_used: u64,
     /// When the entity expires, if it has set a time.
     pub(crate) expires_at: Option<u64>,
     /// Whether the turn may delete its entity, and whether it does.
@@ -94,6 +98,8 @@ impl TestHost {
             remembered: false,
             emitted: Vec::new(),
             passivate: false,
+            passivate_after: None,
+            last_used: START,
             expires_at: None,
             may_delete: false,
             delete: false,
@@ -501,6 +507,10 @@ pub(crate) fn expires_at() -> Option<u64> {
 
 pub(crate) fn passivate() {
     with(|world| world.passivate = true);
+}
+
+pub(crate) fn passivate_after(delay: Option<u64>) {
+    with(|world| world.passivate_after = delay);
 }
 
 pub(crate) fn log(level: Level, message: &str) {

@@ -225,6 +225,10 @@ pub(crate) fn passivate() {
     wit::lifecycle::passivate();
 }
 
+pub(crate) fn passivate_after(delay: Option<u64>) {
+    wit::passivation::passivate_after(delay);
+}
+
 pub(crate) fn log(level: Level, message: &str) {
     let level = match level {
         Level::Trace => wit::log::Level::Trace,

@@ -6,6 +6,7 @@
 //! other nodes follow the row.
 
 mod binding;
+mod undeploy;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -152,6 +153,11 @@ impl Deployer {
         let earlier = self.earlier(current.as_ref(), &manifest.entity_type, schema).await?;
         let stored = revisions::of_row(current.as_ref().map(|it| &it.row));
         let (highest, mut inactive) = stored.map_err(damaged)?;
+        // A type that was undeployed continues its revisions.
+        let highest = match &current {
+            Some(_) => highest,
+            None => self.last_revision(&manifest.entity_type).await?,
+        };
         let row = match current.as_ref().filter(|_| upload.inactive) {
             Some(current) => {
                 let manifest = Bytes::from(upload.manifest.into_bytes());
@@ -174,8 +180,14 @@ impl Deployer {
                 row
             }
             None => {
-                let mut row =
-                    next_row(current.as_ref(), upload.manifest, upload.digest, size, methods);
+                let mut row = next_row(
+                    highest,
+                    current.as_ref(),
+                    upload.manifest,
+                    upload.digest,
+                    size,
+                    methods,
+                );
                 row.revision = number.filter(|number| *number > revision).unwrap_or(highest + 1);
                 inactive.retain(|it| it.revision != row.revision);
                 let set = row.set_schema(schema).and_then(|()| row.set_earlier(&earlier));
@@ -448,15 +460,16 @@ fn revision_of(current: Option<&CurrentDeployment>) -> u64 {
     current.map_or(0, |it| it.row.revision)
 }
 
-/// The row of a new deployment that follows the current one.
+/// The row of a new deployment that follows the current one, if there is one, and the revision `last`.
 fn next_row(
+    last: u64,
     current: Option<&CurrentDeployment>,
     manifest: String,
     component: [u8; 32],
     component_size: u64,
     methods: Vec<MethodEntry>,
 ) -> TypeRow {
-    let revision = revision_of(current) + 1;
+    let revision = last + 1;
     // Keeps what another release has stored in the type's extension block.
     let extensions = current.map(|it| it.row.extensions.clone()).unwrap_or_default();
     TypeRow { revision, manifest, component_digest: component, component_size, methods, extensions }

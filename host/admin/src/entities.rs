@@ -154,6 +154,7 @@ impl AdminService {
                     let seen = seen.first().and_then(|shard| shard.entities.first());
                     detail.active = seen.map(|seen| seen.active);
                     detail.mailbox_length = seen.map(|seen| seen.mailbox_length as u64);
+                    detail.activity = seen.and_then(|seen| seen.activity.clone());
                     let failure = seen.and_then(|seen| seen.last_failure.clone());
                     detail.last_failure = failure.map(failure_to_wire);
                     detail.running_revision = seen.map_or(0, |seen| seen.running_revision);

@@ -88,6 +88,9 @@ fn event(happened: EventRecord, now: u64) -> Event {
         Notice::HandOffFailed { shard, owner } => {
             Event { shard: shard.0, ..of("hand-off-failed", &owner) }
         }
+        Notice::ShardEscalated { shard, owner, .. } => {
+            Event { shard: shard.0, ..of("shard-escalated", &owner) }
+        }
         Notice::ManagerSteppedDown { to } => {
             Event { kind: "manager-stepped-down".into(), node: to.to_string(), ..base }
         }

@@ -16,12 +16,14 @@ mod deploy_wait;
 mod dry_run;
 mod entities;
 mod events;
+mod export;
 mod forget;
 mod listing;
 mod pages;
 mod rebalance;
 mod rollouts;
 mod status;
+mod undeploy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +90,8 @@ pub struct AdminDeps {
     pub events: Arc<EventLog>,
     /// The node's counters.
     pub stats: Arc<Stats>,
+    /// Maximum memory of all live instances in bytes (`guests.max-live-memory`).
+    pub max_live_memory: u64,
     /// The workers' gauges.
     pub gauges: Vec<Arc<WorkerGauges>>,
 }
@@ -119,6 +123,7 @@ impl AdminService {
             local_store: parts.local_store,
             wasm: parts.hosts.then(|| parts.wasm.clone()),
             stats: parts.stats,
+            max_live_memory: parts.max_live_memory,
             gauges: parts.gauges,
             view: parts.view.clone(),
         };
@@ -194,6 +199,8 @@ impl AdminService {
             AdminOperation::DeadLetters(request) => self.dead_letters(principal, request).await,
             AdminOperation::Drain { node, undo } => self.drain(&node, undo),
             AdminOperation::Forget { node } => self.forget(&node).await,
+            AdminOperation::Export(request) => self.export(gateway, principal, request).await,
+            AdminOperation::Undeploy(request) => self.undeploy(gateway, principal, request).await,
             AdminOperation::Cluster(request) => self.cluster(request).await,
             AdminOperation::RebalancePlan => self.plan().await,
             AdminOperation::Rebalance => self.rebalance().await,

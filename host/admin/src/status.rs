@@ -31,6 +31,7 @@ pub(crate) struct StatusReporter {
     /// `None` on a node without the role `host`.
     pub(crate) wasm: Option<ostraca_wasm::WasmRuntime>,
     pub(crate) stats: Arc<Stats>,
+    pub(crate) max_live_memory: u64,
     pub(crate) gauges: Vec<Arc<WorkerGauges>>,
     pub(crate) view: watch::Receiver<Arc<ClusterView>>,
 }
@@ -140,6 +141,16 @@ impl StatusReporter {
                 "deploy it again: `ostraca deploy` shows what is wrong",
             )
         }));
+        let forgotten = Stats::get(&stats.stopped_forgotten);
+        if forgotten > 0 {
+            problems.push(problems::status_problem(
+                codes::STOPPED_LIMIT,
+                format!(
+                    "{forgotten} stopped entities may have started again since the node started: a shard keeps no more than `entities.max-stopped`"
+                ),
+                "deploy a revision that does not fail, or raise `entities.max-stopped`",
+            ));
+        }
         let panics = Stats::get(&stats.panics)
             + self.local_store.as_ref().map_or(0, |store| store.read_panics());
         if panics > 0 {
@@ -182,6 +193,8 @@ impl StatusReporter {
         if let Some(shape) = self.wasm.as_ref().map(ostraca_wasm::WasmRuntime::status) {
             metrics.insert("live_instances".into(), u64::from(shape.live_instances));
             metrics.insert("max_live_instances".into(), u64::from(shape.max_live_instances));
+            metrics.insert("live_memory_bytes".into(), sum(|g| &g.live_bytes));
+            metrics.insert("max_live_memory_bytes".into(), self.max_live_memory);
             info.insert("allocator".into(), shape.allocator.name().into());
             if let Some(why) = &shape.fallback_reason {
                 problems.push(problems::status_problem(

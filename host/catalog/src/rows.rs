@@ -283,7 +283,35 @@ macro_rules! extensible {
     };
 }
 
-extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow, BindingRow);
+extensible!(ClusterRow, SettingsRow, SecretRow, PoolRow);
+
+/// The field of a [`BindingRow`]'s extension block that holds the last revision of a type that was undeployed.
+const LAST_REVISION: u32 = 60;
+
+impl Extensible for BindingRow {
+    const NAME: &'static str = "BindingRow";
+    const FIELDS: &'static [u32] = &[LAST_REVISION];
+}
+
+impl BindingRow {
+    /// The last revision of the type before it was undeployed; 0 if it never was.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot be decoded.
+    pub fn last_revision(&self) -> Result<u64, Error> {
+        let failed = |error| Error::InvalidRow(format!("the last revision of a binding: {error}"));
+        Ok(self.extensions.get(LAST_REVISION).map_err(failed)?.unwrap_or_default())
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRow`] if it cannot be encoded.
+    pub fn set_last_revision(&mut self, revision: u64) -> Result<(), Error> {
+        let failed = |error| Error::InvalidRow(format!("the last revision of a binding: {error}"));
+        self.extensions.set(LAST_REVISION, &revision).map_err(failed)
+    }
+}
 
 impl Extensible for TypeRow {
     const NAME: &'static str = "TypeRow";
@@ -299,7 +327,7 @@ impl TypeRow {
     pub(crate) const EARLIER: u32 = 4;
     /// The field with the revisions that are stored and were never active, in ascending order; absent if there are none.
     pub(crate) const INACTIVE: u32 = 6;
-    /// The field with the rollout of the current revision (u64, u32, u16); absent if all entities run it.
+    /// The field with the rollout of the current revision ([`StoredRollout`](crate::rollout::StoredRollout)); absent if all entities run it.
     pub(crate) const ROLLOUT: u32 = 8;
 }
 

@@ -11,7 +11,8 @@ use ostraca_client::MessageId;
 
 pub(crate) use cluster::{
     ChosenDeadLetters, Cluster, DeadLetterCommand, DeadLetters, Delete, Drain, Entities, Events,
-    Forget, ForgetEntity, Inspect, ListedDeadLetters, Rebalance, RestartEntity, Shards, Watch,
+    Export, Forget, ForgetEntity, Import, Inspect, ListedDeadLetters, Rebalance, RestartEntity,
+    Shards, Undeploy, Watch,
 };
 
 /// Heading of the options that every command has.
@@ -94,6 +95,8 @@ pub(crate) enum Command {
     Rollback(Rollback),
     /// List deployments, or the revisions of one type
     Deployments(Deployments),
+    /// Undeploy a type of which nothing is left
+    Undeploy(Undeploy),
     /// List a type's methods
     Methods(Methods),
     /// Send a message to an entity and print the result
@@ -114,6 +117,10 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Delete one entity, without calling its guest
     Delete(Delete),
+    /// Write one entity to a file
+    Export(Export),
+    /// Create an entity from a file that `export` wrote
+    Import(Import),
     /// List, resend or drop dead letters (tells whose target refused them or kept failing)
     DeadLetters(DeadLetters),
     /// Stop remembering an entity: it is no longer started without a message

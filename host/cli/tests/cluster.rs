@@ -9,10 +9,10 @@ use std::time::Duration;
 use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
-    ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail, EntityDetail,
-    EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes,
-    Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey,
-    Status, StatusProblem, TellDetail, TimerDetail,
+    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail,
+    EntityActivity, EntityDetail, EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue,
+    NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo,
+    ShardMove, ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
@@ -266,8 +266,23 @@ fn detail(id: &str) -> EntityDetail {
             attempts: 1,
             failure: "insufficient: only 2".into(),
         }],
+        activity: Some(EntityActivity {
+            awake: vec![
+                awake("messages", Some(2), None),
+                awake("timer-due", None, Some(4_000)),
+                awake("passivates", None, Some(61_000)),
+            ],
+            on_failure: "stop".into(),
+            stopped_by: "trap: \u{1b}[31mred".into(),
+            start_pause_ms: Some(250),
+            failed_starts: 3,
+        }),
         ..EntityDetail::default()
     }
+}
+
+fn awake(reason: &str, count: Option<u64>, ends_in_ms: Option<u64>) -> AwakeReason {
+    AwakeReason { reason: reason.into(), count, ends_in_ms }
 }
 
 fn plan() -> RebalancePlan {

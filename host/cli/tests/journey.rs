@@ -186,6 +186,10 @@ fn a_new_project_builds_deploys_and_answers() {
 
     let node = Node::start(dir, &["dev"]);
     assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"\"\n");
+    refused(dir, 5, "type-in-use", &["undeploy", "hello"]);
+    let undeployed = ok(dir, &["undeploy", "hello", "--delete-state"]);
+    assert!(undeployed.contains("hello is undeployed; its last revision was"), "{undeployed}");
+    refused(dir, 5, "unknown-type", &["send", "hello/alice", "last"]);
     assert_eq!(node.stop(), Some(0));
 }
 

@@ -16,10 +16,11 @@ use ostraca_wire::proto::admin_response::Response;
 use ostraca_wire::proto::{
     ActivateRequest, AdminRequest, ClusterConfig, ClusterConfigRequest, DeadLetters,
     DeadLettersRequest, DeployRequest, DeployResult, Deployment, DeploymentsRequest, DrainProgress,
-    DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, Events,
-    EventsRequest, ForgetRequest, ForgetResult, InspectRequest, Methods, MethodsRequest, NodeInfo,
-    NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan, RebalanceProgress, RebalanceRequest,
-    Rollout, ShardInfo, ShardsRequest, Status, StatusRequest,
+    DrainRequest, DryRun, DryRunResult, Entities, EntitiesRequest, EntityDetail, EntityExport,
+    Events, EventsRequest, ExportRequest, ForgetRequest, ForgetResult, InspectRequest, Methods,
+    MethodsRequest, NodeInfo, NodeRequest, Nodes, NodesRequest, Problem, RebalancePlan,
+    RebalanceProgress, RebalanceRequest, Rollout, ShardInfo, ShardsRequest, Status, StatusRequest,
+    UndeployRequest, UndeployResult,
 };
 use tokio::time::timeout;
 
@@ -346,6 +347,33 @@ impl Client {
         let request = Request::Forget(ForgetRequest { node: node.into() });
         match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
             Some(Response::Forgotten(forgotten)) => Ok(forgotten),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// All of one entity, to be imported with [`Session::import_entity`](crate::Session::import_entity).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn export(&self, entity: &Entity) -> Result<EntityExport, AdminError> {
+        let (r#type, id) = (entity.entity_type.to_string(), entity.id.to_string());
+        let request = Request::Export(ExportRequest { r#type, id });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Export(export)) => Ok(export),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Undeploys a type of which nothing is left; otherwise this is refused (`type-in-use`). The type's binding remains.
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError`].
+    pub async fn undeploy(&self, name: &str) -> Result<UndeployResult, AdminError> {
+        let request = Request::Undeploy(UndeployRequest { r#type: name.into() });
+        match self.request(request, Bytes::new(), REQUEST_TIMEOUT).await?.pop() {
+            Some(Response::Undeployed(undeployed)) => Ok(undeployed),
             other => Err(unexpected(other)),
         }
     }

@@ -104,6 +104,7 @@ mod cluster_clock;
 mod connect;
 mod connection_state;
 mod driver;
+mod entity_export;
 mod gateway_switch;
 pub mod ledger;
 mod profile;
@@ -115,16 +116,18 @@ mod typed;
 pub use admin::{AdminError, Update, Updates};
 pub use call::{CallError, MessageId, Reply, SessionId};
 pub use connect::{Client, ConnectError, ConnectOptions};
+pub use entity_export::{decode_export, encode_export};
 pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest, DelayedTellDetail,
-    DeployResult, Deployment, DrainProgress, DryRun, DryRunEntity, DryRunResult, Entities,
-    EntitiesRequest, EntityDetail, EntityInfo, Event, Events, ForgetResult, JournalDetail,
-    LastFailure, LiveEntities, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
-    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, Rollout, ShardInfo, ShardMove,
-    ShardState, StateChange, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
+    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest,
+    DelayedTellDetail, DeployResult, Deployment, DrainProgress, DryRun, DryRunEntity, DryRunResult,
+    Entities, EntitiesRequest, EntityActivity, EntityDetail, EntityExport, EntityInfo, Event,
+    Events, FailedMigration, ForgetResult, JournalDetail, LastFailure, LiveEntities, MessageKind,
+    Method, Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
+    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardState, StateChange, StateKey, Status,
+    StatusProblem, TellDetail, TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

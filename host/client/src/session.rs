@@ -14,11 +14,12 @@ use ostraca_core::shard::{
     DeadLetterAction, OperatorCommand, decode_dead_letters, encode_dead_letters,
 };
 use ostraca_wire::problem;
-use ostraca_wire::proto::{Envelope, MessageKind};
+use ostraca_wire::proto::{EntityExport, Envelope, MessageKind};
 use tokio::sync::{Notify, oneshot};
 
 use crate::call::{CallError, MessageId, Reply, SessionId};
 use crate::cluster_clock::ClusterClock;
+use crate::entity_export::copy_of;
 use crate::ledger::{AdmissionError, CallAdmission, OutgoingMessage};
 
 /// Options of a call.
@@ -132,6 +133,21 @@ impl Session {
     pub fn delete_entity(&self, entity: &Entity, options: &CallOptions) -> Call {
         let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
         self.send(entity, OperatorCommand::DeleteEntity.method(), Bytes::new(), &options)
+    }
+
+    /// Creates an entity from an export, in one commit and without calling its guest. Like any command, this runs once
+    /// and needs permission to send to the type. An entity that exists is refused (`entity-exists`). The export must fit
+    /// into one message.
+    pub fn import_entity(
+        &self,
+        entity: &Entity,
+        export: EntityExport,
+        options: &CallOptions,
+    ) -> Call {
+        let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
+        // An export is never too large to be encoded, only to be sent.
+        let body = copy_of(export).encode().unwrap_or_default();
+        self.send(entity, OperatorCommand::ImportEntity.method(), body, &options)
     }
 
     /// Removes the mark of a remembered entity, which then starts only for messages and timers (K31). Like any command,

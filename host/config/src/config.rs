@@ -206,6 +206,12 @@ impl Config {
         guests.settings(self.data.join("cache"), components, compiler, outgoing_http)
     }
 
+    /// Maximum memory of all live instances in bytes (`guests.max-live-memory`).
+    #[must_use]
+    pub fn max_live_memory(&self) -> u64 {
+        self.file.guests.max_live_memory
+    }
+
     /// Upper bounds for the limits that a manifest may set.
     #[must_use]
     pub fn ceilings(&self) -> Ceilings {

@@ -158,6 +158,9 @@ impl ControlLoop {
             worker::WorkerReport::ShardServing(shard, epoch) => {
                 self.handle_event(Event::ShardServing { shard, epoch })
             }
+            worker::WorkerReport::ShardEscalated(shard, epoch) => {
+                self.handle_event(Event::ShardEscalated { shard, epoch })
+            }
             worker::WorkerReport::ShardStopped(shard, epoch) => {
                 self.handle_event(Event::ShardStopped { shard, epoch })
             }

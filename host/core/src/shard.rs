@@ -9,6 +9,7 @@
 //! its outcome is unknown, everything that ran ahead is discarded, and the entity is loaded again.
 
 mod action;
+mod activity;
 mod asks;
 mod calls;
 mod channel_feed;
@@ -19,8 +20,11 @@ mod copies;
 mod dead_letters;
 mod delayed_tells;
 mod entity;
+mod entity_copy;
 mod event;
+mod eviction_order;
 mod expiry;
+mod instance_memory;
 mod instance_slots;
 mod journal;
 mod lanes;
@@ -37,6 +41,7 @@ mod tests;
 mod timers;
 
 pub use action::{Action, TurnRecords};
+pub use activity::{AwakeReason, EntityActivity};
 pub use asks::{ASK_NOTE, Ask, AskNote, AskStep, NewAsk};
 pub use calls::{CallDigest, IdempotencyKey};
 pub use channel_reads::{
@@ -48,6 +53,7 @@ pub use dead_letters::{
     DeadLetterAction, MAX_DEAD_LETTERS, decode_dead_letters, encode_dead_letters,
 };
 pub use delayed_tells::{delayed_tell, delayed_tell_name, set_delayed_tell, timer_of_delayed_tell};
+pub use entity_copy::{ChannelCopy, EntityCopy, JournalCopy, TimerCopy};
 pub use event::{ActivationOutcome, Event, TurnOutput, TurnResult};
 pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};

@@ -237,6 +237,75 @@ async fn r23_a_types_binding_is_fixed_from_its_first_deployment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn r24_an_undeployed_type_continues_its_revisions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path().join("node");
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
+    let client = &running.client;
+    client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let (alice, session) = (Entity::new("counter", "alice"), client.session());
+    session.command(&alice, "add", "5").await.expect("added");
+    let refused = client.undeploy("counter").await.expect_err("alice is left");
+    assert_eq!(refused.code(), "type-in-use");
+    assert!(refused.to_string().contains("counter/alice"), "{refused}");
+    session.delete_entity(&alice, &CallOptions::default()).await.expect("deleted");
+    let undeployed = loop {
+        match client.undeploy("counter").await {
+            Ok(undeployed) => break undeployed,
+            // The deletion's records are being removed.
+            Err(error) => assert_eq!(error.code(), "type-in-use"),
+        }
+    };
+    assert_eq!((undeployed.revision, undeployed.left), (1, 0));
+    let refused = session.command(&alice, "add", "1").await.expect_err("no such type");
+    assert_eq!(refused.code(), "unknown-type");
+    let again = client.undeploy("counter").await.expect_err("it is gone");
+    assert_eq!(again.code(), "unknown-type");
+    // The head of the deleted entity names revision 1, which must not be reached again from below.
+    let deployed = client.deploy(COUNTER, counter(), None).await.expect("deployed again");
+    assert_eq!((deployed.revision, deployed.unchanged), (2, false));
+    let anew = client.session().command(&alice, "add", "3").await.expect("added");
+    assert_eq!(&anew.body[..], b"3", "it starts anew");
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exported_entity_is_imported_under_another_id() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path().join("node");
+    let cluster = make(&dir);
+    let running = start(&dir, &cluster).await;
+    let client = &running.client;
+    client.deploy(COUNTER, counter(), None).await.expect("deployed");
+    let (alice, bob) = (Entity::new("counter", "alice"), Entity::new("counter", "bob"));
+    let session = client.session();
+    for by in ["5", "7"] {
+        session.command(&alice, "add", by).await.expect("added");
+    }
+    let missing = client.export(&bob).await.expect_err("it does not exist");
+    assert_eq!(missing.code(), "unknown-entity");
+    let export = client.export(&alice).await.expect("exported");
+    assert_eq!((export.version, export.id.as_str(), export.state.len()), (2, "alice", 1));
+    let file = ostraca_client::encode_export(&export);
+    let export = ostraca_client::decode_export(&file).expect("the same");
+    let options = CallOptions::default();
+    let imported = session.import_entity(&bob, export.clone(), &options).await.expect("imported");
+    assert_eq!(imported.version, 1);
+    let got = session.query(&bob, "get", "").await.expect("read");
+    assert_eq!((&got.body[..], got.version), (&b"12"[..], 1));
+    session.command(&bob, "add", "1").await.expect("added");
+    let refused = session.import_entity(&bob, export.clone(), &options).await;
+    assert_eq!(refused.expect_err("it exists").code(), "entity-exists");
+    // In place of an entity that was deleted.
+    session.delete_entity(&bob, &options).await.expect("deleted");
+    session.import_entity(&bob, export, &options).await.expect("imported");
+    let got = session.query(&bob, "get", "").await.expect("read");
+    assert_eq!(&got.body[..], b"12");
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn r23_ids_with_one_prefix_share_a_shard() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().join("node");

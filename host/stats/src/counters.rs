@@ -17,6 +17,8 @@ pub struct Stats {
     pub commits: AtomicU64,
     /// Turns that failed.
     pub failed_turns: AtomicU64,
+    /// Stopped entities that were forgotten, because a shard had too many.
+    pub stopped_forgotten: AtomicU64,
     /// Instances that were started.
     pub activations: AtomicU64,
     /// Migrations of entities that were started.
@@ -82,6 +84,8 @@ pub struct WorkerGauges {
     pub shards: AtomicU64,
     /// Instance slots that its entities hold.
     pub live: AtomicU64,
+    /// Bytes of the instances that hold these slots.
+    pub live_bytes: AtomicU64,
     /// Entities in memory.
     pub entities: AtomicU64,
     /// Messages waiting for a turn.

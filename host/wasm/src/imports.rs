@@ -71,6 +71,11 @@ pub(crate) fn link(linker: &mut Linker<InstanceData>) -> Result<()> {
         cx.data_mut().passivate = true;
         Ok(())
     })?;
+    let mut passivation = linker.instance("ostraca:entity/passivation@0.1.0")?;
+    passivation.func_wrap("passivate-after", |mut cx: Cx<'_>, (delay,): (Option<u64>,)| {
+        cx.data_mut().passivate_after = Some(delay);
+        Ok(())
+    })?;
     remembering(linker)?;
     deletion(linker)?;
     clock_and_random(linker)?;

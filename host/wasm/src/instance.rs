@@ -226,7 +226,7 @@ impl Instance {
             entity.meter.begin(entity.limits.turn_time);
         }
         entity.phase = phase;
-        entity.passivate = false;
+        (entity.passivate, entity.passivate_after) = (false, None);
         entity.remember = None;
         entity.may_delete = matches!(stage, Stage::Message | Stage::Timer);
         (entity.delete, entity.expiry) = (false, None);
@@ -361,6 +361,7 @@ impl Instance {
             }
             state_bytes = Some(state.bytes());
         }
+        let new_size = entity.take_new_size();
         GuestTurnOutput {
             result,
             writes,
@@ -373,6 +374,8 @@ impl Instance {
             expiry,
             delete,
             passivate: std::mem::take(&mut entity.passivate),
+            passivate_after: entity.passivate_after.take(),
+            new_size,
             guest_time: entity.meter.spent(),
             logs_dropped: entity.log.take_dropped(),
         }

@@ -19,6 +19,9 @@ use crate::turn_values::TurnSource;
 use crate::wasi::Wasi;
 use crate::{Failure, InstanceLimits, MessageContext, MessageKind, StateSource};
 
+/// Smaller changes of an instance's size are not reported.
+const SIZE_STEP: u64 = 64 << 10;
+
 /// Why the guest is being called, which determines what it may do.
 pub(crate) enum Phase {
     /// Between turns, during instantiation, in `methods`, or in the start hook of an instance for queries: writes are
@@ -70,12 +73,16 @@ pub(crate) struct InstanceData {
     /// Whether the component exports a timer handler.
     pub(crate) handles_timers: bool,
     pub(crate) passivate: bool,
+    /// The delay before passivation that the turn sets, if it sets one.
+    pub(crate) passivate_after: Option<Option<u64>>,
     pub(crate) panic: Option<Panic>,
     pub(crate) memory_denied: bool,
     pub(crate) table_denied: bool,
     /// Created at first use: guests without WASI pay nothing for it.
     pub(crate) wasi: Option<Box<Wasi>>,
     memory: usize,
+    /// What [`InstanceData::take_new_size`] last returned.
+    reported_size: u64,
     tables: usize,
 }
 
@@ -118,11 +125,13 @@ impl InstanceData {
             places: 0,
             handles_timers,
             passivate: false,
+            passivate_after: None,
             panic: None,
             memory_denied: false,
             table_denied: false,
             wasi: None,
             memory: 0,
+            reported_size: 0,
             tables: 0,
         }
     }
@@ -144,6 +153,16 @@ impl InstanceData {
     /// Bytes that the turn has written to the state and emitted.
     pub(crate) fn written_beside_journal(&self) -> u64 {
         self.state_bytes_written() + self.channels.written()
+    }
+
+    /// The bytes of the instance's memory and of its state, if they differ much from what was last returned.
+    pub(crate) fn take_new_size(&mut self) -> Option<u64> {
+        let size = self.memory as u64 + self.state.as_ref().map_or(0, State::bytes);
+        if size.abs_diff(self.reported_size) < SIZE_STEP {
+            return None;
+        }
+        self.reported_size = size;
+        Some(size)
     }
 
     pub(crate) fn wasi(&mut self) -> &mut Wasi {

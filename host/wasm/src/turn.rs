@@ -233,6 +233,12 @@ pub struct GuestTurnOutput {
     pub delete: bool,
     /// Whether the guest asked for the instance to be dropped after this turn.
     pub passivate: bool,
+    /// Milliseconds without a message or a timer after which the instance is dropped from now on; `Some(None)` for the
+    /// type's idle timeout, `None` as it is.
+    pub passivate_after: Option<Option<u64>>,
+    /// The bytes of the instance's memory and of its state, if they have changed by 64 KiB or more since they were last
+    /// reported; the first turn reports them.
+    pub new_size: Option<u64>,
     /// Time spent in the guest.
     pub guest_time: Duration,
     /// Log lines that were dropped in this turn.

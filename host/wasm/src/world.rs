@@ -9,7 +9,7 @@ use crate::{Error, wasi};
 
 const PACKAGE: &str = "ostraca:entity/";
 /// Interfaces of the package that a guest may import.
-const IMPORTS: [&str; 15] = [
+const IMPORTS: [&str; 16] = [
     "types",
     "context",
     "state",
@@ -21,6 +21,7 @@ const IMPORTS: [&str; 15] = [
     "messaging",
     "asks",
     "journal",
+    "passivation",
     "remembering",
     "channels",
     "subscriptions",

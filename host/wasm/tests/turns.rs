@@ -176,6 +176,19 @@ async fn a_guest_knows_its_identity_and_may_ask_to_be_dropped() {
 }
 
 #[tokio::test]
+async fn e15_a_guest_sets_the_delay_of_its_passivation() {
+    let host = host();
+    let program = prepare(&host, misbehaving(), InstanceLimits::default());
+    let mut entity = started(&program, "e").await;
+    assert_eq!(
+        ask(&mut entity, "passivate_after", "1500").await.passivate_after,
+        Some(Some(1_500))
+    );
+    assert_eq!(send(&mut entity, "add", ADD).await.passivate_after, None, "it stays as it is");
+    assert_eq!(send(&mut entity, "passivate_after", "null").await.passivate_after, Some(None));
+}
+
+#[tokio::test]
 async fn values_outlive_an_instance_through_its_writes() {
     let host = host();
     let program = prepare(&host, misbehaving(), InstanceLimits::default());

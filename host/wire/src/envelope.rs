@@ -9,7 +9,7 @@ use ostraca_core::ids::{Entity, Epoch, MessageDigest, MessageId, ScopedSessionId
 use ostraca_core::message::{AskOrigin, Message, MessageKind, MessageMetadata, ReplyToken};
 use ostraca_core::records::Tell;
 use ostraca_core::shard::{
-    ASK_NOTE, Ask, AskNote, ChannelRead, FIRST_TELL, MAX_DEAD_LETTERS, OperatorCommand,
+    ASK_NOTE, Ask, AskNote, ChannelRead, EntityCopy, FIRST_TELL, MAX_DEAD_LETTERS, OperatorCommand,
     READ_CHANNEL, TopicMessage, decode_dead_letters,
 };
 
@@ -162,6 +162,10 @@ fn check_command(command: OperatorCommand, envelope: &Envelope) -> Result<(), Pr
         OperatorCommand::DeadLetters(_) => format!(
             "the body is {size} bytes; it must hold 1 to {MAX_DEAD_LETTERS} dead-letter numbers of 8 bytes each"
         ),
+        OperatorCommand::ImportEntity => match EntityCopy::decode(&envelope.body) {
+            Ok(_) => return Ok(()),
+            Err(why) => return Err(problem(codes::INVALID_IMPORT, why)),
+        },
         _ if size == 0 => return Ok(()),
         OperatorCommand::ForgetEntity
         | OperatorCommand::DeleteEntity

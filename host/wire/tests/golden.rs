@@ -306,11 +306,13 @@ fn streams_between_nodes_and_what_goes_over_them() {
     same(&request, "0a0a080112060a01741201691201741801");
     let (code, message) = ("c".into(), "m".into());
     let failure = Some(LastFailure { code, message, unix_ms: 3, consecutive_failures: 4 });
+    let activity = Some(EntityActivity { failed_starts: 6, ..EntityActivity::default() });
     let entity = InspectedEntity {
         active: true,
         mailbox_length: 2,
         last_failure: failure,
         running_revision: 5,
+        activity,
         failed_migration: Some(FailedMigration { revision: 6, reason: "r".into() }),
     };
     let shards = vec![InspectedShard { held: true, entities: vec![entity] }];
@@ -318,7 +320,10 @@ fn streams_between_nodes_and_what_goes_over_them() {
     let failure_reason = "w".into();
     let types = vec![InspectedType { revision: 1, failed_revision: 2, failure_reason, live }];
     let response = PeerInspectResponse { shards, types };
-    let hex = "0a1d08011219080110021a0a0a016312016d1803200450055a050806120172120d080110021a0177220408031004";
+    let hex = concat!(
+        "0a220801121e080110021a0a0a016312016d1803200450055a050806120172e203022806",
+        "120d080110021a0177220408031004",
+    );
     same(&response, hex);
 }
 

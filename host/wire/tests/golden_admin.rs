@@ -41,6 +41,11 @@ fn requests_about_the_cluster() {
         (Request::Rebalance(RebalanceRequest { dry_run: true }), "5a020801"),
         (Request::Events(EventsRequest { follow: true, from_sequence: 2 }), "620408011002"),
         (Request::Forget(ForgetRequest { node: "n".into() }), "6a030a016e"),
+        (
+            Request::Export(ExportRequest { r#type: "t".into(), id: "i".into() }),
+            "ea03060a0174120169",
+        ),
+        (Request::Undeploy(UndeployRequest { r#type: "t".into() }), "e203030a0174"),
         (Request::DeadLetters(dead_letters), "720d0a017412016918032201612801"),
         (Request::Cluster(cluster), "a2010a0a060a016e1201761001"),
     ] {
@@ -200,6 +205,13 @@ fn responses_about_the_cluster() {
         schema: 0,
         running_revision: 0,
         failed_migration: None,
+        activity: Some(EntityActivity {
+            awake: vec![AwakeReason { reason: "r".into(), count: Some(2), ends_in_ms: Some(0) }],
+            on_failure: "f".into(),
+            stopped_by: "w".into(),
+            start_pause_ms: Some(300),
+            failed_starts: 4,
+        }),
     };
     let page = Entities {
         entities: vec![entity],
@@ -234,6 +246,37 @@ fn responses_about_the_cluster() {
         unix_ms: 8,
         age_ms: 9,
     };
+    let b = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let export = EntityExport {
+        format: 1,
+        r#type: "t".into(),
+        id: "i".into(),
+        version: 2,
+        revision: 3,
+        state: vec![ExportedKey { key: b("k"), value: b("v") }],
+        timers: vec![ExportedTimer {
+            name: "n".into(),
+            due_unix_ms: 300,
+            interval_ms: 4,
+            payload: b("p"),
+        }],
+        journal: Some(ExportedJournal {
+            first_number: 5,
+            start: 6,
+            events: vec![b("e")],
+            snapshot: Some(ExportedSnapshot { through: 7, data: b("s") }),
+        }),
+        channels: vec![ExportedChannel {
+            name: "c".into(),
+            first_number: 8,
+            start: 9,
+            items: vec![ExportedItem { unix_ms: 10, data: b("i") }],
+        }],
+        remembered: true,
+        expires_unix_ms: Some(0),
+        outbox_count: 11,
+        schema: 12,
+    };
     for (response, golden) in [
         (
             Response::Nodes(Nodes { nodes: vec![node], manager: "m".into(), term: 3 }),
@@ -246,7 +289,7 @@ fn responses_about_the_cluster() {
         ),
         (
             Response::Entity(detail),
-            "08015acf010a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004980105a201100a017410061807200828093201663801a80106b2011208011201741a016922016d280230033a0166b80107c2011308ac021201741a016922016d280230033a0166c80108d201190a016e10091a101201741a016922016d280230033a01662001da0109080210ac0218042000e00101e80101f00102f8010582020c0a016e10ac02180220032804",
+            "08015ae6010a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004980105a201100a017410061807200828093201663801a80106b2011208011201741a016922016d280230033a0166b80107c2011308ac021201741a016922016d280230033a0166c80108d201190a016e10091a101201741a016922016d280230033a01662001da0109080210ac0218042000e00101e80101f00102f8010582020c0a016e10ac02180220032804e203140a070a0172100218001201661a017720ac022804",
         ),
         (
             Response::DeadLetters(dead_letters),
@@ -254,6 +297,14 @@ fn responses_about_the_cluster() {
         ),
         (Response::Drain(drain), "0801620b0a016e1002180320042801"),
         (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),
+        (
+            Response::Export(export),
+            "0801ea034908011201741a01692002280332060a016b1201763a0b0a016e10ac021804220170420e080510061a0165220508071201734a0e0a0163100818092205080a12016950015800600b680c",
+        ),
+        (
+            Response::Undeployed(UndeployResult { r#type: "t".into(), revision: 2, left: 300 }),
+            "0801e203080a0174100218ac02",
+        ),
         (
             Response::Forgotten(ForgetResult { node: "n".into(), unchanged: true }),
             "08018201050a016e1001",

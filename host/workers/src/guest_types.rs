@@ -333,5 +333,6 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
         expiry: turn.expiry,
         delete: turn.delete,
         passivate: turn.passivate,
+        passivate_after: turn.passivate_after,
     }
 }

@@ -29,6 +29,7 @@ use ostraca_core::records::{Claim, GuestReply, Tell};
 use ostraca_core::shard::{Ask, AskNote, Event, Ownership, Settings, StopReason};
 use ostraca_stats::{LastFailure, Stats, WorkerGauges};
 use ostraca_store::EntityStore;
+use ostraca_wire::proto;
 use ostraca_wire::server::{Charge, Ticket};
 use tokio::sync::{mpsc, oneshot};
 
@@ -45,6 +46,8 @@ pub struct WorkerDeps {
     pub settings: Settings,
     /// Maximum number of live instances.
     pub max_instances: usize,
+    /// Bytes of its live instances beyond which it evicts idle ones.
+    pub max_instance_memory: u64,
     /// The node's clock.
     pub clock: Arc<ClusterClock>,
     /// The cluster's secret, from which turns get their random numbers. Set before any shard is assigned.
@@ -315,6 +318,8 @@ pub struct EntityInspection {
     pub running_revision: u64,
     /// The revision to which it could not be migrated, and why.
     pub failed_migration: Option<(u64, Arc<str>)>,
+    /// What the shard's machine has in memory about it; `None` if the owner's release does not know that.
+    pub activity: Option<proto::EntityActivity>,
 }
 
 /// Receives the reports of workers, on their threads; must not block.
@@ -324,6 +329,8 @@ pub type ReportSink = Arc<dyn Fn(WorkerReport) + Send + Sync>;
 pub enum WorkerReport {
     /// A shard's claim is confirmed. Sent again when the shard is claimed again (R3).
     ShardServing(ShardId, Epoch),
+    /// A failure of one of the shard's entities is escalated: the shard should move to another host (K33).
+    ShardEscalated(ShardId, Epoch),
     /// A shard was stopped: no instance of it is left, and no commit of it is pending.
     ShardStopped(ShardId, Epoch),
     /// A shard's claim was refused, because another claim is current.

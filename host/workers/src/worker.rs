@@ -9,6 +9,7 @@
 //! nodes immediately; and a machine's entry outlives the machine (see `machines`).
 
 mod actions;
+mod activity;
 mod asks;
 mod calls;
 mod completions;
@@ -175,7 +176,8 @@ pub(crate) async fn run(
 impl Worker {
     fn new(parts: WorkerDeps, recorder: Option<Recorder>) -> Self {
         Self {
-            instance_slots: InstanceSlots::new(parts.max_instances),
+            instance_slots: InstanceSlots::new(parts.max_instances)
+                .with_memory(parts.max_instance_memory),
             deps: parts,
             recorder,
             by_shard: HashMap::new(),

@@ -339,6 +339,8 @@ impl Tells {
                         state.packets.push(Packet::Answer { epoch, number, outcome });
                     }
                 }
+                // Not in this scope.
+                Action::Escalate { .. } | Action::ForgetStopped { .. } => {}
                 Action::TellGaveUp { .. } if self.scope.refuses => {}
                 Action::TellGaveUp { .. } => state.broken = Some("a tell became a dead letter"),
                 Action::Lost { .. } | Action::Stopped => {

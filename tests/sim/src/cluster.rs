@@ -17,6 +17,7 @@ mod client_conns;
 mod client_cuts;
 mod clients;
 mod control;
+mod escalations;
 mod faults;
 mod final_check;
 mod forgetting;
@@ -29,6 +30,7 @@ mod leases;
 mod lifecycle;
 mod net;
 mod orders;
+mod passivation;
 mod plan;
 mod process;
 mod rows;
@@ -378,6 +380,13 @@ struct World {
     /// Whether some entities are remembered, and the generator that decides which.
     remembers: bool,
     rng_of_marks: Rng,
+    /// What follows a failure of a guest.
+    on_failure: shard::OnFailure,
+    /// The moves of escalated shards that each process has noted since another process became manager.
+    escalations: BTreeMap<(Pid, ShardId), usize>,
+    /// Whether guests choose how long their instances are kept.
+    passivates: bool,
+    rng_of_delays: Rng,
     /// Whether clients delete entities, and the generator that decides when.
     deletes: bool,
     rng_of_deletions: Rng,

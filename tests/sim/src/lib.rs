@@ -17,6 +17,7 @@ mod history_check;
 pub mod hostile;
 mod journal;
 mod node;
+mod passivation;
 mod queue;
 mod remembered;
 pub mod rng;

@@ -131,6 +131,10 @@ pub enum ViolationKind {
     DeletionLeft,
     /// An entity was deleted before it expired (E17).
     ExpiredEarly,
+    /// A manager moved a shard more often than escalated failures may (K33).
+    EscalatedTooOften,
+    /// An instance was passivated before the delay that its guest had set (E15).
+    PassivatedEarly,
     /// A turn in a stopping shard still waits for an ask (R15).
     StopWaitsForAsk,
     /// A row holds a record of the wrong kind.

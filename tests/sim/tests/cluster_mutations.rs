@@ -554,3 +554,14 @@ fn e17_an_entity_that_ends_early_is_detected() {
 fn r24_a_revision_on_state_of_another_schema_is_detected() {
     shard_without(shard::Mutation::SkipMigration, ViolationKind::WrongSchema, &[], 5);
 }
+
+#[test]
+fn e15_a_passivation_that_comes_early_is_detected() {
+    shard_without(shard::Mutation::PassivateEarly, ViolationKind::PassivatedEarly, &[], 2);
+}
+
+#[test]
+fn k33_a_shard_that_escalations_move_for_ever_is_detected() {
+    let rule = node::Mutation::UnboundedEscalations;
+    without(rule, ViolationKind::EscalatedTooOften, &[], 1);
+}

@@ -124,11 +124,12 @@ fn a_deploy_keeps_unknown_fields_of_the_type() {
     // An optional extension field with number 100.
     let noted: ostraca_core::extensions::Extensions<TypeRow> =
         ostraca_core::codec::decode(&[1, 100, 3, b'n', b'e', b'w']).expect("an optional field");
-    let first = next_row(None, MANIFEST.into(), [1; 32], 8, Vec::new());
+    let first = next_row(0, None, MANIFEST.into(), [1; 32], 8, Vec::new());
     assert_eq!((first.revision, &first.extensions), (1, &Default::default()));
     let found = StoredRow { key: rows::type_key("hollow"), value: Bytes::new(), revision: 9 };
     let row = TypeRow { revision: 3, extensions: noted.clone(), ..first };
     let next = next_row(
+        3,
         Some(&CurrentDeployment { stored: found, row }),
         "other".into(),
         [2; 32],
@@ -140,4 +141,34 @@ fn a_deploy_keeps_unknown_fields_of_the_type() {
         (&*next.manifest, next.component_digest, next.component_size),
         ("other", [2; 32], 9)
     );
+}
+
+#[tokio::test]
+async fn r23_an_undeployed_type_keeps_its_binding_and_revision() {
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    let deployer = deployer(&store);
+    let component = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
+    let row = TypeRow {
+        revision: 3,
+        manifest: MANIFEST.into(),
+        component_digest: component,
+        component_size: EMPTY.len() as u64,
+        methods: Vec::new(),
+        extensions: Default::default(),
+    };
+    let manifest = Manifest::parse(MANIFEST, "entity.toml").expect("a manifest");
+    deployer.bind(&manifest).await.expect("bound");
+    let key = rows::type_key("hollow");
+    rows::write(&*store, &key, None, &row).await.expect("written");
+    assert!(deployer.is_deployed("hollow").await.expect("read"));
+    assert_eq!(deployer.undeploy("client/me", "hollow").await, Ok(3));
+    assert!(!deployer.is_deployed("hollow").await.expect("read"));
+    assert_eq!(deployer.last_revision("hollow").await, Ok(3));
+    assert_eq!(deployer.undeploy("client/me", "hollow").await, Ok(0), "it is gone already");
+    // The next deployment of the type continues from here, under the same binding.
+    deployer.check_binding(&manifest).await.expect("the same binding");
+    let other = MANIFEST.replace("component", "shard-key = \"until:/\"\ncomponent");
+    let other = Manifest::parse(&other, "entity.toml").expect("a manifest");
+    let refused = deployer.check_binding(&other).await.expect_err("another binding");
+    assert_eq!(refused.code, "binding-immutable");
 }

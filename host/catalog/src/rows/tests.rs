@@ -95,6 +95,12 @@ fn the_other_rows_have_golden_bytes() {
     };
     let bytes = encode_value(&binding).expect("encodes");
     assert_eq!(bytes.as_ref(), [3, 1, b'p', 1, 1, b'/', 1, b'h', 0]);
+    let mut undeployed = binding.clone();
+    undeployed.set_last_revision(300).expect("encodes");
+    let bytes = encode_value(&undeployed).expect("encodes");
+    assert_eq!(bytes.as_ref(), [3, 1, b'p', 1, 1, b'/', 1, b'h', 1, 60, 2, 172, 2]);
+    assert_eq!(undeployed.last_revision().expect("decodes"), 300);
+    assert_eq!(binding.last_revision().expect("decodes"), 0);
     let row = TypeRow {
         revision: 4,
         manifest: "m".into(),

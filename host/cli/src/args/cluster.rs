@@ -1,5 +1,6 @@
 //! The arguments of the commands that work on a running cluster.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -128,6 +129,45 @@ pub(crate) struct Drain {
     pub(crate) undo: bool,
     /// How long to wait; the drain continues afterwards
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Export {
+    /// The entity, as in counter/alice
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// The file to write; an existing one is replaced
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Import {
+    /// The entity to create, as in counter/alice; it need not be the one that was exported
+    #[arg(value_name = "TYPE/ID")]
+    pub(crate) entity: String,
+    /// The file that `ostraca export` wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Delete the entity first, if it exists
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Timeout for the acknowledgement, including connecting
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Undeploy {
+    /// The type's name
+    #[arg(value_name = "TYPE")]
+    pub(crate) name: String,
+    /// Delete all entities of the type first
+    #[arg(long)]
+    pub(crate) delete_state: bool,
+    /// Timeout for all of it, including connecting
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
 }
 

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use ostraca_client::{
-    ChannelDetail, DelayedTellDetail, JournalDetail, StateKey, TellDetail, TimerDetail,
+    ChannelDetail, DelayedTellDetail, FailedMigration, JournalDetail, LastFailure, NodeIssue,
+    StateKey, TellDetail, TimerDetail,
 };
 use serde_json::{Value, json};
 
 use super::deployments::hex;
-use super::{entities, send};
+use super::{activity, entities, send};
 use crate::args::{Global, Inspect, OutputFormat};
 use crate::failure::{Exit, Failure};
 use crate::{connection, output};
@@ -30,13 +31,8 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "remembered": it.remembered, "deleted": it.deleted, "generation": it.generation,
             "expires_unix_ms": it.expires_unix_ms, "expires": it.expires_unix_ms.map(output::wall),
             "schema": it.schema, "running_revision": it.running_revision,
-            "failed_migration": it.failed_migration.as_ref().map(|it| json!({
-                "revision": it.revision, "reason": it.reason,
-            })),
-            "journal": it.journal.as_ref().map(|it| json!({
-                "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
-                "snapshot_through": it.snapshot_through,
-            })),
+            "failed_migration": it.failed_migration.as_ref().map(migration_json),
+            "journal": it.journal.as_ref().map(journal_json),
             "channels": it.channels.iter().map(channel_json).collect::<Vec<_>>(),
             "timer_count": it.timer_count, "timers": it.timers.iter().map(timer_json).collect::<Vec<_>>(),
             "delayed_tell_count": it.delayed_tell_count,
@@ -44,12 +40,10 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "outbox_count": it.outbox_count, "outbox": it.outbox.iter().map(tell_json).collect::<Vec<_>>(),
             "dead_letter_count": it.dead_letter_count,
             "dead_letters": it.dead_letters.iter().map(tell_json).collect::<Vec<_>>(),
+            "activity": it.activity.as_ref().map(activity::json),
             "active": it.active, "mailbox_length": it.mailbox_length,
-            "last_failure": it.last_failure.as_ref().map(|it| json!({
-                "code": it.code, "message": it.message, "consecutive_failures": it.consecutive_failures,
-                "unix_ms": it.unix_ms, "timestamp": output::wall(it.unix_ms),
-            })),
-            "unresponsive_owner": it.unresponsive_owner.as_ref().map(|it| json!({ "node": it.node, "reason": it.reason })),
+            "last_failure": it.last_failure.as_ref().map(failure_json),
+            "unresponsive_owner": it.unresponsive_owner.as_ref().map(issue_json),
         }));
         return entities::check_owners(it.unresponsive_owner.as_slice());
     }
@@ -118,6 +112,9 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     }
     rows.push(("instance", entities::instance_state(it.active).into()));
     rows.extend(it.mailbox_length.map(|waiting| ("mailbox", many(waiting, "message", "messages"))));
+    if let Some(activity) = &it.activity {
+        rows.extend(activity::rows(activity));
+    }
     if let Some(it) = &it.last_failure {
         rows.push(("last turn", format!("failed at {}: {}", output::wall(it.unix_ms), it.code)));
         rows.push(("", shown(&it.message)));
@@ -289,6 +286,28 @@ pub(super) fn add_bytes(it: &mut Value, name: &str, bytes: &[u8], size: u64) {
 }
 
 /// The bytes of a value of `size` bytes, which may be truncated, in one line that is safe to print on a terminal.
+fn migration_json(it: &FailedMigration) -> Value {
+    json!({ "revision": it.revision, "reason": it.reason })
+}
+
+fn journal_json(it: &JournalDetail) -> Value {
+    json!({
+        "first_number": it.first_number, "next_number": it.next_number, "bytes": it.bytes,
+        "snapshot_through": it.snapshot_through,
+    })
+}
+
+fn failure_json(it: &LastFailure) -> Value {
+    json!({
+        "code": it.code, "message": it.message, "consecutive_failures": it.consecutive_failures,
+        "unix_ms": it.unix_ms, "timestamp": output::wall(it.unix_ms),
+    })
+}
+
+fn issue_json(it: &NodeIssue) -> Value {
+    json!({ "node": it.node, "reason": it.reason })
+}
+
 pub(super) fn bytes_text(bytes: &[u8], size: u64) -> String {
     let complete = bytes.len() as u64 == size;
     let text = match String::from_utf8_lossy(bytes) {

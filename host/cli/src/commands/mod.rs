@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 pub(crate) mod activate;
+mod activity;
 pub(crate) mod build;
 pub(crate) mod ca;
 pub(crate) mod cluster;
@@ -18,8 +19,10 @@ pub(crate) mod drain;
 pub(crate) mod dry_run;
 pub(crate) mod entities;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod forget;
 pub(crate) mod forget_entity;
+pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod inspect;
 pub(crate) mod methods;
@@ -37,4 +40,5 @@ pub(crate) mod tell;
 pub(crate) fn config_file(path: &Path) -> Cow<'_, Path> {
     if path.is_dir() { path.join("ostraca.toml").into() } else { path.into() }
 }
+pub(crate) mod undeploy;
 pub(crate) mod watch;

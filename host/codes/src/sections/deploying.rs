@@ -215,6 +215,11 @@ section! {
             happened: "The manifest and the method names take more than 64 KiB together.",
             help: "Shorten the manifest.",
         }
+        TYPE_IN_USE = "type-in-use" {
+            retry: No,
+            happened: "A type cannot be undeployed while something of it is left: an entity, records that a deletion has yet to remove, tells that have yet to leave, or dead letters. The text names one entity.",
+            help: "Delete its entities with `ostraca undeploy TYPE --delete-state`, or one by one, and drop its dead letters.",
+        }
         BINDING_IMMUTABLE = "binding-immutable" {
             retry: No,
             happened: "`pool` and `shard-key` of a type are fixed from its first deployment.",

@@ -44,6 +44,21 @@ section! {
             happened: "The entity has none of the given dead letters: they were already resent or dropped, or the numbers are wrong.",
             help: "Run `ostraca dead-letters list TYPE/ID` to see those that remain.",
         }
+        ENTITY_EXISTS = "entity-exists" {
+            retry: No,
+            happened: "An entity can be imported only where none exists.",
+            help: "Choose another id, or use `ostraca import --replace`, which deletes the entity first.",
+        }
+        INVALID_IMPORT = "invalid-import" {
+            retry: No,
+            happened: "What was to be imported is not what an export returns. The text says what is wrong.",
+            help: "Export the entity again.",
+        }
+        ENTITY_CHANGING = "entity-changing" {
+            retry: Yes,
+            happened: "The entity changed each time that it was read for an export.",
+            help: "Try again while it handles fewer commands.",
+        }
         UNKNOWN_ENTITY = "unknown-entity" {
             retry: No,
             happened: "The entity to delete does not exist: it never had a turn, or was deleted before.",
@@ -151,8 +166,8 @@ section! {
         OVERLOADED = "overloaded" {
             outcome: NotRunOrUnknown,
             retry: Yes,
-            happened: "A limit on load was reached; the text names it. Live instances: no slot became free within `entities.instance-slot-timeout`. Messages buffered for their shards: `gateway.buffered-messages`, `gateway.buffered-bytes`. Messages in flight to one node: `gateway.link-messages`, `gateway.link-bytes`. Bytes of messages without a reply and of unread replies: `network.connection-bytes`, `network.principal-bytes`, `network.node-bytes`, or the principal's share of `peers.in-flight-message-bytes` on a link between nodes; then the turn did not start, or a reply was dropped (for a command as `unknown`: its next copy gets the reply). Deployments being received: `network.max-uploads`, `network.principal-uploads`. Requests or messages in flight between nodes: the setting in the text.",
-            help: "Read replies as they arrive, keep fewer messages in flight, send to fewer entities at once, or raise the setting that the text names, or `guests.max-live-instances`.",
+            happened: "A limit on load was reached; the text names it. Live instances: no slot became free within `entities.instance-slot-timeout`; their number and their memory are limited by `guests.max-live-instances` and `guests.max-live-memory`. Messages buffered for their shards: `gateway.buffered-messages`, `gateway.buffered-bytes`. Messages in flight to one node: `gateway.link-messages`, `gateway.link-bytes`. Bytes of messages without a reply and of unread replies: `network.connection-bytes`, `network.principal-bytes`, `network.node-bytes`, or the principal's share of `peers.in-flight-message-bytes` on a link between nodes; then the turn did not start, or a reply was dropped (for a command as `unknown`: its next copy gets the reply). Deployments being received: `network.max-uploads`, `network.principal-uploads`. Requests or messages in flight between nodes: the setting in the text.",
+            help: "Read replies as they arrive, keep fewer messages in flight, send to fewer entities at once, or raise the setting that the text names, or `guests.max-live-instances` or `guests.max-live-memory`.",
         }
         UNKNOWN = "unknown" {
             outcome: Unknown,

@@ -64,6 +64,11 @@ section! {
             happened: "A node renews its lease, but its EntityStore calls get no response. It releases its shards.",
             help: "Check the network between it and the node that runs the store.",
         }
+        STOPPED_LIMIT = "stopped-limit" {
+            retry: No,
+            happened: "More entities of a shard failed than it can keep stopped (`entities.max-stopped`): those that were stopped first may have started again.",
+            help: "Fix the type: deploy another revision. Or raise `entities.max-stopped`.",
+        }
         ENTITIES_FAILING = "entities-failing" {
             retry: No,
             happened: "Entities of a type on the responding node keep failing (three times in a row, or `state-does-not-decode` once). The text counts them by code and names one.",

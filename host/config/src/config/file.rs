@@ -155,6 +155,7 @@ pub(super) struct EntitiesSection {
     pub(super) max_channel_reads: u32,
     #[serde(with = "units::size")]
     pub(super) channel_buffer: u64,
+    pub(super) max_stopped: u32,
     pub(super) recovery_starts: u32,
     pub(super) recovery_rate: u32,
 }
@@ -337,6 +338,7 @@ impl Default for EntitiesSection {
             max_ask_depth: saturating_u32(shard.max_ask_depth),
             max_channel_reads: saturating_u32(shard.max_channel_reads),
             channel_buffer: shard.channel_buffer,
+            max_stopped: saturating_u32(shard.max_stopped),
             recovery_starts: saturating_u32(shard.recovery_starts),
             recovery_rate: shard.recovery_rate,
         }
@@ -372,6 +374,7 @@ impl EntitiesSection {
             max_ask_depth: self.max_ask_depth as usize,
             max_channel_reads: self.max_channel_reads as usize,
             channel_buffer: self.channel_buffer,
+            max_stopped: self.max_stopped as usize,
             recovery_starts: self.recovery_starts as usize,
             recovery_rate: self.recovery_rate,
             mutations: Vec::new(),
@@ -442,6 +445,8 @@ impl ConfigFile {
             stop_resend_interval: millis(self.hand_off.stop_resend_interval),
             hand_off_timeout: millis(self.hand_off.timeout),
             max_drain_hand_offs: self.hand_off.max_drain_hand_offs as usize,
+            max_escalations: self.hand_off.max_escalations as usize,
+            escalation_period: millis(self.hand_off.escalation_period),
             max_rebalance_hand_offs: self.rebalance.max_hand_offs as usize,
             rebalance_interval: millis(self.rebalance.interval),
             rebalance_retry_interval: millis(self.rebalance.retry_interval),

@@ -16,6 +16,8 @@ pub(super) struct GuestsSection {
     pub(super) allocator: Allocator,
     pub(super) max_live_instances: Option<u32>,
     #[serde(with = "units::size")]
+    pub(super) max_live_memory: u64,
+    #[serde(with = "units::size")]
     pub(super) pooled_instance_memory: u64,
     #[serde(with = "units::size")]
     pub(super) compile_cache_limit: u64,
@@ -83,6 +85,7 @@ impl Default for GuestsSection {
         Self {
             allocator: Allocator::Auto,
             max_live_instances: wasm.max_live_instances,
+            max_live_memory: 16 << 30,
             pooled_instance_memory: wasm.pooled_instance_memory,
             compile_cache_limit: wasm.compile_cache_limit,
             tick_interval: wasm.tick_interval,

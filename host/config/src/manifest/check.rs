@@ -6,7 +6,7 @@ use ostraca_codes::codes;
 use ostraca_core::hash::ShardKeyRule;
 use ostraca_core::shard::OnFailure;
 
-use super::file::{ChannelsSection, GrantsSection, ManifestFile, NOTHING, QUERIES, RESTART, STOP};
+use super::file::{ChannelsSection, GrantsSection, ManifestFile, NOTHING, QUERIES};
 use super::{Access, ChannelsKeep, Lifecycle, Manifest, ManifestError, ManifestLimits};
 use crate::user_file::{SourceText, units};
 
@@ -137,18 +137,12 @@ pub(super) fn manifest(
 /// The strategy after a failure (K33).
 fn on_failure(input: &SourceText<'_>, text: &str) -> Result<OnFailure, ManifestError> {
     let path = ["lifecycle", "on-failure"];
-    match text {
-        RESTART => Ok(OnFailure::Restart),
-        STOP => Ok(OnFailure::Stop),
-        "resume" | "escalate" => {
-            let what = format!("the strategy `{text}`");
-            Err(not_yet(input, &path, &what, "write \"restart\" or \"stop\""))
-        }
-        _ => {
-            let why = format!("{text:?} is not a strategy");
-            Err(input.at(&path, why, Some("write \"restart\" or \"stop\"".into())))
-        }
-    }
+    let known = [OnFailure::Restart, OnFailure::Resume, OnFailure::Stop, OnFailure::Escalate];
+    known.into_iter().find(|strategy| strategy.name() == text).ok_or_else(|| {
+        let why = format!("{text:?} is not a strategy");
+        let help = "write \"restart\", \"resume\", \"stop\" or \"escalate\"";
+        input.at(&path, why, Some(help.into()))
+    })
 }
 
 fn required(

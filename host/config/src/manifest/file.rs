@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::Manifest;
 use crate::user_file::units;
 
-/// The names of the strategies after a failure.
-pub(super) const RESTART: &str = "restart";
-pub(super) const STOP: &str = "stop";
-
 /// The default of `limits.subscriptions`.
 const SUBSCRIPTIONS: u32 = 1_000;
 
@@ -30,9 +26,9 @@ fn is_nothing(reentrant: &str) -> bool {
     reentrant == NOTHING
 }
 
-/// Whether the strategy is the default one, which is not written: older nodes do not know the key.
+/// Whether the strategy after a failure is the default one, which is not written: older nodes do not know the key.
 fn is_restart(strategy: &str) -> bool {
-    strategy == RESTART
+    strategy == OnFailure::Restart.name()
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -203,7 +199,7 @@ impl Default for LifecycleSection {
             idle_timeout: Duration::from_secs(120),
             remember_entities: false,
             time_to_live: Duration::ZERO,
-            on_failure: RESTART.into(),
+            on_failure: OnFailure::Restart.name().into(),
         }
     }
 }
@@ -267,10 +263,7 @@ impl ManifestFile {
                 idle_timeout: from.lifecycle.idle_timeout,
                 remember_entities: from.lifecycle.remember_entities,
                 time_to_live: from.lifecycle.time_to_live,
-                on_failure: match from.lifecycle.on_failure {
-                    OnFailure::Restart => RESTART.into(),
-                    OnFailure::Stop => STOP.into(),
-                },
+                on_failure: from.lifecycle.on_failure.name().into(),
             },
             channels: ChannelsSection {
                 keep_items: from.channels.keep_items,

@@ -42,14 +42,18 @@ fn unsupported_features_are_refused_and_not_ignored() {
 
 #[test]
 fn k33_a_manifest_chooses_what_follows_a_failure() {
-    let text = format!("{SMALL}[lifecycle]\non-failure = \"stop\"\n");
-    let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
-    assert_eq!(manifest.lifecycle.on_failure, OnFailure::Stop);
-    let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
-    assert_eq!(again.expect("a manifest"), manifest);
-    for later in ["resume", "escalate"] {
-        let error = refused(&format!("[lifecycle]\non-failure = \"{later}\""));
-        assert_eq!((error.code(), error.line()), (codes::NOT_SUPPORTED_YET, Some(4)), "{error}");
+    let strategies = [
+        ("restart", OnFailure::Restart),
+        ("resume", OnFailure::Resume),
+        ("stop", OnFailure::Stop),
+        ("escalate", OnFailure::Escalate),
+    ];
+    for (name, strategy) in strategies {
+        let text = format!("{SMALL}[lifecycle]\non-failure = \"{name}\"\n");
+        let manifest = Manifest::parse(&text, "entity.toml").expect("a manifest");
+        assert_eq!(manifest.lifecycle.on_failure, strategy);
+        let again = Manifest::parse(&manifest.effective_toml(), "entity.toml");
+        assert_eq!(again.expect("a manifest"), manifest);
     }
 }
 

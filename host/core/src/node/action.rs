@@ -163,6 +163,17 @@ pub enum Notice {
         /// The owner, which did not stop it.
         owner: Member,
     },
+    /// The failure of one of a shard's entities is escalated (K33).
+    ShardEscalated {
+        /// The shard.
+        shard: ShardId,
+        /// Its owner, which reported that.
+        owner: Member,
+        /// Where it moves; `None` if it stays.
+        target: Option<NodeId>,
+        /// The limit on such moves, if the shard stays because of it.
+        limit: Option<usize>,
+    },
     /// This manager receives no reports from other hosts: it hands the leadership to the next candidate.
     ManagerSteppedDown {
         /// The next candidate.
@@ -225,6 +236,18 @@ impl fmt::Display for Notice {
             Self::HandOffFailed { shard, owner } => {
                 write!(f, "hand-off of shard {shard} failed: it stays with {owner} for now")
             }
+            Self::ShardEscalated { shard, owner, target: Some(target), .. } => write!(
+                f,
+                "shard {shard} moves from {owner} to {target}: an entity failed whose type escalates failures"
+            ),
+            Self::ShardEscalated { shard, owner, limit: Some(limit), .. } => write!(
+                f,
+                "an entity of shard {shard} failed whose type escalates failures, but the shard stays with {owner}: it has moved {limit} times for that reason within `hand-off.escalation-period` (`hand-off.max-escalations`)"
+            ),
+            Self::ShardEscalated { shard, owner, .. } => write!(
+                f,
+                "an entity of shard {shard} failed whose type escalates failures, but the shard stays with {owner}: no other host can take it"
+            ),
             Self::ManagerSteppedDown { to } => write!(
                 f,
                 "no reports from other hosts reach this manager: it hands the leadership to {to}"

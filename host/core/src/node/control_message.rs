@@ -95,14 +95,38 @@ pub struct NodeReport {
 
 impl Extensible for NodeReport {
     const NAME: &'static str = "NodeReport";
-    const FIELDS: &'static [u32] = &[Self::UNRUNNABLE, Self::NUMBER];
+    const FIELDS: &'static [u32] = &[Self::UNRUNNABLE, Self::NUMBER, Self::ESCALATED];
 }
 
 impl NodeReport {
     const UNRUNNABLE: u32 = 4;
     const NUMBER: u32 = 6;
+    const ESCALATED: u32 = 20;
     /// Maximum number of types that a report names: for the manager, one is as bad as many.
     pub const MAX_UNRUNNABLE_TYPES: usize = 16;
+
+    /// Maximum number of escalated shards that a report names.
+    pub const MAX_ESCALATED: usize = 256;
+
+    /// Shards that must move to another host because a failure of one of their entities is escalated, with their
+    /// epochs (K33).
+    #[must_use]
+    pub fn escalated(&self) -> Vec<(ShardId, Epoch)> {
+        // Bytes that do not decode count as an empty list.
+        self.extensions.get(Self::ESCALATED).ok().flatten().unwrap_or_default()
+    }
+
+    /// Sets these shards, of which at most [`Self::MAX_ESCALATED`] are kept.
+    ///
+    /// # Errors
+    /// [`CodecError`] if they need more bytes than an extension block may have.
+    pub fn set_escalated(&mut self, shards: &[(ShardId, Epoch)]) -> Result<(), CodecError> {
+        if shards.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<_> = shards.iter().take(Self::MAX_ESCALATED).collect();
+        self.extensions.set(Self::ESCALATED, &named)
+    }
 
     /// Deployed types that the node cannot run (R24).
     #[must_use]

@@ -54,6 +54,13 @@ pub enum Event {
         /// The epoch of its assignment.
         epoch: Epoch,
     },
+    /// A failure of one of the shard's entities is escalated: the shard must move to another host, if possible (K33).
+    ShardEscalated {
+        /// The shard.
+        shard: ShardId,
+        /// The epoch of its assignment.
+        epoch: Epoch,
+    },
     /// A shard's claim was refused, and its machine has ended.
     ShardLost {
         /// The shard.

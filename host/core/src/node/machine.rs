@@ -257,6 +257,7 @@ impl Machine {
         self.drive_hand_offs();
         let Self { context, observed, manager, .. } = self;
         manager.assign_unowned_shards(context, observed);
+        manager.escalate(context, observed);
         manager.drain(context, observed);
         manager.rebalance(context, observed);
         manager.step_down(context, observed, me);

@@ -25,6 +25,10 @@ pub struct Settings {
     pub max_drain_hand_offs: usize,
     /// Maximum number of hand-offs for balancing in progress at the same time (K23, K40). Default 32.
     pub max_rebalance_hand_offs: usize,
+    /// How often a shard moves because a failure is escalated, within [`Settings::escalation_period`] (K33). Default 3.
+    pub max_escalations: usize,
+    /// The period within which such moves are counted. Default 600,000.
+    pub escalation_period: u64,
     /// Interval at which the manager balances (S13, A1). Default 10,000.
     pub rebalance_interval: u64,
     /// How soon the manager retries after a failure (S15.8). Default 2,000.
@@ -75,6 +79,8 @@ impl Default for Settings {
             hand_off_timeout: 60_000,
             max_drain_hand_offs: 32,
             max_rebalance_hand_offs: 32,
+            max_escalations: 3,
+            escalation_period: 600_000,
             rebalance_interval: 10_000,
             rebalance_retry_interval: 2_000,
             report_delay: 20,
@@ -138,6 +144,8 @@ pub enum Mutation {
     NeverStepDown,
     /// A longer lease is relied on before the row shows it, and a shorter one is shown before it is relied on (R8).
     ApplyLeaseImmediately,
+    /// A shard moves however often the failures of its entities are escalated (K33).
+    UnboundedEscalations,
     /// The intent is not written ahead: the owner gets the hand-off before the row shows it (S15).
     SkipWriteAhead,
     /// A lease is counted from when the answer to its renewal arrived (R8).

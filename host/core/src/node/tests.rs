@@ -9,6 +9,7 @@ mod control_messages;
 mod costs;
 mod decisions;
 mod drains;
+mod escalations;
 mod formats;
 mod hand_offs;
 mod leadership;

@@ -261,6 +261,19 @@ pub enum Action {
         /// What the entity has besides its state.
         records: TurnRecords,
     },
+    /// The guest of this entity failed, and its type escalates failures: the shard should move to another host (K33).
+    /// At most once.
+    Escalate {
+        /// The entity.
+        entity: Entity,
+        /// Code and message of the failure.
+        why: Arc<str>,
+    },
+    /// A stopped entity is forgotten, since the shard has too many: it may start again (K33). For the log.
+    ForgetStopped {
+        /// The entity.
+        entity: Entity,
+    },
     /// Drop the instance, and interrupt it if it is running. A result that arrives later is ignored.
     DropInstance {
         /// The entity.

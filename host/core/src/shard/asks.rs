@@ -163,6 +163,10 @@ impl Asks {
         self.pending.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Drops all asks, because the turn has ended.
     pub(super) fn clear(&mut self) {
         if !self.pending.is_empty() || !self.probes.is_empty() || !self.lost_notes.is_empty() {

@@ -93,6 +93,10 @@ impl Calls {
         self.pending.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether a call waits until it may be made.
     pub(super) fn has_unreleased(&self) -> bool {
         self.pending.values().any(|call| !call.released)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::entity_copy::ChannelCopy;
 use crate::codec;
 use crate::extensions::Extensions;
 use crate::records::{ChannelCut, ChannelExtent, ChannelItem, RecordKey, RecordWrite};
@@ -94,6 +95,37 @@ pub(super) fn emit(
         }
     }
     (items, writes)
+}
+
+/// Restores a channel that was exported, in the turn that makes this version. Returns the writes.
+pub(super) fn restore(
+    channels: &mut Channels,
+    copy: ChannelCopy,
+    keep: ChannelKeep,
+    version: u64,
+) -> Vec<RecordWrite> {
+    let ChannelCopy { name, first: number, start, items } = copy;
+    let mut extent = ChannelExtent {
+        next: number,
+        first: ChannelCut { number, version, start },
+        end: start,
+        stored: number,
+        ..ChannelExtent::new(name.clone())
+    };
+    let mut writes = Vec::new();
+    for (utc_ms, data) in items {
+        let number = extent.next;
+        let item = ChannelItem { version, utc_ms, data, extensions: Extensions::default() };
+        append(&mut extent, &item, keep);
+        if keep.keeps() {
+            let value = Some(Bytes::from(codec::encode(&item).unwrap_or_default()));
+            let key = RecordKey::ChannelItem { channel: name.clone(), number };
+            writes.push(RecordWrite { key, value });
+        }
+    }
+    cut(&mut extent, keep);
+    channels.insert(name, extent);
+    writes
 }
 
 fn append(extent: &mut ChannelExtent, item: &ChannelItem, keep: ChannelKeep) {

@@ -131,6 +131,8 @@ pub(super) struct ResidentEntity {
     /// Whether the instance asked for passivation in its start turn. It is then dropped after one message, or if no
     /// message can run. So an activation for a message serves it even if the guest asks for passivation at once.
     pub(super) passivates: bool,
+    /// How long after its last message or firing the instance is dropped, in milliseconds, if the guest asked for that.
+    pub(super) passivate_after: Option<u64>,
     /// The start turn whose commit is pending.
     pub(super) start_turn: Option<TurnId>,
     /// The migration whose commit is pending, its revision, and the schema before it.
@@ -240,6 +242,7 @@ impl ResidentEntity {
             pending_stop: None,
             stop_hook_deadline: None,
             passivates: false,
+            passivate_after: None,
             start_turn: None,
             migration: None,
             start_backoff: None,

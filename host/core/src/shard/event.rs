@@ -260,6 +260,9 @@ pub struct TurnOutput {
     pub delete: bool,
     /// Whether the guest asked for passivation.
     pub passivate: bool,
+    /// Milliseconds without a message or firing after which the instance is dropped from now on; `Some(None)` for the
+    /// type's idle timeout, `None` as it is. Applies whatever the turn's result is.
+    pub passivate_after: Option<Option<u64>>,
 }
 
 impl TurnOutput {
@@ -278,6 +281,7 @@ impl TurnOutput {
             expiry: None,
             delete: false,
             passivate: false,
+            passivate_after: None,
         }
     }
 

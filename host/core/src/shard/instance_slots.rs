@@ -1,10 +1,13 @@
-//! Limits the number of live instances: decides which entity gets a slot, and which one is asked to give one up.
+//! Limits the number and the memory of live instances: decides which entity gets a slot, and which one is asked to give
+//! one up.
 //!
-//! All shard machines of a thread share one limit. The instance that has been idle longest is chosen for
-//! eviction; its machine decides whether it can be evicted.
+//! All shard machines of a thread share one limit. [`EvictionOrder`] chooses among the idle instances; the machine of the
+//! chosen one decides whether it can be evicted.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
+use super::eviction_order::EvictionOrder;
+use super::instance_memory::InstanceMemory;
 use super::settings::SlotPurpose;
 use super::slot_requests::{SlotHolder, SlotRequests};
 use crate::ids::ShardPath;
@@ -12,15 +15,15 @@ use crate::ids::ShardPath;
 /// While messages wait for slots, one of this many slots goes to a timer.
 const SLOTS_PER_TIMER: u32 = 8;
 
-/// A bounded number of slots, with the idle holders in the order in which they became idle.
+/// A bounded number of slots, and a budget for the memory of those who hold them.
 #[derive(Debug)]
 pub struct InstanceSlots {
     capacity: usize,
+    memory: InstanceMemory,
     granted: HashMap<SlotHolder, u64>,
     /// The slots of second instances. Their holders also have a slot in `granted`.
     granted_second: HashMap<SlotHolder, u64>,
-    idle: BTreeMap<u64, SlotHolder>,
-    idle_since: HashMap<SlotHolder, u64>,
+    order: EvictionOrder,
     /// Requests for messages. They take precedence over those for timers (R14), but timers get every eighth slot.
     requests: SlotRequests,
     timer_requests: SlotRequests,
@@ -29,32 +32,50 @@ pub struct InstanceSlots {
     /// Number of slots granted to messages while timers waited, since a timer last got one.
     passed_timers: u32,
     evicting: HashSet<SlotHolder>,
-    ticks: u64,
 }
 
 impl InstanceSlots {
-    /// Allows `most` live instances, but at least one.
+    /// Allows `most` live instances, but at least one, of any size.
     #[must_use]
     pub fn new(most: usize) -> Self {
+        let capacity = most.max(1);
         Self {
-            capacity: most.max(1),
+            capacity,
+            memory: InstanceMemory::new(u64::MAX),
             granted: HashMap::new(),
             granted_second: HashMap::new(),
-            idle: BTreeMap::new(),
-            idle_since: HashMap::new(),
+            order: EvictionOrder::new(capacity),
             requests: SlotRequests::default(),
             timer_requests: SlotRequests::default(),
             recovery_requests: SlotRequests::default(),
             passed_timers: 0,
             evicting: HashSet::new(),
-            ticks: 0,
         }
+    }
+
+    /// Allows live instances of this many bytes in total. If they have more, idle ones are evicted, and no slot is
+    /// granted. A single instance may be larger.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        self.memory = InstanceMemory::new(bytes);
+        self
     }
 
     /// The number of slots held.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.granted.len() + self.granted_second.len()
+    }
+
+    /// The bytes of the instances that hold slots, as far as they have been reported.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.memory.held()
+    }
+
+    /// Records the size of a holder's instance in bytes.
+    pub fn report_size(&mut self, holder: &SlotHolder, bytes: u64) {
+        self.memory.report(holder, bytes);
     }
 
     /// Whether every slot is held.
@@ -86,9 +107,10 @@ impl InstanceSlots {
 
     /// Returns a slot, or withdraws the request for it.
     pub fn release(&mut self, holder: &SlotHolder, generation: u64) {
-        self.busy(holder);
         if self.granted.get(holder) == Some(&generation) {
             self.granted.remove(holder);
+            self.order.remove(holder);
+            self.memory.remove(holder);
             self.evicting.remove(holder);
         } else if self.granted_second.get(holder) == Some(&generation) {
             self.granted_second.remove(holder);
@@ -109,38 +131,35 @@ impl InstanceSlots {
         self.requests.remove_shard(shard);
         self.timer_requests.remove_shard(shard);
         self.recovery_requests.remove_shard(shard);
-        self.idle.retain(|_, holder| others(holder));
-        self.idle_since.retain(|holder, _| others(holder));
+        self.order.remove_shard(shard);
+        self.memory.remove_shard(shard);
     }
 
     /// Records that a holder is idle and may be evicted. A holder that is already idle keeps its position, since
     /// machines repeat this call when commits complete.
     pub fn idle(&mut self, holder: SlotHolder) {
-        if self.granted.contains_key(&holder) && !self.idle_since.contains_key(&holder) {
-            self.ticks += 1;
-            self.idle.insert(self.ticks, holder.clone());
-            self.idle_since.insert(holder, self.ticks);
-        }
+        self.order.idle(holder);
     }
 
     /// Records that a holder is no longer idle.
     pub fn busy(&mut self, holder: &SlotHolder) {
-        if let Some(tick) = self.idle_since.remove(holder) {
-            self.idle.remove(&tick);
-        }
+        self.order.busy(holder);
     }
 
-    /// Grants the next request, if a slot is free.
+    /// Grants the next request, if a slot is free and the memory budget is not used up.
     pub fn grant(&mut self) -> Option<(SlotHolder, u64)> {
-        if self.is_full() {
+        if self.is_full() || self.memory.is_full() && !self.granted.is_empty() {
             return None;
         }
         let (holder, generation) = self.next_request()?;
-        let slots = match self.granted.contains_key(&holder) {
-            true => &mut self.granted_second,
-            false => &mut self.granted,
-        };
-        slots.insert(holder.clone(), generation);
+        if self.granted.contains_key(&holder) {
+            // A second instance: its holder is evicted, and reports its memory, as one.
+            self.granted_second.insert(holder.clone(), generation);
+        } else {
+            self.granted.insert(holder.clone(), generation);
+            self.order.add(holder.clone());
+            self.memory.add(&holder);
+        }
         Some((holder, generation))
     }
 
@@ -153,24 +172,33 @@ impl InstanceSlots {
         if !self.timer_requests.is_empty() {
             self.passed_timers += 1;
         }
-        self.requests.pop().or_else(|| self.recovery_requests.pop())
+        if !self.requests.is_empty() {
+            return self.requests.pop();
+        }
+        // An instance that would exceed the budget would be evicted again, and recovery would start it again.
+        self.recovery_requests.first().filter(|holder| self.memory.fits(holder))?;
+        self.recovery_requests.pop()
     }
 
-    /// The next idle holder to evict, if there are more requests than evictions in progress.
+    /// The next idle holder to evict: if there are more requests than evictions in progress, or if instances exceed the
+    /// memory budget.
     pub fn evict(&mut self) -> Option<SlotHolder> {
         let free = self.capacity.saturating_sub(self.granted());
-        if self.requests.len() + self.timer_requests.len() <= self.evicting.len() + free {
+        let waiting = self.requests.len() + self.timer_requests.len();
+        let lacks_slots = waiting > self.evicting.len() + free;
+        if !lacks_slots && !self.memory.must_evict(waiting > 0) {
             return None;
         }
-        let (_, holder) = self.idle.pop_first()?;
-        self.idle_since.remove(&holder);
+        let holder = self.order.take_first()?;
         self.evicting.insert(holder.clone());
+        self.memory.set_leaving(&holder, true);
         Some(holder)
     }
 
     /// Records that a holder's eviction was refused.
     pub fn eviction_refused(&mut self, holder: &SlotHolder) {
         self.evicting.remove(holder);
+        self.memory.set_leaving(holder, false);
     }
 }
 
@@ -361,5 +389,69 @@ mod tests {
         cap.release(&holder("a"), 7);
         assert_eq!(cap.grant(), None);
         assert_eq!(cap.granted(), 0);
+    }
+
+    /// Slots for five instances with a budget of 100 bytes, of which three have reported 30 bytes each.
+    fn with_budget() -> InstanceSlots {
+        let mut cap = InstanceSlots::new(5).with_memory(100);
+        for id in ["a", "b", "c"] {
+            cap.request(holder(id), 1, SlotPurpose::Message);
+            assert!(cap.grant().is_some());
+            cap.report_size(&holder(id), 30);
+            cap.idle(holder(id));
+        }
+        cap
+    }
+
+    #[test]
+    fn instances_beyond_the_memory_budget_are_evicted() {
+        let mut cap = with_budget();
+        assert_eq!((cap.held_bytes(), cap.evict()), (90, None));
+        cap.report_size(&holder("c"), 60);
+        assert_eq!(cap.evict(), Some(holder("a")), "it has grown");
+        assert_eq!((cap.evict(), cap.held_bytes()), (None, 120), "one is enough");
+        cap.request(holder("d"), 1, SlotPurpose::Message);
+        assert_eq!(cap.grant(), None, "the budget is used up until it has left");
+        cap.release(&holder("a"), 1);
+        assert_eq!((cap.held_bytes(), cap.grant()), (90, Some((holder("d"), 1))));
+        assert_eq!(cap.held_bytes(), 150, "until it reports, it counts as the last one did");
+        cap.report_size(&holder("d"), 5);
+        assert_eq!((cap.held_bytes(), cap.evict()), (95, None));
+    }
+
+    #[test]
+    fn a_message_evicts_an_instance_when_memory_is_used_up() {
+        let mut cap = with_budget();
+        cap.report_size(&holder("c"), 40);
+        cap.request(holder("d"), 1, SlotPurpose::Message);
+        assert_eq!((cap.is_full(), cap.grant()), (false, None));
+        assert_eq!((cap.evict(), cap.evict()), (Some(holder("a")), None));
+        cap.eviction_refused(&holder("a"));
+        assert_eq!(cap.evict(), Some(holder("b")), "the next one instead");
+        cap.release(&holder("b"), 1);
+        assert_eq!(cap.grant(), Some((holder("d"), 1)));
+    }
+
+    #[test]
+    fn a_single_instance_may_exceed_the_memory_budget() {
+        let mut cap = InstanceSlots::new(5).with_memory(100);
+        cap.request(holder("a"), 1, SlotPurpose::Message);
+        assert!(cap.grant().is_some());
+        cap.report_size(&holder("a"), 500);
+        cap.idle(holder("a"));
+        assert_eq!(cap.evict(), None, "nothing needs its space");
+        cap.request(holder("b"), 1, SlotPurpose::Message);
+        assert_eq!((cap.grant(), cap.evict()), (None, Some(holder("a"))));
+        cap.release(&holder("a"), 1);
+        assert_eq!(cap.grant(), Some((holder("b"), 1)), "even if it may be as large");
+    }
+
+    #[test]
+    fn k31_recovery_starts_nothing_that_memory_would_evict() {
+        let mut cap = with_budget();
+        cap.request(holder("r"), 1, SlotPurpose::Recovery);
+        assert_eq!((cap.grant(), cap.evict()), (None, None), "it would exceed the budget");
+        cap.release(&holder("a"), 1);
+        assert_eq!(cap.grant(), Some((holder("r"), 1)));
     }
 }

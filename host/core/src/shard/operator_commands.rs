@@ -15,6 +15,9 @@ pub enum OperatorCommand {
     ForgetEntity,
     /// Deletes the entity (E17). The body and the result are empty.
     DeleteEntity,
+    /// Imports an entity that was exported elsewhere. The body is an encoded
+    /// [`EntityCopy`](super::EntityCopy); the result is empty.
+    ImportEntity,
     /// Lets an entity start again that was stopped after a failure (K33). The body is empty. It changes nothing that is
     /// stored, so it is a query; the answer is one byte: 1 if the entity was stopped.
     RestartEntity,
@@ -24,6 +27,8 @@ pub enum OperatorCommand {
 const FORGET_ENTITY: &str = "\u{1}forget-entity";
 /// The method of [`OperatorCommand::DeleteEntity`].
 const DELETE_ENTITY: &str = "\u{1}delete-entity";
+/// The method of [`OperatorCommand::ImportEntity`].
+const IMPORT_ENTITY: &str = "\u{1}import-entity";
 /// The method of [`OperatorCommand::RestartEntity`].
 const RESTART_ENTITY: &str = "\u{1}restart-entity";
 
@@ -35,6 +40,7 @@ impl OperatorCommand {
             Self::DeadLetters(action) => action.method(),
             Self::ForgetEntity => FORGET_ENTITY,
             Self::DeleteEntity => DELETE_ENTITY,
+            Self::ImportEntity => IMPORT_ENTITY,
             Self::RestartEntity => RESTART_ENTITY,
         }
     }
@@ -43,7 +49,9 @@ impl OperatorCommand {
     #[must_use]
     pub fn kind(self) -> MessageKind {
         match self {
-            Self::DeadLetters(_) | Self::ForgetEntity | Self::DeleteEntity => MessageKind::Command,
+            Self::DeadLetters(_) | Self::ForgetEntity | Self::DeleteEntity | Self::ImportEntity => {
+                MessageKind::Command
+            }
             Self::RestartEntity => MessageKind::Query,
         }
     }
@@ -54,6 +62,7 @@ impl OperatorCommand {
         match method {
             FORGET_ENTITY => Some(Self::ForgetEntity),
             DELETE_ENTITY => Some(Self::DeleteEntity),
+            IMPORT_ENTITY => Some(Self::ImportEntity),
             RESTART_ENTITY => Some(Self::RestartEntity),
             _ => DeadLetterAction::of_method(method).map(Self::DeadLetters),
         }
@@ -71,6 +80,7 @@ mod tests {
             OperatorCommand::DeadLetters(DeadLetterAction::Drop),
             OperatorCommand::ForgetEntity,
             OperatorCommand::DeleteEntity,
+            OperatorCommand::ImportEntity,
             OperatorCommand::RestartEntity,
         ];
         for command in commands {

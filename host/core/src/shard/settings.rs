@@ -70,6 +70,9 @@ pub struct Settings {
     /// Maximum number of a shard's remembered entities that are started without a message in one second; 0 for no
     /// limit (K34). Default 0.
     pub recovery_rate: u32,
+    /// Maximum number of a shard's entities that stay stopped after a failure (K33). Beyond it, the one that was stopped
+    /// first may start again. Default 10,000, about 300 bytes each.
+    pub max_stopped: usize,
     /// Maximum number of records that one commit removes after a deletion (E17). Default 1,000.
     pub purge_page: usize,
     /// Maximum number of subscriptions in one page, and so of tells that one turn of a fan-out sends. The outbox holds the
@@ -138,6 +141,7 @@ impl Default for Settings {
             channel_buffer: 256 << 10,
             recovery_starts: 16,
             recovery_rate: 0,
+            max_stopped: 10_000,
             purge_page: 1_000,
             fan_out_page: 64,
             mutations: Vec::new(),
@@ -222,6 +226,8 @@ pub enum Mutation {
     ForgetFanOutPage,
     /// A second instance outlives the turn beside which it was started (R20).
     KeepSecondInstance,
+    /// An instance may be passivated 50 ms before the delay that its guest has set (E15).
+    PassivateEarly,
 }
 
 /// Settings from an entity type's current deployment.
@@ -265,9 +271,27 @@ pub enum OnFailure {
     /// The next message or timer starts a new instance; a remembered entity is started at once.
     #[default]
     Restart,
+    /// The same: an application error keeps the instance with every strategy, and after a trap no instance can
+    /// continue.
+    Resume,
     /// The entity stays without an instance until an operator restarts it, another revision is deployed, or the shard
     /// gets another owner.
     Stop,
+    /// As with `Restart`, and the shard moves to another host, a limited number of times.
+    Escalate,
+}
+
+impl OnFailure {
+    /// Its name in a manifest.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Resume => "resume",
+            Self::Stop => "stop",
+            Self::Escalate => "escalate",
+        }
+    }
 }
 
 /// The schemas of the state that a component can handle (R24).

@@ -37,6 +37,11 @@ impl SlotRequests {
         self.by_order.insert(self.last, holder);
     }
 
+    /// The oldest request.
+    pub(super) fn first(&self) -> Option<&SlotHolder> {
+        self.by_order.first_key_value().map(|(_, holder)| holder)
+    }
+
     /// Removes the oldest request.
     pub(super) fn pop(&mut self) -> Option<(SlotHolder, u64)> {
         let (_, holder) = self.by_order.pop_first()?;

@@ -10,6 +10,7 @@ mod deletion;
 mod dormant;
 mod expiry;
 mod formats;
+mod import;
 mod journal;
 mod lane_eviction;
 mod migrations;
@@ -103,6 +104,9 @@ struct Harness {
     runs: usize,
     /// Number of slots requested and not returned yet.
     rooms: usize,
+    /// How often a failure was escalated, and the stopped entities that were forgotten.
+    escalated: usize,
+    forgotten: Vec<Entity>,
     /// Counts of `Stopped` and `Lost`.
     stopped: usize,
     lost: usize,
@@ -162,6 +166,8 @@ impl Harness {
             hooks: 0,
             runs: 0,
             rooms: 0,
+            escalated: 0,
+            forgotten: Vec::new(),
             stopped: 0,
             lost: 0,
             silent: false,
@@ -291,6 +297,8 @@ impl Harness {
                 Action::DropInstance { .. } => self.dropped += 1,
                 Action::RefuseEviction { .. } => self.busy += 1,
                 Action::ReleaseSlot { .. } => self.rooms -= 1,
+                Action::Escalate { .. } => self.escalated += 1,
+                Action::ForgetStopped { entity } => self.forgotten.push(entity),
                 Action::Stopped => self.stopped += 1,
                 Action::Lost { .. } => self.lost += 1,
                 _ => {}

@@ -161,6 +161,7 @@ impl Gateway {
                     last_failure: it.last_failure.map(failure_to_wire),
                     running_revision: it.running_revision,
                     failed_migration: it.failed_migration.map(migration_to_wire),
+                    activity: it.activity,
                 })
                 .collect(),
         });
@@ -242,6 +243,7 @@ fn inspected(shard: InspectedShard) -> ShardInspection {
         }),
         running_revision: it.running_revision,
         failed_migration: it.failed_migration.map(|it| (it.revision, it.reason.into())),
+        activity: it.activity,
     });
     ShardInspection { held: shard.held, entities: entities.collect() }
 }

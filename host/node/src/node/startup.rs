@@ -115,6 +115,7 @@ impl Node {
             view: view.clone(),
             events: events.clone(),
             stats: basis.stats.clone(),
+            max_live_memory: basis.config.max_live_memory(),
             gauges: workers.gauges,
         });
         let admin = Arc::new(admin);

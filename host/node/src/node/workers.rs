@@ -50,6 +50,7 @@ impl Workers {
                 index,
                 settings: config.shard_settings(),
                 max_instances: (total_instances / count).max(1),
+                max_instance_memory: config.max_live_memory() / count as u64,
                 clock: basis.clock.clone(),
                 random_key: basis.random_key.clone(),
                 entity_store: stores.entity_store.clone(),

@@ -79,6 +79,10 @@ pub enum AdminOperation {
         /// Name of the node.
         node: String,
     },
+    /// Export one entity.
+    Export(proto::ExportRequest),
+    /// Undeploy a type of which nothing is left.
+    Undeploy(proto::UndeployRequest),
     /// Show or change the cluster-wide settings.
     Cluster(proto::ClusterConfigRequest),
     /// Show which shards a rebalance would move.
@@ -116,6 +120,10 @@ pub enum AdminOutput {
     DeadLetters(proto::DeadLetters),
     /// The moves of a rebalance; sent in pages.
     RebalancePlan(proto::RebalancePlan),
+    /// One entity, to be imported elsewhere.
+    Export(Box<proto::EntityExport>),
+    /// Result of undeploying a type.
+    Undeployed(proto::UndeployResult),
     /// Result of forgetting a node.
     Forgotten(proto::ForgetResult),
     /// The cluster-wide settings.
@@ -186,6 +194,8 @@ pub(super) async fn serve<S: Service>(
         Some(Request::Forget(request)) => {
             node_name(request.node).map(|node| AdminOperation::Forget { node })
         }
+        Some(Request::Undeploy(request)) => undeploy(request),
+        Some(Request::Export(request)) => export(request),
         Some(Request::Cluster(request)) => cluster(request),
         Some(Request::Rebalance(request)) if request.dry_run => Ok(AdminOperation::RebalancePlan),
         Some(Request::Rebalance(_)) => Ok(AdminOperation::Rebalance),
@@ -256,6 +266,13 @@ fn activate(request: proto::ActivateRequest) -> Result<AdminOperation, Problem> 
     }
 }
 
+fn undeploy(request: proto::UndeployRequest) -> Result<AdminOperation, Problem> {
+    match request.r#type.len() {
+        1..=TYPE => Ok(AdminOperation::Undeploy(request)),
+        bytes => Err(invalid_request(format!("type is {bytes} bytes, must be 1 to {TYPE}"))),
+    }
+}
+
 fn entities(mut request: proto::EntitiesRequest) -> Result<AdminOperation, Problem> {
     if request.r#type.len() > TYPE {
         return Err(invalid_request(format!(
@@ -295,6 +312,16 @@ fn inspect(request: proto::InspectRequest) -> Result<AdminOperation, Problem> {
         return Err(invalid_request(text));
     }
     Ok(AdminOperation::Inspect(request))
+}
+
+fn export(request: proto::ExportRequest) -> Result<AdminOperation, Problem> {
+    let (kind, id) = (request.r#type.len(), request.id.len());
+    if !(1..=TYPE).contains(&kind) || !(1..=ID).contains(&id) {
+        let text =
+            format!("type is {kind} bytes and id is {id} bytes, must be 1 to {TYPE} and 1 to {ID}");
+        return Err(invalid_request(text));
+    }
+    Ok(AdminOperation::Export(request))
 }
 
 fn drain(request: proto::DrainRequest) -> Result<AdminOperation, Problem> {
@@ -419,6 +446,8 @@ fn to_frames(answer: Result<AdminOutput, Problem>, most: usize) -> Vec<AdminResp
         Ok(AdminOutput::Entities(page)) => one(Response::Entities(page)),
         Ok(AdminOutput::Entity(entity)) => one(Response::Entity(*entity)),
         Ok(AdminOutput::DeadLetters(page)) => one(Response::DeadLetters(page)),
+        Ok(AdminOutput::Export(export)) => one(Response::Export(*export)),
+        Ok(AdminOutput::Undeployed(undeployed)) => one(Response::Undeployed(undeployed)),
         Ok(AdminOutput::Forgotten(forgotten)) => one(Response::Forgotten(forgotten)),
         Ok(AdminOutput::Cluster(state)) => one(Response::Cluster(state)),
         Ok(AdminOutput::Deployments(all)) => pages(&all, most, |deployments| {

@@ -188,6 +188,20 @@ impl Worker {
                 let owner = Box::new(slot.machine.ownership().clone());
                 self.report(WorkerReport::ShardLost(owner, current, message));
             }
+            Action::Escalate { entity, why } => {
+                let (shard, epoch) = (slot.shard(), slot.epoch());
+                let name = printable(&entity.to_string()).into_owned();
+                tracing::warn!(entity = name, %shard, "a failure is escalated: {}", printable(&why));
+                self.report(WorkerReport::ShardEscalated(shard, epoch));
+            }
+            Action::ForgetStopped { entity } => {
+                Stats::count(&self.deps.stats.stopped_forgotten);
+                let name = printable(&entity.to_string()).into_owned();
+                tracing::warn!(
+                    entity = name,
+                    "more entities were stopped than `entities.max-stopped` allows: this one may start again"
+                );
+            }
             Action::Stopped => slot.owes_stopped = true,
         }
     }

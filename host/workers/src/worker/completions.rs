@@ -218,7 +218,7 @@ impl Worker {
     }
 
     fn turn(
-        &self,
+        &mut self,
         id: MachineId,
         entity: &Entity,
         turn: ostraca_wasm::GuestTurnOutput,
@@ -237,6 +237,12 @@ impl Worker {
             if !failure.is_retryable() {
                 self.failed(id, entity, failure.code, &failure.message);
             }
+        }
+        if let Some(bytes) = turn.new_size
+            && let Some(state) = self.machines.get(id)
+        {
+            let shard = state.machine.ownership().shard.clone();
+            self.instance_slots.report_size(&(shard, entity.clone()), bytes);
         }
         guest_types::turn_output(turn, origin)
     }

@@ -11,6 +11,7 @@ use ostraca_core::ids::{Entity, Epoch, ShardId};
 use ostraca_core::shard::{Event, Machine, Ownership, Phase, StopReason};
 
 use super::Worker;
+use super::activity;
 use super::machines::{MachineEntry, MachineId};
 use crate::recording::Frame;
 use crate::{EntityInspection, ShardInspection, WorkerReport};
@@ -134,6 +135,7 @@ impl Worker {
         let entities = entities.iter().map(|entity| EntityInspection {
             active: slot.instances.contains_key(entity),
             mailbox_length: slot.machine.queued_messages(entity).unwrap_or(0),
+            activity: Some(activity::to_wire(slot.machine.activity(entity))),
             last_failure: self.deps.stats.failing_entities.last_failure(shard, entity),
             running_revision: slot.machine.running_revision(entity).unwrap_or(0),
             failed_migration: slot.machine.failed_migration(entity),
@@ -166,5 +168,6 @@ impl Worker {
         gauges.serving.store(totals.serving, Ordering::Relaxed);
         gauges.shards.store(totals.shards, Ordering::Relaxed);
         gauges.live.store(self.instance_slots.granted() as u64, Ordering::Relaxed);
+        gauges.live_bytes.store(self.instance_slots.held_bytes(), Ordering::Relaxed);
     }
 }

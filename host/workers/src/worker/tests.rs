@@ -70,6 +70,7 @@ impl TestWorker {
             index: 0,
             settings: Settings::default(),
             max_instances: 10,
+            max_instance_memory: u64::MAX,
             clock: Arc::new(ClusterClock::new(0)),
             random_key: Arc::default(),
             entity_store: store,
@@ -198,6 +199,9 @@ impl TestWorker {
         while let Ok(report) = self.reports.try_recv() {
             all.push(match report {
                 WorkerReport::ShardServing(shard, epoch) => format!("serving {shard} {}", epoch.0),
+                WorkerReport::ShardEscalated(shard, epoch) => {
+                    format!("escalated {shard} {}", epoch.0)
+                }
                 WorkerReport::ShardStopped(shard, epoch) => format!("stopped {shard} {}", epoch.0),
                 WorkerReport::ShardLost(owner, ..) => {
                     format!("lost {} {}", owner.shard.shard, owner.epoch.0)

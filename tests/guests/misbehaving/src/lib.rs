@@ -709,6 +709,13 @@ impl Misbehaving {
         state::delete("starts")
     }
 
+    /// Sets the delay of its passivation in milliseconds, or none, and returns how often this entity was started.
+    #[message]
+    pub fn passivate_after(&self, delay: Option<u64>) -> u64 {
+        lifecycle::passivate_after(delay.map(Duration::from_millis));
+        state::get("starts").unwrap_or(0)
+    }
+
     /// Asks for passivation, and returns how often this entity was started.
     #[message]
     pub fn passivate(&mut self) -> u64 {

@@ -174,6 +174,7 @@ impl World {
         if let Notice::ShardsReleased { probation, .. } = &notice {
             self.on_shards_released(pid, *probation);
         }
+        self.check_escalation(pid, &notice);
         if let Notice::ManagerSteppedDown { .. } = &notice {
             self.tally.count("transition: manager without host reports stepped down");
         }

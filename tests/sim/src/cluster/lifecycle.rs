@@ -9,6 +9,7 @@ use ostraca_core::route;
 use ostraca_core::rows::Roles;
 use ostraca_core::shard::InstanceSlots;
 
+use super::escalations;
 use super::gateway::Gateway;
 use super::net::{ConnId, ConnKind};
 use super::process::{Pid, Process};
@@ -68,6 +69,8 @@ impl World {
             hand_off_timeout: self.hand_off_timeout,
             max_drain_hand_offs: 4,
             max_rebalance_hand_offs: 3,
+            max_escalations: escalations::MAX,
+            escalation_period: 1_000_000,
             rebalance_interval: 2_000,
             rebalance_retry_interval: 300,
             report_delay: 5,

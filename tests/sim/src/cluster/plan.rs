@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use ostraca_core::rows::Roles;
+use ostraca_core::shard::OnFailure;
 
 use super::admission::{Bounds, SimType};
 use super::faults::{Fault, MANAGER_STEPS, OWNER_STEPS, node_settings};
@@ -33,6 +34,7 @@ impl World {
         let migrates = seed % 4 == 1;
         let store = |_| Store::new(options.store_mutations.clone()).with_schemas(migrates);
         let stores = (0..shards).map(store).collect();
+        let slow_store = options.slow_store;
         let mut world = Self {
             trace: options.trace,
             options,
@@ -93,6 +95,14 @@ impl World {
             tell_rng: Rng::new(seed ^ 0x7465_6c6c),
             remembers: seed % 7 == 3,
             rng_of_marks: Rng::new(seed ^ 0x6d61_726b),
+            on_failure: match seed % 9 {
+                // Where moves are counted, nothing else moves shards.
+                4 if !slow_store => OnFailure::Escalate,
+                _ => OnFailure::Restart,
+            },
+            escalations: BTreeMap::new(),
+            passivates: seed % 11 == 5,
+            rng_of_delays: Rng::new(seed ^ 0x736c_6565_70),
             deletes: seed % 5 == 3,
             time_to_live: if seed % 20 == 8 { 500 } else { 0 },
             deleted_at: BTreeMap::new(),

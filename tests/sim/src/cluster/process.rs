@@ -12,6 +12,7 @@ use super::asks::AskingTurn;
 use super::gateway::Gateway;
 use super::net::ConnId;
 use crate::guest::Instance;
+use crate::passivation::Delay;
 use crate::timers;
 
 /// Identifies a process. Never reused: a restarted node is another process.
@@ -33,6 +34,8 @@ pub(super) struct Hosted {
     pub(super) second: BTreeSet<u64>,
     /// The turns that wait for asks, by entity and generation.
     pub(super) asking: BTreeMap<(Entity, u64), AskingTurn>,
+    /// What the instances' last turns say about their passivation.
+    pub(super) delays: BTreeMap<Entity, Delay>,
     /// Slots requested or held, by entity and generation.
     pub(super) slots: BTreeSet<(Entity, u64)>,
     /// When the next tick is due, in the world's time.

@@ -5,7 +5,7 @@ use ostraca_core::message::{Outcome, ReplyToken};
 use ostraca_core::node;
 use ostraca_core::records::{ClaimOutcome, Commit, JournalExtent};
 use ostraca_core::shard::{
-    Action, ActivationOutcome, Event, Phase, StartReason, TurnOutput, TurnResult,
+    Action, ActivationOutcome, Event, Phase, StartReason, StopReason, TurnOutput, TurnResult,
 };
 
 use super::net::Frame;
@@ -266,8 +266,16 @@ impl World {
             Action::AskSender { entity, sender } => {
                 self.ask_sender(pid, (shard, epoch), entity, sender);
             }
+            Action::Escalate { .. } => {
+                self.tally.count("supervision: failure escalated");
+                self.enqueue_shard_report(pid, node::Event::ShardEscalated { shard, epoch });
+            }
+            Action::ForgetStopped { .. } => {}
             Action::TellGaveUp { sender, number, .. } => self.tell_given_up(sender, number),
-            Action::CallStopHook { entity, generation, turn, records, .. } => {
+            Action::CallStopHook { entity, generation, turn, reason, records } => {
+                if reason == StopReason::Passivated {
+                    self.check_passivation(pid, shard, &entity);
+                }
                 let (version, has_asked, journal) = (0, false, records.journal);
                 let work = Work::Stop;
                 let running =
@@ -281,9 +289,11 @@ impl World {
                 self.start_turn(pid, shard, epoch, running);
             }
             Action::DropInstance { entity, generation } => {
-                hosted.second.remove(&generation);
-                let key = (entity, generation);
-                hosted.instances.remove(&key);
+                let is_second = hosted.second.remove(&generation);
+                let key = (entity.clone(), generation);
+                if hosted.instances.remove(&key).is_some() && !is_second {
+                    hosted.delays.remove(&entity);
+                }
                 hosted.starting.remove(&key);
                 if hosted.asking.remove(&key).is_some() {
                     self.tally.count("ask: its turn was abandoned");
@@ -360,6 +370,7 @@ impl World {
         }
         let Running { entity, generation, turn, work, journal, .. } = running;
         let fails = self.rng.chance(1) && !matches!(work, Work::Stop);
+        let is_stop = matches!(work, Work::Stop);
         let passivate = self.rng.chance(2);
         let it = &mut self.processes[pid];
         let utc = it.reads(self.now).utc;
@@ -427,6 +438,9 @@ impl World {
         }
         if self.remembers && !result.writes.is_empty() {
             result.remember = remembered::by_turn(&mut self.rng_of_marks);
+        }
+        if !is_stop {
+            self.plan_passivation(pid, shard, &entity, &mut result);
         }
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }

@@ -221,9 +221,12 @@ impl World {
                 }
                 return true;
             }
-            Content::Command(OperatorCommand::RestartEntity | OperatorCommand::DeleteEntity) => {
-                return true;
-            }
+            // Operators send none of these here.
+            Content::Command(
+                OperatorCommand::RestartEntity
+                | OperatorCommand::DeleteEntity
+                | OperatorCommand::ImportEntity,
+            ) => return true,
             Content::Command(OperatorCommand::DeadLetters(_)) => {
                 match outcome {
                     Outcome::Final { .. } => self.tally.count("tell: an operator's command ran"),

@@ -112,6 +112,8 @@ impl Harness {
             | Action::TimerGaveUp { .. }
             | Action::Tell { .. }
             | Action::AskSender { .. }
+            | Action::Escalate { .. }
+            | Action::ForgetStopped { .. }
             | Action::TellGaveUp { .. } => {}
             Action::CallStopHook { entity, generation, turn, .. } => {
                 self.start(shard, entity, generation, turn, Work::Stop);

@@ -80,6 +80,7 @@ impl World {
             channel_buffer: 2_000,
             recovery_starts: 2,
             recovery_rate: 0,
+            max_stopped: 10,
             purge_page: 2,
             fan_out_page: 2,
             mutations: self.options.mutations.clone(),

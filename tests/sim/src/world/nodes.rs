@@ -235,6 +235,8 @@ impl World {
             // The guests of this world send no messages.
             Action::Ask { .. } | Action::AnswerAsk { .. } | Action::SendAskNote { .. } => {}
             Action::ReleaseCall { .. } => {}
+            // This world's types restart their entities.
+            Action::Escalate { .. } | Action::ForgetStopped { .. } => {}
             Action::Tell { .. } | Action::AskSender { .. } | Action::TellGaveUp { .. } => {}
             Action::CallStopHook { entity, generation, turn, reason, .. } => {
                 self.tally.count("transition: stop turn");

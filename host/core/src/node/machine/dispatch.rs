@@ -28,6 +28,9 @@ impl Machine {
                 let me = membership.member();
                 holdings.on_lost(context, observed, me, shard, epoch, current_epoch);
             }
+            Event::ShardEscalated { shard, epoch } => {
+                holdings.on_escalated(context, shard, epoch);
+            }
             Event::StoreResponded { sent_at } => membership.on_store_responded(sent_at),
             Event::ClaimsRead { request_id, claims } => {
                 for changed in membership.on_claims(context, request_id, claims) {

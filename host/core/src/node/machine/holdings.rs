@@ -48,6 +48,8 @@ struct HeldShard {
     serving: bool,
     /// Whether the shard was asked to stop, which is final for this epoch.
     stopping: bool,
+    /// Whether the failure of one of its entities is escalated (K33).
+    escalated: bool,
     /// The manager's node, which waits for the shard to stop, and the hand-off.
     stop_requested_by: Option<(NodeId, HandOff)>,
 }
@@ -143,8 +145,13 @@ impl Holdings {
             && !self.shards.contains_key(&shard)
             && !membership.is_departing()
         {
-            let held =
-                HeldShard { epoch, serving: false, stopping: false, stop_requested_by: None };
+            let held = HeldShard {
+                epoch,
+                serving: false,
+                stopping: false,
+                escalated: false,
+                stop_requested_by: None,
+            };
             self.shards.insert(shard, held);
             if let Some(probation) = &mut self.probation {
                 probation.on_shard_held(context.mono());
@@ -181,6 +188,16 @@ impl Holdings {
             && held.epoch == epoch
         {
             held.serving = true;
+            self.report_soon(context);
+        }
+    }
+
+    pub(super) fn on_escalated(&mut self, context: &Context, shard: ShardId, epoch: Epoch) {
+        if let Some(held) = self.shards.get_mut(&shard)
+            && held.epoch == epoch
+            && !held.escalated
+        {
+            held.escalated = true;
             self.report_soon(context);
         }
     }

@@ -10,6 +10,7 @@ pub(super) mod campaign;
 mod chunks;
 mod decide;
 mod drains;
+mod escalations;
 mod hand_offs;
 mod owners;
 mod plan;

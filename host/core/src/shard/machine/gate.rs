@@ -79,16 +79,25 @@ pub(super) struct Effects {
     pub(super) state_bytes: Option<u64>,
     /// The firing that the turn ran, or whose failure it records, if any.
     pub(super) firing: Option<Arc<Firing>>,
-    /// Whether the guest ran. Otherwise the head keeps the revision and the schema of the last turn in which it did.
-    pub(super) ran_guest: bool,
+    /// Whether the head gets the revision and the schema that the entity runs. Otherwise it keeps those of the last turn
+    /// of its guest.
+    pub(super) sets_revision: bool,
 }
 
 impl Effects {
     /// The effects of a turn that does not call the guest.
     pub(super) fn of_records(records: Vec<RecordWrite>) -> Self {
         let reply = GuestReply::Result(bytes::Bytes::new());
-        let (state, ran_guest) = (Vec::new(), false);
-        Self { message: None, reply, state, records, state_bytes: None, firing: None, ran_guest }
+        let (state, sets_revision) = (Vec::new(), false);
+        Self {
+            message: None,
+            reply,
+            state,
+            records,
+            state_bytes: None,
+            firing: None,
+            sets_revision,
+        }
     }
 }
 
@@ -105,7 +114,7 @@ impl Machine {
         let is_result = matches!(reply, GuestReply::Result(_));
         if output.delete && is_result {
             let nothing = Effects::of_records(Vec::new());
-            let deletion = Effects { message, firing, reply, ran_guest: true, ..nothing };
+            let deletion = Effects { message, firing, reply, sets_revision: true, ..nothing };
             return self.delete(entity, turn, deletion, output.tells);
         }
         let keeps_timer = self.context.has_mutation(Mutation::KeepFiredTimer);
@@ -153,8 +162,9 @@ impl Machine {
             state.expires |= state.head.expires_at.is_some();
         }
         let (state, state_bytes) = (output.writes, output.state_bytes);
-        let ran_guest = true;
-        let effects = Effects { message, reply, state, records, state_bytes, firing, ran_guest };
+        let sets_revision = true;
+        let effects =
+            Effects { message, reply, state, records, state_bytes, firing, sets_revision };
         self.commit(entity, turn, effects);
     }
 
@@ -168,7 +178,7 @@ impl Machine {
             mut records,
             state_bytes,
             firing,
-            ran_guest,
+            sets_revision,
         } = effects;
         let keep_lanes = !self.context.has_mutation(Mutation::IgnoreLanes);
         let keep_watermark = !self.context.has_mutation(Mutation::WatermarkNotCommitted);
@@ -212,14 +222,14 @@ impl Machine {
         state.wake_up = wake_up;
         state.head = Head {
             version,
-            revision: if ran_guest { state.revision } else { state.head.revision },
+            revision: if sets_revision { state.revision } else { state.head.revision },
             turn,
             state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
             spilled_lane_count,
             watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
             ..state.head.clone()
         };
-        if ran_guest && state.head.schema().ok() != Some(state.schema) {
+        if sets_revision && state.head.schema().ok() != Some(state.schema) {
             // This fails only if a later release has filled the head with its own fields.
             let set = state.head.set_schema(state.schema);
             debug_assert!(set.is_ok(), "{set:?}");

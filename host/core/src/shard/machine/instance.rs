@@ -144,6 +144,10 @@ impl Machine {
                 state.must_start = false;
                 self.recovery.on_started(entity);
                 state.passivates = output.passivate;
+                state.passivate_after = output.passivate_after.flatten();
+                if state.passivate_after.is_some() {
+                    state.last_used = self.context.now.mono;
+                }
                 if output.changes_nothing() {
                     // Nothing was committed, so only a pause after failures ends: one after a refusal continues.
                     state.start_backoff.take_if(|pause| pause.failures > 0);
@@ -208,6 +212,7 @@ impl Machine {
                 state.stage = Stage::Idle;
                 state.asks.clear();
                 state.calls.clear();
+                state.passivate_after = result.passivate_after.unwrap_or(state.passivate_after);
                 if result.passivate || state.passivates {
                     state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
                 }

@@ -24,6 +24,7 @@ impl Machine {
             }
             OperatorCommand::ForgetEntity => self.forget_entity(entity, message),
             OperatorCommand::DeleteEntity => return self.delete_by_command(entity, message),
+            OperatorCommand::ImportEntity => return self.import(entity, message),
             OperatorCommand::RestartEntity => self.restart_entity(entity, message),
         }
         false

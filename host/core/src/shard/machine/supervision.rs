@@ -4,8 +4,9 @@
 //! is dropped in any case, since a guest cannot continue after a trap. An application error is an answer and no failure;
 //! it keeps the instance, whatever the strategy.
 //!
-//! With `restart`, the next message or timer starts a new instance, after a pause if starts keep failing
-//! ([`backoff`](super::backoff)). With `stop`, the entity stays without an instance: messages are refused, and its
+//! With `restart` and `resume`, the next message or timer starts a new instance, after a pause if starts keep failing
+//! ([`backoff`](super::backoff)). With `escalate`, the machine also asks once for its shard to be moved; the manager
+//! decides. With `stop`, the entity stays without an instance: messages are refused, and its
 //! timers wait, until an operator restarts it, a new revision is deployed, or the shard gets another owner. The owner
 //! knows this only in memory: the next one starts the entity once more.
 
@@ -14,12 +15,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Entity, GuestReply, Machine, Outcome, codes};
+use super::{Action, Entity, GuestReply, Machine, Outcome, codes};
 use crate::message::Message;
 use crate::shard::settings::OnFailure;
-
-/// Maximum number of stopped entities that a shard remembers. Beyond it, the one that was stopped first may start again.
-const MAX_STOPPED: usize = 10_000;
 
 /// The entities that stay without an instance after a failure.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +26,8 @@ pub(super) struct Supervision {
     /// The stopped entities in the order in which they were stopped.
     order: BTreeMap<u64, Entity>,
     last: u64,
+    /// Whether the machine has asked for its shard to be moved.
+    has_escalated: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -47,18 +47,20 @@ impl Supervision {
         self.stopped.get(entity).map(|stopped| &stopped.why)
     }
 
-    fn stop(&mut self, entity: &Entity, why: &str) {
+    /// Stops an entity. Returns the one that is forgotten for lack of space, if there is one.
+    fn stop(&mut self, entity: &Entity, why: &str, most: usize) -> Option<Entity> {
         self.last += 1;
         let stopped = Stopped { order: self.last, why: why.into() };
         if let Some(old) = self.stopped.insert(entity.clone(), stopped) {
             self.order.remove(&old.order);
         }
         self.order.insert(self.last, entity.clone());
-        if self.stopped.len() > MAX_STOPPED
-            && let Some((_, first)) = self.order.pop_first()
-        {
-            self.stopped.remove(&first);
+        if self.stopped.len() <= most.max(1) {
+            return None;
         }
+        let (_, first) = self.order.pop_first()?;
+        self.stopped.remove(&first);
+        Some(first)
     }
 
     /// Lets the entity start again. Returns whether it was stopped.
@@ -82,8 +84,21 @@ impl Machine {
     pub(super) fn on_guest_failure(&mut self, entity: &Entity, code: &str, message: &str) {
         let strategy = self.types.of(entity).map_or(OnFailure::Restart, |it| it.on_failure);
         match strategy {
-            OnFailure::Restart => {}
-            OnFailure::Stop => self.supervision.stop(entity, &format!("{code}: {message}")),
+            OnFailure::Restart | OnFailure::Resume => {}
+            OnFailure::Stop => {
+                let most = self.context.settings.max_stopped;
+                let why = format!("{code}: {message}");
+                let forgotten = self.supervision.stop(entity, &why, most);
+                if let Some(entity) = forgotten {
+                    self.context.push(Action::ForgetStopped { entity });
+                }
+            }
+            OnFailure::Escalate => {
+                if !std::mem::replace(&mut self.supervision.has_escalated, true) {
+                    let (entity, why) = (entity.clone(), format!("{code}: {message}").into());
+                    self.context.push(Action::Escalate { entity, why });
+                }
+            }
         }
     }
 

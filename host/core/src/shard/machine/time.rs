@@ -91,16 +91,11 @@ impl Machine {
             self.drop_instance(entity);
         }
         let Some(state) = self.residents.get(entity) else { return };
-        let idle = self.types.of(entity).map_or(u64::MAX, |t| t.idle_timeout);
-        if state.stage == Stage::Idle
-            && state.entries.is_empty()
-            && !state.head.remembered
-            && !paused
-            && state.last_used.saturating_add(idle) <= self.context.mono()
-        {
-            self.stop_when_idle(entity, StopReason::Idle);
-        } else {
-            self.advance(entity);
+        match self.idle_end(entity, state) {
+            Some((at, reason)) if !paused && at <= self.context.mono() => {
+                self.stop_when_idle(entity, reason);
+            }
+            _ => self.advance(entity),
         }
     }
 
@@ -129,10 +124,7 @@ impl Machine {
                 pause.map(|pause| pause.ends_at(waits, first))
             }
             Stage::AwaitingSlot(since) => Some(since + self.context.settings.instance_slot_timeout),
-            Stage::Idle if !paused && state.entries.is_empty() && !state.head.remembered => self
-                .types
-                .of(entity)
-                .map(|settings| state.last_used.saturating_add(settings.idle_timeout)),
+            Stage::Idle if !paused => self.idle_end(entity, state).map(|(at, _)| at),
             _ => None,
         };
         let deadline = state.mailbox.first_deadline();

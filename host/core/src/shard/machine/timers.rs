@@ -251,6 +251,7 @@ impl Machine {
         state.last_used = self.context.now.mono;
         state.stage = Stage::Idle;
         state.fired_last = true;
+        state.passivate_after = output.passivate_after.unwrap_or(state.passivate_after);
         if output.passivate || state.passivates {
             state.pending_stop = state.pending_stop.or(Some(StopReason::Passivated));
         }

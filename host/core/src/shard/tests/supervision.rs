@@ -174,3 +174,87 @@ fn k33_the_next_owner_starts_a_stopped_entity_once_more() {
     next.send(2, 0, MessageKind::Command);
     assert_eq!(next.starts, 1);
 }
+
+#[test]
+fn k33_a_failure_is_escalated_once_and_the_entity_restarts() {
+    for (on_failure, count) in [(OnFailure::Escalate, 1), (OnFailure::Resume, 0)] {
+        let mut harness = Harness::serving();
+        let settings = TypeSettings { on_failure, ..TypeSettings::default() };
+        harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        for sequence in 1..=3 {
+            harness.send(sequence, 0, MessageKind::Command);
+            harness.ends_with(trapped_turn());
+        }
+        assert_eq!((harness.escalated, harness.starts, harness.dropped), (count, 3, 3));
+        let last = harness.send(4, 0, MessageKind::Command);
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
+        assert_eq!(harness.code_of(last).as_deref(), Some("final 1"), "it serves meanwhile");
+        assert_eq!(harness.machine.activity(&alice()).on_failure, Some(on_failure));
+    }
+}
+
+#[test]
+fn k33_an_application_error_keeps_the_instance_and_is_not_escalated() {
+    for on_failure in [OnFailure::Resume, OnFailure::Escalate] {
+        let mut harness = Harness::serving();
+        let settings = TypeSettings { on_failure, ..TypeSettings::default() };
+        harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+        harness.send(1, 0, MessageKind::Command);
+        harness.answer(GuestReply::Error { code: "no".into(), message: String::new() });
+        assert_eq!((harness.escalated, harness.dropped), (0, 0));
+    }
+}
+
+#[test]
+fn k33_the_number_of_stopped_entities_is_limited() {
+    let mut harness = Harness::with(Settings { max_stopped: 2, ..Settings::default() });
+    harness.stop_on_failure(1);
+    let named = |number: u32| Entity::new("counter", format!("e{number}"));
+    for number in 0..3 {
+        let target = named(number);
+        let id = MessageId { session: ScopedSessionId([number as u8; 16]), sequence: 1 };
+        let message = Message { id, target: target.clone(), ..harness.template() };
+        harness.post(message);
+        let (generation, turn, _) = harness.running.take().expect("a running turn");
+        harness.handle(Event::TurnDone {
+            entity: target,
+            generation,
+            turn,
+            result: trapped_turn(),
+        });
+    }
+    let is_stopped = |number| harness.machine.stopped_by(&named(number)).is_some();
+    assert_eq!([0, 1, 2].map(is_stopped), [false, true, true]);
+    assert_eq!(harness.forgotten, [named(0)], "the log names it");
+}
+
+#[test]
+fn k33_inspection_shows_strategy_stop_and_back_off() {
+    let mut harness = Harness::stopping();
+    harness.send(1, 0, MessageKind::Command);
+    harness.ends_with(trapped_turn());
+    let seen = harness.machine.activity(&alice());
+    assert_eq!(seen.on_failure, Some(OnFailure::Stop));
+    assert!(seen.stopped_by.is_some_and(|why| why.starts_with("trap")));
+    let mut harness = Harness::serving();
+    harness.silent = true;
+    for sequence in 1..=3 {
+        harness.send(sequence, 0, MessageKind::Command);
+        while !harness.pending_actions.is_empty() {
+            match harness.next_action() {
+                action @ Action::Load { .. } => harness.answer_load(&action),
+                Action::RequestSlot { entity, generation, .. } => {
+                    harness.handle(Event::SlotGranted { entity, generation });
+                }
+                Action::Activate { entity, generation, .. } => {
+                    let result = ActivationOutcome::Started(trapped_turn());
+                    harness.handle(Event::ActivationResult { entity, generation, result });
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let seen = harness.machine.activity(&alice());
+    assert_eq!((seen.failed_starts, seen.start_pause), (3, Some(250)));
+}

@@ -54,6 +54,10 @@ impl Holdings {
         };
         // If the names do not fit into the block, the report names no types, and the host keeps its shards.
         let _ = report.set_unrunnable_types(&self.unrunnable_types);
+        let escalated = self.shards.iter().filter(|(_, held)| held.escalated);
+        let escalated: Vec<_> = escalated.map(|(shard, held)| (*shard, held.epoch)).collect();
+        // If they do not fit, the shards stay here until the next report.
+        let _ = report.set_escalated(&escalated);
         if observed.manager_row().is_some_and(|row| row.holder.node != me.node) {
             // A node's report to itself is never overtaken by a later one.
             self.last_report_number += 1;

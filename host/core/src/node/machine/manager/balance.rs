@@ -10,7 +10,7 @@ use crate::rows::Member;
 use crate::rows::SHARDS_PER_CHUNK;
 
 impl Term {
-    fn count(&self, reason: HandOffReason) -> usize {
+    pub(super) fn count(&self, reason: HandOffReason) -> usize {
         self.hand_offs.values().filter(|worker| worker.reason == reason).count()
     }
 }

@@ -24,6 +24,7 @@ pub(super) struct HandOffWorker {
 pub(super) enum HandOffReason {
     Drain,
     Rebalance,
+    Escalation,
 }
 
 #[derive(Clone, Debug, Hash)]

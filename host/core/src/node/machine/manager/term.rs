@@ -1,5 +1,6 @@
 //! The state that the manager keeps for one term.
 
+use super::escalations::Escalations;
 use super::{
     BTreeMap, BTreeSet, Epoch, HandOffWorker, ManagedChunk, Member, NodeId, NodeReport, OwnerIndex,
     ReportedShard, ShardId, chunk_count, chunk_of,
@@ -38,6 +39,8 @@ pub(super) struct Term {
     pub(super) last_eligible_hosts: BTreeSet<Member>,
     /// Nodes that others could not reach, and the time until which that is believed (S12).
     pub(super) unreachable: BTreeMap<NodeId, u64>,
+    /// Escalations that this manager has considered.
+    pub(super) escalations: Escalations,
     /// Kinds of invalid moves that were already reported.
     pub(super) notified_rejected_moves: BTreeSet<InvalidMove>,
 }
@@ -62,6 +65,7 @@ impl Term {
             next_decision_at: 0,
             last_eligible_hosts: BTreeSet::new(),
             unreachable: BTreeMap::new(),
+            escalations: Escalations::default(),
             notified_rejected_moves: BTreeSet::new(),
         }
     }

@@ -16,6 +16,7 @@ impl Term {
         for until in self.unreachable.values_mut().chain(self.responsive_until.values_mut()) {
             *until = to.map_deadline(*until);
         }
+        self.escalations.canonicalize(to);
         for worker in self.hand_offs.values_mut() {
             worker.canonicalize(to);
         }
@@ -97,6 +98,7 @@ impl Manager {
     ) -> bool {
         report.store_available
             && report.unrunnable_types().is_empty()
+            && report.escalated().is_empty()
             && observed.last_report_was_good(from)
             && (0..chunk_count(shard_count)).all(|number| {
                 let chunk = self.term.as_ref().and_then(|it| it.chunks.get(number as usize));

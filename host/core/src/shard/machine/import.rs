@@ -1,0 +1,92 @@
+//! Imports an entity that was exported elsewhere: an operator's command, in one turn that does not call the guest.
+//!
+//! The turn gives everything its own version. A subscriber's cursor from the source therefore does not fit: it is told
+//! that an unknown number of items is lost, and continues with the oldest one.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::gate::Effects;
+use super::{Entity, Machine, Outcome, codes};
+use crate::message::Message;
+use crate::records::{JournalExtent, RecordKey, RecordWrite};
+use crate::shard::channels;
+use crate::shard::entity_copy::EntityCopy;
+use crate::shard::journal;
+use crate::shard::{JournalChange, TimerChange};
+
+impl Machine {
+    /// Imports a copy, unless the entity exists. Returns whether the entity must be loaded again.
+    pub(super) fn import(&mut self, entity: &Entity, message: &Message) -> bool {
+        let Some(state) = self.residents.get(entity) else { return false };
+        let refusal = if state.head.version > 0 && !state.head.deleted {
+            Err((codes::ENTITY_EXISTS, format!("{entity} exists")))
+        } else {
+            EntityCopy::decode(&message.body).map_err(|why| (codes::INVALID_IMPORT, why))
+        };
+        let copy = match refusal {
+            Ok(copy) => copy,
+            Err((code, text)) => {
+                self.finish(entity, &message.id, Outcome::not_run(code, text), true);
+                return false;
+            }
+        };
+        let is_remembered = copy.remembered;
+        let effects = self.apply_copy(entity, copy);
+        self.commit_command(entity, message, effects);
+        if is_remembered {
+            self.start_again_at(entity, self.context.mono());
+        }
+        // Everything in memory is read again: channels, expiry and the instance, if queries have started one.
+        self.drop_instance(entity);
+        true
+    }
+
+    fn apply_copy(&mut self, entity: &Entity, copy: EntityCopy) -> Effects {
+        let keep = self.types.of(entity).map(|settings| settings.keep).unwrap_or_default();
+        let state_bytes = Some(copy.state_bytes());
+        let nothing = Effects::of_records(Vec::new());
+        let mut effects = Effects { state_bytes, sets_revision: true, ..nothing };
+        let revision = self.types.of(entity).map_or(0, |settings| settings.revision);
+        let Some(state) = self.residents.get_mut(entity) else { return effects };
+        // If the deployment's component has another schema, it migrates the state before the next start.
+        (state.revision, state.schema) = (revision, copy.schema);
+        let version = state.head.version + 1;
+        effects.state = copy.state.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        let timers = copy.timers.into_iter().map(|timer| TimerChange::Set {
+            name: timer.name,
+            due: timer.due,
+            interval: timer.interval,
+            payload: timer.payload,
+        });
+        effects.records.extend(state.timers.apply(None, timers.collect(), version));
+        let (first, start) = (copy.journal.first, copy.journal.start);
+        let mut extent =
+            JournalExtent { first, next: first, start, end: start, ..JournalExtent::default() };
+        let change = JournalChange {
+            events: copy.journal.events,
+            keep_from: None,
+            snapshot: copy.journal.snapshot,
+        };
+        effects.records.extend(journal::apply(&mut extent, change, version));
+        let mut all = BTreeMap::new();
+        for channel in copy.channels {
+            effects.records.extend(channels::restore(&mut all, channel, keep, version));
+        }
+        // These fail only if a later release has filled the head with its own fields.
+        let set = state.head.set_journal(&extent).and_then(|()| state.head.set_channels(&all));
+        debug_assert!(set.is_ok(), "{set:?}");
+        let set = state.head.set_own_expiry(copy.expires_at.is_some());
+        debug_assert!(set.is_ok(), "{set:?}");
+        state.journal = extent;
+        state.head.expires_at = copy.expires_at;
+        state.head.remembered = copy.remembered;
+        state.head.deleted = false;
+        if copy.remembered {
+            let value = Some(Bytes::new());
+            effects.records.push(RecordWrite { key: RecordKey::Remembered, value });
+        }
+        effects
+    }
+}

@@ -1,0 +1,119 @@
+//! The import of an exported entity.
+
+use super::*;
+
+impl Harness {
+    fn import(&mut self, sequence: u64, body: Bytes) -> u64 {
+        let method = OperatorCommand::ImportEntity.method();
+        let message = Message {
+            id: MessageId { session: ScopedSessionId([9; 16]), sequence },
+            kind: MessageKind::Command,
+            method: method.into(),
+            digest: MessageDigest::compute(&alice(), method, &body),
+            body,
+            ..self.template()
+        };
+        self.post(message)
+    }
+}
+
+fn bytes(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn copy() -> EntityCopy {
+    EntityCopy {
+        state: vec![(bytes("a"), bytes("1")), (bytes("b"), bytes("22"))],
+        timers: vec![TimerCopy {
+            name: "tick".into(),
+            due: 9_000,
+            interval: 0,
+            payload: bytes("p"),
+        }],
+        journal: JournalCopy {
+            first: 4,
+            start: 300,
+            events: vec![bytes("e"), bytes("ff")],
+            snapshot: Some((3, bytes("s"))),
+        },
+        channels: vec![ChannelCopy {
+            name: "news".into(),
+            first: 7,
+            start: 600,
+            items: vec![(5, bytes("i"))],
+        }],
+        remembered: true,
+        expires_at: Some(90_000),
+        ..EntityCopy::default()
+    }
+}
+
+#[test]
+fn an_import_is_one_commit_with_everything() {
+    let mut harness = Harness::serving();
+    let keep = ChannelKeep { items: 10, bytes: 10_000 };
+    let settings = TypeSettings { keep, ..TypeSettings::default() };
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    let token = harness.import(1, copy().encode().expect("encodes"));
+    let commit = harness.commits.last().expect("a commit").clone();
+    let head = &commit.head;
+    assert_eq!((head.version, head.deleted, head.remembered), (1, false, true));
+    assert_eq!((head.state_bytes, head.expires_at), (205, Some(90_000)));
+    assert_eq!((head.has_own_expiry(), head.timer_count()), (Ok(true), Ok(1)));
+    let journal = head.journal().expect("an extent");
+    assert_eq!((journal.first, journal.next, journal.snapshot), (4, 6, 3));
+    assert_eq!((journal.start, journal.end), (300, 503));
+    let channels = head.channels().expect("extents");
+    let news = &channels["news"];
+    assert_eq!((news.first.number, news.next, news.end, news.last_version), (7, 8, 701, 1));
+    let has = |key: RecordKey| commit.writes.iter().any(|it| it.key == key && it.value.is_some());
+    assert!(has(RecordKey::State(bytes("a"))) && has(RecordKey::Remembered));
+    assert!(has(RecordKey::Timer { due: OWN_TIMERS, name: "tick".into() }));
+    assert!(has(RecordKey::Timer { due: 9_000, name: "".into() }), "its wake-up");
+    assert!(has(RecordKey::Journal { number: 5 }) && has(RecordKey::Journal { number: 0 }));
+    assert!(has(RecordKey::ChannelItem { channel: "news".into(), number: 7 }));
+    assert_eq!((harness.code_of(token), harness.starts), (None, 0), "not durable yet");
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(token).as_deref(), Some("final 1"));
+    harness.tick(1);
+    assert_eq!(harness.reasons, [StartReason::Remembered], "it is started like any remembered one");
+}
+
+#[test]
+fn an_import_replaces_nothing_that_exists() {
+    let mut harness = Harness::serving();
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    let body = copy().encode().expect("encodes");
+    let token = harness.import(1, body.clone());
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ENTITY_EXISTS));
+    assert!(!harness.may_be_sent_again(token) && harness.commits.is_empty());
+    // Where it was deleted, an import starts it anew; the version continues.
+    let mut harness = Harness::serving();
+    harness.head = Some(Head { version: 8, deleted: true, ..Head::default() });
+    harness.import(1, body);
+    let head = &harness.commits.last().expect("a commit").head;
+    assert_eq!((head.version, head.deleted), (9, false));
+}
+
+#[test]
+fn an_import_that_no_export_makes_is_refused() {
+    let mut harness = Harness::serving();
+    let token = harness.import(1, bytes("garbage"));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::INVALID_IMPORT));
+    assert!(harness.commits.is_empty());
+}
+
+#[test]
+fn a_refused_import_leaves_no_trace() {
+    let mut harness = Harness::serving();
+    let token = harness.import(1, copy().encode().expect("encodes"));
+    harness.settle(CommitOutcome::Refused(CommitRefusal::LimitReached("full".into())));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::STORE_FULL));
+    harness.send(1, 0, MessageKind::Command);
+    harness.run();
+    let commit = harness.commits.last().expect("a commit");
+    assert_eq!((commit.head.version, commit.head.remembered), (1, false));
+    assert!(commit.head.channels().expect("extents").is_empty());
+}
