@@ -116,6 +116,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
                 "journal",
                 "remembering",
                 "channels",
+                "subscriptions",
                 "deletion",
                 "log",
             ])
