@@ -121,6 +121,7 @@ fn a_guest_exports_an_entity_and_imports_only_what_it_uses() {
                 "remembering",
                 "passivation",
                 "channels",
+                "subscriptions",
                 "deletion",
                 "log",
             ])

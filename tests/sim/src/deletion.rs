@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{Head, OWN_TIMERS, RecordKey};
+use ostraca_core::shard::SUBSCRIPTION_PAGES;
 
 use crate::rng::Rng;
 use crate::store::Image;
@@ -56,6 +57,11 @@ pub(crate) fn check(image: &Image) -> Vec<Violation> {
         let is_kept = match key {
             RecordKey::Timer { due, .. } => *due != OWN_TIMERS,
             RecordKey::Lane(_) | RecordKey::Outbox { .. } | RecordKey::DeadLetter { .. } => true,
+            // An entity can have subscribers before its first turn.
+            RecordKey::ChannelItem { channel, number } if &**channel == SUBSCRIPTION_PAGES => {
+                let counts = head.and_then(|head| head.subscriptions().ok()).unwrap_or_default();
+                *number <= counts.pages
+            }
             _ => false,
         };
         is_gone && !is_kept

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use ostraca_core::codec;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::message::Message;
-use ostraca_core::records::{Commit, GuestReply, Lane, RecordKey};
-use ostraca_core::shard::{NewTell, TopicMessage};
+use ostraca_core::records::{Commit, Lane, RecordKey};
+use ostraca_core::shard::{NewTell, SUBSCRIPTION_PAGES, TopicMessage};
 
 use crate::channels::CHANNEL;
 use crate::rng::Rng;
@@ -47,8 +47,8 @@ pub(crate) fn by_command(rng: &mut Rng, entities: u64, utc_ms: u64) -> Vec<NewTe
 pub(crate) struct RanTopic {
     pub(crate) sender: Entity,
     pub(crate) number: u64,
-    /// Whether it was answered with a result.
-    accepted: bool,
+    /// Whether it changed the subscriptions.
+    changed: bool,
 }
 
 impl RanTopic {
@@ -58,11 +58,15 @@ impl RanTopic {
             (RecordKey::Lane(_), Some(value)) => codec::decode::<Lane>(value).ok(),
             _ => None,
         });
+        let is_page = |key: &RecordKey| match key {
+            RecordKey::ChannelItem { channel, .. } => &**channel == SUBSCRIPTION_PAGES,
+            _ => false,
+        };
+        let changed = commit.writes.iter().any(|write| is_page(&write.key));
         commit.head.lanes.iter().cloned().chain(spilled).find_map(|lane| {
             let sender = lane.sender().ok()??;
             let reply = lane.replies.iter().find(|reply| reply.version == commit.head.version)?;
-            let accepted = matches!(reply.reply, GuestReply::Result(_));
-            Some(Self { sender, number: reply.sequence, accepted })
+            Some(Self { sender, number: reply.sequence, changed })
         })
     }
 }
@@ -107,7 +111,7 @@ impl SubscriptionCheck {
             if let Some(count) = seen.emitted.get(turn) {
                 changes.push(Change::Emitted(*turn, *count));
             }
-            if let Some(ran) = seen.ran.get(turn).filter(|ran| ran.accepted) {
+            if let Some(ran) = seen.ran.get(turn).filter(|ran| ran.changed) {
                 let key = (ran.sender.clone(), entity.clone(), ran.number);
                 let method = seen.methods.get(&key).and_then(|it| TopicMessage::of_method(it));
                 changes.extend(match method {
