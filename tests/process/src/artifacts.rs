@@ -13,11 +13,13 @@ use wit_component::ComponentEncoder;
 const BUILT: &str = "OSTRACA_BUILT";
 const WASM: &str = "wasm32-unknown-unknown";
 /// Every guest that the tests deploy.
-const GUESTS: [&str; 8] = [
+const GUESTS: [&str; 10] = [
     "counter",
     "account",
     "bank-account",
     "bank-transfer",
+    "cart",
+    "chat",
     "evolved",
     "evolving",
     "misbehaving",
