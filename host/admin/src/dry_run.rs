@@ -37,8 +37,6 @@ use super::deploy::{Deployer, check_schema, damaged, refused};
 
 /// Number of entities that are tried if the request names none.
 const SAMPLE: u32 = 20;
-/// Maximum number of entities that one dry run tries.
-pub(crate) const MAX_ENTITIES: u32 = 100;
 /// How long a dry run tries entities. The rest is reported as not tried.
 const TIME: Duration = Duration::from_secs(60);
 /// Maximum number of changes to the state that are shown for each entity, and maximum number of bytes of each key and
