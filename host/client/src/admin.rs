@@ -365,7 +365,7 @@ impl Client {
         }
     }
 
-    /// Undeploys a type of which nothing is left; otherwise this is refused (`type-in-use`). The type's binding remains.
+    /// Undeploys a type of which nothing is left; otherwise this is refused (`type-in-use`). Its binding remains.
     ///
     /// # Errors
     ///

@@ -136,8 +136,8 @@ impl Session {
     }
 
     /// Creates an entity from an export, in one commit and without calling its guest. Like any command, this runs once
-    /// and needs permission to send to the type. An entity that exists is refused (`entity-exists`). The export must fit
-    /// into one message.
+    /// and needs permission to send to the type. An entity that exists is refused (`entity-exists`). The export must
+    /// fit into one message.
     pub fn import_entity(
         &self,
         entity: &Entity,

@@ -45,7 +45,7 @@ fn masked(text: &str) -> String {
         (r"sled at \S+", "sled at STORE"),
         (r"\d+ (ms|s|min|h)( \d+ (ms|s|min))?\b", "AGE"),
         (
-            r#""(registered_for_ms|registered_at_unix_ms|renewals|since_renewal_ms)": \d+"#,
+            r#""(registered_for_ms|registered_at_unix_ms|renewals|since_renewal_ms|ends_in_ms)": \d+"#,
             r#""$1": NUMBER"#,
         ),
         (r"(?m) +$", ""),

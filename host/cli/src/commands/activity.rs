@@ -33,7 +33,7 @@ pub(super) fn rows(activity: &EntityActivity) -> Vec<(&'static str, String)> {
     }
     if let Some(pause) = activity.start_pause_ms {
         let failed = many(activity.failed_starts.into(), "failed start", "failed starts");
-        rows.push(("starts again", format!("in {}, after {failed}", output::span(pause))));
+        rows.push(("restarts", format!("in {}, after {failed}", output::span(pause))));
     }
     rows
 }

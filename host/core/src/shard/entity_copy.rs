@@ -1,8 +1,8 @@
 //! What an entity is, apart from its place in the cluster: what an operator exports, and imports elsewhere.
 //!
-//! A copy has no versions, generations or numbers of turns: an import is one turn of the target, which gives all of them
-//! the target's own. Lanes belong to senders and stay where they are. Tells that were sent are not copied, since their
-//! targets would get them twice.
+//! A copy has no versions, generations or numbers of turns: an import is one turn of the target, which gives all of
+//! them the target's own. Lanes belong to senders and stay where they are. Tells that were sent are not copied, since
+//! their targets would get them twice.
 
 use std::sync::Arc;
 

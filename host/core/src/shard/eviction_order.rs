@@ -90,8 +90,8 @@ impl EvictionOrder {
         self.segment(is_protected).insert(tick, holder);
     }
 
-    /// Makes space for one holder in the protected segment, and counts it. Returns false if all of the segment's holders
-    /// are busy.
+    /// Makes space for one holder in the protected segment, and counts it. Returns false if all of the segment's
+    /// holders are busy.
     fn make_protected_space(&mut self) -> bool {
         if self.protected_count < self.max_protected {
             self.protected_count += 1;

@@ -1,8 +1,8 @@
-//! Limits the number and the memory of live instances: decides which entity gets a slot, and which one is asked to give
-//! one up.
+//! Limits the number and the memory of live instances: decides which entity gets a slot, and which one is asked to
+//! give one up.
 //!
-//! All shard machines of a thread share one limit. [`EvictionOrder`] chooses among the idle instances; the machine of the
-//! chosen one decides whether it can be evicted.
+//! All shard machines of a thread share one limit. [`EvictionOrder`] chooses among the idle instances; the machine of
+//! the chosen one decides whether it can be evicted.
 
 use std::collections::{HashMap, HashSet};
 

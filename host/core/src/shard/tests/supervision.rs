@@ -195,7 +195,7 @@ fn k33_a_failure_is_escalated_once_and_the_entity_restarts() {
 }
 
 #[test]
-fn k33_an_application_error_keeps_the_instance_and_is_not_escalated() {
+fn k33_an_application_error_is_neither_a_stop_nor_escalated() {
     for on_failure in [OnFailure::Resume, OnFailure::Escalate] {
         let mut harness = Harness::serving();
         let settings = TypeSettings { on_failure, ..TypeSettings::default() };

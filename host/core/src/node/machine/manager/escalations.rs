@@ -2,8 +2,8 @@
 //!
 //! The owner reports the escalation of a shard with its epoch, again and again while it holds the shard. The manager
 //! considers each epoch once: it moves the shard to another host, or leaves it where it is. A shard moves only a few
-//! times within a period, so an entity that fails everywhere does not send its shard around for ever. The manager counts
-//! in memory: its successor starts again.
+//! times within a period, so an entity that fails everywhere does not send its shard around for ever. The manager
+//! counts in memory: its successor starts again.
 
 use std::collections::VecDeque;
 
