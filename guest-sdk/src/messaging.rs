@@ -133,13 +133,13 @@ impl Entity {
         self.tell_raw_at(name, due, method, &encode(arguments), JSON);
     }
 
-    /// Subscribes to a channel of the entity: from then on, each item that it emits reaches this entity as a command that
-    /// calls `method` with the item, once and in the order in which they were emitted. Subscribing again changes the
-    /// method. Like a tell, the subscription is part of the turn.
+    /// Subscribes to a channel of the entity: from then on, each item that it emits reaches this entity as a command
+    /// that calls `method` with the item, once and in the order in which they were emitted. Subscribing again changes
+    /// the method. Like a tell, the subscription is part of the turn.
     ///
     /// Both types' manifests must grant tells to each other (`[grants] tell`). A subscription that the entity refuses
-    /// becomes a dead letter of this one. Traps in a query, if the entity's type is not granted, with an invalid name of
-    /// a channel, and beyond this type's limits on the outbox.
+    /// becomes a dead letter of this one. Traps in a query, if the entity's type is not granted, with an invalid name
+    /// of a channel, and beyond this type's limits on the outbox.
     pub fn subscribe(&self, channel: &str, method: &str) {
         crate::host::subscribe((&self.entity_type, &self.id), channel, method);
     }

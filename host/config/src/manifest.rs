@@ -114,8 +114,8 @@ pub struct ManifestLimits {
     pub reply: u64,
     /// Maximum number of messages queued for one entity. Default 1,000. Error `mailbox-full`.
     pub mailbox: u32,
-    /// Maximum number of subscriptions of other entities to one entity's channels (R27). Default 1,000, at most 100,000.
-    /// Error `too-many-subscriptions`.
+    /// Maximum number of subscriptions of other entities to one entity's channels (R27). Default 1,000, at most
+    /// 100,000. Error `too-many-subscriptions`.
     pub subscriptions: u32,
     /// Maximum number of log lines per second from one instance. Default 100. Excess lines are counted and dropped.
     pub log_lines_per_second: u32,

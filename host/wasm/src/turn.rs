@@ -122,7 +122,8 @@ pub struct MessageContext {
 /// What the entity has besides its state when a turn begins.
 #[derive(Debug, Clone, Default)]
 pub struct TurnRecords {
-    /// Whether other entities have subscribed to its channels: each item that it emits then takes a place in its outbox.
+    /// Whether other entities have subscribed to its channels: each item that it emits then takes a place in its
+    /// outbox.
     pub has_subscribers: bool,
     /// Its timers; `None` if it has none.
     pub timers: Option<Arc<dyn TimerSource>>,

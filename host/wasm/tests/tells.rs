@@ -60,7 +60,8 @@ async fn r27_a_subscription_is_a_tell_with_a_method_of_its_own() {
     let tell = &turn.tells[0];
     assert_eq!((&*tell.entity_type, &*tell.id), ("misbehaving", "room"));
     assert_eq!((&*tell.method, &tell.body[..]), ("\u{1}subscribe", &b"news\nm"[..]));
-    let turn = send(&mut started(&program, "e").await, "unfollow", &follow("news", "")).await;
+    let ends = serde_json::json!({ "id": "room", "channel": "news" }).to_string();
+    let turn = send(&mut started(&program, "e").await, "unfollow", &ends).await;
     let tell = &turn.tells[0];
     assert_eq!((&*tell.method, &tell.body[..]), ("\u{1}unsubscribe", &b"news\n"[..]));
     let long = "m".repeat(129);

@@ -1,8 +1,8 @@
-//! Entities that subscribe to each other's channels in the simulated clusters, and the check that each of them gets every
-//! item of its subscription once and in order (R27).
+//! Entities that subscribe to each other's channels in the simulated clusters, and the check that each of them gets
+//! every item of its subscription once and in order (R27).
 //!
-//! The check reads only what took effect: which turns emitted items, which turns made and ended subscriptions, and which
-//! turns ran items, each in the order of versions.
+//! The check reads only what took effect: which turns emitted items, which turns made and ended subscriptions, and
+//! which turns ran items, each in the order of versions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -194,8 +194,8 @@ fn spans(changes: &[Change], subscriber: &Entity) -> Vec<(Vec<TurnId>, bool)> {
     spans
 }
 
-/// Checks that a subscriber got the items of each of its subscriptions in order: all of them, or, if the subscription has
-/// ended, the first ones.
+/// Checks that a subscriber got the items of each of its subscriptions in order: all of them, or, if the subscription
+/// has ended, the first ones.
 fn follow(spans: &[(Vec<TurnId>, bool)], got: &[TurnId]) -> Result<(), String> {
     let mut rest = got;
     for (items, has_ended) in spans {

@@ -316,6 +316,7 @@ pub struct TurnRecords {
     pub remembered: bool,
     /// When it expires, in milliseconds since the Unix epoch (UTC).
     pub expires_at: Option<u64>,
-    /// Whether other entities have subscribed to its channels: each item that it emits then takes a place in its outbox.
+    /// Whether other entities have subscribed to its channels: each item that it emits then takes a place in its
+    /// outbox.
     pub has_subscribers: bool,
 }

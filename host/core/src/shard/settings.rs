@@ -75,8 +75,8 @@ pub struct Settings {
     pub max_stopped: usize,
     /// Maximum number of records that one commit removes after a deletion (E17). Default 1,000.
     pub purge_page: usize,
-    /// Maximum number of subscriptions in one page, and so of tells that one turn of a fan-out sends. The outbox holds the
-    /// tells of about four such turns before the next one waits (R27). Default 64.
+    /// Maximum number of subscriptions in one page, and so of tells that one turn of a fan-out sends. The outbox holds
+    /// the tells of about four such turns before the next one waits (R27). Default 64.
     pub fan_out_page: usize,
     /// Rules that tests disable, to check that the oracle then fails. Has no effect without the feature `testing`.
     pub mutations: Vec<Mutation>,

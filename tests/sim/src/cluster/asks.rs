@@ -244,8 +244,8 @@ impl World {
         if !self.asks || self.small_gateways || self.now < self.healed + CYCLE {
             return;
         }
-        // For each waiting instance, those for which it has waited long. A query waits for the second instance, if it can
-        // run there.
+        // For each waiting instance, those for which it has waited long. A query waits for the second instance, if it
+        // can run there.
         let mut waits: BTreeMap<(&Entity, bool), Vec<(&Entity, bool)>> = BTreeMap::new();
         let since = self.now - CYCLE;
         for hosted in self.processes.iter().filter(|it| it.alive).flat_map(|it| it.shards.values())

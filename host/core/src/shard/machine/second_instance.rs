@@ -5,16 +5,15 @@
 //! turn, before the turn commits: a query that it still runs then goes back to the mailbox and runs on the first
 //! instance. So it never reads a part of one version and a part of the next one.
 
-use super::{
-    Action, Entity, Machine, MessageId, Mutation, OperatorCommand, Outcome, StartReason, TurnId,
-    codes,
-};
+use super::{Action, Entity, Machine, MessageId, Mutation, Outcome, TurnId, codes};
 use crate::message::{Message, MessageKind};
 use crate::shard::asks::Asks;
 use crate::shard::entity::{ResidentEntity, Stage};
 use crate::shard::mailbox::Mailbox;
 use crate::shard::second_instance::{SecondInstance, SecondStage};
-use crate::shard::{ActivationOutcome, SlotPurpose, TurnOutput, TurnResult};
+use crate::shard::{
+    ActivationOutcome, OperatorCommand, SlotPurpose, StartReason, TurnOutput, TurnResult,
+};
 
 impl Machine {
     /// Whether a second instance may run the message.
