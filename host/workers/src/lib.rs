@@ -34,6 +34,8 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::Error;
 pub use random_key::RandomKey;
 use recording::Recorder;
+#[cfg(feature = "stepped")]
+pub use worker::stepped::SteppedWorker;
 
 /// The dependencies and settings of a worker.
 pub struct WorkerDeps {

@@ -7,6 +7,7 @@ pub(crate) mod activate;
 pub(crate) mod build;
 pub(crate) mod ca;
 pub(crate) mod cluster;
+pub(crate) mod complete;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead_letters;
