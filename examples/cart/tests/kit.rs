@@ -41,9 +41,11 @@ fn a_node_that_dies_while_it_orders_orders_once() {
     let (mut kit, orders) = shop_and_cart();
     kit.command("cart/c1", "checkout", json!(null)).unwrap();
     // The shop gets the order, and the node dies before it can store that.
+    kit.take_http_calls();
     kit.lose_next_commit("cart/c1");
     kit.advance(Duration::from_secs(60));
     assert!(is_ordered(&mut kit));
+    assert_eq!(kit.take_http_calls().len(), 2, "the shop received the order twice");
     assert_eq!(orders.lock().unwrap().len(), 1);
 }
 

@@ -83,6 +83,14 @@ fn a_timer_fires_once_at_its_time_whoever_owns_it() {
 
 #[test]
 fn a_turn_whose_commit_is_lost_runs_again_once() {
+    let mut kit = cart(|| HttpReply::Json(201, json!({ "order": "o1" })));
+    kit.lose_next_commit("cart/c1");
+    let total = kit.command("cart/c1", "add", json!({ "item": "tea", "quantity": 1 }));
+    assert_eq!(total, Ok(json!(1_050)));
+    let prices = kit.take_http_calls();
+    assert_eq!(prices.len(), 2, "the turn ran twice: {prices:?}");
+    assert_eq!(prices[0].key, prices[1].key);
+    assert_eq!(kit.stored("cart/c1").events.len(), 3);
     let mut kit = chat();
     kit.lose_next_commit("chat/lobby");
     assert_eq!(post(&mut kit, "hello"), Ok(json!(1)));
@@ -188,6 +196,9 @@ fn an_entity_expires_at_its_time_and_not_before() {
 #[test]
 fn idle_instances_are_dropped_and_messages_start_new_ones() {
     let mut kit = cart(|| HttpReply::Refused);
+    kit.hand_off("cart/c1");
+    assert!(!kit.has_instance("cart/c1"), "an instance does not move");
+    kit.query("cart/c1", "contents", json!(null)).expect("a cart");
     kit.advance(Duration::from_secs(60));
     assert!(kit.has_instance("cart/c1"));
     kit.advance(Duration::from_secs(120));
@@ -206,4 +217,23 @@ fn what_is_refused_says_why() {
     let manifest = kit.deploy_component("type = 1", b"");
     assert!(manifest.expect_err("no manifest").to_string().contains("manifest"));
     assert!(kit.deploy(package("no/such/package")).is_err());
+}
+
+#[test]
+fn what_becomes_due_happens_at_its_own_time() {
+    let mut kit = misbehaving("");
+    for (name, after) in [("ring/a", 10_000), ("ring/b", 3_600_000)] {
+        let timer =
+            json!({ "name": name, "count": 1, "after_ms": after, "every_ms": 0, "bytes": 0 });
+        kit.command("misbehaving/a", "set_timers", timer).expect("sets it");
+    }
+    let again =
+        json!({ "name": "ring/c", "count": 1, "after_ms": 0, "every_ms": 60_000, "bytes": 0 });
+    kit.command("misbehaving/a", "set_timers", again).expect("sets it");
+    kit.advance(Duration::from_secs(86_399));
+    let stored = kit.stored("misbehaving/a");
+    // How often it fired, how late in milliseconds, and how many firings were missed.
+    assert_eq!(stored.value("rung/ring/a"), json!([1, 0, 0]));
+    assert_eq!(stored.value("rung/ring/b"), json!([1, 0, 0]));
+    assert_eq!(stored.value("rung/ring/c"), json!([24 * 60, 0, 0]));
 }
