@@ -1,4 +1,4 @@
-//! A shop for trying out the cart: `cargo run -p cart --example shop`. It honours idempotency keys.
+//! A shop for trying out the cart: see the README. It honours idempotency keys.
 #![allow(clippy::print_stdout, reason = "it prints the orders")]
 
 use std::collections::HashMap;
@@ -25,11 +25,12 @@ fn serve(mut stream: TcpStream, orders: &mut HashMap<String, usize>) -> Result<(
     reader.read_line(&mut first)?;
     let (mut length, mut key) = (0, String::new());
     for line in reader.by_ref().lines() {
-        match line?.split_once(": ") {
-            Some(("content-length", value)) => length = value.parse()?,
-            Some(("idempotency-key", value)) => key = value.to_owned(),
-            Some(_) => {}
-            None => break,
+        let line = line?;
+        let Some((name, value)) = line.split_once(": ") else { break };
+        match &*name.to_ascii_lowercase() {
+            "content-length" => length = value.parse()?,
+            "idempotency-key" => key = value.to_owned(),
+            _ => {}
         }
     }
     let mut body = vec![0; length];
