@@ -17,7 +17,7 @@ use std::time::Duration;
 use ostraca_sdk::{ApplicationError, channels, entity, lifecycle, timers};
 use serde::{Deserialize, Serialize};
 
-/// How long a member stays without a sign of life, unless it asks for another time.
+/// How long a member stays after its last message, unless it asks for another time.
 const AWAY_AFTER_SECONDS: u64 = 60;
 /// Maximum number of members: each has a timer.
 const MAX_MEMBERS: usize = 1_000;
@@ -60,7 +60,7 @@ pub enum Change {
     Joined,
     /// Left.
     Left,
-    /// Gave no sign of life for too long, and was removed.
+    /// Was silent for too long, and was removed.
     TimedOut,
 }
 

@@ -25,17 +25,55 @@ pub fn wall_millis() -> u64 {
 /// clock. Neither ever goes back.
 #[derive(Debug)]
 pub struct ClusterClock {
+    source: Source,
     started: u64,
     base: AtomicU64,
     /// 0 while the store's value is not known.
     utc_base: AtomicU64,
 }
 
+/// What advances a clock.
+#[derive(Debug)]
+enum Source {
+    Boot,
+    /// Only [`ClusterClock::set_manual`]; in milliseconds.
+    Manual(AtomicU64),
+}
+
+impl Source {
+    fn millis(&self) -> u64 {
+        match self {
+            Self::Boot => boot_millis(),
+            Self::Manual(millis) => millis.load(Ordering::Relaxed),
+        }
+    }
+}
+
 impl ClusterClock {
     /// Creates a clock that starts at `cluster` milliseconds.
     #[must_use]
     pub fn new(cluster: u64) -> Self {
-        Self { started: boot_millis(), base: AtomicU64::new(cluster), utc_base: AtomicU64::new(0) }
+        Self::from_source(Source::Boot, cluster)
+    }
+
+    /// Creates a clock for tests in virtual time: it stands still until [`ClusterClock::set_manual`] moves it. Its own
+    /// time and cluster time start at `millis`; UTC is not known.
+    #[must_use]
+    pub fn manual(millis: u64) -> Self {
+        Self::from_source(Source::Manual(AtomicU64::new(millis)), millis)
+    }
+
+    fn from_source(source: Source, cluster: u64) -> Self {
+        let started = source.millis();
+        Self { source, started, base: AtomicU64::new(cluster), utc_base: AtomicU64::new(0) }
+    }
+
+    /// Moves a manual clock forward to `millis` of its own time ([`Now::mono`]), unless it is already past it. Does
+    /// nothing to other clocks.
+    pub fn set_manual(&self, millis: u64) {
+        if let Source::Manual(current) = &self.source {
+            current.fetch_max(millis, Ordering::Relaxed);
+        }
     }
 
     /// Moves the clock forward to `cluster`, unless it is already past it.
@@ -60,7 +98,7 @@ impl ClusterClock {
     /// Returns the current times of all clocks.
     #[must_use]
     pub fn now(&self) -> Now {
-        let mono = boot_millis();
+        let mono = self.source.millis();
         let cluster = self.base.load(Ordering::Relaxed) + mono.saturating_sub(self.started);
         Now { mono, cluster_time: cluster, utc: self.utc_ms() }
     }
@@ -68,7 +106,7 @@ impl ClusterClock {
     /// Milliseconds since the node started.
     #[must_use]
     pub fn uptime(&self) -> u64 {
-        boot_millis().saturating_sub(self.started)
+        self.source.millis().saturating_sub(self.started)
     }
 }
 
@@ -87,5 +125,18 @@ mod tests {
         assert!(clock.utc_ms() >= first);
         clock.advance_utc_to(1_800_000_000_000);
         assert!(clock.utc_ms() >= 1_800_000_000_000);
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_when_it_is_set() {
+        let clock = ClusterClock::manual(1_000);
+        clock.advance_utc_to(1_700_000_000_000);
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        let now = Now { mono: 1_000, cluster_time: 1_000, utc: 1_700_000_000_000 };
+        assert_eq!(clock.now(), now);
+        clock.set_manual(1_500);
+        clock.set_manual(1_200);
+        let now = Now { mono: 1_500, cluster_time: 1_500, utc: 1_700_000_000_500 };
+        assert_eq!(clock.now(), now);
     }
 }

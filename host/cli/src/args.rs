@@ -139,6 +139,9 @@ pub(crate) enum Command {
     Events(Events),
     /// Print a shell completion script
     Completions(Completions),
+    /// Print candidates for the last word, for completion scripts
+    #[command(hide = true)]
+    Complete(Complete),
 }
 
 #[derive(Debug, clap::Args)]
@@ -410,6 +413,13 @@ pub(crate) struct Completions {
     /// The shell
     #[arg(value_enum)]
     pub(crate) shell: Shell,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Complete {
+    /// The words of the command line so far, without `ostraca`
+    #[arg(last = true)]
+    pub(crate) words: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

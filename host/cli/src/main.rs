@@ -99,5 +99,6 @@ async fn dispatch(args: Args) -> Result<Exit, Failure> {
         Command::Rebalance(it) => commands::rebalance::run(global, &it).await,
         Command::Events(it) => commands::events::run(global, &it).await,
         Command::Completions(it) => commands::completions::run(&it),
+        Command::Complete(it) => commands::complete::run(&it).await,
     }
 }

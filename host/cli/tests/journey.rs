@@ -82,6 +82,32 @@ impl Drop for Node {
     }
 }
 
+/// Loads the completion script into bash, and completes the last word. The script gives up after seconds, so a slow
+/// machine gets several attempts.
+fn completes(dir: &Path, words: &[&str], expected: &str) {
+    let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
+    let script = format!(
+        "eval \"$(ostraca completions bash)\"; COMP_WORDS=(ostraca {}); COMP_CWORD={}\n\
+         _ostraca_names ostraca {}; echo \"${{COMPREPLY[*]}}\"",
+        quoted.join(" "),
+        quoted.len(),
+        quoted[quoted.len() - 1]
+    );
+    let program = Path::new(env!("CARGO_BIN_EXE_ostraca")).parent().expect("its directory");
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").expect("a PATH"));
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script]).current_dir(dir).env("PATH", &path);
+        let output = bash.env_remove("OSTRACA_PROFILE").output().expect("bash runs");
+        let found = String::from_utf8(output.stdout).expect("text");
+        if found.trim_end() == expected {
+            return;
+        }
+        assert!(Instant::now() < until, "{words:?}: {found:?} instead of {expected:?}");
+    }
+}
+
 /// Methods that take seconds, so that a caller's deadline can pass while they run, and one that overflows.
 const SLOW: &str = "
     /// Takes seconds.
@@ -168,6 +194,12 @@ fn a_new_project_builds_deploys_and_answers() {
     let (_, _, err) = run(dir, &args);
     let error: serde_json::Value = serde_json::from_str(&err).expect("JSON");
     assert!(error["error"]["details"]["version"].is_u64(), "{error}");
+
+    completes(dir, &["activ"], "activate");
+    completes(dir, &["send", "he"], "hello/");
+    completes(dir, &["methods", ""], "hello");
+    completes(dir, &["send", "hello/alice", "c"], "count_from");
+    completes(dir, &["tell", "hello/alice", ""], "greet slow count_from");
 
     outcome_in_doubt(dir);
     query_without_an_answer(dir);

@@ -32,6 +32,7 @@ use wasmtime_wasi_http::Error as CallError;
 use wasmtime_wasi_http::io::TokioIo;
 
 use crate::address_policy::AddressPolicy;
+use crate::http_answers::HttpAnswers;
 use crate::{Error, OutgoingHttpSettings};
 
 /// Threads on which calls run.
@@ -52,6 +53,21 @@ pub(crate) struct CallRequest {
     /// All headers, `host` included.
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+}
+
+impl CallRequest {
+    /// The request with its whole URL.
+    fn into_whole(self) -> Result<http::Request<Bytes>, CallError> {
+        let CallRequest { method, target, path, headers, body } = self;
+        let scheme = if target.tls { "https" } else { "http" };
+        let url = http::Uri::builder().scheme(scheme).authority(target.authority());
+        let mut request = http::Request::new(body);
+        *request.method_mut() = method;
+        let url = url.path_and_query(path).build();
+        *request.uri_mut() = url.map_err(|_| CallError::HttpRequestUriInvalid)?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
 }
 
 /// The server of a call.
@@ -133,6 +149,7 @@ pub(crate) struct HttpClient {
     policy: AddressPolicy,
     tls: TlsConnector,
     connections: Semaphore,
+    answers: Option<HttpAnswers>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -145,6 +162,7 @@ impl HttpClient {
             policy: AddressPolicy::new(settings.allow_addresses.clone()),
             tls: TlsConnector::from(Arc::new(tls_config(settings)?)),
             connections: Semaphore::new(connections),
+            answers: settings.answers.clone(),
         })
     }
 
@@ -155,6 +173,11 @@ impl HttpClient {
         deadlines: CallDeadlines,
         charge: Charge<'_>,
     ) -> Result<Response<Bytes>, CallError> {
+        if let Some(answers) = &self.answers {
+            let response = answers.call(request.into_whole()?)?;
+            charge(response.body().len())?;
+            return Ok(response);
+        }
         let connecting = async {
             let permit = self.connections.acquire().await;
             let permit = permit.map_err(|_| CallError::ConnectionLimitReached)?;

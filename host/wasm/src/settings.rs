@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::AddressRange;
+use crate::http_answers::HttpAnswers;
 
 /// Where instances get their memories, tables and stacks from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,11 +73,18 @@ pub struct OutgoingHttpSettings {
     /// Maximum number of connections at the same time; further calls wait, within their time limit. Default 1,024.
     /// Error `connection-timeout` of `wasi:http`.
     pub max_connections: usize,
+    /// Answers all calls in place of the network, in tests. Default: none.
+    pub answers: Option<HttpAnswers>,
 }
 
 impl Default for OutgoingHttpSettings {
     fn default() -> Self {
-        OutgoingHttpSettings { allow_addresses: Vec::new(), ca_file: None, max_connections: 1_024 }
+        OutgoingHttpSettings {
+            allow_addresses: Vec::new(),
+            ca_file: None,
+            max_connections: 1_024,
+            answers: None,
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub use error::Error;
 pub use random_key::RandomKey;
 use recording::Recorder;
 pub use worker::StoredState;
+#[cfg(feature = "stepped")]
+pub use worker::stepped::SteppedWorker;
 
 /// The dependencies and settings of a worker.
 pub struct WorkerDeps {

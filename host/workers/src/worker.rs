@@ -18,6 +18,8 @@ mod flush_gate;
 mod machines;
 mod panics;
 mod shards;
+#[cfg(feature = "stepped")]
+pub(crate) mod stepped;
 mod stored_state;
 mod tasks;
 #[cfg(test)]
@@ -86,6 +88,8 @@ struct Worker {
     started_asks: (mpsc::UnboundedSender<StartedAsk>, mpsc::UnboundedReceiver<StartedAsk>),
     /// What happened to the outgoing calls of running guests; never closed either.
     call_updates: (mpsc::UnboundedSender<CallUpdate>, mpsc::UnboundedReceiver<CallUpdate>),
+    /// Number of calls that have started and not ended.
+    open_calls: usize,
     instance_slots: InstanceSlots,
     tasks: Tasks,
     claims: Vec<(MachineId, Arc<Claim>)>,
@@ -97,6 +101,9 @@ struct Worker {
     suspended: bool,
     stopping: Option<oneshot::Sender<()>>,
     actions: Vec<Action>,
+    /// Entities whose next turn is to fail as if it had trapped.
+    #[cfg(feature = "stepped")]
+    traps: std::collections::HashSet<Entity>,
     /// Makes the machine that gets the next event panic.
     #[cfg(test)]
     panics: bool,
@@ -188,6 +195,7 @@ impl Worker {
             messages: Vec::new(),
             started_asks: mpsc::unbounded_channel(),
             call_updates: mpsc::unbounded_channel(),
+            open_calls: 0,
             tasks: Tasks::default(),
             claims: Vec::new(),
             flush_gate: Arc::default(),
@@ -197,6 +205,8 @@ impl Worker {
             suspended: false,
             stopping: None,
             actions: Vec::new(),
+            #[cfg(feature = "stepped")]
+            traps: std::collections::HashSet::new(),
             #[cfg(test)]
             panics: false,
         }

@@ -8,6 +8,7 @@ mod activity;
 pub(crate) mod build;
 pub(crate) mod ca;
 pub(crate) mod cluster;
+pub(crate) mod complete;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod dead_letters;

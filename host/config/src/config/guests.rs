@@ -205,6 +205,7 @@ impl OutgoingHttpSection {
             allow_addresses: self.allow_addresses.iter().filter_map(|it| it.parse().ok()).collect(),
             ca_file: self.ca_file.as_ref().map(|file| data.join(file)),
             max_connections: self.max_connections as usize,
+            answers: None,
         }
     }
 }

@@ -83,6 +83,10 @@ impl Worker {
 
     pub(super) fn update_call(&mut self, update: CallUpdate) {
         let CallUpdate { id, entity, generation, turn, place, change } = update;
+        match change {
+            CallChange::Started(..) => self.open_calls += 1,
+            CallChange::Ended => self.open_calls = self.open_calls.saturating_sub(1),
+        }
         let Some(slot) = self.machines.get_mut(id) else { return };
         match change {
             CallChange::Started(digest, release) => {

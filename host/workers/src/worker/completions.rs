@@ -178,6 +178,14 @@ impl Worker {
                     *live = InstanceState::Idle(instance);
                 }
                 match result {
+                    #[cfg(feature = "stepped")]
+                    Ran::Turn(..) if self.traps.remove(&entity) => {
+                        TurnOutput::without_effects(TurnResult::Failed {
+                            code: codes::TRAP.into(),
+                            message: "the test made this turn trap".into(),
+                            retry_after: None,
+                        })
+                    }
                     Ran::Turn(result, origin) => {
                         if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
                             self.deps.stats.failing_entities.record_success(shard, &entity);

@@ -218,6 +218,12 @@ impl MachineTable {
         self.timers.iter().take_while(|(wake, _)| *wake <= now).map(|(_, id)| *id).collect()
     }
 
+    /// When the first machine must be woken.
+    #[cfg(feature = "stepped")]
+    pub(super) fn next_wake(&self) -> Option<u64> {
+        self.timers.first().map(|(wake, _)| *wake)
+    }
+
     pub(super) fn totals(&self) -> Totals {
         self.totals
     }
