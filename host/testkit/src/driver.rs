@@ -64,6 +64,7 @@ impl Driver {
             index: 0,
             settings: Settings::default(),
             max_instances: 1_000,
+            max_instance_memory: u64::MAX,
             clock: clock.clone(),
             random_key,
             entity_store: store.clone(),
