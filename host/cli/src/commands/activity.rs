@@ -3,7 +3,7 @@
 use ostraca_client::{AwakeReason, EntityActivity};
 use serde_json::{Value, json};
 
-use super::inspect::{many, shown};
+use super::phrases::{many, shown};
 use crate::output;
 
 pub(super) fn json(activity: &EntityActivity) -> Value {

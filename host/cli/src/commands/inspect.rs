@@ -9,6 +9,7 @@ use ostraca_client::{
 use serde_json::{Value, json};
 
 use super::deployments::hex;
+pub(super) use super::phrases::{many, shown};
 use super::{activity, entities, send};
 use crate::args::{Global, Inspect, OutputFormat};
 use crate::failure::{Exit, Failure};
@@ -317,16 +318,4 @@ pub(super) fn bytes_text(bytes: &[u8], size: u64) -> String {
         Cow::Owned(text) => shown(text.trim_end_matches(char::REPLACEMENT_CHARACTER)),
     };
     if complete { text } else { format!("{text}…") }
-}
-
-pub(super) fn many(count: u64, one: &str, more: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { more })
-}
-
-/// A key, escaped unless it is safe to print on a terminal: guests choose arbitrary keys.
-pub(super) fn shown(key: &str) -> String {
-    match key.chars().any(char::is_control) {
-        true => key.escape_debug().to_string(),
-        false => key.to_owned(),
-    }
 }

@@ -29,6 +29,7 @@ pub(crate) mod inspect;
 pub(crate) mod methods;
 pub(crate) mod new;
 pub(crate) mod nodes;
+mod phrases;
 pub(crate) mod rebalance;
 pub(crate) mod restart_entity;
 pub(crate) mod run;
