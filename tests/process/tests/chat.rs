@@ -66,7 +66,7 @@ async fn chat() -> Result<()> {
     // The room is remembered: its next owner starts it without a message. Carol is silent, so its timer fires there.
     let active = until("the room has an instance", async || {
         let seen = client.inspect(&room, false).await;
-        Ok(seen.ok().filter(|seen| seen.owner != cluster.name(owner) && seen.active))
+        Ok(seen.ok().filter(|seen| seen.owner != cluster.name(owner) && seen.active == Some(true)))
     });
     active.await?;
     let item = next(&mut presence).await?;
