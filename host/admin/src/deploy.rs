@@ -35,7 +35,7 @@ use ostraca_core::shard::SchemaSupport;
 use ostraca_workers::guest_types;
 
 use super::catalog_problem::to_problem;
-use super::rollouts;
+use super::wire_rollout;
 
 /// How long a deploy that changes nothing waits for this node to load the current revision.
 const LOADED_HERE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -193,7 +193,7 @@ impl Deployer {
                 let set = row.set_schema(schema).and_then(|()| row.set_earlier(&earlier));
                 set.and_then(|()| row.set_inactive(&inactive)).map_err(damaged)?;
                 let rollout =
-                    rollout.map(|(wanted, utc)| rollouts::from_wire(revision, &wanted, utc));
+                    rollout.map(|(wanted, utc)| wire_rollout::from_wire(revision, &wanted, utc));
                 row.set_rollout(rollout.as_ref()).map_err(damaged)?;
                 row
             }

@@ -24,6 +24,7 @@ mod rebalance;
 mod rollouts;
 mod status;
 mod undeploy;
+mod wire_rollout;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use ostraca_gateway::Gateway;
 use ostraca_wire::outcome::wire_kind;
 use ostraca_wire::proto::{self, LiveEntities, NodeState, Nodes, ShardInfo, ShardState};
 
-use super::{AdminService, rollouts};
+use super::{AdminService, wire_rollout};
 
 impl AdminService {
     pub(super) fn nodes(&self, gateway: &Gateway) -> Nodes {
@@ -140,7 +140,7 @@ fn deployment(entry: &DeployedType) -> proto::Deployment {
         component_size: entry.component_size,
         schema: entry.schema.version,
         revisions: entry.stored.iter().map(stored_revision).collect(),
-        rollout: entry.rollout.as_ref().map(rollouts::to_wire),
+        rollout: entry.rollout.as_ref().map(wire_rollout::to_wire),
         live: Vec::new(),
         unreachable: Vec::new(),
     }

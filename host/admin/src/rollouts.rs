@@ -20,48 +20,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::AdminService;
 use super::catalog_problem::to_problem;
 use super::deploy::{Deployer, damaged, deployed};
+use super::wire_rollout::changed;
 
 /// How often the rollouts are advanced.
 const STEP: Duration = Duration::from_secs(1);
 /// How often a change is tried again after another one came first.
 const ATTEMPTS: usize = 5;
-
-/// A rollout that a command begins at this time of the cluster's UTC.
-pub(crate) fn from_wire(from: u64, wanted: &proto::Rollout, utc: u64) -> StoredRollout {
-    let begun = StoredRollout {
-        from,
-        shards: 0,
-        per_mille: 0,
-        rate: 0,
-        advanced_at: utc,
-        stopped: String::new(),
-    };
-    changed(&begun, wanted, utc)
-}
-
-/// A rollout that a command changes.
-fn changed(current: &StoredRollout, wanted: &proto::Rollout, utc: u64) -> StoredRollout {
-    let per_mille = wanted.per_mille.map(|of| u16::try_from(of).unwrap_or(1_000));
-    StoredRollout {
-        from: current.from,
-        shards: wanted.shards.unwrap_or(current.shards),
-        per_mille: per_mille.unwrap_or(current.per_mille),
-        rate: wanted.rate,
-        advanced_at: utc,
-        stopped: String::new(),
-    }
-}
-
-/// A rollout for `ostraca deployments`.
-pub(crate) fn to_wire(rollout: &StoredRollout) -> proto::Rollout {
-    proto::Rollout {
-        per_mille: Some(rollout.per_mille.into()),
-        shards: Some(rollout.shards),
-        rate: rollout.rate,
-        from: rollout.from,
-        stopped: rollout.stopped.clone(),
-    }
-}
 
 /// What a change makes of a rollout.
 enum Change {
@@ -138,9 +102,6 @@ impl AdminService {
         loop {
             steps.tick().await;
             let types = self.gateway.types.snapshot();
-            let is_moving = |name: &str| types.get(name).is_some_and(|it| it.is_rolling_out());
-            // A rollout that a command continues does not stop again because of what stopped it.
-            self.gateway.types.retain_failed_migrations(is_moving);
             for entry in types.values().filter(|entry| entry.is_rolling_out()) {
                 if let Err(problem) = self.step(entry).await {
                     let (code, message) = (&problem.code, &problem.message);
@@ -152,7 +113,8 @@ impl AdminService {
 
     async fn step(&self, entry: &DeployedType) -> Result<(), Problem> {
         let utc = self.gateway.clock.now().utc;
-        let failed = self.gateway.types.failed_migration(&entry.name, entry.revision);
+        let since = entry.rollout.as_ref().map_or(0, |rollout| rollout.since);
+        let failed = self.gateway.types.failed_migration(&entry.name, entry.revision, since);
         if failed.is_none() && !self.is_manager() {
             return Ok(());
         }

@@ -243,6 +243,7 @@ mod tests {
             shards: 3,
             per_mille: 300,
             rate: 4,
+            since: 6,
             advanced_at: 5,
             stopped: "w".into(),
         };
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(revisions(&row.runnable_earlier().unwrap()), [8]);
         row.set_earlier(&[]).unwrap();
         let bytes = ostraca_core::codec::encode(&row).unwrap();
-        assert_eq!(bytes[bytes.len() - 11..], [1, 8, 8, 8, 3, 0xac, 2, 4, 5, 1, b'w']);
+        assert_eq!(bytes[bytes.len() - 12..], [1, 8, 9, 8, 3, 0xac, 2, 4, 6, 5, 1, b'w']);
         row.set_rollout(None).unwrap();
         assert!(row.extensions.is_empty());
     }

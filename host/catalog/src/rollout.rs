@@ -27,6 +27,9 @@ pub struct StoredRollout {
     pub per_mille: u16,
     /// Number of shards that it reaches in a minute; 0 if only commands advance it.
     pub rate: u32,
+    /// When a command last changed it, in milliseconds since 1970 by the cluster's UTC. Migrations that failed before do
+    /// not stop it.
+    pub since: u64,
     /// When it last advanced, in milliseconds since 1970 by the cluster's UTC.
     pub advanced_at: u64,
     /// Why it no longer advances by itself; empty if it does.
@@ -115,6 +118,7 @@ mod tests {
             shards: 3,
             per_mille: 300,
             rate,
+            since: 10_000,
             advanced_at: 10_000,
             stopped: String::new(),
         }

@@ -210,6 +210,17 @@ enum State {
     Broken(u64, Arc<str>),
 }
 
+/// A migration that failed.
+#[derive(Clone, Debug)]
+pub struct FailedMigration {
+    /// The revision to which the entity was to be migrated.
+    pub revision: u64,
+    /// When it failed, in milliseconds since 1970 by the cluster's UTC.
+    pub utc: u64,
+    /// The entity and the reason.
+    pub why: Arc<str>,
+}
+
 /// The types, shared between threads: readers take a snapshot of the whole table.
 #[derive(Clone, Default)]
 pub struct TypeRegistry(Arc<Shared>);
@@ -219,8 +230,8 @@ struct Shared {
     table: watch::Sender<Arc<TypeTable>>,
     states: Mutex<HashMap<Arc<str>, State>>,
     in_vain: Mutex<HashMap<Box<str>, Instant>>,
-    /// The revision to which an entity of a type could not be migrated here, and why.
-    failed_migrations: Mutex<HashMap<Arc<str>, (u64, Arc<str>)>>,
+    /// The last migration of each type's entities that failed here.
+    failed_migrations: Mutex<HashMap<Arc<str>, FailedMigration>>,
 }
 
 impl TypeRegistry {
@@ -354,20 +365,17 @@ impl TypeRegistry {
         (runs.map_or(0, |entry| entry.revision), broken)
     }
 
-    /// Notes that an entity of the type could not be migrated to a revision.
-    pub fn migration_failed(&self, name: &Arc<str>, revision: u64, why: &str) {
-        lock(&self.0.failed_migrations).insert(name.clone(), (revision, why.into()));
+    /// Notes that an entity of the type could not be migrated.
+    pub fn migration_failed(&self, name: &Arc<str>, failed: FailedMigration) {
+        lock(&self.0.failed_migrations).insert(name.clone(), failed);
     }
 
-    /// Why an entity of the type could not be migrated to this revision, if that was noted.
-    pub fn failed_migration(&self, name: &str, revision: u64) -> Option<Arc<str>> {
+    /// Why an entity of the type could not be migrated to this revision, if that has happened since a time of the
+    /// cluster's UTC.
+    pub fn failed_migration(&self, name: &str, revision: u64, since: u64) -> Option<Arc<str>> {
         let failed = lock(&self.0.failed_migrations);
-        failed.get(name).filter(|(of, _)| *of == revision).map(|(_, why)| why.clone())
-    }
-
-    /// Forgets failed migrations of types for which this does not hold.
-    pub fn retain_failed_migrations(&self, keep: impl Fn(&str) -> bool) {
-        lock(&self.0.failed_migrations).retain(|name, _| keep(name));
+        let fits = |it: &&FailedMigration| it.revision == revision && it.utc >= since;
+        failed.get(name).filter(fits).map(|it| it.why.clone())
     }
 
     fn state(&self, name: &Arc<str>, state: State) {

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use ostraca_catalog::clock::wall_millis;
 use ostraca_catalog::rows::{self, ClusterRow, SettingsRow, TimeRow};
+use ostraca_catalog::types::FailedMigration;
 use ostraca_core::node::{Action, Event, Notice};
 use ostraca_store::{RowEvent, StoredRow};
 use ostraca_workers as worker;
@@ -171,7 +172,9 @@ impl ControlLoop {
                 self.handle_event(Event::ShardLost { shard, epoch, current_epoch: current });
             }
             worker::WorkerReport::MigrationFailed { entity_type, revision, why } => {
-                self.deps.gateway.types.migration_failed(&entity_type, revision, &why);
+                let (utc, why) = (self.deps.clock.utc_ms(), why.into());
+                let failed = FailedMigration { revision, utc, why };
+                self.deps.gateway.types.migration_failed(&entity_type, failed);
             }
             worker::WorkerReport::Panicked(worker) => {
                 // The receiver is dropped only when the node is stopping.

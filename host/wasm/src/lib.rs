@@ -42,6 +42,7 @@ mod journal_imports;
 mod log;
 mod message_export;
 mod meter;
+mod method_schema;
 mod migration;
 mod program;
 mod runtime;
@@ -76,10 +77,10 @@ pub use http_answers::{HttpAnswer, HttpAnswers};
 pub use instance::{Instance, InterruptHandle};
 pub use journal::{EVENT_CHARGE, JournalChange, JournalUse, StoredEvent};
 pub use log::TARGET as LOG_TARGET;
+pub use method_schema::MethodSchema;
 pub use migration::SchemaSupport;
 pub use program::Program;
 pub use runtime::WasmRuntime;
-pub use schemas::MethodSchema;
 pub use settings::{
     Allocator, CompilerProgram, CompilerSettings, ComponentLimits, InstanceLimits,
     OutgoingHttpSettings, RuntimeSettings,

@@ -7,30 +7,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
-use wasmtime::component::{ComponentType, Lift, TypedFunc};
 
 use crate::host_trap::{Stage, explain};
 use crate::meter::metered;
+use crate::method_schema::{MethodSchema, SchemasFunc};
 use crate::program::{CompiledComponent, wrong_signature};
 use crate::shared::Shared;
 use crate::text::sanitized;
 use crate::world::METHODS_BYTES;
 use crate::{Error, InstanceLimits};
-
-/// The JSON Schemas of one method's arguments and result.
-#[derive(Debug, Clone, PartialEq, Eq, ComponentType, Lift)]
-#[component(record)]
-pub struct MethodSchema {
-    /// The method's name.
-    pub method: String,
-    /// The schema of the message's body, as JSON text: an object or a boolean.
-    pub arguments: String,
-    /// The schema of the result, likewise.
-    pub result: String,
-}
-
-/// The type of the export.
-pub(crate) type SchemasFunc = TypedFunc<(), (Vec<MethodSchema>,)>;
 
 impl CompiledComponent {
     /// Instantiates the component once, without an identity or effects, and reads its schemas. Returns none if it does

@@ -236,7 +236,7 @@ fn admin_responses() {
     let page = Deployments { deployments: vec![deployment] };
     same(
         &wrap(Response::Deployments(page)),
-        "080122120a100a016e120174180322016 42a01703006".replace(' ', "").as_str(),
+        "080122190a170a016e12017418032201642a01703006ba010408031004",
     );
     let methods = Methods {
         r#type: "t".into(),

@@ -205,15 +205,6 @@ async fn rolled_out() -> Result<()> {
     let evolved = artifacts::component("evolved")?;
     ensure!(client.deploy_inactive(MANIFEST, evolved).await?.revision == 2);
     let mut ids: Vec<String> = (0..24).map(|number| format!("e{number}")).collect();
-    let shard = async |id: &str| client.inspect(&Entity::new("evolving", id), false).await;
-    // The rollout must not be complete before it reaches the entity that stops it.
-    for number in 0.. {
-        let id = format!("stuck{number}");
-        if (4..12).contains(&shard(&id).await?.shard) {
-            ids.push(id);
-            break;
-        }
-    }
     ensure!(on_revision(&client, &ids, 1).await? == ids.len());
 
     // A stable share of the entities, whatever their shard is.
@@ -228,6 +219,17 @@ async fn rolled_out() -> Result<()> {
     let none = Rollout { per_mille: Some(0), shards: Some(0), ..Rollout::default() };
     client.roll_out("evolving", Some(2), Some(none)).await?;
     ensure!(on_revision(&client, &ids, 2).await? == share, "none of them goes back");
+
+    let shard = async |id: &str| client.inspect(&Entity::new("evolving", id), false).await;
+    // The rollout must not be complete before it reaches the entity that stops it.
+    for number in 0.. {
+        let id = format!("stuck{number}");
+        if (4..12).contains(&shard(&id).await?.shard) {
+            ids.push(id);
+            break;
+        }
+    }
+    ensure!(on_revision(&client, &ids[ids.len() - 1..], 1).await? == 1);
 
     let moving = || Some(Rollout { rate: 60, ..Rollout::default() });
     client.roll_out("evolving", Some(2), moving()).await?;
