@@ -77,7 +77,7 @@ impl Keys {
     }
 
     #[message]
-    fn new(&self) -> Option<u64> {
+    fn value(&self) -> Option<u64> {
         state::get("new")
     }
 }
@@ -86,6 +86,6 @@ impl Keys {
 fn keys_are_migrated_by_the_function_itself() {
     state::set("old", &1);
     assert_eq!(testing::migrate::<Keys>(0), Ok(()));
-    assert_eq!(testing::call::<Keys>("new", ()), Ok(json!(2)));
+    assert_eq!(testing::call::<Keys>("value", ()), Ok(json!(2)));
     assert_eq!(state::get::<u64>("old"), None);
 }

@@ -1,5 +1,7 @@
 //! The cart as it is deployed: its component on the real host, its manifest, and nodes that die.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,7 +1,9 @@
 //! `deploy --dry-run`: what a deployment would do, tried on copies of entities (R24).
 
 use anyhow::{Context, Result, bail, ensure};
-use ostraca_client::{AdminError, CallOptions, DryRun, DryRunEntity, Entity, MessageKind};
+use ostraca_client::{
+    AdminError, CallOptions, DryRun, DryRunEntity, Entity, MessageKind, StateChange,
+};
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::LIMIT;
 use ostraca_process_tests::{Cluster, artifacts};
@@ -38,13 +40,14 @@ async fn tried() -> Result<()> {
     ensure!(result.query == "get" && result.entities.len() == 4, "{result:?}");
     let migrated = named(&result.entities, "b")?;
     ensure!((migrated.failed_in.as_str(), &migrated.result[..]) == ("", b"2"), "{migrated:?}");
-    let changes: Vec<_> = migrated
-        .changes
-        .iter()
-        .map(|it| (&it.key[..], it.before.as_deref(), it.after.as_deref()))
-        .collect();
-    let expected: [(&[u8], Option<&[u8]>, Option<&[u8]>); 2] =
-        [(b"count", None, Some(b"2")), (b"n", Some(b"2"), None)];
+    let text = |it: &StateChange| {
+        let value = |of: &Option<bytes::Bytes>| {
+            of.as_deref().map(|it| String::from_utf8_lossy(it).into_owned())
+        };
+        format!("{:?} {:?} {:?}", it.key, value(&it.before), value(&it.after))
+    };
+    let changes: Vec<_> = migrated.changes.iter().map(text).collect();
+    let expected = [r#"b"count" None Some("2")"#, r#"b"n" Some("2") None"#];
     ensure!(changes == expected, "{changes:?}");
     for (id, reason) in [("stuck1", "panicked: "), ("refused1", "migration-refused: ")] {
         let failed = named(&result.entities, id)?;

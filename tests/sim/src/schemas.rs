@@ -18,7 +18,7 @@ const EARLIER: u64 = 16;
 /// The schema of a revision: it rises with every second one, and each fifth one goes back.
 fn schema_of(revision: u64) -> SchemaSupport {
     let steps = u32::try_from(revision / 2).unwrap_or(u32::MAX);
-    let version = if revision % 5 == 0 { steps.saturating_sub(1) } else { steps };
+    let version = if revision.is_multiple_of(5) { steps.saturating_sub(1) } else { steps };
     SchemaSupport { version, newest: steps + 2 }
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn with_schemas(settings: TypeSettings) -> TypeSettings {
     TypeSettings {
         schema: schema_of(revision),
         earlier: earlier.collect(),
-        rollout: (revision % 3 == 0).then_some(rollout),
+        rollout: revision.is_multiple_of(3).then_some(rollout),
         ..settings
     }
 }

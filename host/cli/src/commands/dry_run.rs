@@ -56,7 +56,7 @@ fn text(it: &DryRunResult) -> String {
         "" => "\n  not queried: no query is known to take no arguments (--query METHOD)".to_owned(),
         query => format!("\n  asked each the query {query}"),
     };
-    let lines = it.entities.iter().map(|it| entity(it));
+    let lines = it.entities.iter().map(entity);
     text + &lines.collect::<String>()
 }
 

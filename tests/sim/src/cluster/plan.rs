@@ -102,7 +102,7 @@ impl World {
             },
             escalations: BTreeMap::new(),
             passivates: seed % 11 == 5,
-            rng_of_delays: Rng::new(seed ^ 0x736c_6565_70),
+            rng_of_delays: Rng::new(seed ^ 0x0073_6c65_6570),
             deletes: seed % 5 == 3,
             time_to_live: if seed % 20 == 8 { 500 } else { 0 },
             deleted_at: BTreeMap::new(),
