@@ -542,7 +542,8 @@ fn e17_lanes_that_a_deletion_removes_are_missed() {
 #[test]
 fn e17_state_that_outlives_its_deletion_is_detected() {
     let values = [History::CommandValue, History::QueryValue].map(ViolationKind::History);
-    shard_without(shard::Mutation::KeepDeletedState, ViolationKind::DeletionLeft, &values, 10);
+    let follows = [&values[..], &[ViolationKind::WrongSchema]].concat();
+    shard_without(shard::Mutation::KeepDeletedState, ViolationKind::DeletionLeft, &follows, 10);
 }
 
 #[test]

@@ -92,11 +92,11 @@ impl Machine {
             }
         };
         let (revision, support) = self.reached_revision(entity, settings, last);
-        if is_new(head)
-            || schema == support.version
-            || self.context.has_mutation(Mutation::SkipMigration)
-        {
+        if is_new(head) || schema == support.version {
             return Choice::Run(revision, support.version);
+        }
+        if self.context.has_mutation(Mutation::SkipMigration) {
+            return Choice::Run(revision, schema);
         }
         let failure = self.failed_migrations.of(entity, revision);
         if failure.is_none() && support.migrates_from(schema) {
