@@ -41,10 +41,10 @@ fn is_ordered(kit: &mut Kit) -> bool {
 #[test]
 fn a_node_that_dies_while_it_orders_orders_once() {
     let (mut kit, orders) = shop_and_cart();
-    kit.command("cart/c1", "checkout", json!(null)).unwrap();
-    // The shop gets the order, and the node dies before it can store that.
     kit.take_http_calls();
-    kit.lose_next_commit("cart/c1");
+    // `checkout` is stored. Its timer sends the order, and the node dies before it can store the shop's answer.
+    kit.lose_commit_after("cart/c1", 1);
+    kit.command("cart/c1", "checkout", json!(null)).unwrap();
     kit.advance(Duration::from_secs(60));
     assert!(is_ordered(&mut kit));
     assert_eq!(kit.take_http_calls().len(), 2, "the shop received the order twice");

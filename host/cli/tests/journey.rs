@@ -209,7 +209,7 @@ fn a_new_project_builds_deploys_and_answers() {
     assert_eq!((&status["healthy"], &status["node"]), (&true.into(), &"dev".into()));
     assert!(ok(dir, &["status"]).ends_with("no problems found\n"));
     let methods = ok(dir, &["methods", "hello"]);
-    assert!(methods.contains("greet(text: string) -> integer  command"), "{methods}");
+    assert!(methods.contains("greet(text: string) -> integer "), "{methods}");
     assert!(methods.contains("last() -> string"), "{methods}");
     values_are_shown(dir);
     incompatible_schema_is_reported(dir, &source);

@@ -341,7 +341,15 @@ impl Kit {
     /// # Panics
     /// If `entity` is not `TYPE/ID`.
     pub fn lose_next_commit(&mut self, entity: &str) {
-        self.driver.store.lose_next_commit(entity_of(entity));
+        self.lose_commit_after(entity, 0);
+    }
+
+    /// Like [`Kit::lose_next_commit`], but the entity commits this often before.
+    ///
+    /// # Panics
+    /// If `entity` is not `TYPE/ID`.
+    pub fn lose_commit_after(&mut self, entity: &str, commits: u32) {
+        self.driver.store.lose_commit(entity_of(entity), commits);
     }
 
     /// What is stored of the entity.

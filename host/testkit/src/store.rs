@@ -1,6 +1,6 @@
 //! The kit's store: in memory, with a record of what was committed, and able to lose a commit.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -26,8 +26,22 @@ pub(crate) struct KitStore {
 struct Data {
     /// The items of all committed turns. A channel itself keeps only what the manifest says.
     items: Vec<(Entity, String, Bytes)>,
-    /// Entities whose next commit is lost.
-    lose: HashSet<Entity>,
+    /// Entities of which a commit is lost, each with the number of commits before it.
+    lose: HashMap<Entity, u32>,
+}
+
+impl Data {
+    /// Whether this commit of the entity is lost.
+    fn loses(&mut self, entity: &Entity) -> bool {
+        match self.lose.get_mut(entity) {
+            None => false,
+            Some(0) => self.lose.remove(entity).is_some(),
+            Some(before) => {
+                *before -= 1;
+                false
+            }
+        }
+    }
 }
 
 impl KitStore {
@@ -39,9 +53,9 @@ impl KitStore {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loses the entity's next commit: its outcome is unknown, and it has no effect.
-    pub(crate) fn lose_next_commit(&self, entity: Entity) {
-        self.data().lose.insert(entity);
+    /// Loses one of the entity's commits, after as many others: its outcome is unknown, and it has no effect.
+    pub(crate) fn lose_commit(&self, entity: Entity, after: u32) {
+        self.data().lose.insert(entity, after);
     }
 
     /// The items that the entity has emitted on a channel, in order.
@@ -72,7 +86,7 @@ impl EntityStore for KitStore {
         let mut data = self.data();
         let mut outcomes = Vec::with_capacity(turns.len());
         for turn in turns {
-            if data.lose.remove(&turn.entity) {
+            if data.loses(&turn.entity) {
                 outcomes.push(CommitOutcome::Unknown("the test lost this commit".into()));
                 continue;
             }

@@ -101,7 +101,9 @@ pub(crate) fn check(image: &Image) -> (Vec<Violation>, u64) {
             found.push(ViolationKind::JournalWrong.because(why));
         }
     }
-    for (entity, (began, extent)) in extents {
+    // The journal of a deleted entity is removed page by page.
+    let is_deleted = |entity: &Entity| image.heads.get(entity).is_some_and(|head| head.deleted);
+    for (entity, (began, extent)) in extents.into_iter().filter(|(entity, _)| !is_deleted(entity)) {
         let generation = image.heads.get(entity).and_then(|head| head.generation().ok());
         let is_purged = extent.first == extent.next && generation > Some(began);
         let extent = if is_purged { JournalExtent::default() } else { extent };
