@@ -54,7 +54,7 @@
 //! since both define the component's exports. Put an entity that others refer to into a library of its own, with
 //! `export = false`, and its component into a second crate, which contains one line:
 //!
-//! ```ignore
+//! ```text
 //! // In the library `counter-entity`: #[entity(type = "counter", export = false)] impl Counter { … }
 //! // In the component `counter`:
 //! counter_entity::export_counter!(counter_entity::Counter);
