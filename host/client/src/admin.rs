@@ -61,6 +61,16 @@ impl From<Error> for AdminError {
     }
 }
 
+/// The request that announces an upload.
+fn upload_of(manifest: &str, component: &Bytes) -> DeployRequest {
+    DeployRequest {
+        manifest: manifest.into(),
+        component_size: component.len() as u64,
+        digest: Bytes::copy_from_slice(blake3::hash(component).as_bytes()),
+        ..DeployRequest::default()
+    }
+}
+
 impl Client {
     /// Deploys a component with its manifest. With `expected_revision`, deploys only if that is the current revision
     /// (0: none yet). Idempotent by the component's digest.
@@ -74,14 +84,8 @@ impl Client {
         component: Bytes,
         expected_revision: Option<u64>,
     ) -> Result<DeployResult, AdminError> {
-        let digest = blake3::hash(&component);
-        let request = Request::Deploy(DeployRequest {
-            manifest: manifest.into(),
-            component_size: component.len() as u64,
-            digest: Bytes::copy_from_slice(digest.as_bytes()),
-            expected_revision,
-            ..DeployRequest::default()
-        });
+        let request = DeployRequest { expected_revision, ..upload_of(manifest, &component) };
+        let request = Request::Deploy(request);
         match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
             other => Err(unexpected(other)),
@@ -98,14 +102,8 @@ impl Client {
         manifest: &str,
         component: Bytes,
     ) -> Result<DeployResult, AdminError> {
-        let digest = blake3::hash(&component);
-        let request = Request::Deploy(DeployRequest {
-            manifest: manifest.into(),
-            component_size: component.len() as u64,
-            digest: Bytes::copy_from_slice(digest.as_bytes()),
-            inactive: true,
-            ..DeployRequest::default()
-        });
+        let request = DeployRequest { inactive: true, ..upload_of(manifest, &component) };
+        let request = Request::Deploy(request);
         match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::Deployed(deployed)) => Ok(deployed),
             other => Err(unexpected(other)),
@@ -123,14 +121,8 @@ impl Client {
         component: Bytes,
         entities: DryRun,
     ) -> Result<DryRunResult, AdminError> {
-        let digest = blake3::hash(&component);
-        let request = Request::Deploy(DeployRequest {
-            manifest: manifest.into(),
-            component_size: component.len() as u64,
-            digest: Bytes::copy_from_slice(digest.as_bytes()),
-            dry_run: Some(entities),
-            ..DeployRequest::default()
-        });
+        let request = DeployRequest { dry_run: Some(entities), ..upload_of(manifest, &component) };
+        let request = Request::Deploy(request);
         match self.request(request, component, DEPLOY_TIMEOUT).await?.pop() {
             Some(Response::DryRun(result)) => Ok(result),
             other => Err(unexpected(other)),
