@@ -117,3 +117,22 @@ fn a_refused_import_leaves_no_trace() {
     assert_eq!((commit.head.version, commit.head.remembered), (1, false));
     assert!(commit.head.channels().expect("extents").is_empty());
 }
+
+#[test]
+fn r24_an_imported_state_keeps_its_schema_and_is_migrated() {
+    let mut harness = Harness::serving();
+    let schema = SchemaSupport { version: 2, newest: 2 };
+    let settings = TypeSettings { revision: 5, schema, ..TypeSettings::default() };
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    let state = vec![(bytes("a"), bytes("1"))];
+    let copy = EntityCopy { state, schema: 1, ..EntityCopy::default() };
+    harness.import(1, copy.encode().expect("encodes"));
+    let head = &harness.commits[0].head;
+    assert_eq!((head.revision, head.schema()), (5, Ok(1)));
+    harness.settle(CommitOutcome::Committed);
+    harness.send(1, 0, MessageKind::Command);
+    let Action::Migrate { revision, from_schema, .. } = harness.next_action() else {
+        panic!("not migrated")
+    };
+    assert_eq!((revision, from_schema), (5, 1));
+}
