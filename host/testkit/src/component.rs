@@ -5,22 +5,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ostraca_wasm::{GUEST_PROFILE, GUEST_TARGET};
 use serde::Deserialize;
 
 use crate::DeployError;
-
-const TARGET: &str = "wasm32-unknown-unknown";
-
-/// The profile of `ostraca build`. It also builds into the same directory, so what one has built, the other reuses.
-const PROFILE: [(&str, &str); 7] = [
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
-    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
-    ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
-    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
-    ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
-    ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
-];
 
 /// One line of cargo's JSON report.
 #[derive(Deserialize)]
@@ -49,12 +37,12 @@ pub(crate) fn build(package: &Path) -> Result<Vec<u8>, DeployError> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut cargo = Command::new(cargo);
     cargo
-        .args(["build", "--quiet", "--lib", "--release", "--target", TARGET])
+        .args(["build", "--quiet", "--lib", "--release", "--target", GUEST_TARGET])
         .args(["--message-format", "json-render-diagnostics", "--target-dir"])
         .arg(scratch("guests"))
         .arg("--manifest-path")
         .arg(&manifest)
-        .envs(PROFILE)
+        .envs(GUEST_PROFILE)
         // These flags are for this machine's programs.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")

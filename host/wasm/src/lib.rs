@@ -29,6 +29,7 @@ mod engine;
 mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod guest_build;
 mod guest_text;
 mod host_trap;
 mod http_answers;
@@ -73,6 +74,7 @@ pub use digest::ComponentDigest;
 pub use encode::encode;
 pub use engine::RuntimeStatus;
 pub use error::{ComponentResource, Error};
+pub use guest_build::{GUEST_PROFILE, GUEST_TARGET};
 pub use http_answers::{HttpAnswer, HttpAnswers};
 pub use instance::{Instance, InterruptHandle};
 pub use journal::{EVENT_CHARGE, JournalChange, JournalUse, StoredEvent};

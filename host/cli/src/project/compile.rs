@@ -9,26 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use ostraca_codes::codes;
-use ostraca_wasm::{Allocator, MessageKind, RuntimeSettings, WasmRuntime};
+use ostraca_wasm::{
+    Allocator, GUEST_PROFILE, GUEST_TARGET, MessageKind, RuntimeSettings, WasmRuntime,
+};
 use serde::Deserialize;
 use tokio::process::Command;
 
 use super::Project;
 use crate::failure::{Exit, Failure};
 use crate::output;
-
-const TARGET: &str = "wasm32-unknown-unknown";
-
-/// Small and fast; a panic is a trap. Durable state must not wrap silently, so overflow panics, as in tests.
-const PROFILE: [(&str, &str); 7] = [
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "s"),
-    ("CARGO_PROFILE_RELEASE_LTO", "fat"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
-    ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
-    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
-    ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
-    ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
-];
 
 /// The result of a build.
 pub(crate) struct Built {
@@ -99,13 +88,13 @@ async fn ensure_target_installed() -> Result<(), Failure> {
         return Ok(());
     }
     let mut rustc = Command::new(program("RUSTC", "rustc"));
-    rustc.args(["--print", "target-libdir", "--target", TARGET]);
+    rustc.args(["--print", "target-libdir", "--target", GUEST_TARGET]);
     let output = output_of("rustc", &mut rustc).await?;
     let libraries = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if output.status.success() && !Path::new(&libraries).is_dir() {
-        let text = format!("the Rust target {TARGET} is not installed");
+        let text = format!("the Rust target {GUEST_TARGET} is not installed");
         return Err(Failure::unexpected(codes::NO_WASM_TARGET, text)
-            .help(format!("run: rustup target add {TARGET}")));
+            .help(format!("run: rustup target add {GUEST_TARGET}")));
     }
     Ok(())
 }
@@ -161,12 +150,12 @@ async fn compile(cargo_toml: &Path, metadata: &Metadata) -> Result<PathBuf, Fail
     let package = metadata.packages.iter().find(|package| package.manifest_path == cargo_toml);
     let mut cargo = Command::new(program("CARGO", "cargo"));
     cargo
-        .args(["build", "--lib", "--release", "--target", TARGET])
+        .args(["build", "--lib", "--release", "--target", GUEST_TARGET])
         .args(["--message-format", "json-render-diagnostics", "--target-dir"])
         .arg(metadata.target_directory.join("ostraca/guests"))
         .arg("--manifest-path")
         .arg(cargo_toml)
-        .envs(PROFILE)
+        .envs(GUEST_PROFILE)
         // These flags are for this machine's programs; a guest's own are in its .cargo/config.toml.
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
