@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, Entity};
-use ostraca_core::hash::shard_of;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::until;
 use ostraca_process_tests::{Cluster, artifacts};
@@ -105,17 +104,6 @@ async fn fill(client: &Client, shop: &Shop, cart: &Entity) -> Result<()> {
     Ok(())
 }
 
-/// A cart whose owner has no store, and that owner.
-async fn a_cart(cluster: &mut Cluster) -> Result<(Entity, usize)> {
-    for id in (0..200).map(|id| format!("cart{id}")) {
-        let owner = cluster.owner_of(shard_of(&id, cluster.shards).0).await?;
-        if owner != 0 {
-            return Ok((Entity::new("cart", id), owner));
-        }
-    }
-    bail!("the node with the store owns every cart")
-}
-
 async fn carts() -> Result<()> {
     let shop = Shop::start().await?;
     let mut options = Options::three("cart");
@@ -124,7 +112,9 @@ async fn carts() -> Result<()> {
     cluster.wait_settled().await?;
     let client = cluster.client(0).await?;
     deploy(&client, &shop, "14 d").await?;
-    let (cart, owner) = a_cart(&mut cluster).await?;
+    let owner = 1;
+    let id = cluster.ids_owned_by(owner, "cart", 1).await?.remove(0);
+    let cart = Entity::new("cart", id);
     fill(&client, &shop, &cart).await?;
     send(&client, &cart, "checkout", json!(null)).await?;
     let requests = async |count: usize| {

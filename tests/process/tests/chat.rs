@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use ostraca_client::{ChannelEvent, Client, Entity, SubscribeFrom, Subscription};
-use ostraca_core::hash::shard_of;
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{LIMIT, until};
@@ -34,23 +33,14 @@ async fn next(subscription: &mut Subscription) -> Result<Value> {
     }
 }
 
-/// A room whose owner has no store, and that owner.
-async fn a_room(cluster: &mut Cluster) -> Result<(Entity, usize)> {
-    for id in (0..200).map(|id| format!("room{id}")) {
-        let owner = cluster.owner_of(shard_of(&id, cluster.shards).0).await?;
-        if owner != 0 {
-            return Ok((Entity::new("chat", id), owner));
-        }
-    }
-    bail!("the node with the store owns every room")
-}
-
 async fn chat() -> Result<()> {
     let mut cluster = Cluster::start(&Options::three("chat")).await?;
     cluster.wait_settled().await?;
     let (client, other) = (cluster.client(0).await?, cluster.client(1).await?);
     deploy_example(&client, "chat").await?;
-    let (room, owner) = a_room(&mut cluster).await?;
+    let owner = 1;
+    let id = cluster.ids_owned_by(owner, "room", 1).await?.remove(0);
+    let room = Entity::new("chat", id);
     let mut messages = client.subscribe(&room, "messages", SubscribeFrom::Oldest);
     let mut presence = other.subscribe(&room, "presence", SubscribeFrom::Oldest);
     for name in ["alice", "bob", "carol"] {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ostraca_client::{Client, MessageKind};
-use ostraca_core::hash::shard_of;
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{call, until};
@@ -233,12 +232,8 @@ async fn with_entity(name: &str, server: &Server) -> Result<(Cluster, Client, St
     let client = cluster.client(0).await?;
     let limits = "http-timeout = \"100 s\"";
     deploy_guest(&client, "misbehaving", &manifest(&[server], limits)).await?;
-    for id in (0..200).map(|id| format!("e{id}")) {
-        if cluster.owner_of(shard_of(&id, cluster.shards).0).await? == 1 {
-            return Ok((cluster, client, id));
-        }
-    }
-    anyhow::bail!("the node owns no entity")
+    let id = cluster.ids_owned_by(1, "e", 1).await?.remove(0);
+    Ok((cluster, client, id))
 }
 
 /// The keys of each path, in the order of the requests.

@@ -56,7 +56,7 @@ impl TurnKey {
     /// The turn's asks, in order. A turn that itself handles an ask asks less often.
     pub(crate) fn asks(&self, entities: u64, was_asked: bool, is_query: bool) -> Vec<NewAsk> {
         let mut rng = self.rng();
-        let count = if rng.chance(if was_asked { 20 } else { 25 }) { rng.range(1, 4) } else { 0 };
+        let count = if rng.chance(if was_asked { 35 } else { 25 }) { rng.range(1, 4) } else { 0 };
         (0..count)
             .map(|place| NewAsk {
                 target: Entity::new("counter", format!("e{}", rng.range(0, entities))),
@@ -64,7 +64,12 @@ impl TurnKey {
                 body: Bytes::from(place.to_le_bytes().to_vec()),
                 content_type: "".into(),
                 traceparent: "".into(),
-                timeout: if rng.chance(10) { rng.range(1_000, 2_500) } else { rng.range(100, 700) },
+                // Some wait long enough for a cycle to be noticed.
+                timeout: match rng.range(0, 10) {
+                    0 => rng.range(1_000, 2_500),
+                    1..4 => rng.range(800, 1_300),
+                    _ => rng.range(100, 700),
+                },
             })
             .collect()
     }

@@ -522,6 +522,12 @@ fn r20_ignoring_crossing_asks_is_detected() {
 }
 
 #[test]
+fn r20_a_cycle_through_an_asked_turn_is_detected() {
+    let named = ViolationKind::AskCycleKept;
+    shard_without(shard::Mutation::ProbeQueuedAsksOnly, named, &[], 0);
+}
+
+#[test]
 fn r20_a_second_instance_that_becomes_stale_is_detected() {
     let named = ViolationKind::History(History::QueryValue);
     shard_without(shard::Mutation::KeepSecondInstance, named, STALE, 3);

@@ -218,7 +218,8 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let (network, guests, entities, store) =
         (&file.network, &file.guests, &file.entities, &file.store);
     let all = [
-        (["network", "max-message"], network.max_message, KIB, 32 * MIB),
+        // A command that handles 256 dead letters needs 2 KiB.
+        (["network", "max-message"], network.max_message, 4 * KIB, 32 * MIB),
         (["network", "session-in-flight-bytes"], network.session_in_flight_bytes, KIB, GIB),
         (["network", "connection-bytes"], network.connection_bytes, 64 * KIB, 64 * GIB),
         (["network", "principal-bytes"], network.principal_bytes, 64 * KIB, 64 * GIB),

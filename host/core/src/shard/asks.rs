@@ -283,20 +283,22 @@ pub struct AskStep {
     pub asker: Entity,
     /// When it was started, in milliseconds of cluster time.
     pub started: u64,
+    /// Whether it waits in its target's mailbox; otherwise a turn of its target handles it. Set by the target.
+    pub is_queued: bool,
 }
 
 /// A message between entities about asks that may wait for each other (R20).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskNote {
-    /// Follows asks from one waiting entity to the next. Each ask in the path is queued at the entity that sent the
-    /// next one; the last ask is queued at the entity that receives the note.
+    /// Follows asks from one waiting entity to the next. Each ask in the path is at the entity that sent the next one,
+    /// in its mailbox or in its turn; the last ask is at the entity that receives the note.
     Probe {
         /// Distinguishes the notes about one ask.
         number: u64,
         /// The path, oldest step first; not empty.
         path: Vec<AskStep>,
     },
-    /// The ask is the youngest in a cycle: the entity at which it is queued refuses it.
+    /// Of the queued asks in a cycle, the ask is the youngest: the entity at which it is queued refuses it.
     Cycle {
         /// The ask.
         id: MessageId,
@@ -330,7 +332,7 @@ impl AskNote {
 pub(super) enum ProbeStep {
     /// Send the note to the ask's target.
     PassOn(AskNote),
-    /// The asks form a cycle. The youngest one is queued at `at`, which receives the note.
+    /// The asks form a cycle. The youngest queued one is queued at `at`, which receives the note.
     Cycle { at: Entity, id: MessageId, chain: Vec<Entity> },
     /// The path is too long.
     Drop,
@@ -345,17 +347,18 @@ pub(super) fn extend_probe(number: u64, path: &[AskStep], entity: &Entity, ask: 
         }
         let (id, started) = (ask.id, ask.started);
         let mut path = path.to_vec();
-        path.push(AskStep { id, asker: entity.clone(), started });
+        path.push(AskStep { id, asker: entity.clone(), started, is_queued: false });
         return ProbeStep::PassOn(AskNote::Probe { number, path });
     };
     let cycle = path.get(from..).unwrap_or_default();
-    let Some(youngest) = (0..cycle.len()).max_by_key(|at| (cycle[*at].started, cycle[*at].id))
-    else {
+    // An ask that a turn handles can no longer be refused. The ask that closed the cycle was queued.
+    let queued = (0..cycle.len()).filter(|at| cycle[*at].is_queued);
+    let Some(youngest) = queued.max_by_key(|at| (cycle[*at].started, cycle[*at].id)) else {
         return ProbeStep::Drop;
     };
     let askers = cycle.iter().cycle().skip(youngest).take(cycle.len() + 1);
     let chain: Vec<_> = askers.map(|step| step.asker.clone()).collect();
-    // Each ask is queued at the next asker in the chain.
+    // Each ask is at the next asker in the chain.
     let at = chain.get(1).unwrap_or(entity).clone();
     ProbeStep::Cycle { at, id: cycle[youngest].id, chain }
 }

@@ -10,7 +10,7 @@ use super::channel_feed::ChannelFeed;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
-use super::second_instance::SecondInstance;
+use super::second_instance::{SecondInstance, SecondStage};
 use super::settings::{SlotPurpose, StopReason};
 use super::subscriptions::Subscriptions;
 use super::timers::{Firing, Timers};
@@ -308,6 +308,18 @@ impl ResidentEntity {
         let second = self.second.as_ref().map(|second| second.generation);
         let mut generations = std::iter::once(self.generation).chain(second);
         generations.find(|generation| self.turn_of(*generation) == Some(turn))
+    }
+
+    /// The generation of the instance whose turn handles this message.
+    pub(super) fn generation_running(&self, id: &MessageId) -> Option<u64> {
+        let second = self.second.as_ref();
+        match (&self.stage, second.map(|second| (&second.stage, second.generation))) {
+            (Stage::Running(_, running), _) if running == id => Some(self.generation),
+            (_, Some((SecondStage::Running(_, running), generation))) if running == id => {
+                Some(generation)
+            }
+            _ => None,
+        }
     }
 
     /// The asks of the instance with this generation.

@@ -208,6 +208,8 @@ pub enum Mutation {
     NewAskIds,
     /// Asks in a cycle across roots wait until their deadlines (R20).
     IgnoreCrossingAsks,
+    /// Probes end at an entity whose turn handles an ask of the cycle (R20).
+    ProbeQueuedAsksOnly,
     /// Remembered entities are not started (K31).
     ForgetRemembered,
     /// Subscribers get a turn's items before the turn is durable (R3).

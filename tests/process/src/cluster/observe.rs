@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ostraca_client::{Client, Profile};
+use ostraca_core::hash::shard_of;
 use tokio::time::timeout;
 
 use super::{Cluster, TIMEOUT, View, impatient};
@@ -181,5 +182,25 @@ impl Cluster {
     pub async fn owner_of(&mut self, shard: u32) -> Result<usize> {
         let view = self.wait("the shard has an owner", |view| view.owner(shard).is_some()).await?;
         view.owner(shard).and_then(|name| self.place(name)).context("no owner")
+    }
+
+    /// The first `count` ids that consist of `prefix` and a number and whose shard this node owns.
+    ///
+    /// # Errors
+    /// If a shard has no owner within the timeout, or the node owns too few.
+    pub async fn ids_owned_by(
+        &mut self,
+        node: usize,
+        prefix: &str,
+        count: usize,
+    ) -> Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for id in (0..100 * count + 100).map(|number| format!("{prefix}{number}")) {
+            if ids.len() < count && self.owner_of(shard_of(&id, self.shards).0).await? == node {
+                ids.push(id);
+            }
+        }
+        ensure!(ids.len() == count, "{} owns only {} of these ids", self.name(node), ids.len());
+        Ok(ids)
     }
 }

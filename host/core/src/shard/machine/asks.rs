@@ -261,7 +261,7 @@ impl Machine {
         self.context.reply(message.reply_token, Outcome::Final { reply, version: 0 });
         match AskNote::decode(&message.body) {
             Some(AskNote::Probe { number, path }) => {
-                self.follow_probe(&message.target, number, &path);
+                self.follow_probe(&message.target, number, path);
             }
             Some(AskNote::Cycle { id, chain }) => self.end_cycle(&message.target, &id, &chain),
             None => {}
@@ -275,29 +275,34 @@ impl Machine {
         let Some(state) = self.residents.get(&message.target) else { return };
         let waits = self.asks_ahead_of(state, message).is_some_and(|asks| !asks.is_empty());
         let Some(asker) = origin.chain.last().filter(|_| waits) else { return };
-        let step = AskStep { id: message.id, asker: asker.clone(), started: origin.started };
-        self.follow_probe(&message.target, message.reply_token.0, &[step]);
+        let (id, asker, started) = (message.id, asker.clone(), origin.started);
+        let step = AskStep { id, asker, started, is_queued: true };
+        self.follow_probe(&message.target, message.reply_token.0, vec![step]);
     }
 
-    fn follow_probe(&mut self, entity: &Entity, number: u64, path: &[AskStep]) {
+    fn follow_probe(&mut self, entity: &Entity, number: u64, mut path: Vec<AskStep>) {
         if self.context.has_mutation(Mutation::IgnoreCrossingAsks) {
             return;
         }
-        let (Some(first), Some(last)) = (path.first(), path.last()) else { return };
-        let Some(state) = self.residents.get(entity) else { return };
-        // Only an ask in the mailbox waits for a running turn.
-        let Some(queued) = state.entries.get(&last.id).filter(|_| state.mailbox.contains(&last.id))
-        else {
+        let (Some(first), Some(last)) = (path.first().map(|step| step.id), path.last_mut()) else {
             return;
         };
-        let generation = self.generation_ahead_of(state, &queued.message);
+        let Some(state) = self.residents.get(entity) else { return };
+        last.is_queued = state.mailbox.contains(&last.id);
+        let generation = match state.entries.get(&last.id).filter(|_| last.is_queued) {
+            Some(queued) => self.generation_ahead_of(state, &queued.message),
+            None if self.context.has_mutation(Mutation::ProbeQueuedAsksOnly) => None,
+            // The turn that handles it is the one that the asker waits for.
+            None => state.generation_running(&last.id),
+        };
+        let last = last.id;
         let Some(asks) =
             generation.and_then(|generation| self.residents.get_mut(entity)?.asks_of(generation))
         else {
             return;
         };
-        for ask in asks.follow(number, first.id, last.id) {
-            match extend_probe(number, path, entity, &ask) {
+        for ask in asks.follow(number, first, last) {
+            match extend_probe(number, &path, entity, &ask) {
                 ProbeStep::PassOn(note) => {
                     let (entity, target) = (entity.clone(), ask.target.clone());
                     self.context.push(Action::SendAskNote { entity, target, note });

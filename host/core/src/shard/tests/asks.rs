@@ -48,7 +48,7 @@ impl Harness {
     }
 
     /// Delivers a note from an entity on another node.
-    fn note(&mut self, note: &AskNote) {
+    pub(super) fn note(&mut self, note: &AskNote) {
         let message = Message {
             method: ASK_NOTE.into(),
             kind: MessageKind::Query,
@@ -309,8 +309,8 @@ fn r20_an_ask_at_a_waiting_entity_sends_a_probe() {
     };
     assert_eq!(*target, bob());
     let steps = [
-        AskStep { id: ask_id(2), asker: carol, started: 6 },
-        AskStep { id: ask.id, asker: alice(), started: ask.started },
+        AskStep { id: ask_id(2), asker: carol, started: 6, is_queued: true },
+        AskStep { id: ask.id, asker: alice(), started: ask.started, is_queued: false },
     ];
     assert_eq!(*path, steps);
 }
@@ -325,8 +325,8 @@ fn r20_a_probe_that_comes_back_ends_the_youngest_ask() {
         harness.notes.clear();
         // The probe of alice's ask: bob waits for the ask that waits here.
         let path = vec![
-            AskStep { id: mine.id, asker: alice(), started: mine.started },
-            AskStep { id: ask_id(7), asker: bob(), started: bobs },
+            AskStep { id: mine.id, asker: alice(), started: mine.started, is_queued: true },
+            AskStep { id: ask_id(7), asker: bob(), started: bobs, is_queued: false },
         ];
         let probe = AskNote::Probe { number: 4, path };
         harness.note(&probe);
@@ -345,6 +345,40 @@ fn r20_a_probe_that_comes_back_ends_the_youngest_ask() {
 }
 
 #[test]
+fn r20_a_probe_passes_an_entity_whose_turn_was_asked() {
+    let mut harness = Harness::serving();
+    // Bob's turn has asked alice, and her turn asks carol, at whom that ask is queued. Carol waits for bob.
+    let carol = Entity::new("counter", "carol");
+    harness.asked_by(&[bob()], 1, 5);
+    harness.ask(0, new_ask(&carol, "1"));
+    let mine = harness.asks[0].1.clone();
+    let path = vec![
+        AskStep { id: ask_id(4), asker: carol.clone(), started: 900, is_queued: true },
+        AskStep { id: ask_id(1), asker: bob(), started: 5, is_queued: false },
+    ];
+    harness.note(&AskNote::Probe { number: 4, path: path.clone() });
+    let last = AskStep { id: mine.id, asker: alice(), started: mine.started, is_queued: false };
+    let path = [&path[..], &[last]].concat();
+    assert_eq!(harness.notes, [(carol, AskNote::Probe { number: 4, path })]);
+}
+
+#[test]
+fn r20_an_ask_that_a_turn_handles_is_not_ended() {
+    let mut harness = Harness::serving();
+    harness.asked_by(&[bob()], 1, 2_000);
+    harness.ask(0, new_ask(&bob(), "1"));
+    let mine = harness.asks[0].1.clone();
+    // The ask that alice's turn handles is younger, but only her own ask is queued.
+    let path = vec![
+        AskStep { id: mine.id, asker: alice(), started: mine.started, is_queued: true },
+        AskStep { id: ask_id(1), asker: bob(), started: 2_000, is_queued: true },
+    ];
+    harness.note(&AskNote::Probe { number: 4, path });
+    let note = AskNote::Cycle { id: mine.id, chain: vec![alice(), bob(), alice()] };
+    assert_eq!(harness.notes, [(bob(), note)]);
+}
+
+#[test]
 fn a_probe_follows_each_ask_of_a_waiting_entity_once() {
     let mut harness = running();
     harness.ask(0, new_ask(&bob(), "1"));
@@ -353,15 +387,15 @@ fn a_probe_follows_each_ask_of_a_waiting_entity_once() {
     harness.asked_by(std::slice::from_ref(&carol), 1, 5);
     assert_eq!(harness.notes.len(), 2);
     let path = vec![
-        AskStep { id: ask_id(3), asker: bob(), started: 1 },
-        AskStep { id: ask_id(1), asker: carol, started: 5 },
+        AskStep { id: ask_id(3), asker: bob(), started: 1, is_queued: true },
+        AskStep { id: ask_id(1), asker: carol, started: 5, is_queued: false },
     ];
     for (number, expected) in [(1, 4), (1, 4), (2, 6)] {
         harness.note(&AskNote::Probe { number, path: path.clone() });
         assert_eq!(harness.notes.len(), expected, "{number}");
     }
     // The ask does not wait here.
-    let path = vec![AskStep { id: ask_id(9), asker: bob(), started: 1 }];
+    let path = vec![AskStep { id: ask_id(9), asker: bob(), started: 1, is_queued: true }];
     harness.note(&AskNote::Probe { number: 3, path });
     assert_eq!(harness.notes.len(), 6);
 }
@@ -540,7 +574,7 @@ fn notes_about_asks_are_bounded() {
     harness.now += 100;
     harness.handle(Event::Tick);
     assert_eq!(harness.notes.len(), 64, "lost notes");
-    let step = AskStep { id: ask_id(7), asker: bob(), started: 500 };
+    let step = AskStep { id: ask_id(7), asker: bob(), started: 500, is_queued: true };
     for number in 0..1_100 {
         harness.note(&AskNote::Probe { number: 1 << 40 | number, path: vec![step.clone()] });
     }
@@ -551,7 +585,7 @@ fn notes_about_asks_are_bounded() {
     harness.asked_by(&[bob()], 7, 500);
     harness.notes.clear();
     for (length, expected) in [(63, 1), (64, 1), (65, 1)] {
-        let other = |id: u8| AskStep { id: ask_id(id), asker: bob(), started: 1 };
+        let other = |id: u8| AskStep { id: ask_id(id), asker: bob(), started: 1, is_queued: true };
         let mut path: Vec<_> = (0..length - 1).map(|id| other(100 + id)).collect();
         path.push(step.clone());
         let note = AskNote::Probe { number: u64::from(length), path };
@@ -647,6 +681,16 @@ fn a_late_note_of_a_cycle_ends_nothing() {
     let token = harness.asked_by(&[bob()], 7, 500);
     harness.note(&AskNote::Cycle { id: ask_id(7), chain: vec![bob(), alice(), bob()] });
     assert_eq!(harness.code_of(token), None, "alice is being loaded, and waits for nothing");
+}
+
+#[test]
+fn a_note_of_a_cycle_that_has_ended_ends_nothing() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&bob(), "1"));
+    let token = harness.asked_by(&[bob()], 7, 500);
+    harness.answer_ask(result("a"));
+    harness.note(&AskNote::Cycle { id: ask_id(7), chain: vec![bob(), alice(), bob()] });
+    assert_eq!(harness.code_of(token), None, "alice's turn runs, and waits for nobody");
 }
 
 #[test]

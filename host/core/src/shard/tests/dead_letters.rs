@@ -74,6 +74,7 @@ fn r19_a_resent_dead_letter_is_a_new_tell_behind_all_others() {
     let (mut harness, numbers) = Harness::with_dead_letters(Settings::default(), &[1, 1]);
     assert_eq!(harness.dead(), numbers);
     let starts = harness.starts;
+    harness.now += 500;
     let token = harness.send_dead_letter_command(1, DeadLetterAction::Resend, &numbers[..1]);
     assert!(harness.tells.is_empty(), "nothing leaves before the commit");
     assert_eq!(harness.handled(token), None);
@@ -83,6 +84,7 @@ fn r19_a_resent_dead_letter_is_a_new_tell_behind_all_others() {
     let (number, sent) = harness.tells[0].clone();
     assert!(number > numbers[1], "its old number was answered");
     assert_eq!((sent.attempts, sent.retry_at, &*sent.failure, sent.utc_ms), (0, 0, "", 5));
+    assert_eq!(sent.created_ms, harness.now, "it is a new message");
     assert_eq!(harness.head.as_ref().unwrap().outbox_counts(), Ok((1, 1)));
     // A copy of the command gets the recorded answer.
     let copy = harness.send_dead_letter_command(1, DeadLetterAction::Resend, &numbers[..1]);

@@ -306,3 +306,64 @@ fn a_probe_follows_the_asks_of_the_instance_that_would_run_it() {
     );
     assert_ne!(ask_id(1), ask_id(2));
 }
+
+#[test]
+fn r20_a_chain_that_fits_both_turns_is_left_to_probes() {
+    let (mut harness, _) = waiting();
+    harness.send_from(b"u", 1, 0, MessageKind::Query, "3");
+    let second = harness.running.take().expect("the query");
+    // The turn and the query both wait for bob, who asks alice for one of them.
+    harness.ask_of(&second, 0, new_ask(&bob(), "2"));
+    let query = harness.query_of(&[alice(), bob()], 1);
+    assert_eq!(harness.code_of(query), None, "bob may ask for the turn, which does not wait here");
+    let [(to, AskNote::Probe { path, .. })] = &*harness.notes else {
+        panic!("{:?}", harness.notes)
+    };
+    let ask = harness.asks.last().expect("an ask").1.id;
+    assert_eq!((to, path[1].id), (&bob(), ask), "along the query's ask");
+    // Bob asks for the query: the probe comes back, and the ask that is queued here ends.
+    let mut path = path.clone();
+    path.push(AskStep { id: ask_id(1), asker: bob(), started: 5, is_queued: false });
+    path.remove(0);
+    harness.note(&AskNote::Probe { number: 9, path });
+    assert_eq!(harness.code_of(query).as_deref(), Some(&*codes::ASK_CYCLE));
+}
+
+#[test]
+fn r8_no_query_starts_beside_a_turn_without_a_lease() {
+    let (mut harness, first) = waiting();
+    harness.ask_of(&first, 1, NewAsk { timeout: 60_000, ..new_ask(&bob(), "2") });
+    harness.now += 2_500;
+    harness.send_from(b"u", 1, 0, MessageKind::Query, "3");
+    assert!(harness.running.is_none(), "80 % of the lease have passed");
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
+    assert!(harness.running.is_some());
+}
+
+#[test]
+fn a_start_beside_a_turn_that_changes_something_fails() {
+    let (mut harness, _) = waiting();
+    harness.silent = true;
+    let query = harness.send_from(b"u", 1, 0, MessageKind::Query, "3");
+    let slot = harness.next_action();
+    let Action::RequestSlot { entity, generation, .. } = slot else { panic!("{slot:?}") };
+    harness.handle(Event::SlotGranted { entity: entity.clone(), generation });
+    let result = ActivationOutcome::Started(turn(result_of(), true));
+    harness.handle(Event::ActivationResult { entity, generation, result });
+    assert_eq!(harness.code_of(query).as_deref(), Some(&*codes::WRITE_IN_QUERY));
+}
+
+#[test]
+fn the_next_wake_up_covers_the_second_instance() {
+    let settings = Settings { instance_slot_timeout: 300, ..Settings::default() };
+    let (mut harness, _) = waiting_with(settings.clone());
+    harness.silent = true;
+    harness.send_from(b"u", 1, 0, MessageKind::Query, "3");
+    assert_eq!(harness.machine.next_wake(), Some(harness.now + 300), "it waits for a slot");
+    let (mut harness, _) = waiting_with(settings);
+    harness.send_from(b"u", 1, 0, MessageKind::Query, "3");
+    let second = harness.running.take().expect("the query");
+    let ask = NewAsk { timeout: 200, ..new_ask(&bob(), "2") };
+    harness.ask_of(&second, 0, ask);
+    assert_eq!(harness.machine.next_wake(), Some(harness.now + 200), "its ask ends");
+}

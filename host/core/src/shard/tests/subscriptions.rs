@@ -96,6 +96,7 @@ fn r27_a_subscription_applies_between_its_two_turns() {
     harness.emitted(2, &["b"]);
     harness.topic(TopicMessage::Unsubscribe, 1, 101, "news");
     harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.counts(), (1, 1));
     harness.topic(TopicMessage::Subscribe, 1, 102, "news\nmethod");
     harness.settle(CommitOutcome::Committed);
     assert_eq!(harness.spread(), "r2:b", "what it had not been sent when it left");

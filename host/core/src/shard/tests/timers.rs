@@ -518,3 +518,48 @@ fn a_firing_that_the_node_refuses_is_repeated_after_a_pause() {
     harness.tick(next);
     assert_eq!((harness.firings, harness.dropped), (2, 0), "in the same instance");
 }
+
+#[test]
+fn r25_a_late_firing_reads_the_time_at_which_it_fires() {
+    let mut harness = Harness::serving();
+    harness.committed(1, vec![set("t", 1_500, 0)]);
+    harness.tick(1_900);
+    let firing = harness.fired(with(vec![]));
+    assert_eq!((firing.due, firing.utc_ms), (1_500, 1_900));
+}
+
+#[test]
+fn a_firing_that_traps_drops_its_instance() {
+    let mut harness = Harness::serving();
+    harness.committed(1, vec![set("t", 1_500, 0)]);
+    harness.tick(1_500);
+    harness.fired(failed(None));
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.dropped, 1);
+    harness.tick(9_000);
+    assert_eq!((harness.starts, harness.firings), (2, 2), "in a new instance");
+}
+
+#[test]
+fn a_firing_that_fails_through_the_node_waits_and_counts_not() {
+    let mut harness = Harness::serving();
+    harness.committed(1, vec![set("t", 1_500, 0)]);
+    harness.tick(1_500);
+    harness.fired(failed(Some(100)));
+    assert_eq!((harness.firings, harness.dropped), (1, 1), "not at once");
+    harness.tick(2_500);
+    assert_eq!(harness.fired(with(vec![])).attempt, 1);
+}
+
+#[test]
+fn e15_a_firing_sets_the_delay_of_its_passivation() {
+    let mut harness = Harness::serving();
+    harness.committed(1, vec![set("t", 1_500, 0)]);
+    harness.tick(1_500);
+    harness.fired(TurnOutput { passivate_after: Some(Some(300)), ..with(vec![]) });
+    harness.settle(CommitOutcome::Committed);
+    harness.tick(1_799);
+    assert_eq!(harness.dropped, 0);
+    harness.tick(1_800);
+    assert_eq!(harness.dropped, 1);
+}

@@ -167,6 +167,55 @@ fn a_postponed_entity_and_a_resident_take_no_place() {
     }
 }
 
+#[test]
+fn pauses_double_up_to_the_bound_and_do_not_add_up() {
+    let settings =
+        Settings { timer_backoff: 1_000, timer_max_backoff: 3_000, ..Settings::default() };
+    let (mut context, mut wakes) = read(settings);
+    let mut pauses = Vec::new();
+    for _ in 0..4 {
+        wakes.postpone(&context, &entity(1));
+        // Nothing has happened since: this is the same pause.
+        wakes.postpone(&context, &entity(1));
+        let until = wakes.postponed_until(&context, &entity(1)).expect("a pause");
+        pauses.push(until - context.mono());
+        context.now.mono = until;
+    }
+    assert_eq!(pauses, [1_000, 2_000, 3_000, 3_000]);
+}
+
+#[test]
+fn ended_pauses_let_residents_and_others_run() {
+    let (mut context, mut wakes) = read(Settings::default());
+    context.now.utc = 1_000;
+    for number in 1..=3 {
+        wakes.postpone(&context, &entity(number));
+    }
+    assert!(wakes.on_left_memory(&context, &entity(2)));
+    let resident = wakes.end_pauses(&context, |it| *it != entity(3));
+    assert_eq!(resident, [entity(1)], "it must be examined");
+    assert_eq!(wakes.postponed_until(&context, &entity(1)), None);
+    assert_eq!(wakes.take_due(&context), Some(entity(2)));
+    assert!(wakes.postponed_until(&context, &entity(3)).is_some());
+}
+
+#[test]
+fn nothing_is_due_without_a_place_or_the_time() {
+    let settings = Settings { max_timer_entities: 1, ..Settings::default() };
+    let (mut context, mut wakes) = read(settings);
+    wakes.note(&context, &entity(1), Some(0));
+    assert_eq!((wakes.take_due(&context), wakes.next_wake(&context)), (None, None), "no UTC");
+    context.now.utc = 1_000;
+    assert_eq!(wakes.next_wake(&context), Some(0));
+    assert_eq!(wakes.take_due(&context), Some(entity(1)));
+    wakes.note(&context, &entity(2), Some(900));
+    wakes.postpone(&context, &entity(3));
+    wakes.on_left_memory(&context, &entity(3));
+    assert_eq!(wakes.next_wake(&context), None, "the place is taken");
+    wakes.release(&entity(1));
+    assert_eq!(wakes.next_wake(&context), Some(0));
+}
+
 /// What a scan read, and whether more follows.
 type Page = (Vec<Wake>, bool);
 
