@@ -4,12 +4,15 @@
 #[path = "../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt};
 use handmade::{doubling, nested_loops, with_nested};
 use ostraca_client::{AdminError, CallOptions, Client, Entity, Problem, Session};
 use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
+use ostraca_process_tests::zoo::{self, Sink};
 use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 
 /// Timeout of each step.
@@ -204,6 +207,35 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
         assert_eq!(fill.expect_err("more keys than a turn may write").code(), "turn-too-large");
         world.neighbour_answers("five thousand small keys").await;
     }
+    world.client.close().await;
+}
+
+/// The attacks, in a short version of `make bench ONLY=ZOO`: each ends as it may, and neighbours are served meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attacks_end_at_their_limit_and_neighbours_answer() {
+    let world = World::start("zoo", zoo::SETTINGS).await;
+    let sink = Sink::start().await.expect("a server");
+    deploy_guest(&world.client, "misbehaving", &zoo::manifest(&sink)).await.expect("deploy");
+    let attacks = zoo::attacks(&sink);
+    let rounds = attacks.iter().flat_map(|attack| [(attack, 0), (attack, 1)]);
+    let client = &world.client;
+    let attacking = stream::iter(rounds)
+        .map(|(attack, round)| async move {
+            let end = attack.round(client, round).await;
+            (!attack.ends.contains(&&*end)).then(|| format!("{}: {end}", attack.name))
+        })
+        .buffer_unordered(4)
+        .filter_map(async |wrong| wrong)
+        .collect::<Vec<_>>();
+    let mut attacking = pin!(attacking);
+    let wrong = loop {
+        tokio::select! {
+            wrong = &mut attacking => break wrong,
+            () = world.neighbour_answers("attacks began") => {}
+        }
+    };
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    world.neighbour_answers("all attacks").await;
     world.client.close().await;
 }
 
