@@ -6,15 +6,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::entity_copy::{ChannelCopy, EntityCopy};
+use super::subscriptions::{SUBSCRIPTION_PAGES, SubscriptionRequest};
 use crate::codec::{self, CodecError};
 use crate::ids::Entity;
 use crate::records::{Subscription, SubscriptionPage};
 
-use super::entity_copy::{ChannelCopy, EntityCopy};
-use super::subscriptions::{SUBSCRIPTION_PAGES, SubscriptionRequest};
-
 /// Number of subscriptions in one item.
 const PER_PAGE: usize = 64;
+/// Maximum length of a type's name in bytes.
+const MAX_TYPE: usize = 255;
+/// Maximum length of an entity's id in bytes.
+const MAX_ID: usize = 512;
 
 impl EntityCopy {
     /// Adds subscriptions of other entities; those that it has are replaced. The versions since which they exist are
@@ -69,7 +72,12 @@ fn check(subscriptions: &[Subscription]) -> Result<(), String> {
         if it.method.is_empty() {
             return Err(format!("the subscription of {}: the method is empty", it.subscriber));
         }
-        it.subscriber.check_lengths()?;
+        let (of_type, of_id) = (it.subscriber.entity_type.len(), it.subscriber.id.len());
+        if !(1..=MAX_TYPE).contains(&of_type) || !(1..=MAX_ID).contains(&of_id) {
+            return Err(format!(
+                "a subscriber's type is {of_type} bytes, must be 1 to {MAX_TYPE}; its id is {of_id} bytes, must be 1 to {MAX_ID}"
+            ));
+        }
         if !known.insert((&it.channel, &it.subscriber)) {
             return Err(format!("{} has subscribed twice to `{}`", it.subscriber, it.channel));
         }
