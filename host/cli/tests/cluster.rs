@@ -9,10 +9,11 @@ use std::time::Duration;
 use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
-    AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail,
-    EntityActivity, EntityDetail, EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue,
-    NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo,
-    ShardMove, ShardState, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail, TimerDetail,
+    AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, DeadLetter, DeadLetters,
+    DelayedTellDetail, EntityActivity, EntityDetail, EntityInfo, Event, Events, JournalDetail,
+    NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan,
+    RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
+    SubscriptionDetail, TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};

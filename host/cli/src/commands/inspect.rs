@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use ostraca_client::{
-    ChannelDetail, ChannelSubscriptions, DelayedTellDetail, FailedMigration, JournalDetail, LastFailure, NodeIssue,
-    StateKey, SubscriptionDetail, TellDetail, TimerDetail,
+    ChannelDetail, ChannelSubscriptions, DelayedTellDetail, FailedMigration, JournalDetail,
+    LastFailure, NodeIssue, StateKey, SubscriptionDetail, TellDetail, TimerDetail,
 };
 use serde_json::{Value, json};
 

@@ -25,7 +25,10 @@ impl EntityCopy {
     ///
     /// # Errors
     /// [`CodecError`] if they cannot be encoded.
-    pub fn set_subscriptions(&mut self, subscriptions: Vec<Subscription>) -> Result<(), CodecError> {
+    pub fn set_subscriptions(
+        &mut self,
+        subscriptions: Vec<Subscription>,
+    ) -> Result<(), CodecError> {
         self.channels.retain(|channel| &*channel.name != SUBSCRIPTION_PAGES);
         if subscriptions.is_empty() {
             return Ok(());

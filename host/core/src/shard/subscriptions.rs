@@ -165,6 +165,7 @@ impl Subscriptions {
         self.next.is_none()
     }
 
+    #[cfg(debug_assertions)]
     pub(super) fn is_reading(&self) -> bool {
         self.reader.is_some()
     }

@@ -153,8 +153,7 @@ fn large() -> String {
 fn messages() -> Vec<GuestAttack> {
     let large = large();
     let full: &[&str] = &[RESULT, "outbox-full", "outbox-too-large", "turn-time-limit"];
-    let timers =
-        json!({ "name": "t", "count": 100, "after_ms": 0, "every_ms": 0, "bytes": 200 });
+    let timers = json!({ "name": "t", "count": 100, "after_ms": 0, "every_ms": 0, "bytes": 200 });
     // Chains of asks through the same entities, in opposite orders.
     let crossing = |ids: [&str; 3]| json!({ "ids": ids, "key": "k" });
     vec![
@@ -337,9 +336,7 @@ fn lives() -> Vec<GuestAttack> {
 }
 
 fn channels() -> Vec<GuestAttack> {
-    let emit = |channels: u64, bytes: usize, count: u64| {
-        json!({ "emit": { "channels": channels, "bytes": bytes, "count": count } })
-    };
+    let emit = |channels: u64, bytes: usize, count: u64| json!({ "emit": { "channels": channels, "bytes": bytes, "count": count } });
     let odd = |channel: &str| json!({ "emit-on": { "channel": channel, "count": 1 } });
     vec![
         attack("items", "channels.emit", &[RESULT], "items", emit(16, 10, 256)),

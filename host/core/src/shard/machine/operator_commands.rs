@@ -7,6 +7,7 @@ use super::{Entity, Machine, Outcome, codes};
 use crate::message::Message;
 use crate::records::{RecordKey, RecordWrite};
 use crate::shard::OperatorCommand;
+#[cfg(debug_assertions)]
 use crate::shard::entity::ResidentEntity;
 
 impl Machine {
@@ -61,8 +62,8 @@ impl Machine {
     #[cfg(debug_assertions)]
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
-        let reads = state.subscriptions.is_reading()
-            && next.is_some_and(|it| waits_for_pages(&it.message));
+        let reads =
+            state.subscriptions.is_reading() && next.is_some_and(|it| waits_for_pages(&it.message));
         reads
             || !state.gate.is_empty()
                 && next.is_some_and(|it| OperatorCommand::of_method(&it.message.method).is_some())

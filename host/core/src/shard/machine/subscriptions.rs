@@ -130,8 +130,7 @@ impl Machine {
         let settings = self.types.of(entity);
         let most = settings.map_or(0, |settings| settings.subscriptions);
         let tells = settings.map_or(&[][..], |settings| &settings.tells);
-        let is_granted =
-            |it: &&Subscription| tells.iter().any(|granted| *granted == it.subscriber.entity_type);
+        let is_granted = |it: &&Subscription| tells.contains(&it.subscriber.entity_type);
         if let Some(it) = copied.iter().find(|it| !is_granted(it)) {
             return Err((codes::SUBSCRIPTION_NOT_GRANTED, not_granted(entity, &it.subscriber)));
         }

@@ -131,8 +131,10 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
         let (found, all) = repeated(bench.time).await?;
         tasks.shutdown().await;
         let ratio = found.as_secs_f64() / idle.as_secs_f64();
-        let settings =
-            format!("{name}, {ATTACKERS} at a time; {all}; the ratio is to the idle node; rounds ended: {}", endings.text());
+        let settings = format!(
+            "{name}, {ATTACKERS} at a time; {all}; the ratio is to the idle node; rounds ended: {}",
+            endings.text()
+        );
         let aim = Some(3.0 * micros(idle));
         bench.line("zoo p99", (micros(found), "us"), aim, Some(ratio), &settings);
         tokio::time::sleep(settle).await;
