@@ -70,9 +70,12 @@ pub struct Ask {
     /// The time that the target's turn reads, in milliseconds since the Unix epoch (UTC): the time of the asking
     /// message's turn, or the time at which the timer was due.
     pub utc_ms: u64,
-    /// When it was started, in milliseconds of cluster time.
+    /// When it was started, in milliseconds of cluster time; [`RUNS`] once it runs, since it cannot be refused then.
     pub started: u64,
 }
+
+/// The time of an ask in the path of a note that its target runs: it is older than any ask that is queued.
+pub(super) const RUNS: u64 = 0;
 
 /// The part of a turn's input that its asks depend on.
 #[derive(Clone, Debug)]
@@ -288,8 +291,8 @@ pub struct AskStep {
 /// A message between entities about asks that may wait for each other (R20).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskNote {
-    /// Follows asks from one waiting entity to the next. Each ask in the path is queued at the entity that sent the
-    /// next one; the last ask is queued at the entity that receives the note.
+    /// Follows asks from one waiting entity to the next. Each ask in the path is queued or runs at the entity that sent
+    /// the next one; the last ask is queued or runs at the entity that receives the note.
     Probe {
         /// Distinguishes the notes about one ask.
         number: u64,
@@ -355,7 +358,7 @@ pub(super) fn extend_probe(number: u64, path: &[AskStep], entity: &Entity, ask: 
     };
     let askers = cycle.iter().cycle().skip(youngest).take(cycle.len() + 1);
     let chain: Vec<_> = askers.map(|step| step.asker.clone()).collect();
-    // Each ask is queued at the next asker in the chain.
+    // Each ask is queued, or runs, at the next asker in the chain. Some ask of a cycle is queued.
     let at = chain.get(1).unwrap_or(entity).clone();
     ProbeStep::Cycle { at, id: cycle[youngest].id, chain }
 }

@@ -10,7 +10,7 @@ use super::channel_feed::ChannelFeed;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
 use super::outbox::Outbox;
-use super::second_instance::SecondInstance;
+use super::second_instance::{SecondInstance, SecondStage};
 use super::settings::{SlotPurpose, StopReason};
 use super::subscriptions::Subscriptions;
 use super::timers::{Firing, Timers};
@@ -315,6 +315,18 @@ impl ResidentEntity {
         match &mut self.second {
             _ if self.generation == generation => Some(&mut self.asks),
             Some(second) if second.generation == generation => Some(&mut second.asks),
+            _ => None,
+        }
+    }
+
+    /// The generation of the instance that runs this message, if one does.
+    pub(super) fn generation_that_runs(&self, id: &MessageId) -> Option<u64> {
+        match (&self.stage, self.second.as_ref()) {
+            (Stage::Running(_, running), _) if running == id => Some(self.generation),
+            (_, Some(second)) => match &second.stage {
+                SecondStage::Running(_, running) if running == id => Some(second.generation),
+                _ => None,
+            },
             _ => None,
         }
     }

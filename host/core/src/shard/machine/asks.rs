@@ -16,7 +16,7 @@ use super::{
 };
 use crate::message::{Message, MessageKind};
 use crate::shard::asks::{
-    ASK_NOTE, AskNote, AskStep, AskingTurn, NewAsk, ProbeStep, chain_text, extend_probe,
+    ASK_NOTE, AskNote, AskStep, AskingTurn, NewAsk, ProbeStep, RUNS, chain_text, extend_probe,
     key_of_turn,
 };
 use crate::shard::entity::{ResidentEntity, Stage};
@@ -285,19 +285,26 @@ impl Machine {
         }
         let (Some(first), Some(last)) = (path.first(), path.last()) else { return };
         let Some(state) = self.residents.get(entity) else { return };
-        // Only an ask in the mailbox waits for a running turn.
-        let Some(queued) = state.entries.get(&last.id).filter(|_| state.mailbox.contains(&last.id))
-        else {
-            return;
+        let Some(entry) = state.entries.get(&last.id) else { return };
+        // An ask in the mailbox waits for the asks of the turn ahead of it, and one that runs for those of its own turn.
+        let is_queued = state.mailbox.contains(&last.id);
+        let generation = match is_queued {
+            true => self.generation_ahead_of(state, &entry.message),
+            false => state.generation_that_runs(&last.id),
         };
-        let generation = self.generation_ahead_of(state, &queued.message);
+        let mut path = path.to_vec();
+        if let Some(last) = path.last_mut()
+            && !is_queued
+        {
+            last.started = RUNS;
+        }
         let Some(asks) =
             generation.and_then(|generation| self.residents.get_mut(entity)?.asks_of(generation))
         else {
             return;
         };
         for ask in asks.follow(number, first.id, last.id) {
-            match extend_probe(number, path, entity, &ask) {
+            match extend_probe(number, &path, entity, &ask) {
                 ProbeStep::PassOn(note) => {
                     let (entity, target) = (entity.clone(), ask.target.clone());
                     self.context.push(Action::SendAskNote { entity, target, note });

@@ -316,6 +316,30 @@ fn r20_an_ask_at_a_waiting_entity_sends_a_probe() {
 }
 
 #[test]
+fn r20_a_probe_follows_the_asks_of_a_turn_that_an_ask_runs() {
+    let mut harness = Harness::serving();
+    let carol = Entity::new("counter", "carol");
+    harness.asked_by(std::slice::from_ref(&carol), 1, 5);
+    harness.ask(0, new_ask(&bob(), "1"));
+    let mine = harness.asks[0].1.clone();
+    // An ask waits at carol, and carol's ask runs here.
+    let queued = AskStep { id: ask_id(8), asker: bob(), started: 2_000 };
+    let runs = AskStep { id: ask_id(1), asker: carol, started: 5 };
+    let first = AskStep { id: mine.id, asker: alice(), started: mine.started };
+    let path = vec![queued.clone(), runs.clone()];
+    harness.note(&AskNote::Probe { number: 3, path });
+    let runs = AskStep { started: 0, ..runs };
+    let path = vec![queued.clone(), runs.clone(), first.clone()];
+    assert_eq!(harness.notes, [(bob(), AskNote::Probe { number: 3, path })]);
+    // When the probe comes back, the ask that runs is not the one to refuse, however young it is.
+    harness.notes.clear();
+    let path = vec![first, queued, AskStep { started: u64::MAX, ..runs }];
+    harness.note(&AskNote::Probe { number: 4, path });
+    let [(at, AskNote::Cycle { id, .. })] = &*harness.notes else { panic!("{:?}", harness.notes) };
+    assert_eq!((at, *id), (&Entity::new("counter", "carol"), ask_id(8)));
+}
+
+#[test]
 fn r20_a_probe_that_comes_back_ends_the_youngest_ask() {
     for (bobs, is_alices_younger) in [(500, true), (2_000, false)] {
         let mut harness = running();
