@@ -167,7 +167,7 @@ fn read_journal(bytes: usize, events: u64, count: u64) {
         journal::append_raw(&data);
     });
     for _ in 0..count {
-        let mut from = Some(0);
+        let mut from = Some(journal::extent().first);
         while let Some(at) = from {
             from = journal::read_raw(at, 1_000).next;
         }
