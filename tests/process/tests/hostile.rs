@@ -248,7 +248,7 @@ async fn attacks_end_at_their_limit_and_neighbours_answer() {
     let sink = Sink::start().await.expect("a server");
     deploy_guest(&world.client, "misbehaving", &zoo::manifest(&sink)).await.expect("deploy");
     let attacks = zoo::attacks(&sink);
-    let rounds = attacks.iter().flat_map(|attack| [(attack, 0), (attack, 1)]);
+    let rounds = attacks.iter().flat_map(|attack| (0..attack.kinds()).map(move |n| (attack, n)));
     let client = &world.client;
     let attacking = stream::iter(rounds)
         .map(|(attack, round)| async move {

@@ -30,6 +30,12 @@ pub struct GuestAttack {
 }
 
 impl GuestAttack {
+    /// Number of rounds with different messages.
+    #[must_use]
+    pub fn kinds(&self) -> u64 {
+        if self.bodies[0] == self.bodies[1] { 1 } else { 2 }
+    }
+
     /// Runs one round, and returns how it ended: [`RESULT`], or the code.
     pub async fn round(&self, client: &Client, round: u64) -> String {
         let body = self.bodies[(round % 2) as usize].clone();

@@ -373,7 +373,7 @@ fn channels() -> Vec<GuestAttack> {
         attack(
             "floods of subscriptions",
             "subscriptions.*",
-            &["outbox-full"],
+            &["turn-too-large"],
             "crowd",
             json!({ "subscribe": { "id": "victim", "count": 1_000 } }),
         ),
