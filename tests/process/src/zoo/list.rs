@@ -14,7 +14,8 @@ const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 /// All attacks.
 #[must_use]
 pub fn attacks(sink: &Sink) -> Vec<GuestAttack> {
-    let parts = [activations(), state(), messages(), journals(), lives(), channels(), calls(sink)];
+    // Those that take longest come first.
+    let parts = [messages(), activations(), state(), journals(), lives(), channels(), calls(sink)];
     parts.into_iter().flatten().collect()
 }
 
