@@ -102,13 +102,13 @@ async fn survives_export(client: &Client) -> Result<()> {
     ensure!((export.format, export.subscriptions.len() as u64) == (2, SUBSCRIBERS));
     let (session, options) = (client.session(), CallOptions::default());
     session.delete_entity(&room, &options).await?;
-    emit(client, "unheard").await?;
+    emit(client, "unseen").await?;
     session.delete_entity(&room, &options).await?;
     session.import_entity(&room, export, &options).await?;
     emit(client, "last").await?;
     until("the last item arrives", async || {
         let all = notes(client).await?;
-        ensure!(all.iter().flatten().all(|note| note != "unheard"), "it had no subscribers");
+        ensure!(all.iter().flatten().all(|note| note != "unseen"), "it had no subscribers");
         Ok(all.iter().all(|notes| notes.iter().any(|note| note == "last")).then_some(()))
     })
     .await
