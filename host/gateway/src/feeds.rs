@@ -110,8 +110,8 @@ impl Drop for Feed<'_> {
 }
 
 impl Feed<'_> {
-    /// Follows the channel until nobody receives it, until it is refused, or until the node has no room for a page: then
-    /// its subscribers learn why by themselves.
+    /// Follows the channel until nobody receives it, until it is refused, or until the node has no room for a page:
+    /// then its subscribers learn why by themselves.
     async fn run(self, reader: ChannelReader) {
         let entity = reader.entity.clone();
         let mut reader = ChannelReader::new(entity, reader.channel, reader.principal);

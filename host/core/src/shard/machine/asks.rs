@@ -286,7 +286,7 @@ impl Machine {
         let (Some(first), Some(last)) = (path.first(), path.last()) else { return };
         let Some(state) = self.residents.get(entity) else { return };
         let Some(entry) = state.entries.get(&last.id) else { return };
-        // An ask in the mailbox waits for the asks of the turn ahead of it, and one that runs for those of its own turn.
+        // An ask in the mailbox waits for the asks of the turn ahead of it, one that runs for those of its own turn.
         let is_queued = state.mailbox.contains(&last.id);
         let generation = match is_queued {
             true => self.generation_ahead_of(state, &entry.message),

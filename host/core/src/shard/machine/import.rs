@@ -17,8 +17,8 @@ use crate::shard::journal;
 use crate::shard::{JournalChange, TimerChange};
 
 impl Machine {
-    /// Imports a copy, unless the entity exists. Returns whether the entity's messages must wait: it is loaded again, or
-    /// its subscriptions are read first.
+    /// Imports a copy, unless the entity exists. Returns whether the entity's messages must wait: it is loaded again,
+    /// or its subscriptions are read first.
     pub(super) fn import(&mut self, entity: &Entity, message: &Message) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
         let refusal = if state.head.version > 0 && !state.head.deleted {
