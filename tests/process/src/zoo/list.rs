@@ -155,6 +155,9 @@ fn messages() -> Vec<GuestAttack> {
     let large = large();
     let full: &[&str] = &[RESULT, "outbox-full", "outbox-too-large", "turn-time-limit"];
     let timers = json!({ "name": "t", "count": 100, "after_ms": 0, "every_ms": 0, "bytes": 200 });
+    // A target of its own, so that the other attacks do not wait for it.
+    let mut spinning = asks("spin_for_ever", "", 64);
+    spinning["id"] = "spinner".into();
     // Chains of asks through the same entities, in opposite orders.
     let crossing = |ids: [&str; 3]| json!({ "ids": ids, "key": "k" });
     vec![
@@ -212,7 +215,7 @@ fn messages() -> Vec<GuestAttack> {
             "asks.start-ask, asks.wait",
             &[RESULT, "deadline-exceeded"],
             ("waits", "ask"),
-            [asks("spin_for_ever", "", 64), asks("spin_for_ever", "", 64)],
+            [spinning.clone(), spinning],
         ),
         one(
             "asks whose answers are awaited in any order",
