@@ -182,6 +182,10 @@ impl AdminService {
                 detail.dead_letter_count = dead.into();
                 detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
             }
+            if head.is_purged() == Ok(false) {
+                // An entity that was never run or was deleted can have them too.
+                self.show_subscriptions(shard, &entity, &head, KEYS, &mut detail).await?;
+            }
             if head.deleted {
                 // What remains of the rest is being removed.
                 return Ok(AdminOutput::Entity(Box::new(detail)));

@@ -21,12 +21,13 @@ use ostraca_wire::proto::{
 use ostraca_wire::server::AdminOutput;
 
 use super::pages::PAGE;
+use super::subscriptions::subscription_to_wire;
 use super::{AdminService, store_failed};
 
 /// How often an entity is read that changes meanwhile.
 const ATTEMPTS: u32 = 5;
-/// The format of what is exported. A release refuses higher ones.
-const FORMAT: u32 = 1;
+/// The format of what is exported: without subscriptions, and with them. A release refuses higher ones than it knows.
+const FORMATS: (u32, u32) = (1, 2);
 
 impl AdminService {
     pub(super) async fn export(
@@ -89,7 +90,7 @@ impl AdminService {
         timers.sort_by(|a, b| a.name.cmp(&b.name));
         let own_expiry = head.has_own_expiry().unwrap_or_default();
         let mut export = EntityExport {
-            format: FORMAT,
+            format: FORMATS.0,
             r#type: entity.entity_type.to_string(),
             id: entity.id.to_string(),
             version: head.version,
@@ -127,6 +128,11 @@ impl AdminService {
             let channel = self.read_channel(shard, entity, extent).await?;
             export.channels.push(channel);
         }
+        let subscriptions = self.subscriptions(shard, entity, head).await?;
+        if !subscriptions.is_empty() {
+            export.format = FORMATS.1;
+        }
+        export.subscriptions = subscriptions.into_iter().map(subscription_to_wire).collect();
         Ok(export)
     }
 
@@ -152,7 +158,7 @@ impl AdminService {
         Ok(channel)
     }
 
-    async fn read_all(
+    pub(super) async fn read_all(
         &self,
         shard: ShardId,
         kind: ScanKind,

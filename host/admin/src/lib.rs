@@ -23,6 +23,7 @@ mod pages;
 mod rebalance;
 mod rollouts;
 mod status;
+mod subscriptions;
 mod undeploy;
 mod wire_rollout;
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 use assert_cmd::Command;
 use ostraca_ca::Ca;
 use ostraca_client::{
-    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DelayedTellDetail,
-    EntityActivity, EntityDetail, EntityInfo, Event, Events, JournalDetail, NodeInfo, NodeIssue,
-    NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan, RebalanceProgress, ShardInfo,
-    ShardMove, ShardState, StateKey, Status, StatusProblem, TellDetail, TimerDetail,
+    AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, DeadLetter, DeadLetters,
+    DelayedTellDetail, EntityActivity, EntityDetail, EntityInfo, Event, Events, JournalDetail,
+    NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, Profile, RebalancePlan,
+    RebalanceProgress, ShardInfo, ShardMove, ShardState, StateKey, Status, StatusProblem,
+    SubscriptionDetail, TellDetail, TimerDetail,
 };
 use ostraca_codes::codes;
 use ostraca_core::ids::{ClusterId, Incarnation};
@@ -266,6 +267,25 @@ fn detail(id: &str) -> EntityDetail {
             attempts: 1,
             failure: "insufficient: only 2".into(),
         }],
+        subscription_count: 3,
+        channel_subscriptions: vec![
+            ChannelSubscriptions { channel: "news".into(), count: 2 },
+            ChannelSubscriptions { channel: "typing".into(), count: 1 },
+        ],
+        subscriptions: vec![
+            SubscriptionDetail {
+                channel: "news".into(),
+                r#type: "reader".into(),
+                id: "bob".into(),
+                method: "receive".into(),
+            },
+            SubscriptionDetail {
+                channel: "news".into(),
+                r#type: "reader".into(),
+                id: "\u{1b}[31mred".into(),
+                method: "receive".into(),
+            },
+        ],
         activity: Some(EntityActivity {
             awake: vec![
                 awake("messages", Some(2), None),

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use ostraca_core::codec::CodecError;
+use ostraca_core::ids::Entity;
+use ostraca_core::records::Subscription;
 use ostraca_core::shard::{ChannelCopy, EntityCopy, JournalCopy, TimerCopy};
 use ostraca_wire::proto::EntityExport;
 use prost::Message;
 
 /// The highest format that this release reads.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Encodes an export as the content of a file.
 #[must_use]
@@ -30,7 +33,17 @@ pub fn decode_export(content: &[u8]) -> Result<EntityExport, String> {
 }
 
 /// What an import of the export sends.
-pub(crate) fn copy_of(export: EntityExport) -> EntityCopy {
+///
+/// # Errors
+/// [`CodecError`] if the subscriptions cannot be encoded.
+pub(crate) fn copy_of(export: EntityExport) -> Result<EntityCopy, CodecError> {
+    let subscriptions = export.subscriptions.into_iter().map(|it| Subscription {
+        channel: it.channel.into(),
+        subscriber: Entity::new(it.r#type, it.id),
+        method: it.method.into(),
+        since: 0,
+    });
+    let subscriptions = subscriptions.collect();
     let journal = export.journal.unwrap_or_default();
     // A later release may write them in another order.
     let state: BTreeMap<Bytes, Bytes> =
@@ -47,7 +60,7 @@ pub(crate) fn copy_of(export: EntityExport) -> EntityCopy {
         start: it.start,
         items: it.items.into_iter().map(|item| (item.unix_ms, item.data)).collect(),
     });
-    EntityCopy {
+    let mut copy = EntityCopy {
         state: state.into_iter().collect(),
         timers: timers.collect(),
         journal: JournalCopy {
@@ -61,7 +74,9 @@ pub(crate) fn copy_of(export: EntityExport) -> EntityCopy {
         expires_at: export.expires_unix_ms,
         schema: export.schema,
         ..EntityCopy::default()
-    }
+    };
+    copy.set_subscriptions(subscriptions)?;
+    Ok(copy)
 }
 
 #[cfg(test)]
@@ -72,8 +87,8 @@ mod tests {
     fn only_exports_of_a_known_format_are_read() {
         let export = EntityExport { format: 1, id: "a".into(), ..EntityExport::default() };
         assert_eq!(decode_export(&encode_export(&export)), Ok(export.clone()));
-        let later = EntityExport { format: 2, ..export };
-        assert!(decode_export(&encode_export(&later)).is_err_and(|why| why.contains("format 2")));
+        let later = EntityExport { format: 3, ..export };
+        assert!(decode_export(&encode_export(&later)).is_err_and(|why| why.contains("format 3")));
         assert!(decode_export(b"").is_err() && decode_export(b"garbage").is_err());
     }
 }

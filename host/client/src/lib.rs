@@ -121,13 +121,14 @@ pub use ostraca_codes::{Code, codes};
 pub use ostraca_core::ids::Entity;
 pub use ostraca_core::shard::{DeadLetterAction, MAX_DEAD_LETTERS};
 pub use ostraca_wire::proto::{
-    AwakeReason, ChannelDetail, ClusterStatus, DeadLetter, DeadLetters, DeadLettersRequest,
-    DelayedTellDetail, DeployResult, Deployment, DrainProgress, DryRun, DryRunEntity, DryRunResult,
-    Entities, EntitiesRequest, EntityActivity, EntityDetail, EntityExport, EntityInfo, Event,
-    Events, FailedMigration, ForgetResult, JournalDetail, LastFailure, LiveEntities, MessageKind,
-    Method, Methods, NodeInfo, NodeIssue, NodeState, NodeStatus, Nodes, Problem, RebalancePlan,
-    RebalanceProgress, Rollout, ShardInfo, ShardMove, ShardState, StateChange, StateKey, Status,
-    StatusProblem, TellDetail, TimerDetail, UndeployResult,
+    AwakeReason, ChannelDetail, ChannelSubscriptions, ClusterStatus, DeadLetter, DeadLetters,
+    DeadLettersRequest, DelayedTellDetail, DeployResult, Deployment, DrainProgress, DryRun,
+    DryRunEntity, DryRunResult, Entities, EntitiesRequest, EntityActivity, EntityDetail,
+    EntityExport, EntityInfo, Event, Events, FailedMigration, ForgetResult, JournalDetail,
+    LastFailure, LiveEntities, MessageKind, Method, Methods, NodeInfo, NodeIssue, NodeState,
+    NodeStatus, Nodes, Problem, RebalancePlan, RebalanceProgress, Rollout, ShardInfo, ShardMove,
+    ShardState, StateChange, StateKey, Status, StatusProblem, SubscriptionDetail, TellDetail,
+    TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
 pub use session::{Call, CallOptions, Session};

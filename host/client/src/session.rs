@@ -146,7 +146,7 @@ impl Session {
     ) -> Call {
         let options = CallOptions { kind: MessageKind::Command, ..options.clone() };
         // An export is never too large to be encoded, only to be sent.
-        let body = copy_of(export).encode().unwrap_or_default();
+        let body = copy_of(export).and_then(|copy| copy.encode()).unwrap_or_default();
         self.send(entity, OperatorCommand::ImportEntity.method(), body, &options)
     }
 

@@ -35,6 +35,7 @@ mod outbox;
 mod second_instance;
 mod settings;
 mod slot_requests;
+mod subscription_copy;
 mod subscriptions;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use ostraca_core::ids::Entity;
 use ostraca_core::shard::{ChannelPosition, Lost};
 use ostraca_wire::outcome::permanent_problem;
 use ostraca_wire::proto::{ChannelItems, Problem};
+use ostraca_wire::server::{Account, Charge};
 use tokio::sync::broadcast;
 
 use super::channel_query::{ChannelReader, items_to_wire};
@@ -34,6 +35,8 @@ pub(super) struct FeedPage {
     /// Whether something was lost before it: then each subscriber must find out what it has missed.
     pub(super) breaks: bool,
     pub(super) items: Arc<ChannelItems>,
+    /// The charge of the items against the node's budget, while any subscriber may still need them.
+    _charge: Arc<Charge>,
 }
 
 type FeedKey = (Entity, Arc<str>);
@@ -59,6 +62,7 @@ impl Feeds {
         &self,
         gateway: &Arc<Gateway>,
         reader: &ChannelReader,
+        account: &Account,
     ) -> Result<broadcast::Receiver<FeedPage>, Problem> {
         let key = (reader.entity.clone(), reader.channel.clone());
         let mut feeds = lock(&self.feeds);
@@ -78,8 +82,9 @@ impl Feeds {
         feeds.insert(key.clone(), sender.clone());
         drop(feeds);
         let (gateway, reader) = (gateway.clone(), reader.clone());
+        let account = account.of_node("feeds of channels");
         tokio::spawn(async move {
-            let feed = Feed { gateway: &gateway, key, sender };
+            let feed = Feed { gateway: &gateway, key, account, sender };
             feed.run(reader).await;
         });
         Ok(receiver)
@@ -94,6 +99,7 @@ impl Feeds {
 struct Feed<'a> {
     gateway: &'a Gateway,
     key: FeedKey,
+    account: Arc<Account>,
     sender: broadcast::Sender<FeedPage>,
 }
 
@@ -104,8 +110,8 @@ impl Drop for Feed<'_> {
 }
 
 impl Feed<'_> {
-    /// Follows the channel until nobody receives it, or until it is refused: then its subscribers learn why by
-    /// themselves.
+    /// Follows the channel until nobody receives it, until it is refused, or until the node has no room for a page:
+    /// then its subscribers learn why by themselves.
     async fn run(self, reader: ChannelReader) {
         let entity = reader.entity.clone();
         let mut reader = ChannelReader::new(entity, reader.channel, reader.principal);
@@ -121,8 +127,12 @@ impl Feed<'_> {
                 let (generation, end) = (page.next.generation, page.next.number + 1);
                 let first = page.items.first().map_or(end, |item| item.number);
                 let items = Arc::new(items_to_wire(generation, page.items));
+                let Ok(charge) = self.account.charge_items(&items) else {
+                    return;
+                };
+                let page = FeedPage { generation, first, breaks, items, _charge: charge };
                 // Whether anybody receives it is checked above.
-                let _ = self.sender.send(FeedPage { generation, first, breaks, items });
+                let _ = self.sender.send(page);
             }
         }
     }

@@ -14,7 +14,7 @@ use ostraca_wire::outcome::permanent_problem;
 use ostraca_wire::proto::{
     ChannelItems, LostItems, Problem, Subscribe, SubscriptionPosition, subscribe,
 };
-use ostraca_wire::server::SubscriptionEvent;
+use ostraca_wire::server::{Account, BudgetExceeded, Charge, ClientInfo, SubscriptionEvent};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -35,7 +35,7 @@ impl Gateway {
     /// The request is invalid.
     pub fn subscribe(
         self: &Arc<Self>,
-        principal: Arc<str>,
+        client: &ClientInfo,
         request: Subscribe,
     ) -> Result<mpsc::Receiver<SubscriptionEvent>, Problem> {
         let from = match request.from {
@@ -52,10 +52,12 @@ impl Gateway {
             },
         };
         let entity = Entity::new(request.r#type, request.id);
+        let (principal, account) = (client.principal_name.clone(), client.account().clone());
         let reader = ChannelReader::new(entity, request.channel.into(), principal);
         // One page is on its way to the client, and another one waits.
         let (sender, receiver) = mpsc::channel(1);
-        let subscription = Subscription { gateway: self.clone(), reader, sender, position: from };
+        let gateway = self.clone();
+        let subscription = Subscription { gateway, reader, account, sender, position: from };
         tokio::spawn(subscription.run());
         Ok(receiver)
     }
@@ -78,8 +80,15 @@ enum Interrupted {
 struct Subscription {
     gateway: Arc<Gateway>,
     reader: ChannelReader,
+    /// The budgets of the client. A page is charged before it is read, and until the client's connection has taken it.
+    account: Arc<Account>,
     sender: mpsc::Sender<SubscriptionEvent>,
     position: ChannelPosition,
+}
+
+/// Without room for a page the subscription ends, and the client opens it again.
+fn admitted(charge: Result<Arc<Charge>, BudgetExceeded>) -> Result<Arc<Charge>, Interrupted> {
+    charge.map_err(|full| Interrupted::Refused(full.problem("no room for a page of a channel")))
 }
 
 impl Subscription {
@@ -97,7 +106,7 @@ impl Subscription {
             let mut feed = self
                 .gateway
                 .feeds
-                .join(&self.gateway, &self.reader)
+                .join(&self.gateway, &self.reader, &self.account)
                 .map_err(Interrupted::Refused)?;
             self.catch_up(&mut must_say).await?;
             loop {
@@ -121,6 +130,9 @@ impl Subscription {
     /// Reads until nothing more is available.
     async fn catch_up(&mut self, must_say: &mut bool) -> Result<(), Interrupted> {
         loop {
+            // A read from now on returns no items.
+            let expected = if self.position == ChannelPosition::Now { 0 } else { PAGE_BYTES };
+            let expected = admitted(self.account.charge_page(expected.into()))?;
             let reading =
                 self.reader.read(&self.gateway, self.position, PAGE_BYTES, Duration::ZERO);
             let page = tokio::select! {
@@ -141,7 +153,9 @@ impl Subscription {
             if !page.items.is_empty() {
                 *must_say = false;
                 let items = items_to_wire(page.next.generation, page.items);
-                self.send(SubscriptionEvent::Items(Arc::new(items))).await?;
+                drop(expected);
+                let charge = admitted(self.account.charge_items(&items))?;
+                self.send(SubscriptionEvent::Items(Arc::new(items), charge)).await?;
                 continue;
             }
             if std::mem::take(must_say) || page.lost != Lost::Nothing {
@@ -174,8 +188,9 @@ impl Subscription {
         let Some(last) = items.items.last() else { return Ok(()) };
         let number = cursor.number + items.items.len() as u64;
         let (generation, version) = (cursor.generation, last.version);
+        let charge = admitted(self.account.charge_items(&items))?;
         self.position = ChannelPosition::After(ChannelCursor { generation, version, number });
-        self.send(SubscriptionEvent::Items(items)).await
+        self.send(SubscriptionEvent::Items(items, charge)).await
     }
 
     async fn send(&self, event: SubscriptionEvent) -> Result<(), Interrupted> {

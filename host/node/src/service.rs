@@ -105,7 +105,7 @@ impl Service for ClientService {
         if !gateway.types.snapshot().contains_key(request.r#type.as_str()) {
             return Err(unknown_type(&gateway.types.snapshot(), &request.r#type));
         }
-        gateway.subscribe(peer.principal_name.clone(), request)
+        gateway.subscribe(peer, request)
     }
 
     async fn handle_admin(

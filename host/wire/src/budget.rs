@@ -11,10 +11,14 @@
 //! - Messages and replies together reach the limit: no further message is accepted.
 //! - Replies alone reach the limit: no turn starts, and a reply made elsewhere is dropped.
 //!
+//! Pages of channels on their way to subscribers count like messages, and use at most half of each limit
+//! ([`Account::charge_page`]). They can be read again.
+//!
 //! So a sender that fills its budget with messages still gets replies, and no level ever holds more than twice
 //! its limit.
 
 mod account;
+mod pages;
 mod permits;
 mod principals;
 

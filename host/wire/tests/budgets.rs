@@ -9,8 +9,10 @@ use ostraca_wire::close_code::CloseCode;
 use ostraca_wire::dial::ClientConnection;
 use ostraca_wire::framed::{FrameReader, FrameWriter};
 use ostraca_wire::proto::admin_request::Request;
+use ostraca_wire::proto::subscription_frame::Frame;
 use ostraca_wire::proto::{
-    AdminRequest, AdminResponse, ComponentFragment, DeployRequest, Outcome, Problem, admin_response,
+    AdminRequest, AdminResponse, ComponentFragment, DeployRequest, Outcome, Problem, Subscribe,
+    SubscriptionFrame, admin_response,
 };
 use ostraca_wire::{Error, Limits};
 use prost::Message;
@@ -79,6 +81,71 @@ async fn unread_replies_stay_within_the_budget() {
         };
         assert!(matches!(ended, Error::Reset(CloseCode::ReplyTimeout)), "{ended:?}");
         node.assert_responsive().await;
+        node.stop().await;
+    })
+    .await;
+}
+
+/// Subscribes to a channel that has this many pages of 100,000 bytes.
+async fn subscribe(link: &ClientConnection, pages: u32) -> (FrameWriter, FrameReader) {
+    let (r#type, id, channel) = ("t".into(), "i".into(), pages.to_string());
+    let request = Subscribe { r#type, id, channel, ..Subscribe::default() };
+    let (mut writer, reader) = link.subscribe(request).await.expect("stream");
+    writer.flush().await.expect("sent");
+    (writer, reader)
+}
+
+#[tokio::test]
+async fn a_page_is_charged_until_it_is_taken() {
+    in_time(async {
+        let node = Node::start();
+        let link = node.narrow_link_of("alice").await;
+        let (_writer, mut reader) = subscribe(&link, 1).await;
+        until("the page is charged", || node.server.charged_bytes() > 100_000).await;
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert!(node.server.charged_bytes() > 100_000, "nobody has taken it");
+        }
+        reader.next().await.expect("a frame").expect("a page");
+        until("it is taken", || node.server.charged_bytes() == 0).await;
+        node.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unread_pages_stay_within_half_of_the_budget() {
+    in_time(async {
+        let node = Node::start_with(Limits { connection_bytes: 2 * MIB, ..limits() });
+        let link = node.narrow_link_of("mallory").await;
+        let mut streams = Vec::new();
+        for _ in 0..20 {
+            streams.push(subscribe(&link, 10).await);
+        }
+        until("half is used", || node.server.charged_bytes() > MIB - 110_000).await;
+        for _ in 0..20 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            assert!(node.server.charged_bytes() <= MIB, "{} bytes", node.server.charged_bytes());
+        }
+        // All of them are read, so that the connection's window is free.
+        let reading = streams.into_iter().map(|(writer, mut reader)| async move {
+            let _writer = writer;
+            while let Ok(Some(frame)) = reader.next().await {
+                let frame = SubscriptionFrame::decode(frame).expect("a frame");
+                if let Some(Frame::Problem(problem)) = frame.frame {
+                    return Some(problem);
+                }
+            }
+            None
+        });
+        let refused = futures::future::join_all(
+            reading.map(|reading| tokio::time::timeout(Duration::from_secs(2), reading)),
+        );
+        let refused: Vec<Problem> =
+            refused.await.into_iter().filter_map(|ended| ended.ok().flatten()).collect();
+        let problem = refused.first().expect("a refusal");
+        assert_eq!(problem.details["setting"], "network.connection-bytes");
+        assert!(problem.retryable && problem.retry_after_ms > 0, "{problem:?}");
         node.stop().await;
     })
     .await;

@@ -212,6 +212,14 @@ fn responses_about_the_cluster() {
             start_pause_ms: Some(300),
             failed_starts: 4,
         }),
+        subscription_count: 3,
+        subscriptions: vec![SubscriptionDetail {
+            channel: "c".into(),
+            r#type: "t".into(),
+            id: "i".into(),
+            method: "m".into(),
+        }],
+        channel_subscriptions: vec![ChannelSubscriptions { channel: "c".into(), count: 3 }],
     };
     let page = Entities {
         entities: vec![entity],
@@ -276,6 +284,12 @@ fn responses_about_the_cluster() {
         expires_unix_ms: Some(0),
         outbox_count: 11,
         schema: 12,
+        subscriptions: vec![SubscriptionDetail {
+            channel: "c".into(),
+            r#type: "t".into(),
+            id: "i".into(),
+            method: "m".into(),
+        }],
     };
     for (response, golden) in [
         (
@@ -289,7 +303,7 @@ fn responses_about_the_cluster() {
         ),
         (
             Response::Entity(detail),
-            "08015ae6010a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004980105a201100a017410061807200828093201663801a80106b2011208011201741a016922016d280230033a0166b80107c2011308ac021201741a016922016d280230033a0166c80108d201190a016e10091a101201741a016922016d280230033a01662001da0109080210ac0218042000e00101e80101f00102f8010582020c0a016e10ac02180220032804e203140a070a0172100218001201661a017720ac022804",
+            "08015a80020a0174120169180320042a016f3001380740084809500a580b600c680d72080a016b10021a017678008001008a01060a016e12017792010a0a016312016d18032004980105a201100a017410061807200828093201663801a80106b2011208011201741a016922016d280230033a0166b80107c2011308ac021201741a016922016d280230033a0166c80108d201190a016e10091a101201741a016922016d280230033a01662001da0109080210ac0218042000e00101e80101f00102f8010582020c0a016e10ac02180220032804e203140a070a0172100218001201661a017720ac022804d00503da050c0a01631201741a016922016de205050a01631003",
         ),
         (
             Response::DeadLetters(dead_letters),
@@ -299,7 +313,7 @@ fn responses_about_the_cluster() {
         (Response::Plan(plan), "08016a0d0a0808011201661a0174120168"),
         (
             Response::Export(export),
-            "0801ea034908011201741a01692002280332060a016b1201763a0b0a016e10ac021804220170420e080510061a0165220508071201734a0e0a0163100818092205080a12016950015800600b680c",
+            "0801ea035808011201741a01692002280332060a016b1201763a0b0a016e10ac021804220170420e080510061a0165220508071201734a0e0a0163100818092205080a12016950015800600b680cd2050c0a01631201741a016922016d",
         ),
         (
             Response::Undeployed(UndeployResult { r#type: "t".into(), revision: 2, left: 300 }),

@@ -27,6 +27,7 @@ pub mod preload;
 pub mod probe_load;
 pub mod proxy;
 pub mod usage;
+pub mod zoo;
 
 pub use cluster::Cluster;
 pub use history::{Counter, HistoryRecorder};

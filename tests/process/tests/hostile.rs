@@ -4,12 +4,15 @@
 #[path = "../../../host/wasm/tests/common/handmade.rs"]
 mod handmade;
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt};
 use handmade::{doubling, nested_loops, with_nested};
 use ostraca_client::{AdminError, CallOptions, Client, Entity, Problem, Session};
 use ostraca_process_tests::node_dir::{deploy_example, deploy_guest};
+use ostraca_process_tests::zoo::{self, Sink};
 use ostraca_process_tests::{NodeDir, NodeProcess, artifacts};
 
 /// Timeout of each step.
@@ -204,6 +207,68 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
         assert_eq!(fill.expect_err("more keys than a turn may write").code(), "turn-too-large");
         world.neighbour_answers("five thousand small keys").await;
     }
+    world.client.close().await;
+}
+
+/// The functions that `wit/` offers to guests, as in `state.get`.
+fn host_functions() -> Vec<String> {
+    let exports = ["types", "methods", "handler", "stop", "schemas", "timer-handler", "migration"];
+    let file = artifacts::root().join("wit/ostraca-entity.wit");
+    let (mut interface, mut found) = (String::new(), Vec::new());
+    for line in std::fs::read_to_string(file).expect("the WIT").lines() {
+        if let Some(name) = line.strip_prefix("interface ") {
+            interface = name.trim_end_matches(" {").to_owned();
+        } else if let Some((name, _)) = line.trim().split_once(": func(")
+            && !exports.contains(&&*interface)
+        {
+            found.push(format!("{interface}.{}", name.trim_start_matches('%')));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn every_host_function_has_an_attack() {
+    let attacks = zoo::attacks(&Sink::start().await.expect("a server"));
+    let attacked: Vec<_> = attacks.iter().flat_map(|it| it.functions.split(", ")).collect();
+    let functions = host_functions();
+    assert!(functions.len() > 30, "{functions:?}");
+    let is_attacked = |function: &&String| {
+        let of_interface = function.split_once('.').map(|(interface, _)| format!("{interface}.*"));
+        attacked.iter().any(|it| it == *function || Some(*it) == of_interface.as_deref())
+    };
+    let missing: Vec<_> = functions.iter().filter(|it| !is_attacked(it)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// The attacks, in a short version of `make bench ONLY=ZOO`: each ends as it may, and neighbours are served meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attacks_end_at_their_limit_and_neighbours_answer() {
+    let world = World::start("zoo", zoo::SETTINGS).await;
+    let sink = Sink::start().await.expect("a server");
+    deploy_guest(&world.client, "misbehaving", &zoo::manifest(&sink)).await.expect("deploy");
+    let attacks = zoo::attacks(&sink);
+    let rounds = attacks.iter().flat_map(|attack| (0..attack.kinds()).map(move |n| (attack, n)));
+    let client = &world.client;
+    let attacking = stream::iter(rounds)
+        .map(|(attack, round)| async move {
+            let end = attack.round(client, round).await;
+            (!attack.ends.contains(&&*end)).then(|| format!("{}: {end}", attack.name))
+        })
+        .buffer_unordered(4)
+        .filter_map(async |wrong| wrong)
+        .collect::<Vec<_>>();
+    let wrong = {
+        let mut attacking = pin!(attacking);
+        loop {
+            tokio::select! {
+                wrong = &mut attacking => break wrong,
+                () = world.neighbour_answers("attacks began") => {}
+            }
+        }
+    };
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    world.neighbour_answers("all attacks").await;
     world.client.close().await;
 }
 

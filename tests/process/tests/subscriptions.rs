@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::stream::{StreamExt, TryStreamExt};
-use ostraca_client::{Client, Entity, MessageKind};
+use ostraca_client::{CallOptions, Client, Entity, MessageKind, decode_export, encode_export};
 use ostraca_process_tests::Cluster;
 use ostraca_process_tests::cluster::Options;
 use ostraca_process_tests::guest_calls::{call, until};
@@ -85,8 +85,33 @@ async fn across_a_kill() -> Result<()> {
         Ok(all.then_some(()))
     })
     .await?;
+    survives_export(&client).await?;
     client.close().await;
     cluster.stop()
+}
+
+/// Replaces the publisher by its export: its subscribers get what it emits from then on.
+async fn survives_export(client: &Client) -> Result<()> {
+    let room = Entity::new("misbehaving", "room");
+    let shown = client.inspect(&room, false).await?;
+    let of_channels = shown.channel_subscriptions.iter().map(|it| (&*it.channel, it.count));
+    ensure!(of_channels.eq([("news", SUBSCRIBERS)]), "{:?}", shown.channel_subscriptions);
+    ensure!(shown.subscription_count == SUBSCRIBERS && shown.subscriptions.len() == 50);
+    let export = client.export(&room).await?;
+    let export = decode_export(&encode_export(&export)).map_err(anyhow::Error::msg)?;
+    ensure!((export.format, export.subscriptions.len() as u64) == (2, SUBSCRIBERS));
+    let (session, options) = (client.session(), CallOptions::default());
+    session.delete_entity(&room, &options).await?;
+    emit(client, "unseen").await?;
+    session.delete_entity(&room, &options).await?;
+    session.import_entity(&room, export, &options).await?;
+    emit(client, "last").await?;
+    until("the last item arrives", async || {
+        let all = notes(client).await?;
+        ensure!(all.iter().flatten().all(|note| note != "unseen"), "it had no subscribers");
+        Ok(all.iter().all(|notes| notes.iter().any(|note| note == "last")).then_some(()))
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

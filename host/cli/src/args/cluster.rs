@@ -153,6 +153,9 @@ pub(crate) struct Import {
     /// Delete the entity first, if it exists
     #[arg(long)]
     pub(crate) replace: bool,
+    /// Leave out the subscriptions of other entities to its channels
+    #[arg(long)]
+    pub(crate) without_subscriptions: bool,
     /// Timeout for the acknowledgement, including connecting
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,

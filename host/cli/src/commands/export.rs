@@ -23,7 +23,7 @@ pub(crate) async fn run(global: &Global, args: &Export) -> Result<Exit, Failure>
     if global.output == OutputFormat::Json {
         output::json(&json!({
             "entity": args.entity, "file": file, "bytes": content.len(), "version": export.version,
-            "outbox_count": export.outbox_count,
+            "outbox_count": export.outbox_count, "subscription_count": export.subscriptions.len(),
         }));
         return Ok(Exit::Done);
     }

@@ -16,9 +16,12 @@ pub(crate) async fn run(global: &Global, args: &Import) -> Result<Exit, Failure>
     let file = args.file.display();
     let content =
         fs::read(&args.file).map_err(|error| Failure::file("read", &args.file, &error))?;
-    let export = decode_export(&content).map_err(|why| {
+    let mut export = decode_export(&content).map_err(|why| {
         Failure::new(Exit::Usage, codes::INVALID_IMPORT, format!("cannot use {file}: {why}"))
     })?;
+    if args.without_subscriptions {
+        export.subscriptions.clear();
+    }
     let deadline = connection::Deadline::after(args.timeout);
     let client = connection::connect_by(global, deadline).await?;
     let session = client.session_with_id(SessionId::random(), 1);

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use ostraca_client::{
-    ChannelDetail, DelayedTellDetail, FailedMigration, JournalDetail, LastFailure, NodeIssue,
-    StateKey, TellDetail, TimerDetail,
+    ChannelDetail, ChannelSubscriptions, DelayedTellDetail, FailedMigration, JournalDetail,
+    LastFailure, NodeIssue, StateKey, SubscriptionDetail, TellDetail, TimerDetail,
 };
 use serde_json::{Value, json};
 
@@ -35,6 +35,9 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
             "failed_migration": it.failed_migration.as_ref().map(migration_json),
             "journal": it.journal.as_ref().map(journal_json),
             "channels": it.channels.iter().map(channel_json).collect::<Vec<_>>(),
+            "subscription_count": it.subscription_count,
+            "channel_subscriptions": it.channel_subscriptions.iter().map(channel_subscriptions_json).collect::<Vec<_>>(),
+            "subscriptions": it.subscriptions.iter().map(subscription_json).collect::<Vec<_>>(),
             "timer_count": it.timer_count, "timers": it.timers.iter().map(timer_json).collect::<Vec<_>>(),
             "delayed_tell_count": it.delayed_tell_count,
             "delayed_tells": it.delayed_tells.iter().map(delayed_json).collect::<Vec<_>>(),
@@ -102,6 +105,7 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
     } else {
         rows.push(("version", "nothing is stored".into()));
     }
+    rows.extend(it.channel_subscriptions.iter().map(|it| ("subscribers", subscribers_text(it))));
     if it.schema > 0 {
         rows.push(("schema", it.schema.to_string()));
     }
@@ -151,6 +155,12 @@ pub(crate) async fn run(global: &Global, args: &Inspect) -> Result<Exit, Failure
         output::table(["DELAYED TELL", "LEAVES", "TO", "METHOD", "LAST FAILURE"], rows.collect());
         show_rest(it.delayed_tell_count, it.delayed_tells.len());
     }
+    if !it.subscriptions.is_empty() {
+        output::line("");
+        let rows = it.subscriptions.iter().map(subscription_row);
+        output::table(["CHANNEL", "SUBSCRIBER", "METHOD"], rows.collect());
+        show_rest(it.subscription_count, it.subscriptions.len());
+    }
     for (title, tells, count) in [
         ("OUTBOX", &it.outbox, it.outbox_count),
         ("DEAD LETTER", &it.dead_letters, it.dead_letter_count),
@@ -195,6 +205,22 @@ fn channel_text(it: &ChannelDetail) -> String {
         kept => format!("the last {kept} kept, {}", output::size(it.bytes)),
     };
     format!("{}: {} emitted, {kept}", shown(&it.name), many(emitted, "item", "items"))
+}
+
+fn channel_subscriptions_json(it: &ChannelSubscriptions) -> Value {
+    json!({ "channel": it.channel, "count": it.count })
+}
+
+fn subscribers_text(it: &ChannelSubscriptions) -> String {
+    format!("{}: {}", shown(&it.channel), many(it.count, "entity", "entities"))
+}
+
+fn subscription_json(it: &SubscriptionDetail) -> Value {
+    json!({ "channel": it.channel, "type": it.r#type, "id": it.id, "method": it.method })
+}
+
+fn subscription_row(it: &SubscriptionDetail) -> [String; 3] {
+    [shown(&it.channel), shown(&format!("{}/{}", it.r#type, it.id)), shown(&it.method)]
 }
 
 /// Prints how many entries of a list are not shown.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::channel_reads::check_channel_name;
+use super::subscriptions::SUBSCRIPTION_PAGES;
 use crate::codec::{self, CodecError};
 use crate::extensions::{Extensible, Extensions};
 
@@ -29,7 +30,8 @@ pub struct EntityCopy {
     pub timers: Vec<TimerCopy>,
     /// Its journal.
     pub journal: JournalCopy,
-    /// Its channels.
+    /// Its channels, and the pages of subscriptions to them
+    /// ([`SUBSCRIPTION_PAGES`](super::subscriptions::SUBSCRIPTION_PAGES)).
     pub channels: Vec<ChannelCopy>,
     /// Whether it is remembered.
     pub remembered: bool,
@@ -135,7 +137,10 @@ impl EntityCopy {
             return Err("the channels are not in ascending order of their names".into());
         }
         for channel in &self.channels {
-            check_channel_name(&channel.name)?;
+            // Pages of subscriptions are checked when they are taken out.
+            if &*channel.name != SUBSCRIPTION_PAGES {
+                check_channel_name(&channel.name)?;
+            }
             check_numbers("channel", channel.first, channel.start)?;
         }
         Ok(())

@@ -5,7 +5,7 @@
 //! entity to itself. Running it is a turn that does not call the guest: it sends tells to the subscribers of one page,
 //! and a tell to itself for the next page. So where a fan-out stands is in the outbox, and survives any crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -75,6 +75,15 @@ impl SubscriptionRequest {
     pub fn decode(body: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
         let (channel, method) = text.split_once('\n').unwrap_or((text, ""));
+        Self::check(channel, method)?;
+        Ok(Self { channel: channel.into(), method: method.into() })
+    }
+
+    /// Checks a channel and a method, which may be empty.
+    ///
+    /// # Errors
+    /// A message that says what is wrong.
+    pub(super) fn check(channel: &str, method: &str) -> Result<(), String> {
         check_channel_name(channel)?;
         if method.len() > MAX_METHOD {
             return Err(format!("the method is {} bytes, must be 1 to {MAX_METHOD}", method.len()));
@@ -82,7 +91,7 @@ impl SubscriptionRequest {
         if method.chars().any(char::is_control) {
             return Err("the method must not contain control characters".into());
         }
-        Ok(Self { channel: channel.into(), method: method.into() })
+        Ok(())
     }
 }
 
@@ -156,6 +165,7 @@ impl Subscriptions {
         self.next.is_none()
     }
 
+    #[cfg(debug_assertions)]
     pub(super) fn is_reading(&self) -> bool {
         self.reader.is_some()
     }
@@ -224,6 +234,29 @@ impl Subscriptions {
         self.counts.subscriptions += 1;
         self.counts.pages = self.counts.pages.max(number);
         Ok(Some(number))
+    }
+
+    /// Adds copied subscriptions in the turn that makes version `since`, within the same limits. Those that exist stay
+    /// as they are. Returns the pages to write.
+    pub(super) fn restore(
+        &mut self,
+        copied: Vec<Subscription>,
+        since: u64,
+        limits: (u64, usize),
+    ) -> Result<BTreeSet<u64>, TooManySubscriptions> {
+        let is_new = |it: &Subscription| {
+            !self.places.contains_key(&(it.channel.clone(), it.subscriber.clone()))
+        };
+        let new: Vec<_> = copied.into_iter().filter(is_new).collect();
+        if self.counts.subscriptions + new.len() as u64 > limits.0 {
+            return Err(TooManySubscriptions);
+        }
+        let mut pages = BTreeSet::new();
+        for Subscription { channel, subscriber, method, .. } in new {
+            let request = SubscriptionRequest { channel, method };
+            pages.extend(self.subscribe(&subscriber, request, since, limits)?);
+        }
+        Ok(pages)
     }
 
     /// Removes a subscription. Returns the page to write, if there was one.

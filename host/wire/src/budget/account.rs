@@ -65,6 +65,12 @@ impl Budget {
         Self { reply_budget: Some(shared), ..level }
     }
 
+    /// Whether a page of a channel may be charged. One is always admitted if nothing else is charged.
+    pub(super) fn has_room_for_page(&self, bytes: u64) -> bool {
+        let charged = self.charged_bytes();
+        charged == 0 || charged.saturating_add(bytes) <= self.limit / 2
+    }
+
     pub(super) fn charged_bytes(&self) -> u64 {
         self.messages.load(Ordering::Acquire).saturating_add(self.replies.load(Ordering::Acquire))
     }
@@ -122,7 +128,7 @@ impl Budget {
         }
     }
 
-    fn exceeded_error(&self) -> BudgetExceeded {
+    pub(super) fn exceeded_error(&self) -> BudgetExceeded {
         BudgetExceeded { setting: self.setting, scope: self.scope.clone(), limit: self.limit }
     }
 }
@@ -189,7 +195,21 @@ impl Account {
         Arc::new(Self { connection, principal, node })
     }
 
-    fn levels(&self) -> impl Iterator<Item = &Budget> {
+    /// An account for what this node reads for several of its clients: it is charged to the node only.
+    #[must_use]
+    pub fn of_node(&self, name: &str) -> Arc<Self> {
+        let name: Arc<str> = name.into();
+        let principal = PrincipalUsage {
+            bytes: Budget::new(self.node.setting, name.clone(), self.node.limit),
+            name,
+            connections: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            uploads: AtomicUsize::new(0),
+        };
+        Self::new(None, principal.into(), self.node.clone())
+    }
+
+    pub(super) fn levels(&self) -> impl Iterator<Item = &Budget> {
         self.connection.iter().chain([&self.principal.bytes, &*self.node])
     }
 
@@ -243,7 +263,7 @@ impl Account {
     }
 }
 
-/// The charge for one message and its reply, held until it is dropped.
+/// The charge for one message and its reply, or for a page of a channel, held until it is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,

@@ -231,3 +231,39 @@ fn send_windows_together_stay_within_the_budgets() {
     assert!(all < 2 * limits.node_bytes, "{all}");
     assert_eq!(send_window(&limits, 1, 1), limits.send_window);
 }
+
+#[test]
+fn pages_use_at_most_half_of_each_budget() {
+    let budgets = Budgets::new(&limits());
+    let (_one, first) = account(&budgets, "client/a");
+    let (_two, second) = account(&budgets, "client/a");
+    let (_three, third) = account(&budgets, "client/a");
+    let page = |account: &Arc<Account>| {
+        account.charge_page(MIB / 2).map_err(|full| setting(Some(full)).expect("a setting"))
+    };
+    let mut held = vec![page(&first).expect("half of a half")];
+    assert_eq!(page(&first).err().as_deref(), Some("network.connection-bytes"), "with overhead");
+    held.extend([page(&second).expect("room"), page(&third).expect("room")]);
+    let (_four, fourth) = account(&budgets, "client/a");
+    assert_eq!(page(&fourth).err().as_deref(), Some("network.principal-bytes"));
+    assert!(fourth.exceeded_budget().is_none(), "messages still have room");
+    let message = fourth.charge(10);
+    assert!(message.exceeded_reply_budget().is_none() && message.try_charge_reply(MIB).is_ok());
+    let (_five, other) = account(&budgets, "client/b");
+    held.push(page(&other).expect("another principal has room"));
+    let feeds = other.of_node("feeds");
+    let of_node = feeds.charge_page(3 * MIB).map_err(|full| setting(Some(full)));
+    assert_eq!(of_node.err().flatten().as_deref(), Some("network.node-bytes"));
+    drop((held, message));
+    assert_eq!(budgets.charged_bytes(), 0);
+}
+
+#[test]
+fn a_page_is_admitted_where_nothing_else_is_charged() {
+    let budgets = Budgets::new(&Limits { connection_bytes: 100, ..limits() });
+    let (_place, account) = account(&budgets, "client/a");
+    let page = account.charge_page(MIB).expect("the only one");
+    assert!(account.charge_page(1).is_err());
+    drop(page);
+    assert!(account.charge_page(MIB).is_ok());
+}

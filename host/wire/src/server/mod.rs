@@ -103,6 +103,14 @@ pub struct ClientInfo {
     pub(crate) account: Arc<Account>,
 }
 
+impl ClientInfo {
+    /// The budgets to which the client's traffic is charged.
+    #[must_use]
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+}
+
 /// One session's stream on one connection. A session may have several streams, on several connections.
 #[derive(Debug)]
 pub struct SessionInfo {

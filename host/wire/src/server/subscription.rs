@@ -8,6 +8,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 
 use super::{ClientInfo, Inner, Service, stopping};
+use crate::budget::Charge;
 use crate::close_code::CloseCode;
 use crate::error::{Error, problem};
 use crate::framed::{FrameReader, FrameWriter};
@@ -22,14 +23,14 @@ const TYPE: usize = 255;
 const ID: usize = 512;
 
 /// One step of a subscription.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum SubscriptionEvent {
     /// Where the subscription stands.
     Position(SubscriptionPosition),
     /// The subscriber has missed items.
     Lost(LostItems),
-    /// The next items.
-    Items(Arc<ChannelItems>),
+    /// The next items, and their charge against the client's budgets, which is held until QUIC has taken them.
+    Items(Arc<ChannelItems>, Arc<Charge>),
     /// Why the subscription ends.
     Problem(Problem),
 }
@@ -57,6 +58,10 @@ pub(super) async fn serve<S: Service>(
             event = events.recv() => event,
         };
         let Some(event) = event else { return Err(stopping()) };
+        let _charge = match &event {
+            SubscriptionEvent::Items(_, charge) => Some(charge.clone()),
+            _ => None,
+        };
         let frames = frames(event, most);
         let last = frames.last().and_then(|frame| frame.frame.as_ref());
         let is_last = matches!(last, Some(Frame::Problem(_)));
@@ -103,7 +108,7 @@ fn frames(event: SubscriptionEvent, most: usize) -> Vec<SubscriptionFrame> {
         SubscriptionEvent::Position(position) => return one(Frame::Position(position)),
         SubscriptionEvent::Lost(lost) => return one(Frame::Lost(lost)),
         SubscriptionEvent::Problem(problem) => return one(Frame::Problem(problem)),
-        SubscriptionEvent::Items(items) => items,
+        SubscriptionEvent::Items(items, _) => items,
     };
     // Headers of the frame and of its items.
     let fits = |bytes: usize| bytes + 16 <= most;
@@ -143,7 +148,7 @@ mod tests {
         let items = [100, 200, 300, 10, 10, 10].map(item).to_vec();
         let all = Arc::new(ChannelItems { items: items.clone() });
         for most in [400, 700, 5_000] {
-            let frames = frames(SubscriptionEvent::Items(all.clone()), most);
+            let frames = frames(SubscriptionEvent::Items(all.clone(), Charge::unmetered()), most);
             let mut got = Vec::new();
             for frame in &frames {
                 assert!(frame.encoded_len() <= most);
@@ -152,7 +157,7 @@ mod tests {
             }
             assert_eq!(got, items);
         }
-        let frames = frames(SubscriptionEvent::Items(all), 250);
+        let frames = frames(SubscriptionEvent::Items(all, Charge::unmetered()), 250);
         let last = frames.last().and_then(|frame| frame.frame.clone());
         let Some(Frame::Problem(problem)) = last else { panic!("{last:?}") };
         assert_eq!((frames.len(), &*problem.code), (3, &*codes::REPLY_TOO_LARGE));

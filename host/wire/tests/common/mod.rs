@@ -17,18 +17,20 @@ use ostraca_wire::framed::FrameReader;
 use ostraca_wire::hello::{self, NodeDescriptor};
 use ostraca_wire::identity::Identity;
 use ostraca_wire::proto::{
-    DeployResult, Deployment, Envelope, MessageKind, Open, Outcome, Problem, Reply, SessionOpen,
-    Status, open,
+    ChannelItem, ChannelItems, DeployResult, Deployment, Envelope, MessageKind, Open, Outcome,
+    Problem, Reply, SessionOpen, Status, Subscribe, open,
 };
 use ostraca_wire::server::{
     AdminOperation, AdminOutput, ClientInfo, IncomingMessage, Server, Service, SessionInfo,
+    SubscriptionEvent,
 };
 use ostraca_wire::{ALPN_CLIENT, Error, Limits, endpoint, problem, tls};
 use prost::Message;
+use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 /// Replies with the body. The method "hold" keeps the ticket, "drop" drops it, "big" is a query whose reply has as many
-/// bytes as the body says, and "large" is such a command.
+/// bytes as the body says, and "large" is such a command. A channel has as many pages as its name says.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub(crate) held: std::sync::Mutex<Vec<IncomingMessage>>,
@@ -56,6 +58,30 @@ impl Service for Echo {
                 }
             }
         }
+    }
+
+    async fn handle_subscription(
+        &self,
+        peer: &Arc<ClientInfo>,
+        request: Subscribe,
+    ) -> Result<mpsc::Receiver<SubscriptionEvent>, Problem> {
+        let (sender, receiver) = mpsc::channel(1);
+        let (account, pages) = (peer.account().clone(), request.channel.parse().unwrap_or(0));
+        tokio::spawn(async move {
+            let item = ChannelItem { data: vec![0; 100_000].into(), ..ChannelItem::default() };
+            let items = Arc::new(ChannelItems { items: vec![item] });
+            for _ in 0..pages {
+                let event = match account.charge_items(&items) {
+                    Ok(charge) => SubscriptionEvent::Items(items.clone(), charge),
+                    Err(full) => SubscriptionEvent::Problem(full.problem("a page")),
+                };
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+            sender.closed().await;
+        });
+        Ok(receiver)
     }
 
     async fn handle_admin(

@@ -7,53 +7,24 @@
     reason = "endless recursion and loops are what this guest is for"
 )]
 
+mod asking;
+mod attack;
+mod calling;
+mod texts;
+
 use std::hint::black_box;
 use std::time::Duration;
 
-use ostraca_sdk::asks::{AskError, PendingAsk};
-use ostraca_sdk::http::{HttpError, PendingResponse, Response};
+use ostraca_sdk::asks::PendingAsk;
 use ostraca_sdk::messaging::Entity;
 use ostraca_sdk::{
     Error, StartReason, StopReason, asks, channels, clock, context, entity, http, journal,
     lifecycle, log, messaging, random, serde_json, state, timers,
 };
 
-/// A line break followed by a line that looks like the node's, bytes that a terminal interprets, and direction marks.
-const CONTROL: &str =
-    "a\n2026-01-01T00:00:00Z  INFO forged: all is well\r\u{1b}[2J\u{7}\0\u{9b}\u{202e}\u{2066}z";
-
-thread_local! {
-    /// A pending ask left over from an earlier turn.
-    static KEPT: std::cell::RefCell<Option<PendingAsk>> = const { std::cell::RefCell::new(None) };
-    /// A pending response left over from an earlier turn.
-    static CALLED: std::cell::RefCell<Option<PendingResponse>> =
-        const { std::cell::RefCell::new(None) };
-}
-
-fn ask_all(of: &str, id: &str, method: &str, body: &str, count: u64, ms: u64) -> Vec<String> {
-    let start = |_| {
-        let timeout = (ms > 0).then(|| Duration::from_millis(ms));
-        Entity::new(of, id).start_ask_raw(method, body.as_bytes(), "", timeout)
-    };
-    let pending: Vec<_> = (0..count).map(start).collect();
-    let outcome = |ask: &PendingAsk| match ask.wait_raw() {
-        Ok(body) => format!("ok {}", String::from_utf8_lossy(&body)),
-        Err(AskError::Refused { code, message }) => format!("refused {code}: {message}"),
-        Err(AskError::NotRun { code, message }) => format!("not-run {code}: {message}"),
-        Err(error) => format!("unknown: {error}"),
-    };
-    pending.iter().map(outcome).collect()
-}
-
-/// The status and body of a response, or the code of the error.
-fn shown(result: Result<Response, HttpError>) -> String {
-    match result {
-        Ok(response) => format!("{} {}", response.status(), response.text()),
-        Err(HttpError::NotSent { code, .. }) => format!("not sent: {code}"),
-        Err(HttpError::Unknown { code, .. }) => format!("unknown: {code}"),
-        Err(error) => error.to_string(),
-    }
-}
+use crate::attack::Attack;
+use crate::calling::shown;
+use crate::texts::CONTROL;
 
 /// The entity.
 #[derive(Debug, Default)]
@@ -168,7 +139,7 @@ impl Misbehaving {
         count: u64,
         ms: u64,
     ) -> Vec<String> {
-        ask_all(&of, &id, &method, &body, count, ms)
+        asking::ask_all(&of, &id, &method, &body, count, ms)
     }
 
     /// Behaves: like `ask`, but in a query.
@@ -182,22 +153,15 @@ impl Misbehaving {
         count: u64,
         ms: u64,
     ) -> Vec<String> {
-        ask_all(&of, &id, &method, &body, count, ms)
+        asking::ask_all(&of, &id, &method, &body, count, ms)
     }
 
     /// Behaves: adds 1 to `key`, and asks the first entity to do the same with the remaining ones. Returns the
     /// outcomes, its own first.
     #[message]
-    pub fn ask_along(&mut self, mut ids: Vec<String>, key: String) -> Vec<String> {
-        let mut outcomes = vec![format!("{}", Self.add(key.clone(), 1))];
-        if !ids.is_empty() {
-            let first = Entity::new("misbehaving", ids.remove(0));
-            let arguments = serde_json::json!({ "ids": ids, "key": key });
-            match first.ask::<Vec<String>>("ask_along", &arguments) {
-                Ok(further) => outcomes.extend(further),
-                Err(error) => outcomes.push(error.to_string()),
-            }
-        }
+    pub fn ask_along(&mut self, ids: Vec<String>, key: String) -> Vec<String> {
+        let mut outcomes = vec![Self.add(key.clone(), 1).to_string()];
+        outcomes.extend(asking::ask_next(ids, key));
         outcomes
     }
 
@@ -205,36 +169,15 @@ impl Misbehaving {
     /// entity got.
     #[message]
     pub fn add_and_read_back(&mut self, id: String, key: String, by: u64) -> Vec<String> {
-        let mut outcomes = vec![format!("{}", Self.add(key.clone(), by))];
-        let arguments = serde_json::json!({
-            "of": "misbehaving", "id": context::identity().id, "method": "read",
-            "body": serde_json::json!(key).to_string(), "count": 1, "ms": 0,
-        });
-        match Entity::new("misbehaving", id).ask::<Vec<String>>("ask", &arguments) {
-            Ok(further) => outcomes.extend(further),
-            Err(error) => outcomes.push(error.to_string()),
-        }
+        let mut outcomes = vec![Self.add(key.clone(), by).to_string()];
+        outcomes.extend(asking::ask_back(id, &key));
         outcomes
     }
 
     /// Behaves: asks these entities to `work`, and returns their ids in the order in which they answer.
     #[message]
     pub fn ask_any(&mut self, ids: Vec<String>) -> Vec<String> {
-        let start = |id: String| {
-            let pending = Entity::new("misbehaving", id.clone()).start_ask("work", &());
-            (id, pending)
-        };
-        let mut pending: Vec<_> = ids.into_iter().map(start).collect();
-        let mut answered = Vec::new();
-        while !pending.is_empty() {
-            let at = asks::wait_any(pending.iter().map(|(_, ask)| ask));
-            let (id, ask) = pending.remove(at);
-            answered.push(match ask.wait::<String>() {
-                Ok(text) => text,
-                Err(error) => format!("{id}: {error}"),
-            });
-        }
-        answered
+        asking::ask_any(ids)
     }
 
     /// Loops for as many million steps as its id says, and returns the id.
@@ -251,21 +194,13 @@ impl Misbehaving {
     /// Keeps a pending ask, and waits for the one kept by an earlier turn.
     #[message]
     pub fn ask_and_keep(&mut self, id: String) {
-        let ask = Entity::new("misbehaving", id).start_ask("work", &());
-        KEPT.with(|kept| {
-            if let Some(old) = kept.borrow_mut().replace(ask) {
-                let _ = old.wait_raw();
-            }
-        });
+        asking::ask_and_keep(id);
     }
 
     /// Behaves: makes concurrent HTTP calls, one to each URL, each with a body of `bytes` bytes. Returns the results.
     #[message]
     pub fn call(&mut self, method: String, urls: Vec<String>, bytes: usize) -> Vec<String> {
-        let start =
-            |url: String| http::Request::new(method.clone(), url).body(vec![b'x'; bytes]).start();
-        let pending: Vec<_> = urls.into_iter().map(start).collect();
-        pending.into_iter().map(|call| shown(call.and_then(PendingResponse::wait))).collect()
+        calling::call_all(&method, urls, bytes)
     }
 
     /// Behaves: makes an HTTP call with a header. Returns the result.
@@ -277,11 +212,7 @@ impl Misbehaving {
     /// Behaves: asks this entity type, calls, and asks again. Returns the result of the call.
     #[message]
     pub fn call_between_asks(&mut self, id: String, url: String) -> String {
-        let before = Entity::new("misbehaving", id.clone()).start_ask("work", &());
-        let result = shown(http::get(url));
-        let after = Entity::new("misbehaving", id).start_ask("work", &());
-        let _ = (before.wait_raw(), after.wait_raw());
-        result
+        calling::call_between_asks(&id, url)
     }
 
     /// A query that makes an HTTP call.
@@ -294,9 +225,7 @@ impl Misbehaving {
     /// kept.
     #[message]
     pub fn call_and_keep(&mut self, url: String) -> Option<String> {
-        let call = http::Request::get(url).start().ok();
-        let old = CALLED.with(|called| std::mem::replace(&mut *called.borrow_mut(), call));
-        old.map(|call| shown(call.wait()))
+        calling::call_and_keep(url)
     }
 
     /// Asks an entity, then traps.
@@ -475,6 +404,37 @@ impl Misbehaving {
     pub fn emit_text(&mut self, on: Vec<String>, text: String) -> String {
         on.iter().for_each(|channel| channels::emit(channel, &text));
         text
+    }
+
+    /// Behaves. Emits these texts on a channel.
+    #[message]
+    pub fn emit_texts(&mut self, on: String, texts: Vec<String>) {
+        texts.iter().for_each(|text| channels::emit(&on, text));
+    }
+
+    /// Behaves: keeps the text, and counts the texts under `received`.
+    #[message]
+    pub fn receive(&mut self, text: String) {
+        state::set("received", &(state::get("received").unwrap_or(0_u64) + 1));
+        state::set("last", &text);
+    }
+
+    /// Emits on a channel that this entity may have subscribed to with this method: it then feeds itself.
+    #[message]
+    pub fn echo(&mut self, times: u64) {
+        attack::echo(times);
+    }
+
+    /// Emits on two channels that this entity may have subscribed to with this method: each item becomes two.
+    #[message]
+    pub fn fork(&mut self, times: u64) {
+        attack::fork(times);
+    }
+
+    /// Calls host functions again and again in one turn.
+    #[message]
+    pub fn attack(&mut self, attack: Attack) {
+        attack.run();
     }
 
     /// Behaves: subscribes to a channel of another entity.

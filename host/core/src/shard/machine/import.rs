@@ -17,7 +17,8 @@ use crate::shard::journal;
 use crate::shard::{JournalChange, TimerChange};
 
 impl Machine {
-    /// Imports a copy, unless the entity exists. Returns whether the entity must be loaded again.
+    /// Imports a copy, unless the entity exists. Returns whether the entity's messages must wait: it is loaded again,
+    /// or its subscriptions are read first.
     pub(super) fn import(&mut self, entity: &Entity, message: &Message) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
         let refusal = if state.head.version > 0 && !state.head.deleted {
@@ -25,15 +26,30 @@ impl Machine {
         } else {
             EntityCopy::decode(&message.body).map_err(|why| (codes::INVALID_IMPORT, why))
         };
-        let copy = match refusal {
-            Ok(copy) => copy,
+        let copied = refusal.and_then(|mut copy| match copy.take_subscriptions() {
+            Ok(subscriptions) => Ok((copy, subscriptions)),
+            Err(why) => Err((codes::INVALID_IMPORT, why)),
+        });
+        // An entity that was never run or was deleted can have subscriptions.
+        if copied.as_ref().is_ok_and(|(_, subscriptions)| !subscriptions.is_empty())
+            && !state.subscriptions.is_read()
+        {
+            self.read_subscriptions(entity);
+            return true;
+        }
+        let restored = copied.and_then(|(copy, subscriptions)| {
+            Ok((copy, self.restore_subscriptions(entity, subscriptions)?))
+        });
+        let (copy, pages) = match restored {
+            Ok(restored) => restored,
             Err((code, text)) => {
                 self.finish(entity, &message.id, Outcome::not_run(code, text), true);
                 return false;
             }
         };
         let is_remembered = copy.remembered;
-        let effects = self.apply_copy(entity, copy);
+        let mut effects = self.apply_copy(entity, copy);
+        effects.records.extend(pages);
         self.commit_command(entity, message, effects);
         if is_remembered {
             self.start_again_at(entity, self.context.mono());

@@ -1,17 +1,18 @@
 //! Operators' commands to entities: turns that do not call the guest.
 
 use super::gate::Effects;
+#[cfg(debug_assertions)]
+use super::subscriptions::waits_for_pages;
 use super::{Entity, Machine, Outcome, codes};
 use crate::message::Message;
 use crate::records::{RecordKey, RecordWrite};
 use crate::shard::OperatorCommand;
 #[cfg(debug_assertions)]
-use crate::shard::TopicMessage;
 use crate::shard::entity::ResidentEntity;
 
 impl Machine {
     /// Runs an operator's command. The entity's turns must all be durable: the command must see only durable state, or
-    /// it could report what a refused commit undoes. Returns whether the entity must be loaded again.
+    /// it could report what a refused commit undoes. Returns whether the entity's messages must wait.
     pub(super) fn run_operator_command(
         &mut self,
         entity: &Entity,
@@ -61,8 +62,8 @@ impl Machine {
     #[cfg(debug_assertions)]
     pub(super) fn waits_for_gate(&self, state: &ResidentEntity) -> bool {
         let next = state.mailbox.front().and_then(|id| state.entries.get(&id));
-        let reads = state.subscriptions.is_reading()
-            && next.is_some_and(|it| TopicMessage::of_method(&it.message.method).is_some());
+        let reads =
+            state.subscriptions.is_reading() && next.is_some_and(|it| waits_for_pages(&it.message));
         reads
             || !state.gate.is_empty()
                 && next.is_some_and(|it| OperatorCommand::of_method(&it.message.method).is_some())

@@ -10,12 +10,12 @@ use super::gate::Effects;
 use super::{Entity, GuestReply, Machine, Mutation, Outcome, codes};
 use crate::extensions::Extensions;
 use crate::message::Message;
-use crate::records::{ChannelItem, RecordWrite};
+use crate::records::{ChannelItem, RecordWrite, Subscription};
 use crate::shard::entity::ResidentEntity;
 use crate::shard::subscriptions::{
     SUBSCRIPTION_PAGES, SubscriptionRequest, Subscriptions, TooManySubscriptions, page_key,
 };
-use crate::shard::{Action, Emit, FanOut, NewTell, TopicMessage};
+use crate::shard::{Action, Emit, FanOut, NewTell, OperatorCommand, TopicMessage};
 
 /// Maximum number and size of the pages in one read.
 const READ: (usize, usize) = (64, 1 << 20);
@@ -52,7 +52,8 @@ impl Machine {
         true
     }
 
-    fn read_subscriptions(&mut self, entity: &Entity) {
+    /// Begins to read the entity's subscriptions, unless they are being read.
+    pub(super) fn read_subscriptions(&mut self, entity: &Entity) {
         let reader = self.residents.next_generation() | 1 << 63;
         let Some(state) = self.residents.get_mut(entity) else { return };
         let Some(from) = state.subscriptions.begin_read(reader) else { return };
@@ -80,7 +81,7 @@ impl Machine {
             // The messages that wait for the pages are at the front.
             while let Some(state) = self.residents.get(entity)
                 && let Some(id) = state.mailbox.front()
-                && state.entries.get(&id).is_some_and(|entry| is_topic(&entry.message))
+                && state.entries.get(&id).is_some_and(|entry| waits_for_pages(&entry.message))
             {
                 self.finish(entity, &id, outcome.clone(), false);
             }
@@ -94,11 +95,7 @@ impl Machine {
         let most = settings.map_or(0, |settings| settings.subscriptions);
         let mut tells = settings.into_iter().flat_map(|settings| &settings.tells);
         if !tells.any(|granted| *granted == sender.entity_type) {
-            let text = format!(
-                "entities of the type `{}` may not send tells to `{}` (`[grants] tell`)",
-                entity.entity_type, sender.entity_type
-            );
-            return refusal(codes::SUBSCRIPTION_NOT_GRANTED, text);
+            return refusal(codes::SUBSCRIPTION_NOT_GRANTED, not_granted(entity, sender));
         }
         let request = match SubscriptionRequest::decode(&message.body) {
             Ok(request) if !request.method.is_empty() => request,
@@ -122,6 +119,35 @@ impl Machine {
                 refusal(codes::TOO_MANY_SUBSCRIPTIONS, text)
             }
         }
+    }
+
+    /// Adds subscriptions that an import contains. Returns the writes.
+    pub(super) fn restore_subscriptions(
+        &mut self,
+        entity: &Entity,
+        copied: Vec<Subscription>,
+    ) -> Result<Vec<RecordWrite>, (Code, String)> {
+        let settings = self.types.of(entity);
+        let most = settings.map_or(0, |settings| settings.subscriptions);
+        let tells = settings.map_or(&[][..], |settings| &settings.tells);
+        let is_granted = |it: &&Subscription| tells.contains(&it.subscriber.entity_type);
+        if let Some(it) = copied.iter().find(|it| !is_granted(it)) {
+            return Err((codes::SUBSCRIPTION_NOT_GRANTED, not_granted(entity, &it.subscriber)));
+        }
+        let per_page = self.context.settings.fan_out_page;
+        let utc_ms = self.context.now.utc;
+        let Some(state) = self.residents.get_mut(entity) else { return Ok(Vec::new()) };
+        let version = state.head.version + 1;
+        let restored = state.subscriptions.restore(copied, version, (most, per_page));
+        let pages = restored.map_err(|TooManySubscriptions| {
+            let text = format!(
+                "{entity} would have more than {most} subscriptions (`limits.subscriptions`)"
+            );
+            (codes::TOO_MANY_SUBSCRIPTIONS, text)
+        })?;
+        record_counts(state);
+        let write = |page: u64| state.subscriptions.write(page, version, utc_ms);
+        Ok(pages.into_iter().map(write).collect())
     }
 
     fn unsubscribe(&mut self, entity: &Entity, sender: &Entity, message: &Message) -> Effects {
@@ -195,9 +221,18 @@ impl Machine {
     }
 }
 
-/// Whether a message is about subscriptions.
-pub(super) fn is_topic(message: &Message) -> bool {
-    TopicMessage::of_method(&message.method).is_some()
+/// Whether a message may wait until the subscriptions have been read.
+pub(super) fn waits_for_pages(message: &Message) -> bool {
+    let is_import =
+        OperatorCommand::of_method(&message.method) == Some(OperatorCommand::ImportEntity);
+    is_import || TopicMessage::of_method(&message.method).is_some()
+}
+
+fn not_granted(publisher: &Entity, subscriber: &Entity) -> String {
+    format!(
+        "entities of the type `{}` may not send tells to `{}` (`[grants] tell`)",
+        publisher.entity_type, subscriber.entity_type
+    )
 }
 
 /// Removes the last pages of a deleted entity's subscriptions, as far as the page of the purge has room for them.

@@ -1,6 +1,8 @@
 //! The import of an exported entity.
 
 use super::*;
+use crate::codec;
+use crate::records::{Subscription, SubscriptionPage};
 
 impl Harness {
     fn import(&mut self, sequence: u64, body: Bytes) -> u64 {
@@ -95,6 +97,71 @@ fn an_import_replaces_nothing_that_exists() {
     harness.import(1, body);
     let head = &harness.commits.last().expect("a commit").head;
     assert_eq!((head.version, head.deleted), (9, false));
+}
+
+fn subscription(subscriber: &str, channel: &str) -> Subscription {
+    let subscriber = Entity::new("counter", subscriber);
+    Subscription { channel: channel.into(), subscriber, method: "m".into(), since: 7 }
+}
+
+/// A copy with these subscriptions.
+fn with_subscriptions(subscriptions: Vec<Subscription>) -> Bytes {
+    let mut copy = copy();
+    copy.set_subscriptions(subscriptions).expect("encodes");
+    copy.encode().expect("encodes")
+}
+
+#[test]
+fn r27_an_import_restores_subscriptions_from_its_version_on() {
+    let mut harness = Harness::publisher(9);
+    // A subscription that was made before there is an entity stays as it is.
+    harness.subscribed(1);
+    let mut harness = harness.restarted();
+    let tells = vec!["counter".into()];
+    let settings = TypeSettings { revision: 2, tells, subscriptions: 9, ..TypeSettings::default() };
+    harness.handle(Event::TypeDeployed { entity_type: "counter".into(), settings });
+    let (known, new) = (subscription("r1", "news"), subscription("r2", "news"));
+    let token = harness.import(1, with_subscriptions(vec![known, new]));
+    let commit = harness.commits.last().expect("one commit");
+    assert!(commit.writes.iter().any(|it| it.key == RecordKey::State(bytes("a"))));
+    assert!(commit.head.channels().expect("extents").keys().eq([&Arc::from("news")]));
+    harness.settle(CommitOutcome::Committed);
+    assert!(harness.code_of(token).is_some_and(|code| code.starts_with("final")));
+    assert_eq!(harness.counts(), (1, 2));
+    let page = harness.items.get(&(SUBSCRIPTION_PAGES.into(), 1)).expect("a page");
+    let stored = codec::decode::<SubscriptionPage>(&page.data).expect("decodes").subscriptions;
+    let shown = stored.iter().map(|it| (&*it.subscriber.id, &*it.method, it.since));
+    assert!(shown.eq([("r1", "method", 1), ("r2", "m", 2)]), "{stored:?}");
+}
+
+#[test]
+fn r27_an_import_beyond_the_limit_of_subscriptions_is_refused() {
+    let all = || vec![subscription("r1", "news"), subscription("r2", "news")];
+    let mut harness = Harness::publisher(1);
+    let token = harness.import(1, with_subscriptions(all()));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::TOO_MANY_SUBSCRIPTIONS));
+    assert!(harness.commits.is_empty());
+    let mut harness = Harness::serving();
+    let token = harness.import(1, with_subscriptions(all()));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::SUBSCRIPTION_NOT_GRANTED));
+    assert!(harness.commits.is_empty());
+}
+
+#[test]
+fn an_import_with_damaged_subscriptions_is_refused() {
+    let long = "x".repeat(600);
+    let no_method = Subscription { method: "".into(), ..subscription("r1", "news") };
+    for damaged in [
+        vec![subscription("r1", "news"), subscription("r1", "news")],
+        vec![subscription("r1", "a\n")],
+        vec![subscription(&long, "news")],
+        vec![no_method],
+    ] {
+        let mut harness = Harness::publisher(9);
+        let token = harness.import(1, with_subscriptions(damaged));
+        assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::INVALID_IMPORT));
+        assert!(harness.commits.is_empty());
+    }
 }
 
 #[test]

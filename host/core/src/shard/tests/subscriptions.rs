@@ -8,7 +8,7 @@ fn reader(number: u64) -> Entity {
 }
 
 impl Harness {
-    fn publisher(subscriptions: u64) -> Self {
+    pub(super) fn publisher(subscriptions: u64) -> Self {
         let mut harness = Self::with(Settings { fan_out_page: 2, ..Settings::default() });
         let tells = vec!["counter".into()];
         let settings =
@@ -30,7 +30,7 @@ impl Harness {
         self.deliver(&reader(from), number, topic.method(), Bytes::from(body))
     }
 
-    fn subscribed(&mut self, from: u64) {
+    pub(super) fn subscribed(&mut self, from: u64) {
         let token = self.topic(TopicMessage::Subscribe, from, from * 100, "news\nmethod");
         self.settle(CommitOutcome::Committed);
         assert!(self.code_of(token).is_some_and(|code| code.starts_with("final")));
@@ -57,7 +57,7 @@ impl Harness {
         items.join(" ")
     }
 
-    fn counts(&self) -> (u64, u64) {
+    pub(super) fn counts(&self) -> (u64, u64) {
         let head = self.head.as_ref().expect("a head");
         let counts = head.subscriptions().expect("a field");
         (counts.pages, counts.subscriptions)

@@ -1,6 +1,6 @@
 //! `make bench`: measures what `docs/performance.md` lists, on real nodes and on the bare parts: P1 to P5 on one node,
-//! P6 to P9 (module `cluster`) on three nodes, tells (P11), asks (P12), timers (P13), and the core alone (module
-//! `hot_paths`). A line with a target says whether the target is met.
+//! P6 to P9 (module `cluster`) on three nodes, tells (P11), asks (P12), timers (P13), channels (P14), and the core
+//! alone (module `hot_paths`). A line with a target says whether the target is met.
 //!
 //! The node is `ostraca run` in a separate process with default settings, the entity is examples/counter as
 //! shipped, and every command is sent over QUIC and is durable before its reply. Rates on a shared machine vary:
@@ -15,6 +15,7 @@
 mod asks;
 mod baseline;
 mod cluster;
+mod fan_out;
 mod hostile_guests;
 mod hot_paths;
 mod memory;
@@ -169,6 +170,9 @@ async fn nodes(bench: &mut Bench) -> Result<()> {
     }
     if bench.wants("P13") {
         timers::run(bench).await?;
+    }
+    if bench.wants("P14") {
+        fan_out::run(bench).await?;
     }
     cluster::run(bench).await?;
     // This takes ten minutes, so it runs only if `ONLY` names it.
