@@ -131,7 +131,7 @@ pub use ostraca_wire::proto::{
     TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
-pub use session::{Call, CallOptions, Session};
+pub use session::{Call, CallOptions, RestartedEntity, Session};
 pub use subscription::{ChannelEvent, ChannelItem, SubscribeError, SubscribeFrom, Subscription};
 #[cfg(feature = "sdk")]
 pub use typed::InvokeError;
