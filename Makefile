@@ -83,7 +83,7 @@ soak: setup
 	@ONE_SHOTS=1000000 $(CARGO) test --release --package ostraca-core --package ostraca-node one_shot -- --nocapture
 	@ROUNDS=$${ROUNDS:-200} $(CARGO) test --release --package ostraca-process-tests --test kill -- --nocapture
 	@SECONDS=60 $(CARGO) test --release --package ostraca-process-tests --test saturated -- --nocapture
-	@REMEMBERED=$${REMEMBERED:-20000} $(CARGO) test --release --package ostraca-process-tests --test remembered -- --nocapture
+	@REMEMBERED=$${REMEMBERED:-20000} LIVE=$${LIVE:-7000} $(CARGO) test --release --package ostraca-process-tests --test remembered -- --nocapture
 	@ROUNDS=$${ROUNDS:-50} TRANSFERS=$${TRANSFERS:-100000} $(CARGO) test --release --package ostraca-process-tests --test bank -- --nocapture
 	@SOAK=$(SOAK) ROUNDS=$${ROUNDS:-50} $(CARGO) test --release --package ostraca-process-tests --no-fail-fast \
 	  --test fail_over --test pauses --test cuts --test hand_off --test slow_claims --test manager_away -- --nocapture --test-threads 1
