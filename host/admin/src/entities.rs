@@ -183,7 +183,7 @@ impl AdminService {
                 detail.dead_letters = self.first_dead_letters(shard, &entity).await?;
             }
             if head.is_purged() == Ok(false) {
-                // An entity that was never run or was deleted can have them too.
+                // An entity that has never run, or that was deleted, can have them too.
                 self.show_subscriptions(shard, &entity, &head, KEYS, &mut detail).await?;
             }
             if head.deleted {

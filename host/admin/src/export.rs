@@ -26,7 +26,7 @@ use super::{AdminService, store_failed};
 
 /// How often an entity is read that changes meanwhile.
 const ATTEMPTS: u32 = 5;
-/// The format of what is exported: without subscriptions, and with them. A release refuses higher ones than it knows.
+/// The formats of an export, without and with subscriptions. A release refuses formats higher than it knows.
 const FORMATS: (u32, u32) = (1, 2);
 
 impl AdminService {

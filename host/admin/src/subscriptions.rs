@@ -45,7 +45,7 @@ impl AdminService {
         }
     }
 
-    /// Adds the first subscriptions, up to `most`, and their numbers.
+    /// Adds the first subscriptions, up to `most`, and the counts of all.
     pub(super) async fn show_subscriptions(
         &self,
         shard: ShardId,

@@ -177,8 +177,8 @@ impl Session {
         self.send(entity, method, Bytes::new(), &options).await.map(drop)
     }
 
-    /// Lets an entity start again that was stopped after a failure (K33), and migrate again if its migration failed
-    /// (R24). Needs permission to send to the type. Returns which of the two it was.
+    /// Lets an entity that was stopped after a failure start again (K33), and retries its failed migration at its next
+    /// start (R24). Needs permission to send to the type. Returns which of the two applied.
     ///
     /// # Errors
     ///

@@ -18,7 +18,8 @@ use tokio::sync::broadcast;
 use super::channel_query::{ChannelReader, items_to_wire};
 use super::{Gateway, lock};
 
-/// How long one read of a feed waits for items. A node that stops waits for the answers to its messages, so it is short.
+/// How long one read of a feed waits for items. A node that stops waits for the answers to its messages, so this is
+/// short.
 const WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of pages that a subscriber may be behind its feed before it reads on its own.
 const PAGES: usize = 8;
@@ -35,7 +36,7 @@ pub(super) struct FeedPage {
     /// Whether something was lost before it: then each subscriber must find out what it has missed.
     pub(super) breaks: bool,
     pub(super) items: Arc<ChannelItems>,
-    /// The charge of the items against the node's budget, while any subscriber may still need them.
+    /// The charge for the items against the node's budget, held while any subscriber may still need them.
     _charge: Arc<Charge>,
 }
 
@@ -110,8 +111,8 @@ impl Drop for Feed<'_> {
 }
 
 impl Feed<'_> {
-    /// Follows the channel until nobody receives it, until it is refused, or until the node has no room for a page:
-    /// then its subscribers learn why by themselves.
+    /// Follows the channel until nobody receives it, a read is refused, or the node has no room for a page. Its
+    /// subscribers then read on their own, and learn the reason from their own reads.
     async fn run(self, reader: ChannelReader) {
         let entity = reader.entity.clone();
         let mut reader = ChannelReader::new(entity, reader.channel, reader.principal);

@@ -80,13 +80,13 @@ enum Interrupted {
 struct Subscription {
     gateway: Arc<Gateway>,
     reader: ChannelReader,
-    /// The budgets of the client. A page is charged before it is read, and until the client's connection has taken it.
+    /// The budgets of the client. A page is charged from before it is read until the client's connection has taken it.
     account: Arc<Account>,
     sender: mpsc::Sender<SubscriptionEvent>,
     position: ChannelPosition,
 }
 
-/// Without room for a page the subscription ends, and the client opens it again.
+/// Without room for a page, the subscription ends, and the client opens it again.
 fn admitted(charge: Result<Arc<Charge>, BudgetExceeded>) -> Result<Arc<Charge>, Interrupted> {
     charge.map_err(|full| Interrupted::Refused(full.problem("no room for a page of a channel")))
 }
@@ -130,7 +130,7 @@ impl Subscription {
     /// Reads until nothing more is available.
     async fn catch_up(&mut self, must_say: &mut bool) -> Result<(), Interrupted> {
         loop {
-            // A read from now on returns no items.
+            // A read at `Now` returns no items.
             let expected = if self.position == ChannelPosition::Now { 0 } else { PAGE_BYTES };
             let expected = admitted(self.account.charge_page(expected.into()))?;
             let reading =

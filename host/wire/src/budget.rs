@@ -11,11 +11,11 @@
 //! - Messages and replies together reach the limit: no further message is accepted.
 //! - Replies alone reach the limit: no turn starts, and a reply made elsewhere is dropped.
 //!
-//! Pages of channels on their way to subscribers count like messages, and use at most half of each limit
-//! ([`Account::charge_page`]). They can be read again.
-//!
 //! So a sender that fills its budget with messages still gets replies, and no level ever holds more than twice
 //! its limit.
+//!
+//! Pages of channels on their way to subscribers count like messages. They can be read again, so one is admitted only
+//! if, with it, at most half of each limit is in use ([`Account::charge_page`]).
 
 mod account;
 mod pages;

@@ -1,6 +1,6 @@
-//! Attacks by guests: for each host function at least one entity that overuses it, and how its turns may end.
+//! Attacks by guests: for each host function at least one that overuses it, and how its turns may end.
 //!
-//! `make bench ONLY=ZOO` measures what neighbours notice of them, and `tests/hostile.rs` runs each of them once.
+//! `make bench ONLY=ZOO` measures how they affect neighbours, and `tests/hostile.rs` runs each of them once.
 
 mod attack;
 mod list;

@@ -210,7 +210,7 @@ async fn deceptively_harmless_guests_affect_no_neighbour() {
     world.client.close().await;
 }
 
-/// The functions that `wit/` offers to guests, as in `state.get`.
+/// The functions that `wit/` offers to guests, such as `state.get`.
 fn host_functions() -> Vec<String> {
     let exports = ["types", "methods", "handler", "stop", "schemas", "timer-handler", "migration"];
     let file = artifacts::root().join("wit/ostraca-entity.wit");
@@ -241,7 +241,8 @@ async fn every_host_function_has_an_attack() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The attacks, in a short version of `make bench ONLY=ZOO`: each ends as it may, and neighbours are served meanwhile.
+/// The attacks, in a short version of `make bench ONLY=ZOO`: each ends in a permitted way, and neighbours are served
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attacks_end_at_their_limit_and_neighbours_answer() {
     let world = World::start("zoo", zoo::SETTINGS).await;

@@ -1,4 +1,5 @@
-//! What ends instances and moves shards because a guest wants it or fails (K33, E15), on real processes.
+//! Instances that end when their guest asks for it, and shards that move when a guest fails (E15, K33), on real
+//! processes.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ fn entities() -> u64 {
     std::env::var("REMEMBERED").ok().and_then(|count| count.parse().ok()).unwrap_or(1_000)
 }
 
-/// Live instances of each node at most; by default as many as there are entities.
+/// Maximum number of live instances of each node; by default as many as there are entities.
 fn live_instances() -> u64 {
     std::env::var("LIVE").ok().and_then(|count| count.parse().ok()).unwrap_or_else(entities)
 }
@@ -100,7 +100,7 @@ async fn after_a_kill() -> Result<String> {
     let after = active(&client).await?;
     let running = after.keys().filter(|id| remembered.contains(*id)).count();
 
-    // A start for recovery commits once. Its node may die right after the start, but only one node did.
+    // A start for recovery commits once. Only one node was killed, so none of these starts was repeated elsewhere.
     let mut moved = 0;
     for (id, starts) in starts(&client, &remembered).await? {
         let again = starts - starts_before[&id];

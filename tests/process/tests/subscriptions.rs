@@ -90,7 +90,7 @@ async fn across_a_kill() -> Result<()> {
     cluster.stop()
 }
 
-/// Replaces the publisher by its export: its subscribers get what it emits from then on.
+/// Replaces the publisher with its export: its subscribers get what it emits from then on.
 async fn survives_export(client: &Client) -> Result<()> {
     let room = Entity::new("misbehaving", "room");
     let shown = client.inspect(&room, false).await?;

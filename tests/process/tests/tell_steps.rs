@@ -1,7 +1,7 @@
 //! A kill of a tell's sender or target at each step of the tell's life in the outbox (R19).
 //!
-//! Cuts between nodes, and a target that waits for an answer, stop each tell at its step. Then one kill meets all steps
-//! at the same time.
+//! Cuts between nodes, and a target that waits for an answer, hold each tell at its step. So one kill interrupts
+//! tells at all steps.
 
 use std::time::Duration;
 
@@ -17,9 +17,11 @@ use tokio::time::sleep;
 
 const GRANTS: &str = "[grants]\ntell = [\"misbehaving\"]\nask = [\"misbehaving\"]\n\
     [limits]\nask-timeout = \"100 s\"\n";
-/// The node of the senders, of the targets, and of what nobody can reach.
+/// The node that owns the senders.
 const SENDERS: usize = 1;
+/// The node that owns the targets.
 const TARGETS: usize = 2;
+/// A node that these two cannot reach until the kill.
 const CUT_OFF: usize = 3;
 
 /// Two commands that send one tell each.
@@ -33,7 +35,7 @@ async fn tell(client: &Client, sender: &str, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many notes the store has of a target; asking the target would wake it.
+/// The number of a target's notes in the store; asking the target would wake it.
 async fn stored_notes(client: &Client, target: &str) -> Result<usize> {
     let seen = client.inspect(&Entity::new("misbehaving", target), true).await?;
     let Some(notes) = seen.keys.iter().find(|key| key.key == "notes") else { return Ok(0) };
@@ -91,7 +93,7 @@ async fn killed_at_each_step(name: &str, victim: usize) -> Result<()> {
     sleep(Duration::from_millis(500)).await;
     ensure!(in_outbox(&client, acknowledged).await? >= 3, "the last one is not deleted yet");
 
-    // Sent, and not run: the target's turn waits for somebody whom it cannot reach.
+    // Sent, and not run: the target's turn waits for an entity that it cannot reach.
     let waits = json!({
         "of": "misbehaving", "id": cut_off[1], "method": "read", "body": "\"x\"", "count": 1,
         "ms": 90_000,

@@ -64,7 +64,7 @@ impl TurnKey {
                 body: Bytes::from(place.to_le_bytes().to_vec()),
                 content_type: "".into(),
                 traceparent: "".into(),
-                // Some wait long enough for a cycle to be noticed.
+                // Some wait long enough for a cycle to be detected.
                 timeout: match rng.range(0, 10) {
                     0 => rng.range(1_000, 2_500),
                     1..4 => rng.range(800, 1_300),

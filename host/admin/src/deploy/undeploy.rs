@@ -1,6 +1,6 @@
-//! Removes a type's row. The binding's row remains, and keeps the last revision: heads of deleted entities name the
-//! revision that wrote them, and an older one may not write them again (R24). Numbers of revisions that were stored and
-//! never active are not used again either: a number names one component for good.
+//! Removes a type's row. The binding's row remains, and keeps the highest revision: heads of deleted entities name the
+//! revision that wrote them, and an older one may not write them again (R24). The numbers of revisions that were
+//! stored but never active are not reused either: a number always names the same component.
 
 use ostraca_catalog as catalog;
 use ostraca_catalog::rows::{self, BindingRow};
@@ -24,7 +24,7 @@ impl Deployer {
         let current = self.current_deployment(&key).await?;
         let revision = revision_of(current.as_ref());
         let Some(current) = current else { return Ok(revision) };
-        // Revisions that were stored and never active end with the row, but their numbers are taken.
+        // Revisions that were stored but never active are removed with the row, but their numbers stay taken.
         let highest = current.row.highest_revision().map_err(damaged)?;
         self.keep_last_revision(name, highest).await?;
         let expected = Some(current.stored.revision);

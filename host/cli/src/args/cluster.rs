@@ -112,7 +112,7 @@ pub(crate) struct ForgetEntity {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RestartEntity {
-    /// The stopped entity, as in order/17
+    /// The entity, as in order/17
     #[arg(value_name = "TYPE/ID")]
     pub(crate) entity: String,
     /// Timeout, including connecting

@@ -1,5 +1,5 @@
-//! `ostraca restart-entity`: lets an entity start again that was stopped after a failure (K33), and repeats a migration
-//! that failed (R24).
+//! `ostraca restart-entity`: lets an entity that was stopped after a failure start again (K33), and retries a failed
+//! migration (R24).
 
 use ostraca_client::{CallOptions, SessionId};
 use serde_json::json;
@@ -32,7 +32,7 @@ pub(crate) async fn run(global: &Global, args: &RestartEntity) -> Result<Exit, F
             output::line(&format!("{} is migrated again when it next starts", args.entity));
         }
         _ if restarted.was_stopped => output::line(&format!("{} may start again", args.entity)),
-        _ => output::line(&format!("{} was not stopped", args.entity)),
+        _ => output::line(&format!("{} was not stopped and had no failed migration", args.entity)),
     }
     Ok(Exit::Done)
 }

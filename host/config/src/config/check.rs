@@ -218,7 +218,7 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
     let (network, guests, entities, store) =
         (&file.network, &file.guests, &file.entities, &file.store);
     let all = [
-        // A command that handles 256 dead letters needs 2 KiB.
+        // The body of a command that handles 256 dead letters has 2 KiB.
         (["network", "max-message"], network.max_message, 4 * KIB, 32 * MIB),
         (["network", "session-in-flight-bytes"], network.session_in_flight_bytes, KIB, GIB),
         (["network", "connection-bytes"], network.connection_bytes, 64 * KIB, 64 * GIB),

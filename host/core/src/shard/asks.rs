@@ -298,7 +298,7 @@ pub enum AskNote {
         /// The path, oldest step first; not empty.
         path: Vec<AskStep>,
     },
-    /// Of the queued asks in a cycle, the ask is the youngest: the entity at which it is queued refuses it.
+    /// The ask is the youngest of the queued asks in a cycle: the entity at which it is queued refuses it.
     Cycle {
         /// The ask.
         id: MessageId,
@@ -332,7 +332,7 @@ impl AskNote {
 pub(super) enum ProbeStep {
     /// Send the note to the ask's target.
     PassOn(AskNote),
-    /// The asks form a cycle. The youngest queued one is queued at `at`, which receives the note.
+    /// The asks form a cycle. The youngest queued one is in the mailbox of `at`, which receives the note.
     Cycle { at: Entity, id: MessageId, chain: Vec<Entity> },
     /// The path is too long.
     Drop,

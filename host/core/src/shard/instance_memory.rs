@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::slot_requests::SlotHolder;
+use crate::ids::ShardPath;
 
 /// An instance: its holder, and whether it is the holder's second one.
 pub(super) type InstanceKey = (SlotHolder, bool);
-use crate::ids::ShardPath;
 
 #[derive(Debug)]
 pub(super) struct InstanceMemory {

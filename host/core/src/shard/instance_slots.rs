@@ -73,7 +73,7 @@ impl InstanceSlots {
         self.memory.held()
     }
 
-    /// Records the size in bytes of the instance of a holder that has this generation.
+    /// Records the size in bytes of a holder's instance with this generation.
     pub fn report_size(&mut self, holder: &SlotHolder, generation: u64, bytes: u64) {
         let is_second = self.granted_second.get(holder) == Some(&generation);
         self.memory.report(&(holder.clone(), is_second), bytes);

@@ -18,9 +18,9 @@ pub enum OperatorCommand {
     /// Imports an entity that was exported elsewhere. The body is an encoded
     /// [`EntityCopy`](super::EntityCopy); the result is empty.
     ImportEntity,
-    /// Lets an entity start again that was stopped after a failure (K33), and migrate again if its migration failed
-    /// (R24). The body is empty. It changes nothing that is stored, so it is a query; the answer is one byte:
-    /// [`WAS_STOPPED`], [`MIGRATION_HAD_FAILED`], or both.
+    /// Lets an entity that was stopped after a failure start again (K33), and retries its failed migration at its next
+    /// start (R24). The body is empty. It changes nothing that is stored, so it is a query; the answer is one byte:
+    /// [`WAS_STOPPED`], [`MIGRATION_HAD_FAILED`], both, or 0.
     RestartEntity,
 }
 

@@ -1,7 +1,7 @@
 //! Subscriptions in a copy of an entity: those of other entities to its channels (R27).
 //!
-//! They are part of the copy like a channel whose name no guest can use, with one item for each page, just as they are
-//! stored. A release that does not know them refuses the whole copy because of that name, and so loses none.
+//! In the copy they are a channel whose name no guest can use, with one item for each page, as in the store. A release
+//! that does not know them refuses the whole copy because of that name, so it loses none.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::codec::{self, CodecError};
 use crate::ids::Entity;
 use crate::records::{Subscription, SubscriptionPage};
 
-/// Number of subscriptions in one item.
+/// Maximum number of subscriptions in one item.
 const PER_PAGE: usize = 64;
 /// Maximum length of a type's name in bytes.
 const MAX_TYPE: usize = 255;
@@ -20,7 +20,7 @@ const MAX_TYPE: usize = 255;
 const MAX_ID: usize = 512;
 
 impl EntityCopy {
-    /// Adds subscriptions of other entities; those that it has are replaced. The versions since which they exist are
+    /// Sets the subscriptions of other entities, replacing those that it has. The versions since which they exist are
     /// not copied.
     ///
     /// # Errors

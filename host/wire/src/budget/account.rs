@@ -65,7 +65,7 @@ impl Budget {
         Self { reply_budget: Some(shared), ..level }
     }
 
-    /// Whether a page of a channel may be charged. One is always admitted if nothing else is charged.
+    /// Whether a page of a channel may be charged. If nothing is charged yet, a page of any size may.
     pub(super) fn has_room_for_page(&self, bytes: u64) -> bool {
         let charged = self.charged_bytes();
         charged == 0 || charged.saturating_add(bytes) <= self.limit / 2

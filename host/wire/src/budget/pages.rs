@@ -1,6 +1,6 @@
 //! Charges for pages of channels on their way to subscribers.
 //!
-//! A page can be read again, unlike a message. So pages use at most half of each budget, and subscribers that take
+//! A page can be read again, unlike a message. So pages use at most half of each budget, and subscribers that read
 //! nothing leave room for messages and replies.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl Account {
     ///
     /// # Errors
     ///
-    /// The budget of which half is used up: read the page later.
+    /// The budget of which more than half would be in use: read the page later.
     pub fn charge_page(self: &Arc<Self>, bytes: u64) -> Result<Arc<Charge>, BudgetExceeded> {
         match self.levels().find(|level| !level.has_room_for_page(bytes)) {
             Some(level) => Err(level.exceeded_error()),

@@ -14,7 +14,7 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attack {
-    /// Emits items of a size, in turn on this many channels.
+    /// Emits items of this size, on this many channels in turn.
     Emit { channels: u64, bytes: usize, count: u64 },
     /// Emits on a channel with any name.
     EmitOn { channel: String, count: u64 },
@@ -22,23 +22,23 @@ pub enum Attack {
     Subscribe { id: String, count: u64 },
     /// Subscribes this entity to its own channels, and emits there. With `fork`, each item becomes two.
     FeedItself { fork: bool, times: u64 },
-    /// Appends events of a size, and reads all events.
+    /// Appends events of this size, and reads all events again and again.
     ReadJournal { bytes: usize, events: u64, count: u64 },
     /// Appends an event and removes all.
     Truncate { count: u64 },
-    /// Saves a snapshot of a size and loads it.
+    /// Saves a snapshot of this size and loads it.
     Snapshot { bytes: usize, count: u64 },
     /// Remembers the entity and forgets it again.
     Remember { count: u64 },
-    /// Sets the delay of its passivation, to nothing and to the maximum.
+    /// Sets the delay of its passivation to the maximum and to zero.
     PassivateAfter { count: u64 },
     /// Deletes the entity and sets when it expires.
     Delete { count: u64 },
-    /// Writes a value of a size and reads it.
+    /// Writes a value of this size and reads it again and again.
     Get { bytes: usize, count: u64 },
     /// Sets a key and deletes it.
     SetAndDelete { count: u64 },
-    /// Writes keys and lists all.
+    /// Writes keys and lists all of them again and again.
     List { keys: u64, count: u64 },
     /// Sets a timer, cancels it, and lists all.
     Timers { count: u64 },
@@ -48,12 +48,12 @@ pub enum Attack {
     Random { count: u64 },
     /// Reads the clock, the identity and the message.
     Context { count: u64 },
-    /// Logs lines of a size.
+    /// Logs lines of this size.
     Log { bytes: usize, count: u64 },
 }
 
 impl Attack {
-    /// Does it.
+    /// Runs the attack.
     pub(crate) fn run(self) {
         match self {
             Self::Emit { channels, bytes, count } => emit(channels, bytes, count),
@@ -138,7 +138,7 @@ fn feed_itself(is_fork: bool, times: u64) {
     if is_fork {
         me.subscribe("left", "fork");
         me.subscribe("right", "fork");
-        // It has subscribed when this runs.
+        // The subscriptions exist by the time this runs.
         me.tell("fork", &times);
     } else {
         me.subscribe("echo", "echo");

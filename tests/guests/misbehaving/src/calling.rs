@@ -36,7 +36,7 @@ pub(crate) fn call_between_asks(id: &str, url: String) -> String {
     result
 }
 
-/// Keeps a call without waiting for it. Returns the result of the call that an earlier turn kept.
+/// Starts a call and keeps it without waiting for it. Returns the result of the call that an earlier turn kept.
 pub(crate) fn call_and_keep(url: String) -> Option<String> {
     let call = http::Request::get(url).start().ok();
     let old = CALLED.with(|called| std::mem::replace(&mut *called.borrow_mut(), call));

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// An attack: entities of `misbehaving` that get the same message again and again.
 #[derive(Clone, Debug)]
 pub struct GuestAttack {
-    /// What it is.
+    /// Its name in results.
     pub name: &'static str,
     /// The host functions that it overuses.
     pub functions: &'static str,
@@ -25,7 +25,7 @@ pub struct GuestAttack {
     pub ends: &'static [&'static str],
     pub(super) id: &'static str,
     pub(super) method: &'static str,
-    /// The bodies, which take turns.
+    /// The bodies, which alternate from round to round.
     pub(super) bodies: [Bytes; 2],
 }
 
@@ -53,13 +53,13 @@ impl GuestAttack {
 pub struct Endings(Mutex<BTreeMap<String, u64>>);
 
 impl Endings {
-    /// Counts one.
+    /// Counts one round.
     pub fn add(&self, ending: String) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *all.entry(ending).or_default() += 1;
     }
 
-    /// All endings with their numbers, as text.
+    /// All endings with their counts, as text.
     #[must_use]
     pub fn text(&self) -> String {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::attack::{GuestAttack, RESULT};
 use super::sink::Sink;
 
-/// Enough repetitions to exceed the time of a turn.
+/// Enough repetitions to exceed the time limit of a turn.
 const ENDLESS: u64 = 100_000_000;
 
 const ADD: &str = "{\"key\":\"k\",\"by\":1}";
@@ -14,7 +14,7 @@ const ADD: &str = "{\"key\":\"k\",\"by\":1}";
 /// All attacks.
 #[must_use]
 pub fn attacks(sink: &Sink) -> Vec<GuestAttack> {
-    // Those that take longest come first.
+    // The slowest ones come first.
     let parts = [messages(), activations(), state(), journals(), lives(), channels(), calls(sink)];
     parts.into_iter().flatten().collect()
 }
@@ -30,7 +30,7 @@ fn one(
     GuestAttack { name, functions, ends, id, method, bodies }
 }
 
-/// An attack of the guest's module of that name.
+/// An attack from the guest's module `attack`.
 fn attack(
     name: &'static str,
     functions: &'static str,
@@ -139,7 +139,7 @@ fn tells(method: &str, body: &str, count: u64) -> Value {
     json!({ "of": of, "id": id, "method": method, "body": body, "count": count })
 }
 
-/// The arguments of `ask`: this many asks to one entity, shared by all attackers.
+/// The arguments of `ask`: this many asks to one entity, which all attackers share.
 fn asks(method: &str, body: &str, count: u64) -> Value {
     let mut arguments = tells(method, body, count);
     arguments["ms"] = 0.into();

@@ -1,4 +1,4 @@
-//! A server for the attacks by HTTP.
+//! A server for the attacks that make HTTP calls.
 
 use anyhow::Result;
 use tokio::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Errors
     /// If it cannot listen.

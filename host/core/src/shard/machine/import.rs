@@ -17,8 +17,8 @@ use crate::shard::journal;
 use crate::shard::{JournalChange, TimerChange};
 
 impl Machine {
-    /// Imports a copy, unless the entity exists. Returns whether the entity's messages must wait: it is loaded again,
-    /// or its subscriptions are read first.
+    /// Imports a copy, unless the entity exists. Returns whether the entity's messages must wait, because it is
+    /// loaded again or its subscriptions are read first.
     pub(super) fn import(&mut self, entity: &Entity, message: &Message) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
         let refusal = if state.head.version > 0 && !state.head.deleted {
@@ -30,7 +30,7 @@ impl Machine {
             Ok(subscriptions) => Ok((copy, subscriptions)),
             Err(why) => Err((codes::INVALID_IMPORT, why)),
         });
-        // An entity that was never run or was deleted can have subscriptions.
+        // An entity that has never run, or that was deleted, can have subscriptions.
         if copied.as_ref().is_ok_and(|(_, subscriptions)| !subscriptions.is_empty())
             && !state.subscriptions.is_read()
         {

@@ -231,8 +231,8 @@ impl Machine {
         self.advance(entity);
     }
 
-    /// Stops an instance of an earlier revision whose entity can be migrated again. Returns whether it has stopped or
-    /// runs its stop hook.
+    /// Stops the instance of an entity that runs an earlier revision and can be migrated again. Returns whether it has
+    /// stopped or runs its stop hook.
     pub(super) fn stop_for_migration(&mut self, entity: &Entity) -> bool {
         if !self.runs_another_revision(entity) {
             return false;
@@ -250,8 +250,8 @@ impl Machine {
         }
     }
 
-    /// Runs a waiting request to restart an entity that no known revision can run because its migration failed: it
-    /// cannot wait until the entity can run.
+    /// Handles the waiting requests to restart an entity that no known revision can run because its migration failed:
+    /// they cannot wait until the entity can run.
     pub(super) fn restart_before_migration(&mut self, entity: &Entity) {
         let is_restart = |it: &&Arc<Message>| {
             OperatorCommand::of_method(&it.method) == Some(OperatorCommand::RestartEntity)

@@ -52,7 +52,7 @@ impl Machine {
         true
     }
 
-    /// Begins to read the entity's subscriptions, unless they are being read.
+    /// Starts reading the entity's subscriptions, unless a read is under way.
     pub(super) fn read_subscriptions(&mut self, entity: &Entity) {
         let reader = self.residents.next_generation() | 1 << 63;
         let Some(state) = self.residents.get_mut(entity) else { return };

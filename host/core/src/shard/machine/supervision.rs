@@ -1,8 +1,8 @@
 //! What follows a failure of an entity's guest (K33): its type's manifest decides.
 //!
 //! Only a failure through the guest's own fault counts: a trap, an exceeded limit, or a start that fails. The instance
-//! is dropped in any case, since a guest cannot continue after a trap. An application error is an answer and no failure;
-//! it keeps the instance, whatever the strategy.
+//! is dropped in any case, since a guest cannot continue after a trap. An application error is an answer and not a
+//! failure; it keeps the instance, whatever the strategy.
 //!
 //! With `restart` and `resume`, the next message or timer starts a new instance, after a pause if starts keep failing
 //! ([`backoff`](super::backoff)). With `escalate`, the machine also asks once for its shard to be moved; the manager
@@ -112,8 +112,9 @@ impl Machine {
         Some(Outcome::not_run(codes::ENTITY_STOPPED, text))
     }
 
-    /// Handles an operator's request to restart a stopped entity, or to repeat its failed migration. It changes only what
-    /// this owner has in memory, so it is answered like a query: [`WAS_STOPPED`], [`MIGRATION_HAD_FAILED`], or both.
+    /// Handles an operator's request to restart a stopped entity, or to retry its failed migration. It changes only
+    /// what this owner has in memory, so it is answered like a query: [`WAS_STOPPED`], [`MIGRATION_HAD_FAILED`], both,
+    /// or 0.
     pub(super) fn restart_entity(&mut self, entity: &Entity, message: &Message) {
         let was_stopped = self.supervision.release(entity);
         let has_failed = self.failed_migrations.remove(entity);

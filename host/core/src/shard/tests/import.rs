@@ -114,7 +114,7 @@ fn with_subscriptions(subscriptions: Vec<Subscription>) -> Bytes {
 #[test]
 fn r27_an_import_restores_subscriptions_from_its_version_on() {
     let mut harness = Harness::publisher(9);
-    // A subscription that was made before there is an entity stays as it is.
+    // A subscription that was made before the entity existed stays as it is.
     harness.subscribed(1);
     let mut harness = harness.restarted();
     let tells = vec!["counter".into()];

@@ -335,7 +335,7 @@ fn r8_no_query_starts_beside_a_turn_without_a_lease() {
     harness.ask_of(&first, 1, NewAsk { timeout: 60_000, ..new_ask(&bob(), "2") });
     harness.now += 2_500;
     harness.send_from(b"u", 1, 0, MessageKind::Query, "3");
-    assert!(harness.running.is_none(), "80 % of the lease have passed");
+    assert!(harness.running.is_none(), "80 % of the lease has passed");
     harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: 3_000 });
     assert!(harness.running.is_some());
 }

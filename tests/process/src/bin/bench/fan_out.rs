@@ -1,7 +1,7 @@
 //! P14: one emit to 1,000 subscribers, compared with 1,000 commands that deliver the same item.
 //!
-//! First, clients of another node subscribe. An item counts from the moment its emit command is sent until the last
-//! subscriber has it. Then entities subscribe (R27): each item reaches each of them as a durable command.
+//! First, clients of another node subscribe. Each emit is timed from the moment its command is sent until the last
+//! subscriber has its items. Then entities subscribe (R27): each item reaches each of them as a durable command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +24,13 @@ use crate::tells::owned;
 use crate::{Bench, IN_FLIGHT, sessions};
 
 const SUBSCRIBERS: usize = 1_000;
-/// Number of connections of the subscribers: a node accepts 100 streams on each.
+/// Number of the subscribers' connections: a node accepts 100 streams on each.
 const CONNECTIONS: usize = 12;
 /// Size of an item in bytes.
 const ITEM: usize = 100;
-/// Number of items per second of a loop's duration, one after the other.
+/// Number of emits per second of a loop's duration, one after the other, if each emits one item.
 const RATE: u64 = 25;
-/// Number of items of a turn that emits many.
+/// Number of items in a turn that emits many.
 const BURST: u64 = 100;
 /// Number of items per second of a loop's duration that subscribed entities get.
 const DURABLE_RATE: u64 = 3;
@@ -88,7 +88,7 @@ struct Received {
 }
 
 impl Received {
-    /// Waits until this many more items have been received than at the last goal.
+    /// Waits until all items up to the goal have been received.
     async fn wait(&self, followers: &mut JoinSet<Result<()>>) -> Result<()> {
         let goal = self.goal.load(Ordering::SeqCst);
         while self.items.load(Ordering::SeqCst) < goal {
@@ -158,7 +158,7 @@ async fn to_clients(
         Ok(began.elapsed())
     };
     for (what, count, rounds) in [("one item", 1, RATE), ("items", BURST, RATE.div_ceil(BURST))] {
-        // The subscribers' feeds begin.
+        // One emit that is not timed, so that the subscribers' feeds are running.
         emit(1).await?;
         let mut waits = Vec::new();
         for _ in 0..rounds * bench.time.as_secs().max(1) {
