@@ -176,7 +176,9 @@ impl Subscription {
                 return Ok(());
             }
         };
-        self.backoff.reset();
+        if !matches!(frame.frame, Some(Frame::Problem(_))) {
+            self.backoff.reset();
+        }
         match frame.frame {
             Some(Frame::Items(page)) => {
                 let item = |item: ostraca_wire::proto::ChannelItem| ChannelItem {
@@ -194,7 +196,8 @@ impl Subscription {
             Some(Frame::Problem(problem)) if problem.retryable => {
                 info!(code = problem.code, "a subscription is refused: {}", problem.message);
                 self.reader = None;
-                self.pause = Duration::from_millis(problem.retry_after_ms.into()).max(REOPEN.first);
+                let least = Duration::from_millis(problem.retry_after_ms.into());
+                self.pause = self.backoff.next_pause().max(least);
             }
             Some(Frame::Problem(problem)) => {
                 self.reader = None;

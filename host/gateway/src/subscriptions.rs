@@ -132,7 +132,8 @@ impl Subscription {
         loop {
             // A read at `Now` returns no items.
             let expected = if self.position == ChannelPosition::Now { 0 } else { PAGE_BYTES };
-            let expected = admitted(self.account.charge_page(expected.into()))?;
+            // Only admitted: the read may wait for an owner, and nothing is in memory meanwhile.
+            drop(admitted(self.account.charge_page(expected.into()))?);
             let reading =
                 self.reader.read(&self.gateway, self.position, PAGE_BYTES, Duration::ZERO);
             let page = tokio::select! {
@@ -140,6 +141,9 @@ impl Subscription {
                 page = reading => page.map_err(Interrupted::Refused)?,
             };
             let was_now = self.position == ChannelPosition::Now;
+            let items = items_to_wire(page.next.generation, page.items);
+            // Before anything is said about this page, since a refusal reads it again.
+            let charge = admitted(self.account.charge_items(&items))?;
             self.position = ChannelPosition::After(page.next);
             match page.lost {
                 Lost::Nothing => {}
@@ -150,11 +154,8 @@ impl Subscription {
                     self.send(SubscriptionEvent::Lost(LostItems { count: None })).await?;
                 }
             }
-            if !page.items.is_empty() {
+            if !items.items.is_empty() {
                 *must_say = false;
-                let items = items_to_wire(page.next.generation, page.items);
-                drop(expected);
-                let charge = admitted(self.account.charge_items(&items))?;
                 self.send(SubscriptionEvent::Items(Arc::new(items), charge)).await?;
                 continue;
             }

@@ -73,10 +73,13 @@ impl InstanceSlots {
         self.memory.held()
     }
 
-    /// Records the size in bytes of a holder's instance with this generation.
+    /// Records the size in bytes of a holder's instance with this generation. A late report about an instance that has
+    /// ended changes nothing.
     pub fn report_size(&mut self, holder: &SlotHolder, generation: u64, bytes: u64) {
         let is_second = self.granted_second.get(holder) == Some(&generation);
-        self.memory.report(&(holder.clone(), is_second), bytes);
+        if is_second || self.granted.get(holder) == Some(&generation) {
+            self.memory.report(&(holder.clone(), is_second), bytes);
+        }
     }
 
     /// Whether every slot is held.
@@ -470,6 +473,8 @@ mod tests {
         assert_eq!((cap.evict(), cap.evict()), (Some(holder("a")), None), "one is enough");
         cap.release(&holder("a"), 2);
         assert_eq!((cap.granted(), cap.held_bytes()), (2, 60), "the first one remains");
+        cap.report_size(&holder("a"), 2, 5);
+        assert_eq!(cap.held_bytes(), 60, "a late report about the second one");
         cap.report_size(&holder("a"), 1, 40);
         cap.release(&holder("a"), 1);
         assert_eq!(cap.held_bytes(), 30);

@@ -329,7 +329,12 @@ impl Machine {
         // The note may be late: by now, the entity may be on another node, where it waits for nothing and has not been
         // loaded.
         let runs = matches!(state.stage, Stage::Running(..) | Stage::Firing(..));
-        let waits = self.asks_ahead_of(state, &entry.message).is_some_and(|it| !it.is_empty());
+        // The chain begins with the ask's sender and goes on with this entity, which must still wait for the next one,
+        // or for itself.
+        let next = chain.get(2).or(chain.get(1));
+        let waits = self
+            .asks_ahead_of(state, &entry.message)
+            .is_some_and(|asks| next.is_some_and(|next| asks.wait_for(next)));
         if !runs || !waits || !state.mailbox.contains(id) {
             return;
         }

@@ -129,8 +129,9 @@ impl Machine {
         let answer = GuestReply::Result(Bytes::copy_from_slice(&[flags]));
         self.finish_query(entity, &message.id, answer, version);
         // Its timers may have waited. The entity is being examined, so it need not be advanced.
-        self.wakes.end_pauses(&self.context, |it| was_stopped && it == entity);
-        if was_stopped && is_remembered {
+        let runs_again = was_stopped || has_failed;
+        self.wakes.end_pauses(&self.context, |it| runs_again && it == entity);
+        if runs_again && is_remembered {
             self.start_again_at(entity, self.context.mono());
         }
     }

@@ -694,6 +694,21 @@ fn a_note_of_a_cycle_that_has_ended_ends_nothing() {
 }
 
 #[test]
+fn a_note_ends_an_ask_only_while_the_cycle_exists() {
+    let mut harness = running();
+    harness.ask(0, new_ask(&Entity::new("counter", "carol"), "1"));
+    let token = harness.asked_by(&[bob()], 7, 500);
+    let cycle = |next: &str| {
+        let chain = vec![bob(), alice(), Entity::new("counter", next), bob()];
+        AskNote::Cycle { id: ask_id(7), chain }
+    };
+    harness.note(&cycle("dave"));
+    assert_eq!(harness.code_of(token), None, "alice no longer waits for dave");
+    harness.note(&cycle("carol"));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ASK_CYCLE));
+}
+
+#[test]
 fn r17_a_resent_dead_letter_has_no_earlier_creation_time() {
     let mut tell = Tell {
         target: bob(),

@@ -428,3 +428,21 @@ fn r24_an_entity_that_cannot_run_migrates_on_request() {
     harness.settle(CommitOutcome::Committed);
     assert_eq!(harness.code_of(again).as_deref(), Some("final 9"));
 }
+
+#[test]
+fn k31_a_remembered_entity_migrates_on_request_by_itself() {
+    let mut harness = Harness::serving();
+    let mut remembered = head(7, 2, 1);
+    remembered.remembered = true;
+    harness.head = Some(remembered);
+    harness.announce(TypeSettings { earlier: vec![earlier(1, 0)], ..upgrade() });
+    harness.send(1, 0, MessageKind::Command);
+    let (generation, ..) = harness.migration();
+    harness.end_migration(generation, trapped(None));
+    harness.failure();
+    assert_eq!(harness.request_restart(1), Some(MIGRATION_HAD_FAILED));
+    harness.tick(harness.now + 1);
+    let (generation, ..) = harness.migration();
+    harness.end_migration(generation, migrated());
+    harness.settle(CommitOutcome::Committed);
+}
