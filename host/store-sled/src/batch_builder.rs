@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use ostraca_core::ids::{ClusterId, ShardPath};
+use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
     Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, OWN_TIMERS, RecordKey,
 };
@@ -153,51 +153,47 @@ impl BatchBuilder {
             return Ok(too_large(limit));
         }
         let (shard, entity) = (&commit.claim.shard, &commit.entity);
-        let beside = |kind| KeyPrefix::new(kind, &keys::entity_prefix(shard, kind, entity));
-        let (state, lanes) = (beside(RecordKind::State), beside(RecordKind::Lane));
-        let outbox = beside(RecordKind::Outbox);
-        let marks = beside(RecordKind::Remembered);
-        let (dead_letters, journal) = (beside(RecordKind::DeadLetter), beside(RecordKind::Journal));
-        let channels = beside(RecordKind::ChannelItem);
-        let mut timers = None;
+        let mut prefixes = KeyPrefixes { shard, entity, made: Vec::new() };
         let mut writes = Vec::with_capacity(commit.writes.len());
         for write in std::mem::take(&mut commit.writes) {
             let (mut never, mut unknown) = (Some(false), None);
             let (beside, fragmented, key) = match &write.key {
-                RecordKey::State(key) => (&state, &mut mark.state_fragmented, state.key(key)),
+                RecordKey::State(key) => {
+                    let state = prefixes.of(RecordKind::State);
+                    (state, &mut mark.state_fragmented, state.key(key))
+                }
                 RecordKey::Lane(session) => {
-                    (&lanes, &mut mark.lanes_fragmented, lanes.key(&session.0))
+                    let lanes = prefixes.of(RecordKind::Lane);
+                    (lanes, &mut mark.lanes_fragmented, lanes.key(&session.0))
                 }
                 RecordKey::Timer { due, name } => {
-                    let own = &*timers.get_or_insert_with(|| {
-                        let prefix = keys::timers_of(shard, OWN_TIMERS, entity);
-                        KeyPrefix::new(RecordKind::Timer, &prefix)
-                    });
                     let key = Table::Entities.key(&keys::timer(shard, *due, entity, name));
                     // Wake-ups have no value.
                     let is_own = *due == OWN_TIMERS;
                     let fragmented = if is_own { &mut mark.timers_fragmented } else { &mut never };
-                    (own, fragmented, key)
+                    (prefixes.of(RecordKind::Timer), fragmented, key)
                 }
                 RecordKey::Outbox { target, number } => {
-                    let key = keys::outbox(shard, entity, target, *number);
-                    (&outbox, &mut mark.outbox_fragmented, Table::Entities.key(&key))
+                    let key = Table::Entities.key(&keys::outbox(shard, entity, target, *number));
+                    (prefixes.of(RecordKind::Outbox), &mut mark.outbox_fragmented, key)
                 }
                 RecordKey::DeadLetter { number } => {
-                    let key = keys::dead_letter(shard, entity, *number);
-                    (&dead_letters, &mut unknown, Table::Entities.key(&key))
+                    let key = Table::Entities.key(&keys::dead_letter(shard, entity, *number));
+                    (prefixes.of(RecordKind::DeadLetter), &mut unknown, key)
                 }
                 // Marks have no value.
                 RecordKey::Remembered => {
-                    let key = keys::remembered(shard, entity);
-                    (&marks, &mut never, Table::Entities.key(&key))
+                    let key = Table::Entities.key(&keys::remembered(shard, entity));
+                    (prefixes.of(RecordKind::Remembered), &mut never, key)
                 }
                 RecordKey::ChannelItem { channel, number } => {
                     let key = keys::channel_item(shard, entity, channel, *number);
-                    (&channels, &mut mark.channels_fragmented, Table::Entities.key(&key))
+                    let channels = prefixes.of(RecordKind::ChannelItem);
+                    (channels, &mut mark.channels_fragmented, Table::Entities.key(&key))
                 }
                 RecordKey::Journal { number } => {
-                    (&journal, &mut mark.journal_fragmented, journal.key(&number.to_be_bytes()))
+                    let journal = prefixes.of(RecordKind::Journal);
+                    (journal, &mut mark.journal_fragmented, journal.key(&number.to_be_bytes()))
                 }
             };
             let value = write.value;
@@ -388,6 +384,29 @@ pub(crate) fn row(records: &Records, key: &[u8], raw: &[u8]) -> Result<StoredRow
 
 fn too_large(why: String) -> CommitOutcome {
     CommitOutcome::Refused(CommitRefusal::TooLarge(why))
+}
+
+/// The prefixes of an entity's records, each made when the first record of its kind is written.
+struct KeyPrefixes<'a> {
+    shard: &'a ShardPath,
+    entity: &'a Entity,
+    made: Vec<KeyPrefix>,
+}
+
+impl KeyPrefixes<'_> {
+    /// For timers: the prefix of those stored with the entity.
+    fn of(&mut self, kind: RecordKind) -> &KeyPrefix {
+        let known = self.made.iter().position(|it| it.kind == kind);
+        let at = known.unwrap_or_else(|| {
+            let prefix = match kind {
+                RecordKind::Timer => keys::timers_of(self.shard, OWN_TIMERS, self.entity),
+                _ => keys::entity_prefix(self.shard, kind, self.entity),
+            };
+            self.made.push(KeyPrefix::new(kind, &prefix));
+            self.made.len() - 1
+        });
+        &self.made[at]
+    }
 }
 
 /// Builds the keys of one kind of an entity's records.
