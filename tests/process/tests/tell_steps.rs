@@ -1,4 +1,4 @@
-//! A kill of a tell's sender or target at each step of the tell's life in the outbox (R19).
+//! A kill of the sender or the target of a tell at each step from its commit to its deletion (R19).
 //!
 //! Cuts between nodes, and a target that waits for an answer, hold each tell at its step. So one kill interrupts
 //! tells at all steps.
