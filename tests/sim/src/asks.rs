@@ -53,10 +53,10 @@ impl TurnKey {
         Rng::new(hash.as_bytes().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     }
 
-    /// The turn's asks, in order. A turn that itself handles an ask asks less often.
-    pub(crate) fn asks(&self, entities: u64, was_asked: bool, is_query: bool) -> Vec<NewAsk> {
+    /// The turn's asks, in order.
+    pub(crate) fn asks(&self, entities: u64, is_query: bool) -> Vec<NewAsk> {
         let mut rng = self.rng();
-        let count = if rng.chance(if was_asked { 35 } else { 25 }) { rng.range(1, 4) } else { 0 };
+        let count = if rng.chance(25) { rng.range(1, 4) } else { 0 };
         (0..count)
             .map(|place| NewAsk {
                 target: Entity::new("counter", format!("e{}", rng.range(0, entities))),
@@ -67,7 +67,7 @@ impl TurnKey {
                 // Some wait long enough for a cycle to be detected.
                 timeout: match rng.range(0, 10) {
                     0 => rng.range(1_000, 2_500),
-                    1..4 => rng.range(800, 1_300),
+                    1..3 => rng.range(800, 1_300),
                     _ => rng.range(100, 700),
                 },
             })

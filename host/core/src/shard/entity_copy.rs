@@ -31,7 +31,7 @@ pub struct EntityCopy {
     /// Its journal.
     pub journal: JournalCopy,
     /// Its channels, and the pages of subscriptions to them
-    /// ([`SUBSCRIPTION_PAGES`](super::subscriptions::SUBSCRIPTION_PAGES)).
+    /// ([`SUBSCRIPTION_PAGES`]).
     pub channels: Vec<ChannelCopy>,
     /// Whether it is remembered.
     pub remembered: bool,

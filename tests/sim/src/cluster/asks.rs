@@ -52,16 +52,14 @@ impl World {
         if !self.asks || running.has_asked {
             return false;
         }
-        let (key, was_asked, is_query) = match &running.work {
-            Work::Message(message) => (
-                TurnKey::of_message(message),
-                message.asked_by.is_some(),
-                message.kind == MessageKind::Query,
-            ),
-            Work::Firing(firing) => (TurnKey::of_firing(&running.entity, firing), false, false),
+        let (key, is_query) = match &running.work {
+            Work::Message(message) => {
+                (TurnKey::of_message(message), message.kind == MessageKind::Query)
+            }
+            Work::Firing(firing) => (TurnKey::of_firing(&running.entity, firing), false),
             Work::Stop => return false,
         };
-        let asks = key.asks(self.entities, was_asked, is_query);
+        let asks = key.asks(self.entities, is_query);
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return false };
         let instance = (running.entity.clone(), running.generation);
         if asks.is_empty() || !hosted.instances.contains_key(&instance) {
