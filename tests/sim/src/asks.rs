@@ -54,7 +54,7 @@ impl TurnKey {
     }
 
     /// The turn's asks, in order.
-    pub(crate) fn asks(&self, entities: u64, is_query: bool) -> Vec<NewAsk> {
+    pub(crate) fn asks(&self, entities: u64, is_query: bool, long: bool) -> Vec<NewAsk> {
         let mut rng = self.rng();
         let count = if rng.chance(25) { rng.range(1, 4) } else { 0 };
         (0..count)
@@ -65,7 +65,7 @@ impl TurnKey {
                 content_type: "".into(),
                 traceparent: "".into(),
                 // Some wait long enough for a cycle to be detected.
-                timeout: match rng.range(0, 10) {
+                timeout: match if long { 0 } else { rng.range(0, 10) } {
                     0 => rng.range(1_000, 2_500),
                     1..3 => rng.range(800, 1_300),
                     _ => rng.range(100, 700),

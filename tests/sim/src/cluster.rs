@@ -110,6 +110,8 @@ pub struct Options {
     pub gateway_mutations: Vec<GatewayMutation>,
     /// Gateways have small buffers and short timeouts in every run.
     pub tight: bool,
+    /// Every ask has a long deadline, so that cycles of asks last.
+    pub long_asks: bool,
     /// Nodes leave in every run without waiting, and most callers have short deadlines.
     pub leaves: bool,
     /// Connections between clients and gateways are cut in every run.
@@ -137,6 +139,7 @@ impl Default for Options {
             settings: false,
             gateway_mutations: Vec::new(),
             tight: false,
+            long_asks: false,
             leaves: false,
             client_cuts: false,
             anew_after_silence: false,

@@ -59,7 +59,7 @@ impl World {
             Work::Firing(firing) => (TurnKey::of_firing(&running.entity, firing), false),
             Work::Stop => return false,
         };
-        let asks = key.asks(self.entities, is_query);
+        let asks = key.asks(self.entities, is_query, self.options.long_asks);
         let Some(hosted) = self.processes[pid].shards.get_mut(&shard) else { return false };
         let instance = (running.entity.clone(), running.generation);
         if asks.is_empty() || !hosted.instances.contains_key(&instance) {
