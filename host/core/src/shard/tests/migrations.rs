@@ -362,7 +362,7 @@ fn a_share_of_a_rollout_is_stable_and_of_its_size() {
 
 impl Harness {
     /// Sends an operator's request to restart alice. Returns the flags of the answer.
-    fn request_restart(&mut self, sequence: u64) -> Option<u8> {
+    pub(super) fn request_restart(&mut self, sequence: u64) -> Option<u8> {
         let message = Message {
             id: MessageId { session: ScopedSessionId([7; 16]), sequence },
             kind: MessageKind::Query,

@@ -23,18 +23,7 @@ impl Harness {
 
     /// Sends the command that lets a stopped entity start again. Returns whether it was stopped.
     fn restart_entity(&mut self, sequence: u64) -> bool {
-        let message = Message {
-            id: MessageId { session: ScopedSessionId([7; 16]), sequence },
-            kind: MessageKind::Query,
-            method: OperatorCommand::RestartEntity.method().into(),
-            body: Bytes::new(),
-            ..self.template()
-        };
-        let token = self.post(message);
-        match self.replies.iter().find(|(other, _)| *other == token) {
-            Some((_, Outcome::Final { reply: GuestReply::Result(body), .. })) => body[..] == [1],
-            other => panic!("{other:?}"),
-        }
+        self.request_restart(sequence).expect("an answer") == 1
     }
 }
 
