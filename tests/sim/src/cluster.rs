@@ -418,8 +418,8 @@ struct World {
     reentrant: bool,
     rng_of_asks: Rng,
     ask_check: AskCheck,
-    /// Whether gateways have low limits on messages and bytes.
-    small_gateways: bool,
+    /// When a note about asks was last lost.
+    note_lost: u64,
     options: Options,
     now: u64,
     queue: Queue<SimEvent>,

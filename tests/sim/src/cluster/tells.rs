@@ -244,6 +244,7 @@ impl World {
             Content::AskNote(_) if matches!(outcome, Outcome::Final { .. }) => return true,
             Content::AskNote(note) => {
                 self.tally.count("ask: note lost");
+                self.note_lost = self.now;
                 Event::AskNoteLost { entity: from, target: to, note }
             }
             Content::Ask(turn, id) => {
