@@ -361,7 +361,7 @@ impl Trial<'_> {
             remaining: None,
             version,
             values: guest_types::hook_values(self.context.utc),
-            records: guest_types::turn_records(records.clone()),
+            records: Some(Box::new(guest_types::turn_records(records.clone()))),
         }
     }
 }

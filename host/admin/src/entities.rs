@@ -171,7 +171,7 @@ impl AdminService {
             detail.version = head.version;
             detail.revision = head.revision;
             detail.last_commit_sequence = head.commit_sequence;
-            let lanes = head.lanes.iter().chain(&loaded.lanes);
+            let lanes = head.lanes.iter().map(|lane| &**lane).chain(&loaded.lanes);
             detail.unsettled_replies = lanes.map(|lane| lane.replies.len() as u64).sum();
             detail.lane_count = head.lanes.len() as u64 + u64::from(head.spilled_lane_count);
             detail.outbox_count = loaded.outbox.len() as u64;

@@ -65,7 +65,7 @@ pub struct Head {
     /// The position of that turn in its shard's commits; assigned by the store, increasing, with gaps.
     pub commit_sequence: u64,
     /// Lanes that are small enough to be stored in the head.
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<Arc<Lane>>,
     /// Number of further lanes that are stored outside the head, one record each.
     pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).

@@ -359,7 +359,7 @@ fn an_oversized_call_is_split_without_losing_order() {
             replies: vec![],
             extensions: Default::default(),
         };
-        turn.head.lanes = vec![lane; 100];
+        turn.head.lanes = vec![lane.into(); 100];
         let sent = block_on(store.commit(vec![turn]));
         assert_eq!(sent, [CommitOutcome::Committed]);
     }

@@ -142,12 +142,14 @@ impl Instance {
     /// Runs one message as one turn.
     pub async fn message(
         &mut self,
-        mut context: MessageContext,
+        context: impl Into<Box<MessageContext>>,
         method: &str,
         body: Bytes,
     ) -> GuestTurnOutput {
-        self.begin_values(context.values, std::mem::take(&mut context.records));
-        self.begin(Stage::Message, Phase::Message(Box::new(context)));
+        let mut context = context.into();
+        let records = context.records.take().map(|records| *records);
+        self.begin_values(context.values, records.unwrap_or_default());
+        self.begin(Stage::Message, Phase::Message(context));
         let called = self
             .call::<_, (MessageResult,)>(Stage::Message, self.message, (method, &body[..]))
             .await;

@@ -115,8 +115,8 @@ pub struct MessageContext {
     pub version: u64,
     /// Clock and randomness of the turn.
     pub values: TurnValues,
-    /// The entity's timers and outbox.
-    pub records: TurnRecords,
+    /// What the entity has besides its state; `None` if it has nothing, and may neither ask nor call.
+    pub records: Option<Box<TurnRecords>>,
 }
 
 /// What the entity has besides its state when a turn begins.

@@ -62,7 +62,7 @@ async fn run(
     method: &str,
     body: serde_json::Value,
 ) -> GuestTurnOutput {
-    let context = MessageContext { records: asks.records(), ..context };
+    let context = MessageContext { records: Some(asks.records().into()), ..context };
     instance.message(context, method, Bytes::from(body.to_string())).await
 }
 

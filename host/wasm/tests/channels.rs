@@ -39,7 +39,7 @@ async fn turn(
     let names: Arc<dyn ChannelNames> = Arc::new(Names(before.iter().copied().collect()));
     let channels = (!before.is_empty()).then_some(names);
     let records = TurnRecords { channels, ..TurnRecords::default() };
-    let context = MessageContext { records, ..context };
+    let context = MessageContext { records: Some(records.into()), ..context };
     entity.message(context, method, Bytes::from(body.to_string())).await
 }
 
@@ -68,7 +68,7 @@ async fn r27_an_item_for_subscribers_takes_a_place_in_the_outbox() {
     for (has_subscribers, count, full) in [(false, 3, false), (true, 2, false), (true, 3, true)] {
         let mut entity: Instance = started(&program, "e").await;
         let records = TurnRecords { has_subscribers, ..TurnRecords::default() };
-        let context = MessageContext { records, ..command() };
+        let context = MessageContext { records: Some(records.into()), ..command() };
         let body = json!({"channel": "c", "size": 1, "count": count}).to_string();
         let turn = entity.message(context, "emit", Bytes::from(body)).await;
         match full {

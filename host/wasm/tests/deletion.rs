@@ -39,7 +39,7 @@ async fn e17_a_turn_sets_when_its_entity_expires() {
     let set = turn(&mut entity, command(), "expire_after", "500").await;
     assert_eq!((ok(&set), set.expiry), ("true", Some(Some(values(7).utc_ms + 500))));
     let records = TurnRecords { expires_at: Some(7), ..TurnRecords::default() };
-    let later = MessageContext { records, ..query() };
+    let later = MessageContext { records: Some(records.into()), ..query() };
     let seen = turn(&mut entity, later, "expires_at", "").await;
     assert_eq!((ok(&seen), seen.expiry), ("7", None));
     let refused = turn(&mut entity, command(), "expire_and_refuse", "").await;

@@ -233,7 +233,7 @@ async fn run(
         asks: Some(calls.clone()),
         ..TurnRecords::default()
     };
-    let context = MessageContext { records, ..context };
+    let context = MessageContext { records: Some(records.into()), ..context };
     instance.message(context, method, Bytes::from(body.to_string())).await
 }
 

@@ -104,8 +104,10 @@ impl Entity {
         body: Value,
     ) -> GuestTurnOutput {
         let journal = self.1.with(|it| it.extent);
-        let context =
-            MessageContext { records: TurnRecords { journal, ..Default::default() }, ..context };
+        let context = MessageContext {
+            records: Some(Box::new(TurnRecords { journal, ..Default::default() })),
+            ..context
+        };
         let turn = self.0.message(context, method, body.to_string().into()).await;
         self.1.commit(&turn);
         turn

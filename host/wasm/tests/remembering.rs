@@ -16,7 +16,7 @@ async fn turn(
     body: &str,
 ) -> GuestTurnOutput {
     let records = TurnRecords { remembered, ..TurnRecords::default() };
-    let context = MessageContext { records, ..context };
+    let context = MessageContext { records: Some(records.into()), ..context };
     entity.message(context, method, Bytes::copy_from_slice(body.as_bytes())).await
 }
 

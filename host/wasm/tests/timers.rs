@@ -89,7 +89,8 @@ async fn a_guest_reads_the_timers_that_its_entity_has() {
         .await
         .unwrap();
     instance.start(StartReason::Message).await;
-    let context = || ostraca_wasm::MessageContext { records: records(), ..common::command() };
+    let context =
+        || ostraca_wasm::MessageContext { records: Some(Box::new(records())), ..common::command() };
     let turn = instance.message(context(), "timers", "".into()).await;
     assert_eq!(ok(&turn), r#"[["a",2,true],["b",2,true]]"#);
     let turn = instance.message(context(), "cancel_timer", "\"b\"".into()).await;

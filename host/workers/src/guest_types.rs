@@ -82,9 +82,9 @@ pub(crate) fn message_context(
     version: u64,
     now: u64,
     key: Option<&RandomKey>,
-    records: TurnRecords,
-) -> MessageContext {
-    MessageContext {
+    records: Option<Box<TurnRecords>>,
+) -> Box<MessageContext> {
+    Box::new(MessageContext {
         session: u128::from_be_bytes(message.id.session.0),
         sequence: message.id.sequence,
         kind: guest_kind(message.kind),
@@ -101,7 +101,7 @@ pub(crate) fn message_context(
             seed: key.map_or_else(rand::random, |key| key.seed(&message.target, &message.id)),
         },
         records,
-    }
+    })
 }
 
 /// The clock and randomness of a start or stop hook, which handles no message.

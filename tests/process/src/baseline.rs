@@ -153,7 +153,7 @@ async fn turn(
         remaining: None,
         version: 1,
         values: TurnValues::default(),
-        records: TurnRecords::default(),
+        records: None,
     };
     let turn = instance.message(context, "add", Bytes::from_static(b"1")).await;
     ensure!(matches!(turn.result, TurnResult::Ok(_)), "add: {:?}", turn.result);

@@ -63,7 +63,7 @@ impl RanTopic {
             _ => false,
         };
         let changed = commit.writes.iter().any(|write| is_page(&write.key));
-        commit.head.lanes.iter().cloned().chain(spilled).find_map(|lane| {
+        commit.head.lanes.iter().map(|lane| (**lane).clone()).chain(spilled).find_map(|lane| {
             let sender = lane.sender().ok()??;
             let reply = lane.replies.iter().find(|reply| reply.version == commit.head.version)?;
             Some(Self { sender, number: reply.sequence, changed })

@@ -109,8 +109,8 @@ pub enum Action {
         revision: u64,
         /// Why the instance starts.
         reason: StartReason,
-        /// What the entity has besides its state.
-        records: TurnRecords,
+        /// What the entity has besides its state; `None` if it has nothing.
+        records: Option<Box<TurnRecords>>,
     },
     /// Create an instance and run its migration as a turn (R24). The result is an
     /// [`Event::ActivationResult`](super::Event::ActivationResult), after which the instance is dropped.
@@ -123,8 +123,8 @@ pub enum Action {
         revision: u64,
         /// The schema of the entity's state.
         from_schema: u32,
-        /// What the entity has besides its state.
-        records: TurnRecords,
+        /// What the entity has besides its state; `None` if it has nothing.
+        records: Option<Box<TurnRecords>>,
     },
     /// Report that an entity could not be migrated: it stays on an earlier revision.
     MigrationFailed {
@@ -147,8 +147,8 @@ pub enum Action {
         version: u64,
         /// The message; its target is the entity.
         message: Arc<Message>,
-        /// What the entity has besides its state.
-        records: TurnRecords,
+        /// What the entity has besides its state; `None` if it has nothing.
+        records: Option<Box<TurnRecords>>,
     },
     /// Run a timer's firing as one turn. The result is an [`Event::TurnDone`](super::Event::TurnDone).
     Fire {
@@ -163,7 +163,7 @@ pub enum Action {
         /// The firing.
         firing: Arc<Firing>,
         /// What the entity has besides its state. The timer that fired is removed, or has its next due time.
-        records: TurnRecords,
+        records: Option<Box<TurnRecords>>,
     },
     /// Report that a firing failed too often: it is given up, and its timer keeps the reason.
     TimerGaveUp {
@@ -258,8 +258,8 @@ pub enum Action {
         turn: TurnId,
         /// Why the instance stops.
         reason: StopReason,
-        /// What the entity has besides its state.
-        records: TurnRecords,
+        /// What the entity has besides its state; `None` if it has nothing.
+        records: Option<Box<TurnRecords>>,
     },
     /// The guest of this entity failed, and its type escalates failures: the shard should move to another host (K33).
     /// At most once.
@@ -301,8 +301,8 @@ pub enum Action {
     Stopped,
 }
 
-/// What an entity has besides its state when a turn begins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What an entity has besides its state when a turn begins. Most entities have nothing of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnRecords {
     /// Its timers.
     pub timers: Arc<TimerMap>,

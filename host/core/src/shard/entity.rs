@@ -9,7 +9,7 @@ use super::calls::Calls;
 use super::channel_feed::ChannelFeed;
 use super::lanes::Lanes;
 use super::mailbox::{Mailbox, QueuedTotal};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, OutboxSize};
 use super::second_instance::{SecondInstance, SecondStage};
 use super::settings::{SlotPurpose, StopReason};
 use super::subscriptions::Subscriptions;
@@ -277,8 +277,21 @@ impl ResidentEntity {
         self.timers.first().into_iter().chain(self.head.expires_at).min()
     }
 
-    /// What the entity has besides its state, as its next turn sees it.
-    pub(super) fn turn_records(&self) -> TurnRecords {
+    /// What the entity has besides its state, as its next turn sees it; `None` if it has nothing.
+    pub(super) fn turn_records(&self) -> Option<Box<TurnRecords>> {
+        let expires = self.head.expires_at.is_some() && !self.head.deleted;
+        let has_records = !self.timers.map().is_empty()
+            || self.outbox.size() != OutboxSize::default()
+            || self.journal != JournalExtent::default()
+            || !self.channels.current().is_empty()
+            || self.head.remembered
+            || expires
+            || !self.subscriptions.is_empty();
+        has_records.then(|| Box::new(self.all_records()))
+    }
+
+    /// Like [`ResidentEntity::turn_records`], whether or not there is anything.
+    pub(super) fn all_records(&self) -> TurnRecords {
         TurnRecords {
             timers: self.timers.map().clone(),
             outbox: self.outbox.size(),

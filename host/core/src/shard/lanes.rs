@@ -10,6 +10,7 @@ mod senders;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use self::eviction::EvictionOrder;
 use self::senders::SenderLanes;
@@ -51,7 +52,8 @@ pub(super) enum LaneDecision {
 
 #[derive(Clone, Debug)]
 struct LaneState {
-    lane: Lane,
+    /// Shared with the heads of commits that are on their way.
+    lane: Arc<Lane>,
     spilled: bool,
     /// Size of its replies in bytes, which counts towards the entity's limit.
     unsettled: usize,
@@ -109,9 +111,8 @@ impl Lanes {
         let watermark = loaded.head.as_ref().map(|head| head.tell_watermark().unwrap_or(u64::MAX));
         self.senders = SenderLanes::new(watermark.unwrap_or(0));
         let in_head = loaded.head.iter_mut().flat_map(|head| std::mem::take(&mut head.lanes));
-        for (lane, beside) in
-            in_head.map(|lane| (lane, false)).chain(loaded.lanes.drain(..).map(|lane| (lane, true)))
-        {
+        let beside = loaded.lanes.drain(..).map(|lane| (Arc::new(lane), true));
+        for (lane, beside) in in_head.map(|lane| (lane, false)).chain(beside) {
             let session = lane.session;
             if self.lanes.contains_key(&session) {
                 // The lane is in the head, so its spilled record is obsolete, and a later commit deletes it.
@@ -235,7 +236,7 @@ impl Lanes {
         recorded: RecordedReply,
         now: u64,
         settings: &Settings,
-    ) -> (Vec<Lane>, u32, Vec<RecordWrite>) {
+    ) -> (Vec<Arc<Lane>>, u32, Vec<RecordWrite>) {
         let session = message.id.session;
         if !self.lanes.contains_key(&session) {
             if message.sender.is_none() {
@@ -256,9 +257,11 @@ impl Lanes {
                 debug_assert!(set.is_ok(), "a name fits: {set:?}");
             }
             self.index(&lane);
+            let lane = Arc::new(lane);
             self.lanes.insert(session, LaneState { lane, spilled: false, unsettled: 0, stale: 0 });
         }
         if let Some(LaneState { lane, unsettled, .. }) = self.lanes.get_mut(&session) {
+            let lane = Arc::make_mut(lane);
             if senders::is_sender(lane) {
                 self.senders.used(lane, now);
                 lane.newest_created = lane.newest_created.max(message.created_ms);
@@ -294,7 +297,7 @@ impl Lanes {
     pub(super) fn take_head_and_writes(
         &mut self,
         changed: Option<&ScopedSessionId>,
-    ) -> (Vec<Lane>, u32, Vec<RecordWrite>) {
+    ) -> (Vec<Arc<Lane>>, u32, Vec<RecordWrite>) {
         self.senders.saved();
         let mut writes = Vec::new();
         let came_back = changed.filter(|session| self.dropped.contains(session)).copied();
@@ -314,7 +317,7 @@ impl Lanes {
             };
             self.stale.remove(&(std::mem::take(&mut known.stale), session));
             // A lane of plain numbers and bytes always encodes; an empty record would be refused at load.
-            let value = codec::encode(&known.lane).unwrap_or_default();
+            let value = codec::encode(&*known.lane).unwrap_or_default();
             writes.push(RecordWrite { key: RecordKey::Lane(session), value: Some(value.into()) });
         }
         let in_head = self.inline.iter().filter_map(|session| self.lanes.get(session));

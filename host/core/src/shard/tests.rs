@@ -211,7 +211,7 @@ impl Harness {
                 Action::Reply { token, outcome } => self.replies.push((token.0, outcome)),
                 Action::Run { generation, turn, message, records, .. } => {
                     self.runs += 1;
-                    self.journal = records.journal;
+                    self.journal = records.map_or_else(JournalExtent::default, |it| it.journal);
                     self.running = Some((generation, turn, message));
                 }
                 Action::ScanRemembered { number, from, max_records } => {

@@ -35,7 +35,7 @@ impl Bench {
     fn turn(&mut self, writes: Vec<RecordWrite>, lanes: Vec<Lane>) {
         let mut next = turn(&claim(), "a", self.from);
         next.writes = writes;
-        next.head.lanes = lanes;
+        next.head.lanes = lanes.into_iter().map(Into::into).collect();
         assert_eq!(self.judge.commit(next), CommitOutcome::Committed);
         self.from += 1;
     }

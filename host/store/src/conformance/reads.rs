@@ -35,7 +35,7 @@ fn unwritten_entities_load_as_empty(store: &impl EntityStore) {
 fn a_load_returns_the_spilled_lanes(store: &impl EntityStore) {
     let claim = granted(store, 1);
     let mut first = turn(&claim, "a", 0, 1);
-    first.head.lanes = vec![lane(9, 1)];
+    first.head.lanes = vec![lane(9, 1).into()];
     first.head.spilled_lane_count = 2;
     first.writes = vec![set_lane(&lane(2, 5)), set_lane(&lane(1, 4)), set("\x01", "state")];
     let mut neighbour = turn(&claim, "a\0", 0, 2);
@@ -43,7 +43,7 @@ fn a_load_returns_the_spilled_lanes(store: &impl EntityStore) {
     neighbour.writes = vec![set_lane(&lane(3, 6))];
     done(store, vec![first, neighbour]);
     let loaded = load(store, &shard(1), "a");
-    assert_eq!(loaded.head.unwrap().lanes, [lane(9, 1)]);
+    assert_eq!(loaded.head.unwrap().lanes, [lane(9, 1).into()]);
     assert_eq!(loaded.lanes, [lane(1, 4), lane(2, 5)]);
 
     let mut second = turn(&claim, "a", 1, 3);

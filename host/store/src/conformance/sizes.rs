@@ -84,12 +84,12 @@ fn heads_and_lanes_may_be_large(store: &impl EntityStore) {
     for from in 0..4 {
         let mut next = turn(&claim, "a", from, from);
         let beside = if from % 2 == 0 { large.clone() } else { lane(1, from) };
-        next.head.lanes = vec![beside.clone()];
+        next.head.lanes = vec![beside.clone().into()];
         next.head.spilled_lane_count = 1;
         next.writes = vec![set_lane(&beside)];
         done(store, vec![next]);
         let loaded = load(store, &shard(1), "a");
-        assert!(loaded.head.unwrap().lanes == [beside.clone()], "turn {from}");
+        assert!(loaded.head.unwrap().lanes == [beside.clone().into()], "turn {from}");
         assert!(loaded.lanes == [beside], "turn {from}");
     }
 }

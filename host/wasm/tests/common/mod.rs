@@ -123,7 +123,7 @@ fn context(kind: MessageKind) -> MessageContext {
         remaining: None,
         version: 11,
         values: values(7),
-        records: TurnRecords::default(),
+        records: None,
     }
 }
 

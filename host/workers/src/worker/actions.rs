@@ -20,7 +20,7 @@ use super::panics::{Panicked, contained};
 use super::stored_state::{STATE_PAGE, StoredState};
 use super::tasks::TaskGroupKey;
 use super::{PendingReply, Worker};
-use crate::guest_types::{self, TurnOrigin};
+use crate::guest_types::{self, TurnOrigin, turn_records};
 use crate::{EntityMessage, EntityMessageContent, WorkerReport};
 
 impl Worker {
@@ -94,7 +94,7 @@ impl Worker {
             }
             Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
             Action::Activate { entity, generation, revision, reason, records } => {
-                let records = guest_types::turn_records(records);
+                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
                 let is_second = reason == StartReason::BesideTurn;
                 let reason = guest_types::start_reason(reason);
                 let first = match is_second {
@@ -104,7 +104,7 @@ impl Worker {
                 self.activate(id, entity, (generation, revision), first, records);
             }
             Action::Migrate { entity, generation, revision, from_schema, records } => {
-                let records = guest_types::turn_records(records);
+                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
                 let first = FirstTurn::Migrate(from_schema);
                 self.activate(id, entity, (generation, revision), first, records);
             }
@@ -127,14 +127,17 @@ impl Worker {
                     MessageKind::Command => self.call_sink(id, &message.target, (generation, turn)),
                     MessageKind::Query => None,
                 };
-                let records = guest_types::turn_records(records);
-                let records = TurnRecords { asks, calls, ..records };
+                let mut records = records.map(|records| Box::new(turn_records(*records)));
+                if asks.is_some() || calls.is_some() {
+                    let records = records.get_or_insert_default();
+                    (records.asks, records.calls) = (asks, calls);
+                }
                 self.run(id, (generation, turn, version), message, records);
             }
             Action::Fire { entity, generation, turn, version: _, firing, records } => {
                 let asks = self.ask_sink(id, &entity, generation, &Arc::default());
                 let calls = self.call_sink(id, &entity, (generation, turn));
-                let records = guest_types::turn_records(records);
+                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
                 let records = TurnRecords { asks, calls, ..records };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }
@@ -177,7 +180,7 @@ impl Worker {
                 );
             }
             Action::CallStopHook { entity, generation, turn, reason, records } => {
-                let records = guest_types::turn_records(records);
+                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
                 self.stop(id, entity, (generation, turn), reason, records);
             }
             Action::DropInstance { entity, generation } => {
@@ -306,7 +309,7 @@ impl Worker {
                     let more = page.next_cursor.is_some();
                     (page.records.into_iter().filter_map(pick).collect(), more)
                 });
-                Completion::Scanned(id, event(page))
+                Completion::Scanned(id, Box::new(event(page)))
             }
             .boxed_local(),
         );
@@ -362,7 +365,7 @@ impl Worker {
                         }
                         FirstTurn::Migrate(from_schema) => instance.migrate(from_schema).await,
                     };
-                    StartOutcome::Started(Box::new(instance), turn, origin)
+                    StartOutcome::Started(Box::new(instance), Box::new(turn), origin)
                 }
                 Err(error) => StartOutcome::Failed(error),
             }
@@ -405,7 +408,7 @@ impl Worker {
         id: MachineId,
         (generation, turn, version): (u64, TurnId, u64),
         message: Arc<Message>,
-        records: TurnRecords,
+        records: Option<Box<TurnRecords>>,
     ) {
         let entity = message.target.clone();
         let abandoned = |waiting: &PendingReply| waiting.back.is_abandoned();
@@ -435,7 +438,8 @@ impl Worker {
             if let Some(full) = charge.as_ref().and_then(|charge| charge.exceeded_reply_budget()) {
                 return (instance, Ran::Refused(full));
             }
-            let result = instance.message(context, &message.method, message.body.clone()).await;
+            let result =
+                Box::new(instance.message(context, &message.method, message.body.clone()).await);
             if let (Some(charge), ostraca_wasm::TurnResult::Ok(body)) = (charge, &result.result) {
                 charge.set_reply_size(body.len() as u64);
             }
@@ -464,7 +468,7 @@ impl Worker {
         let (firing, values) = guest_types::timer_firing(&entity, firing, key);
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let firing = contained(&self.deps.stats, async move {
-            let result = instance.timer(&firing, values, records).await;
+            let result = Box::new(instance.timer(&firing, values, records).await);
             (instance, Ran::Turn(result, origin))
         });
         self.tasks.push(
@@ -489,7 +493,7 @@ impl Worker {
         let values = guest_types::hook_values(self.deps.clock.utc_ms());
         let origin = TurnOrigin { utc_ms: values.utc_ms, ..TurnOrigin::default() };
         let stopping = contained(&self.deps.stats, async move {
-            let result = instance.stop(reason, values, records).await;
+            let result = Box::new(instance.stop(reason, values, records).await);
             (instance, Ran::Turn(result, origin))
         });
         self.tasks.push(

@@ -24,7 +24,7 @@ pub(super) enum Completion {
     Commits(Vec<(MachineId, Entity, TurnId)>, Vec<CommitOutcome>),
     Loads(Vec<(MachineId, Entity, u64)>, Vec<Result<LoadedEntity, StoreError>>),
     /// The result of a scan of the shard's records.
-    Scanned(MachineId, Event),
+    Scanned(MachineId, Box<Event>),
     Started(MachineId, Entity, u64, StartOutcome),
     /// The instance and the turn's result; `None` if the instance did not exist.
     Turn(MachineId, Entity, u64, TurnId, Option<TurnCompletion>),
@@ -33,12 +33,8 @@ pub(super) enum Completion {
 }
 
 /// The result of a turn.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every value is the largest variant: a box would cost each turn an allocation"
-)]
 pub(super) enum Ran {
-    Turn(ostraca_wasm::GuestTurnOutput, TurnOrigin),
+    Turn(Box<ostraca_wasm::GuestTurnOutput>, TurnOrigin),
     /// The turn did not start: the sender's budget has no space for a reply.
     Refused(BudgetExceeded),
 }
@@ -50,12 +46,8 @@ pub(super) type TurnCompletion = Result<(Box<Instance>, Ran), Panicked>;
 type Outcomes = Vec<(Entity, TurnId, CommitOutcome)>;
 
 /// The result of an activation.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every value is the largest variant: a box would cost each turn an allocation"
-)]
 pub(super) enum StartOutcome {
-    Started(Box<Instance>, ostraca_wasm::GuestTurnOutput, TurnOrigin),
+    Started(Box<Instance>, Box<ostraca_wasm::GuestTurnOutput>, TurnOrigin),
     Failed(ostraca_wasm::Error),
     UnknownType,
     Panicked(Panicked),
@@ -92,7 +84,7 @@ impl Worker {
             Completion::Scanned(id, event) => {
                 let Some(slot) = self.machines.get_mut(id) else { return };
                 slot.pending_store_calls = slot.pending_store_calls.saturating_sub(1);
-                self.handle_event(id, event);
+                self.handle_event(id, *event);
             }
             Completion::Started(id, entity, generation, started) => {
                 self.started(id, entity, generation, started);
@@ -135,7 +127,7 @@ impl Worker {
                 if let Some(live) = held {
                     *live = InstanceState::Idle(instance);
                 }
-                ActivationOutcome::Started(self.turn(id, (&entity, generation), turn, &origin))
+                ActivationOutcome::Started(self.turn(id, (&entity, generation), *turn, &origin))
             }
             StartOutcome::Failed(error) => {
                 if !error.is_retryable() {
@@ -190,7 +182,7 @@ impl Worker {
                         if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
                             self.deps.stats.failing_entities.record_success(shard, &entity);
                         }
-                        self.turn(id, (&entity, generation), result, &origin)
+                        self.turn(id, (&entity, generation), *result, &origin)
                     }
                     Ran::Refused(full) => TurnOutput::without_effects(TurnResult::Refused {
                         code: BudgetExceeded::CODE.into(),

@@ -226,7 +226,7 @@ impl World {
                     turn,
                     version,
                     work: Work::Message(message),
-                    journal: records.journal,
+                    journal: records.map(|it| it.journal).unwrap_or_default(),
                     has_asked: false,
                 };
                 self.start_turn(pid, shard, epoch, running);
@@ -243,7 +243,7 @@ impl World {
                     turn,
                     version,
                     work: Work::Firing(firing),
-                    journal: records.journal,
+                    journal: records.map(|it| it.journal).unwrap_or_default(),
                     has_asked: false,
                 };
                 self.start_turn(pid, shard, epoch, running);
@@ -276,7 +276,8 @@ impl World {
                 if reason == StopReason::Passivated {
                     self.check_passivation(pid, shard, &entity);
                 }
-                let (version, has_asked, journal) = (0, false, records.journal);
+                let (version, has_asked, journal) =
+                    (0, false, records.map(|it| it.journal).unwrap_or_default());
                 let work = Work::Stop;
                 let running =
                     Running { entity, generation, turn, version, work, journal, has_asked };

@@ -10,6 +10,7 @@
 //! and may get a new creation time.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Lanes, Settings};
 use crate::ids::{Entity, ScopedSessionId};
@@ -119,6 +120,6 @@ impl Lanes {
         }
         // Other senders are asked before this one is asked again.
         self.senders.used(&known.lane, now);
-        known.lane.used_at = now;
+        Arc::make_mut(&mut known.lane).used_at = now;
     }
 }

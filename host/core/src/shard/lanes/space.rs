@@ -2,7 +2,7 @@
 
 use super::senders::is_sender;
 use super::{
-    BTreeMap, GuestReply, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES, RecordedReply,
+    Arc, BTreeMap, GuestReply, LaneState, Lanes, Mutation, REWRITE_THRESHOLD_BYTES, RecordedReply,
     ScopedSessionId, Settings, reply_bytes,
 };
 
@@ -14,10 +14,12 @@ impl Lanes {
         settled: u64,
     ) {
         let Some(known) = self.lanes.get_mut(session) else { return };
-        let replies = &mut known.lane.replies;
-        let old = replies.partition_point(|reply| reply.sequence < settled);
+        let old = known.lane.replies.partition_point(|reply| reply.sequence < settled);
+        if old == 0 {
+            return;
+        }
         let mut freed = 0;
-        for reply in replies.drain(..old) {
+        for reply in Arc::make_mut(&mut known.lane).replies.drain(..old) {
             freed += reply_bytes(&reply);
             forget_version(&mut self.full_replies, &mut self.stubs, &reply);
         }
@@ -107,7 +109,7 @@ impl Lanes {
     /// Drops the content of a session's oldest complete reply. If no reply is complete, drops the oldest one entirely.
     fn drop_reply(&mut self, session: &ScopedSessionId) -> bool {
         let Some(known) = self.lanes.get_mut(session) else { return false };
-        let replies = &mut known.lane.replies;
+        let replies = &mut Arc::make_mut(&mut known.lane).replies;
         // Contents are dropped oldest first, so replies without content come first.
         let whole = replies.partition_point(|reply| reply.reply == GuestReply::Dropped);
         let freed = match replies.get_mut(whole) {

@@ -234,7 +234,10 @@ impl Machine {
             generation: state.generation,
             turn,
             version: state.head.version,
-            records: TurnRecords { timers: state.timers.after(&firing), ..state.turn_records() },
+            records: Some(Box::new(TurnRecords {
+                timers: state.timers.after(&firing),
+                ..state.all_records()
+            })),
             firing,
         };
         self.context.push(action);

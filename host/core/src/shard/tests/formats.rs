@@ -20,7 +20,7 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
         // A node that runs the later release owns the entity for a while.
         let head = harness.head.as_mut().expect("a head");
         head.extensions = noted();
-        let lanes = head.lanes.iter_mut().chain(&mut harness.lanes);
+        let lanes = head.lanes.iter_mut().map(Arc::make_mut).chain(&mut harness.lanes);
         let mut count = 0;
         for lane in lanes {
             count += 1;
@@ -37,7 +37,8 @@ fn a_turn_keeps_unknown_fields_of_head_lane_and_reply() {
         harness.settle(CommitOutcome::Committed);
         let head = harness.head.expect("a head");
         assert_eq!((head.version, head.extensions), (2, noted()));
-        let lane = head.lanes.iter().chain(&harness.lanes).next().expect("a lane");
+        let lane =
+            head.lanes.iter().map(|lane| &**lane).chain(&harness.lanes).next().expect("a lane");
         assert_eq!((lane.last_sequence, &lane.extensions), (2, &noted()));
         assert_eq!(lane.replies[0].extensions, noted());
     }

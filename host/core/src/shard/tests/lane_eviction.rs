@@ -283,7 +283,7 @@ fn r17_a_record_of_an_inline_lane_is_stale() {
     let settings = Settings { max_lanes: 1, ..settings() };
     let mut harness = Harness::relying(settings.clone());
     harness.run_one(b"a", 1, 901);
-    let mut former = harness.head.as_ref().expect("a head").lanes[0].clone();
+    let mut former = (*harness.head.as_ref().expect("a head").lanes[0]).clone();
     former.newest_created = 800;
     harness.lanes.push(former);
     let mut harness = harness.again(settings);
@@ -301,7 +301,7 @@ fn r17_a_record_of_an_inline_lane_is_stale() {
 fn r17_a_stale_record_of_an_inline_lane_is_deleted_once() {
     let mut harness = Harness::relying(settings());
     harness.run_one(b"a", 1, 901);
-    harness.lanes.push(harness.head.as_ref().expect("a head").lanes[0].clone());
+    harness.lanes.push((*harness.head.as_ref().expect("a head").lanes[0]).clone());
     let mut harness = harness.again(settings());
     harness.post(message(&harness, "client/x", b"a", 2, 902));
     harness.answer(GuestReply::Result(Bytes::new()));
