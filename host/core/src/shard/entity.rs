@@ -303,6 +303,19 @@ impl ResidentEntity {
         }
     }
 
+    /// Whether there may be something to do besides starting a turn: for readers of channels, for tells, asks or calls,
+    /// or on the second instance.
+    pub(super) fn has_work_beside_turns(&self) -> bool {
+        self.channels.reader_count() > 0
+            || !self.outbox.is_empty()
+            || self.outbox.has_done()
+            || self.lanes.has_unsaved_drop()
+            || !self.asks.is_empty()
+            || self.calls.has_unreleased()
+            || self.second.is_some()
+            || self.mailbox.front_query().is_some()
+    }
+
     /// The running turn of the instance with this generation, if it runs a message or a firing.
     pub(super) fn turn_of(&self, generation: u64) -> Option<TurnId> {
         match (&self.second, &self.stage) {

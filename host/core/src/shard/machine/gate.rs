@@ -220,15 +220,15 @@ impl Machine {
             writes.extend(move_wake_up(state.wake_up, wake_up));
         }
         state.wake_up = wake_up;
-        state.head = Head {
-            version,
-            revision: if sets_revision { state.revision } else { state.head.revision },
-            turn,
-            state_bytes: state_bytes.unwrap_or(state.head.state_bytes),
-            spilled_lane_count,
-            watermark: if keep_watermark { state.lanes.watermark() } else { state.head.watermark },
-            ..state.head.clone()
-        };
+        let head = &mut state.head;
+        (head.version, head.turn, head.spilled_lane_count) = (version, turn, spilled_lane_count);
+        head.state_bytes = state_bytes.unwrap_or(head.state_bytes);
+        if sets_revision {
+            head.revision = state.revision;
+        }
+        if keep_watermark {
+            head.watermark = state.lanes.watermark();
+        }
         if sets_revision && state.head.schema().ok() != Some(state.schema) {
             // This fails only if a later release has filled the head with its own fields.
             let set = state.head.set_schema(state.schema);

@@ -206,7 +206,8 @@ impl Machine {
         if state.generation != generation {
             return;
         }
-        if matches!(state.stage, Stage::Running(running, _) | Stage::Firing(running, _) if running == turn)
+        if state.second.is_some()
+            && matches!(state.stage, Stage::Running(running, _) | Stage::Firing(running, _) if running == turn)
         {
             self.end_second_with_turn(entity);
         }

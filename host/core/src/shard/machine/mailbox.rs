@@ -178,8 +178,9 @@ impl Machine {
             state.lanes.record_refused(&entry.message, bound);
             state.mailbox.unpark(id);
         }
-        for token in entry.reply_tokens {
-            self.context.reply(token, outcome.clone());
+        if let Some((last, others)) = entry.reply_tokens.split_last() {
+            others.iter().for_each(|token| self.context.reply(*token, outcome.clone()));
+            self.context.reply(*last, outcome);
         }
     }
 

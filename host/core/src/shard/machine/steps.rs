@@ -26,11 +26,13 @@ impl Machine {
         }
         self.expire_channels(entity);
         self.take_steps(entity);
-        self.serve_channels(entity);
-        self.send_tells(entity);
-        self.drive_asks(entity);
-        self.release_calls(entity);
-        self.serve_beside(entity);
+        if self.residents.get(entity).is_some_and(ResidentEntity::has_work_beside_turns) {
+            self.serve_channels(entity);
+            self.send_tells(entity);
+            self.drive_asks(entity);
+            self.release_calls(entity);
+            self.serve_beside(entity);
+        }
         self.settle_wake(entity);
         self.settle_recovery(entity);
         self.wake_for(entity);
@@ -175,10 +177,11 @@ impl Machine {
                     if self.residents.get(entity).is_none_or(|it| it.stage != Stage::Idle) {
                         continue;
                     }
-                    let fired_last =
-                        self.residents.get(entity).is_some_and(|state| state.fired_last);
                     // Firings and messages take turns.
-                    if let Some(firing) = firing.filter(|_| next.is_none() || !fired_last) {
+                    let may_fire = |state: &ResidentEntity| next.is_none() || !state.fired_last;
+                    if let Some(firing) = firing
+                        && self.residents.get(entity).is_some_and(may_fire)
+                    {
                         self.fire(entity, firing);
                         if self.residents.get(entity).is_some_and(|it| it.stage == Stage::Idle) {
                             continue;
@@ -225,9 +228,8 @@ impl Machine {
         loop {
             let state = self.residents.get_mut(entity)?;
             let id = front(&state.mailbox)?;
-            let message = state.entries.get(&id)?.message.clone();
-            let expired =
-                state.entries.get(&id).is_some_and(|entry| entry.expired(self.context.mono()));
+            let entry = state.entries.get(&id)?;
+            let (message, expired) = (entry.message.clone(), entry.expired(self.context.mono()));
             state.lanes.drop_settled_replies(&id.session, message.settled);
             let verdict = if self.context.has_mutation(Mutation::IgnoreLanes) {
                 LaneDecision::Run
@@ -235,7 +237,7 @@ impl Machine {
                 let compare = !self.context.has_mutation(Mutation::IgnoreDigest);
                 let ordered = !self.context.has_mutation(Mutation::IgnoreOrder);
                 let most = self.context.settings.max_lanes;
-                self.residents.get(entity)?.lanes.check(&message, compare, ordered, most)
+                state.lanes.check(&message, compare, ordered, most)
             };
             let outcome = match verdict {
                 LaneDecision::Replay(recorded) => final_outcome(recorded),
@@ -281,7 +283,7 @@ impl Machine {
                     )
                 }
                 LaneDecision::Run => {
-                    if self.answer_sender(entity, &message) {
+                    if message.sender.is_some() && self.answer_sender(entity, &message) {
                         continue;
                     }
                     if let Some(topic) = TopicMessage::of_method(&message.method) {
