@@ -1,5 +1,6 @@
 //! One entity's sandbox, and its turns.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -261,7 +262,11 @@ impl Instance {
         let func: TypedFunc<P, R> = unsafe { TypedFunc::new_unchecked(func) };
         let meter = self.store.data().meter.clone();
         let sleepers = &self.permit.0.ticker.sleepers;
-        match metered(&meter, sleepers, func.call_async(&mut self.store, params)).await {
+        let called = {
+            let call = pin!(func.call_async(&mut self.store, params));
+            metered(&meter, sleepers, call).await
+        };
+        match called {
             Ok(Ok(result)) => {
                 self.poisoned = false;
                 Ok(result)

@@ -8,7 +8,7 @@
 //! unless an outgoing call is pending, for which it may be waiting.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -168,13 +168,13 @@ impl Sleepers {
     }
 }
 
-/// Runs a call into the guest under its meter. Dropping `call` midway unwinds the guest's stack.
+/// Runs a call into the guest under its meter. Dropping `call` midway unwinds the guest's stack. The caller pins it: an
+/// async function that pins its argument takes twice the argument's size.
 pub(crate) async fn metered<F: Future>(
     meter: &Arc<Meter>,
     sleepers: &Sleepers,
-    call: F,
+    mut call: Pin<&mut F>,
 ) -> Result<F::Output, HostTrap> {
-    let mut call = pin!(call);
     poll_fn(|cx| {
         match meter.position.load(Relaxed) {
             IN_HOST => {}
@@ -218,6 +218,8 @@ pub(crate) async fn metered<F: Future>(
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
 
     /// Sleeps for 200 ms under a limit of 80 ms, with a call that ends after `call` ms. Returns whether the guest may
@@ -230,7 +232,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(call)).await;
             drop(guard);
         };
-        let asleep = tokio::time::sleep(Duration::from_millis(200));
+        let asleep = pin!(tokio::time::sleep(Duration::from_millis(200)));
         let (slept, ()) = tokio::join!(metered(&meter, &sleepers, asleep), calling);
         slept.is_ok()
     }

@@ -1,6 +1,7 @@
 //! A compiled component, checked and ready to be instantiated.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use wasmtime::component::{Component, InstancePre, TypedFunc};
@@ -114,7 +115,8 @@ impl CompiledComponent {
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
         let called =
-            metered(&meter, &shared.ticker.sleepers, methods.call_async(&mut store, ())).await;
+            metered(&meter, &shared.ticker.sleepers, pin!(methods.call_async(&mut store, ())))
+                .await;
         let methods = match called {
             Ok(Ok((methods,))) => check_methods(methods)?,
             Ok(Err(error)) => {
@@ -130,8 +132,11 @@ impl CompiledComponent {
         let bad = |failure: Failure| Error::InvalidSchemaVersion(failure.message);
         let mut read = [0; 2];
         for (schema, function) in read.iter_mut().zip([functions.0, functions.1]) {
-            let called = function.call_async(&mut store, ());
-            match metered(&meter, &shared.ticker.sleepers, called).await {
+            let called = {
+                let call = pin!(function.call_async(&mut store, ()));
+                metered(&meter, &shared.ticker.sleepers, call).await
+            };
+            match called {
                 Ok(Ok((it,))) => *schema = it,
                 Ok(Err(error)) => {
                     return Err(bad(explain(&error, Stage::Schemas, store.data_mut())));
@@ -205,7 +210,8 @@ impl CompiledComponent {
         });
         store.set_hostcall_fuel(limits.hostcall_fuel());
         let made =
-            metered(&meter, &shared.ticker.sleepers, self.pre.instantiate_async(&mut store)).await;
+            metered(&meter, &shared.ticker.sleepers, pin!(self.pre.instantiate_async(&mut store)))
+                .await;
         match made {
             Ok(Ok(instance)) => Ok((store, instance)),
             Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => {

@@ -4,6 +4,7 @@
 //! but tools depends on it.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
@@ -39,7 +40,8 @@ impl CompiledComponent {
         store.set_hostcall_fuel(METHODS_BYTES);
         let meter = store.data().meter.clone();
         let called =
-            metered(&meter, &shared.ticker.sleepers, schemas.call_async(&mut store, ())).await;
+            metered(&meter, &shared.ticker.sleepers, pin!(schemas.call_async(&mut store, ())))
+                .await;
         let failure = match called {
             Ok(Ok((schemas,))) => return self.check_schemas(schemas, max_bytes),
             Ok(Err(error)) => explain(&error, Stage::Methods, store.data_mut()),

@@ -196,7 +196,7 @@ pub enum Action {
         /// The ask's place in the turn.
         place: u32,
         /// The outcome; `Unknown` if the ask may have run.
-        outcome: Outcome,
+        outcome: Box<Outcome>,
     },
     /// Make an outgoing HTTP call that a turn has started (R20). When it has ended, an
     /// [`Event::CallEnded`](super::Event::CallEnded) follows.
@@ -218,7 +218,7 @@ pub enum Action {
         /// The entity that receives it.
         target: Entity,
         /// The note.
-        note: AskNote,
+        note: Box<AskNote>,
     },
     /// Send a tell to its target. The result is an [`Event::TellAnswered`](super::Event::TellAnswered).
     Tell {

@@ -247,9 +247,9 @@ impl Harness {
                 Action::Tell { number, tell, .. } => self.tells.push((number, tell)),
                 Action::AskSender { sender, .. } => self.asked.push(sender),
                 Action::Ask { turn, ask, remaining, .. } => self.asks.push((turn, ask, remaining)),
-                Action::AnswerAsk { place, outcome, .. } => self.answers.push((place, outcome)),
+                Action::AnswerAsk { place, outcome, .. } => self.answers.push((place, *outcome)),
                 Action::ReleaseCall { place, key, .. } => self.released.push((place, key)),
-                Action::SendAskNote { target, note, .. } => self.notes.push((target, note)),
+                Action::SendAskNote { target, note, .. } => self.notes.push((target, *note)),
                 Action::ReadChannel { .. } if self.silent => self.pending_actions.push(action),
                 Action::ReadChannel { .. } => self.answer_read(action),
                 Action::Load { .. } if self.silent => {

@@ -155,13 +155,13 @@ impl Worker {
                 self.send(id, asker, to, EntityMessageContent::Ask(turn, ask, remaining));
             }
             Action::AnswerAsk { entity, generation, place, outcome } => {
-                self.answer_ask(id, &entity, generation, place, outcome);
+                self.answer_ask(id, &entity, generation, place, *outcome);
             }
             Action::ReleaseCall { entity, generation, place, key } => {
                 self.release_call(id, &entity, generation, place, key);
             }
             Action::SendAskNote { entity, target, note } => {
-                self.send(id, entity, target, EntityMessageContent::AskNote(note));
+                self.send(id, entity, target, EntityMessageContent::AskNote(*note));
             }
             Action::Tell { sender, number, tell } => {
                 let to = tell.target.clone();
@@ -372,11 +372,12 @@ impl Worker {
         });
         self.tasks.push(
             TaskGroupKey::Turns(entity.entity_type.clone()),
-            async move {
-                let started = starting.await.unwrap_or_else(StartOutcome::Panicked);
-                Completion::Started(id, entity, generation, started)
-            }
-            .boxed_local(),
+            starting
+                .map(move |started| {
+                    let started = started.unwrap_or_else(StartOutcome::Panicked);
+                    Completion::Started(id, entity, generation, started)
+                })
+                .boxed_local(),
         );
     }
 
@@ -447,7 +448,8 @@ impl Worker {
         });
         self.tasks.push(
             TaskGroupKey::Turns(entity.entity_type.clone()),
-            async move { Completion::Turn(id, entity, generation, turn, Some(running.await)) }
+            running
+                .map(move |done| Completion::Turn(id, entity, generation, turn, Some(done)))
                 .boxed_local(),
         );
     }
@@ -473,7 +475,8 @@ impl Worker {
         });
         self.tasks.push(
             TaskGroupKey::Turns(entity.entity_type.clone()),
-            async move { Completion::Turn(id, entity, generation, turn, Some(firing.await)) }
+            firing
+                .map(move |done| Completion::Turn(id, entity, generation, turn, Some(done)))
                 .boxed_local(),
         );
     }
@@ -498,7 +501,8 @@ impl Worker {
         });
         self.tasks.push(
             TaskGroupKey::StopHooks(entity.entity_type.clone()),
-            async move { Completion::Turn(id, entity, generation, turn, Some(stopping.await)) }
+            stopping
+                .map(move |done| Completion::Turn(id, entity, generation, turn, Some(done)))
                 .boxed_local(),
         );
     }

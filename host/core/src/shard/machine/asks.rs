@@ -55,7 +55,12 @@ impl Machine {
             );
             let outcome = Outcome::not_run(codes::ASK_TOO_DEEP, text);
             let entity = entity.clone();
-            return self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
+            return self.context.push(Action::AnswerAsk {
+                entity,
+                generation,
+                place,
+                outcome: Box::new(outcome),
+            });
         }
         let timeout = new.timeout;
         let ask = turn.ask(place, new, started);
@@ -145,14 +150,19 @@ impl Machine {
                 message = format!("{message}: {why}");
             }
             let (entity, outcome) = (entity.clone(), Outcome::Unknown { message });
-            self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
+            self.context.push(Action::AnswerAsk {
+                entity,
+                generation,
+                place,
+                outcome: Box::new(outcome),
+            });
         }
         if !may_send {
             return self.schedule.stall(entity);
         }
         for (target, note) in asks.take_notes(mono) {
             let entity = entity.clone();
-            self.context.push(Action::SendAskNote { entity, target, note });
+            self.context.push(Action::SendAskNote { entity, target, note: Box::new(note) });
         }
         if !is_durable && !early {
             return;
@@ -198,7 +208,12 @@ impl Machine {
         };
         asks.remove(place);
         let entity = asker.clone();
-        self.context.push(Action::AnswerAsk { entity, generation, place, outcome });
+        self.context.push(Action::AnswerAsk {
+            entity,
+            generation,
+            place,
+            outcome: Box::new(outcome),
+        });
         self.advance(asker);
     }
 
@@ -305,14 +320,18 @@ impl Machine {
             match extend_probe(number, &path, entity, &ask) {
                 ProbeStep::PassOn(note) => {
                     let (entity, target) = (entity.clone(), ask.target.clone());
-                    self.context.push(Action::SendAskNote { entity, target, note });
+                    self.context.push(Action::SendAskNote { entity, target, note: Box::new(note) });
                 }
                 ProbeStep::Cycle { at, id, chain } if at == *entity => {
                     self.end_cycle(entity, &id, &chain);
                 }
                 ProbeStep::Cycle { at, id, chain } => {
                     let (entity, note) = (entity.clone(), AskNote::Cycle { id, chain });
-                    self.context.push(Action::SendAskNote { entity, target: at, note });
+                    self.context.push(Action::SendAskNote {
+                        entity,
+                        target: at,
+                        note: Box::new(note),
+                    });
                 }
                 ProbeStep::Drop => {}
             }
