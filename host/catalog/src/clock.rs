@@ -89,9 +89,13 @@ impl ClusterClock {
     /// The cluster's UTC, in milliseconds since 1970 (R25); 0 while it is not known.
     #[must_use]
     pub fn utc_ms(&self) -> u64 {
+        self.utc_after(self.uptime())
+    }
+
+    fn utc_after(&self, uptime: u64) -> u64 {
         match self.utc_base.load(Ordering::Relaxed) {
             0 => 0,
-            base => base.saturating_add(self.uptime()),
+            base => base.saturating_add(uptime),
         }
     }
 
@@ -99,8 +103,9 @@ impl ClusterClock {
     #[must_use]
     pub fn now(&self) -> Now {
         let mono = self.source.millis();
-        let cluster = self.base.load(Ordering::Relaxed) + mono.saturating_sub(self.started);
-        Now { mono, cluster_time: cluster, utc: self.utc_ms() }
+        let uptime = mono.saturating_sub(self.started);
+        let cluster_time = self.base.load(Ordering::Relaxed) + uptime;
+        Now { mono, cluster_time, utc: self.utc_after(uptime) }
     }
 
     /// Milliseconds since the node started.
