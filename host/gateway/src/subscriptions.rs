@@ -17,7 +17,7 @@ use ostraca_wire::proto::{
 use ostraca_wire::server::{Account, BudgetExceeded, Charge, ClientInfo, SubscriptionEvent};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Gateway;
 use super::channel_query::{ChannelReader, items_to_wire};
@@ -27,6 +27,9 @@ use super::feeds::FeedPage;
 const PAGE_BYTES: u32 = 64 << 10;
 /// The pause before a subscription whose feed has ended reads on its own.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a subscription stays in its feed while its client does not take a page. The feed's pages are charged to the
+/// node alone.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Gateway {
     /// Subscribes a client to a channel. The subscription ends when the receiver is dropped, or with a problem.
@@ -110,6 +113,11 @@ impl Subscription {
                 .map_err(Interrupted::Refused)?;
             self.catch_up(&mut must_say).await?;
             loop {
+                if !self.soon_has_room().await? {
+                    drop(feed);
+                    self.wait_for_room().await?;
+                    break;
+                }
                 let page = tokio::select! {
                     () = self.sender.closed() => return Err(Interrupted::Unread),
                     page = feed.recv() => page,
@@ -125,6 +133,19 @@ impl Subscription {
                 }
             }
         }
+    }
+
+    /// Whether the client takes the page before the next one within [`PATIENCE`].
+    async fn soon_has_room(&self) -> Result<bool, Interrupted> {
+        if self.sender.capacity() > 0 {
+            return Ok(true);
+        }
+        timeout(PATIENCE, self.wait_for_room()).await.map_or(Ok(false), |room| room.map(|()| true))
+    }
+
+    /// Waits until the client has taken the page before the next one.
+    async fn wait_for_room(&self) -> Result<(), Interrupted> {
+        self.sender.reserve().await.map(drop).map_err(|_| Interrupted::Unread)
     }
 
     /// Reads until nothing more is available.

@@ -1,5 +1,6 @@
 //! Unit tests of the shard machine, one rule each; the simulator tests interleavings.
 
+mod ask_cycles;
 mod asks;
 mod calls;
 mod channels;

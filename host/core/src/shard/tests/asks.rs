@@ -20,7 +20,7 @@ pub(super) fn new_ask(to: &Entity, body: &'static str) -> NewAsk {
 
 impl Harness {
     /// The running turn starts an ask.
-    fn ask(&mut self, place: u32, ask: NewAsk) {
+    pub(super) fn ask(&mut self, place: u32, ask: NewAsk) {
         let (generation, entity) = match (&self.running, &self.firing) {
             (Some((generation, _, message)), _) => (*generation, message.target.clone()),
             (None, Some((generation, ..))) => (*generation, alice()),
@@ -30,19 +30,19 @@ impl Harness {
     }
 
     /// Answers the oldest ask that was sent.
-    fn answer_ask(&mut self, outcome: Outcome) {
+    pub(super) fn answer_ask(&mut self, outcome: Outcome) {
         let (turn, ask, _) = self.asks.remove(0);
         let asker = ask.chain.last().expect("the asker").clone();
         self.handle(Event::AskAnswered { asker, turn, id: ask.id, outcome });
     }
 
     /// An ask that another entity sends to this one.
-    fn asked_by(&mut self, chain: &[Entity], id: u8, started: u64) -> u64 {
+    pub(super) fn asked_by(&mut self, chain: &[Entity], id: u8, started: u64) -> u64 {
         let message = asked_by(chain, id, started);
         self.post(Message { ..self.of_template(message) })
     }
 
-    fn of_template(&self, asked: (MessageId, AskOrigin)) -> Message {
+    pub(super) fn of_template(&self, asked: (MessageId, AskOrigin)) -> Message {
         let (id, origin) = asked;
         Message { id, asked_by: Some(Arc::new(origin)), ..self.template() }
     }
@@ -68,12 +68,12 @@ pub(super) fn asked_by(chain: &[Entity], id: u8, started: u64) -> (MessageId, As
     (ask_id(id), AskOrigin { chain: chain.to_vec(), started, created_skew: 0 })
 }
 
-fn result(body: &'static str) -> Outcome {
+pub(super) fn result(body: &'static str) -> Outcome {
     let reply = GuestReply::Result(Bytes::from_static(body.as_bytes()));
     Outcome::Final { reply, version: 1 }
 }
 
-fn code(outcome: &Outcome) -> &str {
+pub(super) fn code(outcome: &Outcome) -> &str {
     match outcome {
         Outcome::Final { .. } => "final",
         Outcome::NotRun { code, .. } => code,
@@ -82,7 +82,7 @@ fn code(outcome: &Outcome) -> &str {
 }
 
 /// A harness whose alice runs a command.
-fn running() -> Harness {
+pub(super) fn running() -> Harness {
     let mut harness = Harness::serving();
     harness.send(1, 0, MessageKind::Command);
     harness
@@ -262,28 +262,6 @@ fn a_query_may_ask_queries_only() {
 }
 
 #[test]
-fn r20_an_ask_to_an_entity_that_waits_for_it_is_refused() {
-    let mut harness = running();
-    let carol = Entity::new("counter", "carol");
-    let chain = [bob(), alice(), carol.clone()];
-    let queued = harness.asked_by(&chain, 2, 4);
-    harness.ask(0, new_ask(&bob(), "1"));
-    let other = harness.asked_by(&chain, 3, 4);
-    harness.ask(1, new_ask(&carol, "1"));
-    let token = harness.asked_by(&chain, 1, 5);
-    assert_eq!((harness.code_of(queued), harness.code_of(other)), (None, None), "no cycle yet");
-    let (_, outcome) = harness.replies.iter().find(|(other, _)| *other == token).expect("a reply");
-    let Outcome::NotRun { code, message, retry_after: None, .. } = outcome else {
-        panic!("{outcome:?}")
-    };
-    assert_eq!(*code, *codes::ASK_CYCLE);
-    assert!(
-        message.ends_with("counter/alice → counter/carol → counter/alice"),
-        "only the cycle is shown: {message}"
-    );
-}
-
-#[test]
 fn asks_are_limited_in_depth() {
     let mut harness = Harness::with(Settings { max_ask_depth: 2, ..Settings::default() });
     harness.asked_by(&[bob()], 1, 5);
@@ -293,131 +271,6 @@ fn asks_are_limited_in_depth() {
     harness.asked_by(&[bob()], 1, 5);
     harness.ask(0, new_ask(&Entity::new("counter", "carol"), "1"));
     assert_eq!(code(&harness.answers[0].1), &*codes::ASK_TOO_DEEP);
-}
-
-#[test]
-fn r20_an_ask_at_a_waiting_entity_sends_a_probe() {
-    let mut harness = running();
-    let carol = Entity::new("counter", "carol");
-    harness.asked_by(std::slice::from_ref(&carol), 1, 5);
-    assert!(harness.notes.is_empty(), "alice is not waiting");
-    harness.ask(0, new_ask(&bob(), "1"));
-    harness.asked_by(std::slice::from_ref(&carol), 2, 6);
-    let ask = harness.asks[0].1.clone();
-    let [(target, AskNote::Probe { path, .. })] = &*harness.notes else {
-        panic!("{:?}", harness.notes)
-    };
-    assert_eq!(*target, bob());
-    let steps = [
-        AskStep { id: ask_id(2), asker: carol, started: 6, is_queued: true },
-        AskStep { id: ask.id, asker: alice(), started: ask.started, is_queued: false },
-    ];
-    assert_eq!(*path, steps);
-}
-
-#[test]
-fn r20_a_probe_that_comes_back_ends_the_youngest_ask() {
-    for (bobs, is_alices_younger) in [(500, true), (2_000, false)] {
-        let mut harness = running();
-        harness.ask(0, new_ask(&bob(), "1"));
-        let mine = harness.asks[0].1.clone();
-        let token = harness.asked_by(&[bob()], 7, bobs);
-        harness.notes.clear();
-        // The probe of alice's ask: bob waits for the ask that waits here.
-        let path = vec![
-            AskStep { id: mine.id, asker: alice(), started: mine.started, is_queued: true },
-            AskStep { id: ask_id(7), asker: bob(), started: bobs, is_queued: false },
-        ];
-        let probe = AskNote::Probe { number: 4, path };
-        harness.note(&probe);
-        if is_alices_younger {
-            let chain = vec![alice(), bob(), alice()];
-            let note = AskNote::Cycle { id: mine.id, chain };
-            assert_eq!(harness.notes, [(bob(), note)]);
-            assert_eq!(harness.code_of(token), None, "the older ask waits");
-        } else {
-            assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ASK_CYCLE));
-            assert!(harness.notes.is_empty());
-            harness.note(&probe);
-            assert!(harness.notes.is_empty(), "it does not wait any more");
-        }
-    }
-}
-
-#[test]
-fn r20_a_probe_passes_an_entity_whose_turn_was_asked() {
-    let mut harness = Harness::serving();
-    // Bob's turn has asked alice, and her turn asks carol, at whom that ask is queued. Carol waits for bob.
-    let carol = Entity::new("counter", "carol");
-    harness.asked_by(&[bob()], 1, 5);
-    harness.ask(0, new_ask(&carol, "1"));
-    let mine = harness.asks[0].1.clone();
-    let path = vec![
-        AskStep { id: ask_id(4), asker: carol.clone(), started: 900, is_queued: true },
-        AskStep { id: ask_id(1), asker: bob(), started: 5, is_queued: false },
-    ];
-    harness.note(&AskNote::Probe { number: 4, path: path.clone() });
-    let last = AskStep { id: mine.id, asker: alice(), started: mine.started, is_queued: false };
-    let path = [&path[..], &[last]].concat();
-    assert_eq!(harness.notes, [(carol, AskNote::Probe { number: 4, path })]);
-}
-
-#[test]
-fn r20_an_ask_that_a_turn_handles_is_not_ended() {
-    let mut harness = Harness::serving();
-    harness.asked_by(&[bob()], 1, 2_000);
-    harness.ask(0, new_ask(&bob(), "1"));
-    let mine = harness.asks[0].1.clone();
-    // The ask that alice's turn handles is younger, but only her own ask is queued.
-    let path = vec![
-        AskStep { id: mine.id, asker: alice(), started: mine.started, is_queued: true },
-        AskStep { id: ask_id(1), asker: bob(), started: 2_000, is_queued: true },
-    ];
-    harness.note(&AskNote::Probe { number: 4, path });
-    let note = AskNote::Cycle { id: mine.id, chain: vec![alice(), bob(), alice()] };
-    assert_eq!(harness.notes, [(bob(), note)]);
-}
-
-#[test]
-fn a_probe_follows_each_ask_of_a_waiting_entity_once() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    harness.ask(1, new_ask(&bob(), "2"));
-    let carol = Entity::new("counter", "carol");
-    harness.asked_by(std::slice::from_ref(&carol), 1, 5);
-    assert_eq!(harness.notes.len(), 2);
-    let path = vec![
-        AskStep { id: ask_id(3), asker: bob(), started: 1, is_queued: true },
-        AskStep { id: ask_id(1), asker: carol, started: 5, is_queued: false },
-    ];
-    for (number, expected) in [(1, 4), (1, 4), (2, 6)] {
-        harness.note(&AskNote::Probe { number, path: path.clone() });
-        assert_eq!(harness.notes.len(), expected, "{number}");
-    }
-    // The ask does not wait here.
-    let path = vec![AskStep { id: ask_id(9), asker: bob(), started: 1, is_queued: true }];
-    harness.note(&AskNote::Probe { number: 3, path });
-    assert_eq!(harness.notes.len(), 6);
-}
-
-#[test]
-fn only_a_waiting_ask_is_ended_by_a_note() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    let command = harness.send(2, 1, MessageKind::Command);
-    let chain = vec![bob(), alice(), bob()];
-    let client = MessageId { sequence: 2, ..harness.template().id };
-    for id in [client, ask_id(4)] {
-        harness.note(&AskNote::Cycle { id, chain: chain.clone() });
-    }
-    assert_eq!(harness.code_of(command), None, "no note ends a client's message");
-    let before = harness.replies.len();
-    for body in [&b""[..], b"\xff\xff\xff", &[0; 100_000]] {
-        let body = Bytes::copy_from_slice(body);
-        let (method, kind) = (ASK_NOTE.into(), MessageKind::Query);
-        harness.post(Message { method, kind, sender: Some(bob()), body, ..harness.template() });
-    }
-    assert_eq!(harness.replies.len(), before + 3, "a damaged note is answered and ignored");
 }
 
 #[test]
@@ -491,25 +344,6 @@ fn r16_an_ask_in_a_cycle_without_a_record_is_in_doubt() {
 }
 
 #[test]
-fn a_lost_note_is_sent_again_while_its_sender_waits() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    harness.asked_by(&[bob()], 7, 500);
-    let (target, note) = harness.notes.remove(0);
-    let lost = Event::AskNoteLost { entity: alice(), target: target.clone(), note: note.clone() };
-    harness.handle(lost.clone());
-    assert!(harness.notes.is_empty(), "after a pause");
-    harness.now += 100;
-    harness.handle(Event::Tick);
-    assert_eq!(harness.notes, [(target, note)]);
-    harness.answer_ask(result("r"));
-    harness.handle(lost);
-    harness.now += 100;
-    harness.handle(Event::Tick);
-    assert_eq!(harness.notes.len(), 1, "no turn waits any longer");
-}
-
-#[test]
 fn r20_a_restamped_messages_asks_keep_the_first_time() {
     let mut harness = Harness::serving();
     let first = harness.now - 500;
@@ -562,53 +396,6 @@ fn the_pause_between_copies_of_an_ask_doubles() {
 }
 
 #[test]
-fn notes_about_asks_are_bounded() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    harness.asked_by(&[bob()], 7, 500);
-    let (target, note) = harness.notes.remove(0);
-    for _ in 0..100 {
-        let (target, note) = (target.clone(), note.clone());
-        harness.handle(Event::AskNoteLost { entity: alice(), target, note });
-    }
-    harness.now += 100;
-    harness.handle(Event::Tick);
-    assert_eq!(harness.notes.len(), 64, "lost notes");
-    let step = AskStep { id: ask_id(7), asker: bob(), started: 500, is_queued: true };
-    for number in 0..1_100 {
-        harness.note(&AskNote::Probe { number: 1 << 40 | number, path: vec![step.clone()] });
-    }
-    assert_eq!(harness.notes.len(), 64 + 1_023, "probes, besides the first one");
-    // A path of the maximum length is not extended, and a longer one is not read.
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    harness.asked_by(&[bob()], 7, 500);
-    harness.notes.clear();
-    for (length, expected) in [(63, 1), (64, 1), (65, 1)] {
-        let other = |id: u8| AskStep { id: ask_id(id), asker: bob(), started: 1, is_queued: true };
-        let mut path: Vec<_> = (0..length - 1).map(|id| other(100 + id)).collect();
-        path.push(step.clone());
-        let note = AskNote::Probe { number: u64::from(length), path };
-        assert_eq!(AskNote::decode(&note.encode()).is_some(), length <= 64);
-        harness.note(&note);
-        assert_eq!(harness.notes.len(), expected, "{length}");
-    }
-}
-
-#[test]
-fn only_nodes_send_notes_about_asks() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    let token = harness.asked_by(&[bob()], 7, 500);
-    let chain = vec![bob(), alice(), bob()];
-    let body = AskNote::Cycle { id: ask_id(7), chain }.encode();
-    let id = MessageId { sequence: 2, ..harness.template().id };
-    let (method, kind) = (ASK_NOTE.into(), MessageKind::Query);
-    harness.post(Message { id, method, kind, body, ..harness.template() });
-    assert_eq!(harness.code_of(token), None, "without a sending entity, it is a client's message");
-}
-
-#[test]
 fn an_answer_does_not_end_an_ask_that_is_not_in_flight() {
     let mut harness = running();
     harness.ask(0, new_ask(&bob(), "1"));
@@ -643,16 +430,6 @@ fn r3_asks_wait_while_the_shard_is_claimed_again() {
 }
 
 #[test]
-fn r20_a_joined_copy_of_an_ask_sends_a_probe_too() {
-    let mut harness = running();
-    harness.asked_by(&[bob()], 7, 500);
-    harness.ask(0, new_ask(&bob(), "1"));
-    assert!(harness.notes.is_empty(), "alice did not wait yet");
-    harness.asked_by(&[bob()], 7, 500);
-    assert_eq!(harness.notes.len(), 1);
-}
-
-#[test]
 fn an_ask_that_nobody_waited_for_ends_with_its_turn() {
     let mut harness = running();
     harness.ask(0, new_ask(&bob(), "1"));
@@ -672,40 +449,6 @@ fn r20_a_turn_that_a_firing_has_asked_allows_for_clocks() {
     harness.post(harness.of_template((id, origin)));
     harness.ask(0, new_ask(&Entity::new("counter", "carol"), "1"));
     assert_eq!(harness.asks[0].1.created_skew, 700);
-}
-
-#[test]
-fn a_late_note_of_a_cycle_ends_nothing() {
-    let mut harness = Harness::serving();
-    harness.silent = true;
-    let token = harness.asked_by(&[bob()], 7, 500);
-    harness.note(&AskNote::Cycle { id: ask_id(7), chain: vec![bob(), alice(), bob()] });
-    assert_eq!(harness.code_of(token), None, "alice is being loaded, and waits for nothing");
-}
-
-#[test]
-fn a_note_of_a_cycle_that_has_ended_ends_nothing() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&bob(), "1"));
-    let token = harness.asked_by(&[bob()], 7, 500);
-    harness.answer_ask(result("a"));
-    harness.note(&AskNote::Cycle { id: ask_id(7), chain: vec![bob(), alice(), bob()] });
-    assert_eq!(harness.code_of(token), None, "alice's turn runs, and waits for nobody");
-}
-
-#[test]
-fn a_note_ends_an_ask_only_while_the_cycle_exists() {
-    let mut harness = running();
-    harness.ask(0, new_ask(&Entity::new("counter", "carol"), "1"));
-    let token = harness.asked_by(&[bob()], 7, 500);
-    let cycle = |next: &str| {
-        let chain = vec![bob(), alice(), Entity::new("counter", next), bob()];
-        AskNote::Cycle { id: ask_id(7), chain }
-    };
-    harness.note(&cycle("dave"));
-    assert_eq!(harness.code_of(token), None, "alice no longer waits for dave");
-    harness.note(&cycle("carol"));
-    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ASK_CYCLE));
 }
 
 #[test]
