@@ -101,7 +101,7 @@ impl Machine {
                         self.schedule.stall(entity);
                         return;
                     }
-                    if state.head.deleted && self.purge(entity) {
+                    if state.head.deleted && (self.purge(entity) || self.sweep(entity)) {
                         return;
                     }
                     let Some(state) = self.residents.get(entity) else { return };
@@ -333,8 +333,9 @@ impl Machine {
     }
 
     fn run(&mut self, entity: &Entity, id: MessageId) {
-        let turn = self.claim.next_turn();
+        let (turn, floor) = (self.claim.next_turn(), self.floor);
         let Some(state) = self.residents.get_mut(entity) else { return };
+        floor.lift(state);
         let Some(entry) = state.entries.get(&id) else { return };
         let message = entry.message.clone();
         state.mailbox.remove(&id);
