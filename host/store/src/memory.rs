@@ -14,8 +14,8 @@ use futures::future::ready;
 use ostraca_core::codec;
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, HeadFloor, Lane,
-    LoadedEntity, OWN_TIMERS, Tell, Timer,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, HeadFloor, Lane, LoadedEntity,
+    OWN_TIMERS, Tell, Timer,
 };
 
 use crate::change_history::ChangeHistory;

@@ -144,6 +144,27 @@ fn a_deploy_keeps_unknown_fields_of_the_type() {
 }
 
 #[tokio::test]
+async fn r24_numbers_of_inactive_revisions_stay_taken() {
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    let deployer = deployer(&store);
+    let digest = store.put_blob(Bytes::from_static(EMPTY)).await.expect("put");
+    let manifest = Manifest::parse(MANIFEST, "entity.toml").expect("a manifest");
+    deployer.bind(&manifest).await.expect("bound");
+    let mut row = TypeRow { revision: 3, ..next_row(2, None, MANIFEST.into(), digest, 8, vec![]) };
+    let entry = |revision| EarlierEntry {
+        revision,
+        component_digest: digest,
+        component_size: 8,
+        manifest_digest: [1; 32],
+        schema: SchemaSupport::default(),
+    };
+    row.set_inactive(&[entry(4), entry(5)]).expect("fits");
+    rows::write(&*store, &rows::type_key("hollow"), None, &row).await.expect("written");
+    assert_eq!(deployer.undeploy("client/me", "hollow").await, Ok(3), "the last active one");
+    assert_eq!(deployer.last_revision("hollow").await, Ok(5), "the next deployment gets 6");
+}
+
+#[tokio::test]
 async fn r23_an_undeployed_type_keeps_its_binding_and_revision() {
     let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
     let deployer = deployer(&store);

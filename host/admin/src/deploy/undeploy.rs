@@ -1,5 +1,6 @@
 //! Removes a type's row. The binding's row remains, and keeps the last revision: heads of deleted entities name the
-//! revision that wrote them, and an older one may not write them again (R24).
+//! revision that wrote them, and an older one may not write them again (R24). Numbers of revisions that were stored and
+//! never active are not used again either: a number names one component for good.
 
 use ostraca_catalog as catalog;
 use ostraca_catalog::rows::{self, BindingRow};
@@ -7,7 +8,7 @@ use ostraca_store::{CompareAndSet, CompareAndSetError};
 use ostraca_wire::proto::Problem;
 
 use super::super::catalog_problem::to_problem;
-use super::{Deployer, changed, revision_of};
+use super::{Deployer, changed, damaged, revision_of};
 
 impl Deployer {
     /// Whether the type's row exists in the store, whatever this node has seen of it.
@@ -23,7 +24,9 @@ impl Deployer {
         let current = self.current_deployment(&key).await?;
         let revision = revision_of(current.as_ref());
         let Some(current) = current else { return Ok(revision) };
-        self.keep_last_revision(name, revision).await?;
+        // Revisions that were stored and never active end with the row, but their numbers are taken.
+        let highest = current.row.highest_revision().map_err(damaged)?;
+        self.keep_last_revision(name, highest).await?;
         let expected = Some(current.stored.revision);
         let cas = CompareAndSet { key: key.clone(), expected, value: None };
         match self.cluster_store.compare_and_set(cas).await {
@@ -42,7 +45,7 @@ impl Deployer {
         }
     }
 
-    /// The last revision of a type that was undeployed; 0 if there was none.
+    /// The highest revision of a type that was undeployed; 0 if there was none.
     pub(super) async fn last_revision(&self, name: &str) -> Result<u64, Problem> {
         let key = rows::binding_key(name);
         let found =

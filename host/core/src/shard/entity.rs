@@ -276,12 +276,17 @@ impl ResidentEntity {
         self.head.expires_at.filter(|_| is_gone && !self.stage.has_slot())
     }
 
-    /// Whether nothing of a deleted entity is left besides its head and its lanes.
-    pub(super) fn has_only_lanes(&self) -> bool {
-        self.outbox.counts() == (0, 0)
-            && self.subscriptions.is_empty()
-            && self.timers.map().is_empty()
-            && self.lanes.fits_one_commit()
+    /// Whether that time has come, even if the entity is in use.
+    pub(super) fn sweep_has_come(&self, utc: u64) -> bool {
+        self.head.deleted && self.head.expires_at.is_some_and(|at| at <= utc)
+    }
+
+    /// Whether anything of a deleted entity is left besides its head, and records that its next commit deletes.
+    pub(super) fn has_remains(&self) -> bool {
+        self.outbox.counts() != (0, 0)
+            || !self.subscriptions.is_empty()
+            || !self.timers.map().is_empty()
+            || self.lanes.has_remains()
     }
 
     /// The wake-up that must be stored: when the first timer fires, the entity expires or its head is to be removed, or

@@ -162,9 +162,9 @@ impl Lanes {
         last.map_or(0, |last| last.saturating_add(settings.lane_ttl))
     }
 
-    /// Whether one commit can delete all obsolete records.
-    pub(super) fn fits_one_commit(&self) -> bool {
-        self.dropped.len() <= MAX_DELETES_PER_TURN
+    /// Whether there is a lane, or there are more obsolete records than one commit deletes.
+    pub(super) fn has_remains(&self) -> bool {
+        !self.lanes.is_empty() || self.dropped.len() > MAX_DELETES_PER_TURN
     }
 
     /// A client's command is refused if its session has no lane and it was created at this time or earlier.

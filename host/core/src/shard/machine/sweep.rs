@@ -65,8 +65,9 @@ impl Machine {
         } else if state.lanes.awaits_sender() {
             return true;
         }
+        state.lanes.purge(now.cluster_time, settings);
         let wait = state.lanes.needed_until(settings).saturating_sub(now.cluster_time);
-        if wait > 0 || !state.has_only_lanes() {
+        if wait > 0 || state.has_remains() {
             let wait = wait.clamp(1, settings.lane_ttl.max(1));
             state.head.expires_at = Some(now.utc.saturating_add(wait));
             self.commit(entity, turn, Effects::of_records(Vec::new()));

@@ -207,6 +207,7 @@ impl Machine {
             || state.is_purged
             || self.wakes.is_held(entity)
             || self.is_due(entity, state)
+            || state.sweep_has_come(self.context.now.utc)
         {
             self.wakes.postpone(&self.context, entity);
         }

@@ -171,7 +171,7 @@ fn e17_an_entity_without_a_head_follows_the_floor() {
 }
 
 #[test]
-fn e17_dead_letters_and_subscribers_keep_a_head() {
+fn e17_a_head_with_subscribers_stays() {
     let mut harness = Harness::deleted(2_000);
     let mut head = harness.head.take().expect("a head");
     head.set_subscriptions(SubscriptionCounts { pages: 1, subscriptions: 1 }).expect("fits");
