@@ -125,7 +125,7 @@ pub(crate) enum Command {
     DeadLetters(DeadLetters),
     /// Stop remembering an entity: it is no longer started without a message
     ForgetEntity(ForgetEntity),
-    /// Let an entity start again that was stopped after a failure
+    /// Let an entity start again that was stopped after a failure, or migrate again
     RestartEntity(RestartEntity),
     /// Move all shards off a node and keep it drained
     Drain(Drain),

@@ -130,7 +130,7 @@ pub use ostraca_wire::proto::{
     StatusProblem, TellDetail, TimerDetail, UndeployResult,
 };
 pub use profile::{LocatedProfile, Profile, ProfileError};
-pub use session::{Call, CallOptions, Session};
+pub use session::{Call, CallOptions, RestartedEntity, Session};
 pub use subscription::{ChannelEvent, ChannelItem, SubscribeError, SubscribeFrom, Subscription};
 #[cfg(feature = "sdk")]
 pub use typed::InvokeError;

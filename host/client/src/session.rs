@@ -11,7 +11,8 @@ use bytes::Bytes;
 use ostraca_codes::codes;
 use ostraca_core::ids::Entity;
 use ostraca_core::shard::{
-    DeadLetterAction, OperatorCommand, decode_dead_letters, encode_dead_letters,
+    DeadLetterAction, MIGRATION_HAD_FAILED, OperatorCommand, WAS_STOPPED, decode_dead_letters,
+    encode_dead_letters,
 };
 use ostraca_wire::problem;
 use ostraca_wire::proto::{EntityExport, Envelope, MessageKind};
@@ -21,6 +22,15 @@ use crate::call::{CallError, MessageId, Reply, SessionId};
 use crate::cluster_clock::ClusterClock;
 use crate::entity_export::copy_of;
 use crate::ledger::{AdmissionError, CallAdmission, OutgoingMessage};
+
+/// What [`Session::restart_entity`] has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestartedEntity {
+    /// Whether the entity was stopped.
+    pub was_stopped: bool,
+    /// Whether a migration of the entity had failed, and is attempted again at its next start.
+    pub migrates_again: bool,
+}
 
 /// Options of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,8 +177,8 @@ impl Session {
         self.send(entity, method, Bytes::new(), &options).await.map(drop)
     }
 
-    /// Lets an entity start again that was stopped after a failure (K33). Needs permission to send to the type. Returns
-    /// whether it was stopped.
+    /// Lets an entity start again that was stopped after a failure (K33), and migrate again if its migration failed
+    /// (R24). Needs permission to send to the type. Returns which of the two it was.
     ///
     /// # Errors
     ///
@@ -177,11 +187,15 @@ impl Session {
         &self,
         entity: &Entity,
         options: &CallOptions,
-    ) -> Result<bool, CallError> {
+    ) -> Result<RestartedEntity, CallError> {
         let options = CallOptions { kind: MessageKind::Query, ..options.clone() };
         let method = OperatorCommand::RestartEntity.method();
         let reply = self.send(entity, method, Bytes::new(), &options).await?;
-        Ok(reply.body.first() == Some(&1))
+        let flags = reply.body.first().copied().unwrap_or_default();
+        Ok(RestartedEntity {
+            was_stopped: flags & WAS_STOPPED != 0,
+            migrates_again: flags & MIGRATION_HAD_FAILED != 0,
+        })
     }
 
     /// Sends a message. It is queued when this returns; the future only waits for the outcome.

@@ -59,7 +59,7 @@ pub use instance_slots::InstanceSlots;
 pub use journal::{EVENT_CHARGE, JournalChange};
 pub use machine::tells::FIRST_TELL;
 pub use machine::{Machine, Ownership, Phase};
-pub use operator_commands::OperatorCommand;
+pub use operator_commands::{MIGRATION_HAD_FAILED, OperatorCommand, WAS_STOPPED};
 pub use outbox::{NewTell, OutboxSize};
 pub use settings::{
     EarlierRevision, Mutation, OnFailure, Rollout, SchemaSupport, Settings, SlotPurpose,

@@ -1,4 +1,5 @@
-//! `ostraca restart-entity`: lets an entity start again that was stopped after a failure (K33).
+//! `ostraca restart-entity`: lets an entity start again that was stopped after a failure (K33), and repeats a migration
+//! that failed (R24).
 
 use ostraca_client::{CallOptions, SessionId};
 use serde_json::json;
@@ -17,13 +18,20 @@ pub(crate) async fn run(global: &Global, args: &RestartEntity) -> Result<Exit, F
     let restarting = session.restart_entity(&entity, &options);
     let ended = connection::with_spinner("waiting for the outcome", restarting).await;
     connection::disconnect(client).await;
-    let was_stopped =
+    let restarted =
         ended.map_err(|error| Failure::from(error).help("it is safe to repeat the command"))?;
     match global.output {
         OutputFormat::Json => {
-            output::json(&json!({ "entity": args.entity, "was_stopped": was_stopped }));
+            output::json(&json!({
+                "entity": args.entity,
+                "was_stopped": restarted.was_stopped,
+                "migrates_again": restarted.migrates_again,
+            }));
         }
-        _ if was_stopped => output::line(&format!("{} may start again", args.entity)),
+        _ if restarted.migrates_again => {
+            output::line(&format!("{} is migrated again when it next starts", args.entity));
+        }
+        _ if restarted.was_stopped => output::line(&format!("{} may start again", args.entity)),
         _ => output::line(&format!("{} was not stopped", args.entity)),
     }
     Ok(Exit::Done)

@@ -161,7 +161,7 @@ section! {
         MIGRATION_FAILED = "migration-failed" {
             retry: Yes,
             happened: "The component's `migrate` trapped or refused the entity's state, and the node has no earlier revision that can run on it.",
-            help: "Deploy a component that can migrate the state. `ostraca inspect` shows the reason.",
+            help: "Deploy a component that can migrate the state, or run `ostraca restart-entity TYPE/ID` to try again. `ostraca inspect` shows the reason.",
         }
         OVERLOADED = "overloaded" {
             outcome: NotRunOrUnknown,

@@ -7,6 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::slot_requests::SlotHolder;
+
+/// An instance: its holder, and whether it is the holder's second one.
+pub(super) type InstanceKey = (SlotHolder, bool);
 use crate::ids::ShardPath;
 
 #[derive(Debug)]
@@ -16,7 +19,7 @@ pub(super) struct InstanceMemory {
     /// How much of `held` belongs to instances that are being evicted.
     leaving: u64,
     leaving_count: usize,
-    by_holder: HashMap<SlotHolder, Size>,
+    by_instance: HashMap<InstanceKey, Size>,
     /// The last report of each type.
     typical: HashMap<Arc<str>, u64>,
 }
@@ -29,8 +32,8 @@ struct Size {
 
 impl InstanceMemory {
     pub(super) fn new(budget: u64) -> Self {
-        let (by_holder, typical) = Default::default();
-        Self { budget, held: 0, leaving: 0, leaving_count: 0, by_holder, typical }
+        let (by_instance, typical) = Default::default();
+        Self { budget, held: 0, leaving: 0, leaving_count: 0, by_instance, typical }
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -45,7 +48,7 @@ impl InstanceMemory {
     /// Whether an instance of this type fits, if it is as large as the last one that reported. The only instance always
     /// fits.
     pub(super) fn fits(&self, holder: &SlotHolder) -> bool {
-        self.by_holder.is_empty()
+        self.by_instance.is_empty()
             || self.held.saturating_add(self.typical_of(holder)) <= self.budget
     }
 
@@ -55,19 +58,19 @@ impl InstanceMemory {
         match wanted {
             true => stays >= self.budget,
             // One instance may be larger than the budget.
-            false => stays > self.budget && self.by_holder.len() - self.leaving_count > 1,
+            false => stays > self.budget && self.by_instance.len() - self.leaving_count > 1,
         }
     }
 
-    pub(super) fn add(&mut self, holder: &SlotHolder) {
-        self.remove(holder);
-        let size = Size { bytes: self.typical_of(holder), leaves: false };
+    pub(super) fn add(&mut self, instance: InstanceKey) {
+        self.remove(&instance);
+        let size = Size { bytes: self.typical_of(&instance.0), leaves: false };
         self.held += size.bytes;
-        self.by_holder.insert(holder.clone(), size);
+        self.by_instance.insert(instance, size);
     }
 
-    pub(super) fn remove(&mut self, holder: &SlotHolder) {
-        let Some(size) = self.by_holder.remove(holder) else { return };
+    pub(super) fn remove(&mut self, instance: &InstanceKey) {
+        let Some(size) = self.by_instance.remove(instance) else { return };
         self.held -= size.bytes;
         if size.leaves {
             self.leaving -= size.bytes;
@@ -76,17 +79,16 @@ impl InstanceMemory {
     }
 
     pub(super) fn remove_shard(&mut self, shard: &ShardPath) {
-        let of_shard: Vec<_> =
-            self.by_holder.keys().filter(|(of, _)| of == shard).cloned().collect();
-        for holder in of_shard {
-            self.remove(&holder);
+        let of_shard = |((of, _), _): &&InstanceKey| of == shard;
+        for instance in self.by_instance.keys().filter(of_shard).cloned().collect::<Vec<_>>() {
+            self.remove(&instance);
         }
     }
 
     /// Records the size of an instance.
-    pub(super) fn report(&mut self, holder: &SlotHolder, bytes: u64) {
-        self.typical.insert(holder.1.entity_type.clone(), bytes);
-        let Some(size) = self.by_holder.get_mut(holder) else { return };
+    pub(super) fn report(&mut self, instance: &InstanceKey, bytes: u64) {
+        self.typical.insert(instance.0.1.entity_type.clone(), bytes);
+        let Some(size) = self.by_instance.get_mut(instance) else { return };
         self.held = self.held - size.bytes + bytes;
         if size.leaves {
             self.leaving = self.leaving - size.bytes + bytes;
@@ -95,8 +97,8 @@ impl InstanceMemory {
     }
 
     /// Records whether an instance is being evicted.
-    pub(super) fn set_leaving(&mut self, holder: &SlotHolder, leaves: bool) {
-        let Some(size) = self.by_holder.get_mut(holder) else { return };
+    pub(super) fn set_leaving(&mut self, instance: &InstanceKey, leaves: bool) {
+        let Some(size) = self.by_instance.get_mut(instance) else { return };
         match (size.leaves, leaves) {
             (false, true) => {
                 self.leaving += size.bytes;

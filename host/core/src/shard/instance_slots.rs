@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::eviction_order::EvictionOrder;
-use super::instance_memory::InstanceMemory;
+use super::instance_memory::{InstanceKey, InstanceMemory};
 use super::settings::SlotPurpose;
 use super::slot_requests::{SlotHolder, SlotRequests};
 use crate::ids::ShardPath;
@@ -73,9 +73,10 @@ impl InstanceSlots {
         self.memory.held()
     }
 
-    /// Records the size of a holder's instance in bytes.
-    pub fn report_size(&mut self, holder: &SlotHolder, bytes: u64) {
-        self.memory.report(holder, bytes);
+    /// Records the size in bytes of the instance of a holder that has this generation.
+    pub fn report_size(&mut self, holder: &SlotHolder, generation: u64, bytes: u64) {
+        let is_second = self.granted_second.get(holder) == Some(&generation);
+        self.memory.report(&(holder.clone(), is_second), bytes);
     }
 
     /// Whether every slot is held.
@@ -110,10 +111,11 @@ impl InstanceSlots {
         if self.granted.get(holder) == Some(&generation) {
             self.granted.remove(holder);
             self.order.remove(holder);
-            self.memory.remove(holder);
+            self.memory.remove(&(holder.clone(), false));
             self.evicting.remove(holder);
         } else if self.granted_second.get(holder) == Some(&generation) {
             self.granted_second.remove(holder);
+            self.memory.remove(&(holder.clone(), true));
             self.evicting.remove(holder);
         } else {
             self.requests.withdraw(holder, generation);
@@ -153,12 +155,13 @@ impl InstanceSlots {
         }
         let (holder, generation) = self.next_request()?;
         if self.granted.contains_key(&holder) {
-            // A second instance: its holder is evicted, and reports its memory, as one.
+            // A second instance. Only it can be evicted, since the first one waits.
             self.granted_second.insert(holder.clone(), generation);
+            self.memory.add((holder.clone(), true));
         } else {
             self.granted.insert(holder.clone(), generation);
             self.order.add(holder.clone());
-            self.memory.add(&holder);
+            self.memory.add((holder.clone(), false));
         }
         Some((holder, generation))
     }
@@ -191,14 +194,20 @@ impl InstanceSlots {
         }
         let holder = self.order.take_first()?;
         self.evicting.insert(holder.clone());
-        self.memory.set_leaving(&holder, true);
+        self.memory.set_leaving(&self.evictable(&holder), true);
         Some(holder)
     }
 
     /// Records that a holder's eviction was refused.
     pub fn eviction_refused(&mut self, holder: &SlotHolder) {
         self.evicting.remove(holder);
-        self.memory.set_leaving(holder, false);
+        self.memory.set_leaving(&(holder.clone(), false), false);
+        self.memory.set_leaving(&(holder.clone(), true), false);
+    }
+
+    /// The instance of a holder that leaves if the holder is evicted: the second one, if it has two.
+    fn evictable(&self, holder: &SlotHolder) -> InstanceKey {
+        (holder.clone(), self.granted_second.contains_key(holder))
     }
 }
 
@@ -397,7 +406,7 @@ mod tests {
         for id in ["a", "b", "c"] {
             cap.request(holder(id), 1, SlotPurpose::Message);
             assert!(cap.grant().is_some());
-            cap.report_size(&holder(id), 30);
+            cap.report_size(&holder(id), 1, 30);
             cap.idle(holder(id));
         }
         cap
@@ -407,7 +416,7 @@ mod tests {
     fn instances_beyond_the_memory_budget_are_evicted() {
         let mut cap = with_budget();
         assert_eq!((cap.held_bytes(), cap.evict()), (90, None));
-        cap.report_size(&holder("c"), 60);
+        cap.report_size(&holder("c"), 1, 60);
         assert_eq!(cap.evict(), Some(holder("a")), "it has grown");
         assert_eq!((cap.evict(), cap.held_bytes()), (None, 120), "one is enough");
         cap.request(holder("d"), 1, SlotPurpose::Message);
@@ -415,14 +424,14 @@ mod tests {
         cap.release(&holder("a"), 1);
         assert_eq!((cap.held_bytes(), cap.grant()), (90, Some((holder("d"), 1))));
         assert_eq!(cap.held_bytes(), 150, "until it reports, it counts as the last one did");
-        cap.report_size(&holder("d"), 5);
+        cap.report_size(&holder("d"), 1, 5);
         assert_eq!((cap.held_bytes(), cap.evict()), (95, None));
     }
 
     #[test]
     fn a_message_evicts_an_instance_when_memory_is_used_up() {
         let mut cap = with_budget();
-        cap.report_size(&holder("c"), 40);
+        cap.report_size(&holder("c"), 1, 40);
         cap.request(holder("d"), 1, SlotPurpose::Message);
         assert_eq!((cap.is_full(), cap.grant()), (false, None));
         assert_eq!((cap.evict(), cap.evict()), (Some(holder("a")), None));
@@ -437,13 +446,44 @@ mod tests {
         let mut cap = InstanceSlots::new(5).with_memory(100);
         cap.request(holder("a"), 1, SlotPurpose::Message);
         assert!(cap.grant().is_some());
-        cap.report_size(&holder("a"), 500);
+        cap.report_size(&holder("a"), 1, 500);
         cap.idle(holder("a"));
         assert_eq!(cap.evict(), None, "nothing needs its space");
         cap.request(holder("b"), 1, SlotPurpose::Message);
         assert_eq!((cap.grant(), cap.evict()), (None, Some(holder("a"))));
         cap.release(&holder("a"), 1);
         assert_eq!(cap.grant(), Some((holder("b"), 1)), "even if it may be as large");
+    }
+
+    #[test]
+    fn both_instances_of_an_entity_count_towards_the_budget() {
+        let mut cap = InstanceSlots::new(5).with_memory(100);
+        for (id, generation) in [("a", 1), ("a", 2), ("b", 3)] {
+            cap.request(holder(id), generation, SlotPurpose::Message);
+            assert!(cap.grant().is_some());
+            cap.report_size(&holder(id), generation, 30);
+        }
+        assert_eq!((cap.granted(), cap.held_bytes(), cap.evict()), (3, 90, None));
+        cap.report_size(&holder("a"), 2, 50);
+        assert_eq!(cap.held_bytes(), 110, "the second one has grown");
+        cap.idle(holder("a"));
+        assert_eq!((cap.evict(), cap.evict()), (Some(holder("a")), None), "one is enough");
+        cap.release(&holder("a"), 2);
+        assert_eq!((cap.granted(), cap.held_bytes()), (2, 60), "the first one remains");
+        cap.report_size(&holder("a"), 1, 40);
+        cap.release(&holder("a"), 1);
+        assert_eq!(cap.held_bytes(), 30);
+        // Two instances of one entity are not the single one that may be larger.
+        cap.release(&holder("b"), 3);
+        for generation in [4, 5] {
+            cap.request(holder("a"), generation, SlotPurpose::Message);
+            assert!(cap.grant().is_some());
+            cap.report_size(&holder("a"), generation, 60);
+        }
+        cap.idle(holder("a"));
+        assert_eq!(cap.evict(), Some(holder("a")));
+        cap.remove_shard(&holder("a").0);
+        assert_eq!((cap.granted(), cap.held_bytes()), (0, 0));
     }
 
     #[test]

@@ -18,10 +18,16 @@ pub enum OperatorCommand {
     /// Imports an entity that was exported elsewhere. The body is an encoded
     /// [`EntityCopy`](super::EntityCopy); the result is empty.
     ImportEntity,
-    /// Lets an entity start again that was stopped after a failure (K33). The body is empty. It changes nothing that is
-    /// stored, so it is a query; the answer is one byte: 1 if the entity was stopped.
+    /// Lets an entity start again that was stopped after a failure (K33), and migrate again if its migration failed
+    /// (R24). The body is empty. It changes nothing that is stored, so it is a query; the answer is one byte:
+    /// [`WAS_STOPPED`], [`MIGRATION_HAD_FAILED`], or both.
     RestartEntity,
 }
+
+/// In the answer to [`OperatorCommand::RestartEntity`]: the entity was stopped.
+pub const WAS_STOPPED: u8 = 1;
+/// In the answer to [`OperatorCommand::RestartEntity`]: a migration of the entity had failed.
+pub const MIGRATION_HAD_FAILED: u8 = 2;
 
 /// The method of [`OperatorCommand::ForgetEntity`].
 const FORGET_ENTITY: &str = "\u{1}forget-entity";

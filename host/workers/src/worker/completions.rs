@@ -135,7 +135,7 @@ impl Worker {
                 if let Some(live) = held {
                     *live = InstanceState::Idle(instance);
                 }
-                ActivationOutcome::Started(self.turn(id, &entity, turn, &origin))
+                ActivationOutcome::Started(self.turn(id, (&entity, generation), turn, &origin))
             }
             StartOutcome::Failed(error) => {
                 if !error.is_retryable() {
@@ -190,7 +190,7 @@ impl Worker {
                         if !matches!(result.result, ostraca_wasm::TurnResult::Failed(_)) {
                             self.deps.stats.failing_entities.record_success(shard, &entity);
                         }
-                        self.turn(id, &entity, result, &origin)
+                        self.turn(id, (&entity, generation), result, &origin)
                     }
                     Ran::Refused(full) => TurnOutput::without_effects(TurnResult::Refused {
                         code: BudgetExceeded::CODE.into(),
@@ -228,7 +228,7 @@ impl Worker {
     fn turn(
         &mut self,
         id: MachineId,
-        entity: &Entity,
+        (entity, generation): (&Entity, u64),
         turn: ostraca_wasm::GuestTurnOutput,
         origin: &TurnOrigin,
     ) -> TurnOutput {
@@ -250,7 +250,7 @@ impl Worker {
             && let Some(state) = self.machines.get(id)
         {
             let shard = state.machine.ownership().shard.clone();
-            self.instance_slots.report_size(&(shard, entity.clone()), bytes);
+            self.instance_slots.report_size(&(shard, entity.clone()), generation, bytes);
         }
         guest_types::turn_output(turn, origin)
     }

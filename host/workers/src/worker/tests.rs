@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use ostraca_catalog::ClusterClock;
@@ -62,6 +63,10 @@ impl TestWorker {
     }
 
     fn over(store: Arc<dyn EntityStore>) -> Self {
+        Self::with_memory(store, u64::MAX)
+    }
+
+    fn with_memory(store: Arc<dyn EntityStore>, max_instance_memory: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let (reports, heard_reports) = mpsc::unbounded_channel();
         let recorded = Arc::new(RecordedReplies::default());
@@ -70,7 +75,7 @@ impl TestWorker {
             index: 0,
             settings: Settings::default(),
             max_instances: 10,
-            max_instance_memory: u64::MAX,
+            max_instance_memory,
             clock: Arc::new(ClusterClock::new(0)),
             random_key: Arc::default(),
             entity_store: store,
@@ -441,4 +446,27 @@ async fn the_answer_to_an_ask_reaches_the_waiting_guest() {
     driver.settle().await;
     assert_eq!(driver.answer(asks).map(|(outcome, _)| outcome).as_deref(), Some("final"));
     assert!(driver.replay() > 5);
+}
+
+/// K29: `guests.max-live-memory`, from its setting to what `ostraca status` shows.
+#[tokio::test]
+async fn instances_beyond_the_memory_budget_are_passivated() {
+    let host = host();
+    let store = Arc::new(MemoryStore::new(1, ClusterId(1), "test"));
+    // Less than one instance takes.
+    let mut driver = TestWorker::with_memory(store, 1 << 16);
+    driver.worker.input(Input::TypeDeployed(guest(&host)));
+    driver.renew();
+    let mut live = Vec::new();
+    for shard in [1, 1, 2, 2] {
+        driver.adopt(shard, 1);
+        let runs = driver.send(shard, "who");
+        driver.settle().await;
+        assert!(driver.answer(runs).is_some_and(|(outcome, _)| outcome == "final"));
+        driver.worker.gauge();
+        let bytes = driver.worker.deps.gauges.live_bytes.load(Ordering::Relaxed);
+        assert!(bytes > 1 << 16, "one instance runs, although it is larger: {bytes}");
+        live.push((driver.worker.instance_slots.granted(), host.status().live_instances));
+    }
+    assert_eq!(live, [(1, 1); 4], "each instance makes room for the next one");
 }

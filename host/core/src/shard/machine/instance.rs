@@ -68,7 +68,12 @@ impl Machine {
                 state.wake_up = state.needed_wake_up();
                 (state.is_read, state.must_read) = (true, false);
                 state.stage = Stage::Loaded;
-                let Choice::Refuse(outcome) = self.choose_revision(entity) else {
+                let mut choice = self.choose_revision(entity);
+                if matches!(choice, Choice::Refuse(_)) {
+                    self.restart_before_migration(entity);
+                    choice = self.choose_revision(entity);
+                }
+                let Choice::Refuse(outcome) = choice else {
                     return self.advance(entity);
                 };
                 return self.refuse_revision(entity, &outcome);

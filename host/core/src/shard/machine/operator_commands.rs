@@ -25,7 +25,10 @@ impl Machine {
             OperatorCommand::ForgetEntity => self.forget_entity(entity, message),
             OperatorCommand::DeleteEntity => return self.delete_by_command(entity, message),
             OperatorCommand::ImportEntity => return self.import(entity, message),
-            OperatorCommand::RestartEntity => self.restart_entity(entity, message),
+            OperatorCommand::RestartEntity => {
+                self.restart_entity(entity, message);
+                return self.stop_for_migration(entity);
+            }
         }
         false
     }

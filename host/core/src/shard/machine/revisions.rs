@@ -4,17 +4,19 @@
 //! new revision with another schema migrates an entity before its next start: a temporary instance runs the guest's
 //! `migrate` as a turn. When the turn is durable, the entity is loaded again, and starts like any other. If the guest
 //! traps or refuses, nothing is stored, and the entity runs the last earlier revision of its own schema until the next
-//! deployment.
+//! deployment, or until an operator asks for another attempt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Action, Entity, Head, Machine, Mutation, Outcome, codes};
 use crate::ids::TurnId;
+use crate::message::Message;
 use crate::records::GuestReply;
 use crate::shard::entity::Stage;
 use crate::shard::{
-    ActivationOutcome, EarlierRevision, SchemaSupport, TurnOutput, TurnResult, TypeSettings,
+    ActivationOutcome, EarlierRevision, OperatorCommand, SchemaSupport, StopReason, TurnOutput,
+    TurnResult, TypeSettings,
 };
 
 /// Maximum number of entities whose failed migrations are remembered. An entity beyond it is migrated again at its next
@@ -49,6 +51,11 @@ impl FailedMigrations {
             self.0.pop_first();
         }
         self.0.insert(entity.clone(), (revision, why));
+    }
+
+    /// Forgets an entity's failure. Returns whether there was one.
+    pub(super) fn remove(&mut self, entity: &Entity) -> bool {
+        self.0.remove(entity).is_some()
     }
 
     /// The reason, if the migration to this revision failed.
@@ -222,6 +229,39 @@ impl Machine {
         self.context.push(report);
         self.drop_instance(entity);
         self.advance(entity);
+    }
+
+    /// Stops an instance of an earlier revision whose entity can be migrated again. Returns whether it has stopped or
+    /// runs its stop hook.
+    pub(super) fn stop_for_migration(&mut self, entity: &Entity) -> bool {
+        if !self.runs_another_revision(entity) {
+            return false;
+        }
+        match self.residents.get_mut(entity) {
+            Some(state) if state.stage == Stage::Idle => {
+                self.begin_stop(entity, StopReason::Redeployed);
+                true
+            }
+            Some(state) if state.stage.has_instance() => {
+                state.pending_stop = Some(StopReason::Redeployed);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Runs a waiting request to restart an entity that no known revision can run because its migration failed: it
+    /// cannot wait until the entity can run.
+    pub(super) fn restart_before_migration(&mut self, entity: &Entity) {
+        let is_restart = |it: &&Arc<Message>| {
+            OperatorCommand::of_method(&it.method) == Some(OperatorCommand::RestartEntity)
+        };
+        let Some(state) = self.residents.get(entity) else { return };
+        let messages = state.entries.values().map(|entry| &entry.message);
+        let waiting: Vec<_> = messages.filter(is_restart).cloned().collect();
+        for message in waiting {
+            self.restart_entity(entity, &message);
+        }
     }
 
     /// Forgets the failures of a type's earlier revisions.

@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use super::{Action, Entity, GuestReply, Machine, Outcome, codes};
 use crate::message::Message;
+use crate::shard::operator_commands::{MIGRATION_HAD_FAILED, WAS_STOPPED};
 use crate::shard::settings::OnFailure;
 
 /// The entities that stay without an instance after a failure.
@@ -111,17 +112,20 @@ impl Machine {
         Some(Outcome::not_run(codes::ENTITY_STOPPED, text))
     }
 
-    /// Handles an operator's request to restart a stopped entity. It changes only what this owner has in memory, so it
-    /// is answered like a query: whether the entity was stopped.
+    /// Handles an operator's request to restart a stopped entity, or to repeat its failed migration. It changes only what
+    /// this owner has in memory, so it is answered like a query: [`WAS_STOPPED`], [`MIGRATION_HAD_FAILED`], or both.
     pub(super) fn restart_entity(&mut self, entity: &Entity, message: &Message) {
         let was_stopped = self.supervision.release(entity);
+        let has_failed = self.failed_migrations.remove(entity);
         let most = self.context.settings.max_lanes;
         let Some(state) = self.residents.get_mut(entity) else { return };
         state.lanes.record_query_answered(message, most);
         state.mailbox.remove(&message.id);
         state.mailbox.unpark(&message.id);
         let (version, is_remembered) = (state.head.version, state.head.remembered);
-        let answer = GuestReply::Result(Bytes::copy_from_slice(&[u8::from(was_stopped)]));
+        let flags = if was_stopped { WAS_STOPPED } else { 0 }
+            | if has_failed { MIGRATION_HAD_FAILED } else { 0 };
+        let answer = GuestReply::Result(Bytes::copy_from_slice(&[flags]));
         self.finish_query(entity, &message.id, answer, version);
         // Its timers may have waited. The entity is being examined, so it need not be advanced.
         self.wakes.end_pauses(&self.context, |it| was_stopped && it == entity);

@@ -359,3 +359,72 @@ fn a_share_of_a_rollout_is_stable_and_of_its_size() {
     assert!(few.iter().all(|id| many.contains(id)), "a larger share keeps the smaller one's");
     assert_eq!((included(0).len(), included(1_000).len()), (0, 10_000));
 }
+
+impl Harness {
+    /// Sends an operator's request to restart alice. Returns the flags of the answer.
+    fn request_restart(&mut self, sequence: u64) -> Option<u8> {
+        let message = Message {
+            id: MessageId { session: ScopedSessionId([7; 16]), sequence },
+            kind: MessageKind::Query,
+            method: OperatorCommand::RestartEntity.method().into(),
+            body: Bytes::new(),
+            ..self.template()
+        };
+        let token = self.post(message);
+        self.replies.iter().find(|(other, _)| *other == token).and_then(
+            |(_, outcome)| match outcome {
+                Outcome::Final { reply: GuestReply::Result(body), .. } => body.first().copied(),
+                _ => None,
+            },
+        )
+    }
+}
+
+#[test]
+fn r24_an_operator_repeats_a_failed_migration() {
+    for is_idle in [true, false] {
+        let mut harness = Harness::upgraded();
+        harness.send(1, 0, MessageKind::Command);
+        let (generation, ..) = harness.migration();
+        harness.end_migration(generation, trapped(None));
+        harness.failure();
+        assert_eq!(harness.started_revision, 2, "an earlier revision runs");
+        harness.run();
+        harness.settle(CommitOutcome::Committed);
+        if !is_idle {
+            harness.handle(Event::Evict { entity: alice() });
+        }
+        assert!(harness.machine.failed_migration(&alice()).is_some());
+        assert_eq!(harness.request_restart(1), Some(MIGRATION_HAD_FAILED));
+        assert_eq!(harness.machine.failed_migration(&alice()), None);
+        assert_eq!(harness.dropped, 2, "no instance of the earlier revision remains");
+        assert_eq!(harness.request_restart(2), Some(0));
+        harness.send(2, 1, MessageKind::Command);
+        let (generation, revision, _) = harness.migration();
+        assert_eq!(revision, 3);
+        harness.end_migration(generation, migrated());
+        harness.settle(CommitOutcome::Committed);
+        assert_eq!(harness.started_revision, 3);
+    }
+}
+
+#[test]
+fn r24_an_entity_that_cannot_run_migrates_on_request() {
+    let mut harness = Harness::serving();
+    harness.head = Some(head(7, 2, 1));
+    // No earlier revision has its schema.
+    harness.announce(TypeSettings { earlier: vec![earlier(1, 0)], ..upgrade() });
+    let refused = harness.send(1, 0, MessageKind::Command);
+    let (generation, ..) = harness.migration();
+    harness.end_migration(generation, trapped(None));
+    harness.failure();
+    assert_eq!(harness.code_of(refused).as_deref(), Some("migration-failed"));
+    assert_eq!(harness.request_restart(1), Some(MIGRATION_HAD_FAILED));
+    let again = harness.send(2, 0, MessageKind::Command);
+    let (generation, ..) = harness.migration();
+    harness.end_migration(generation, migrated());
+    harness.settle(CommitOutcome::Committed);
+    harness.run();
+    harness.settle(CommitOutcome::Committed);
+    assert_eq!(harness.code_of(again).as_deref(), Some("final 9"));
+}
