@@ -31,6 +31,10 @@ impl Machine {
         self.drive_asks(entity);
         self.release_calls(entity);
         self.serve_beside(entity);
+        // What was served may have been the last use of a deleted entity.
+        if self.residents.get(entity).is_some_and(|state| self.may_sweep(entity, state)) {
+            self.take_steps(entity);
+        }
         self.settle_wake(entity);
         self.settle_recovery(entity);
         self.wake_for(entity);
@@ -124,6 +128,8 @@ impl Machine {
                         match self.residents.get(entity) {
                             Some(state) if state.stage != Stage::Loaded => continue,
                             Some(state) if self.is_spent(entity, state) => continue,
+                            // The last message has been answered.
+                            Some(state) if self.may_sweep(entity, state) => continue,
                             Some(state) if self.due_firing(entity, state).is_some() => {}
                             Some(state) if state.must_start => {}
                             _ => return,

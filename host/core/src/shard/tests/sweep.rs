@@ -122,6 +122,20 @@ fn e17_a_message_comes_before_the_sweep() {
 }
 
 #[test]
+fn e17_a_head_goes_after_a_message_that_needs_no_turn() {
+    let mut harness = Harness::deleted(2_000);
+    harness.handle(Event::LeaseRenewed { sent_at: harness.now, lease: TTL * 3 });
+    harness.now = harness.sweep_at() + 10;
+    // A target of the deleted entity's tells asks whether there are more. The shard's wake-ups are read later.
+    let bob = Entity::new("counter", "bob");
+    let id = MessageId { session: ScopedSessionId::of_entity(&bob), sequence: 1 };
+    let (kind, method) = (MessageKind::Query, FIRST_TELL.into());
+    harness.post(Message { sender: Some(bob), id, kind, method, ..harness.template() });
+    harness.settle_all();
+    assert_eq!((harness.removals, harness.machine.stats()), (1, (0, 0)));
+}
+
+#[test]
 fn e17_a_refused_removal_is_tried_again() {
     let mut harness = Harness::deleted(2_000);
     let at = harness.sweep_at() + 10;
