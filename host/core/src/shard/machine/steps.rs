@@ -31,10 +31,6 @@ impl Machine {
         self.drive_asks(entity);
         self.release_calls(entity);
         self.serve_beside(entity);
-        // What was served may have been the last use of a deleted entity.
-        if self.residents.get(entity).is_some_and(|state| self.may_sweep(entity, state)) {
-            self.take_steps(entity);
-        }
         self.settle_wake(entity);
         self.settle_recovery(entity);
         self.wake_for(entity);
