@@ -164,7 +164,8 @@ impl AdminService {
                 Err(why) => detail.unresponsive_owner = Some(why),
             }
         }
-        if let Some(head) = loaded.head {
+        // An entity without a head of its own has nothing to show.
+        if let Some(head) = loaded.head.filter(|head| head.is_removed() != Ok(true)) {
             detail.exists = !head.deleted;
             detail.deleted = head.deleted;
             detail.generation = head.generation().unwrap_or_default();

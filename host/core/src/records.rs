@@ -4,6 +4,7 @@
 //! each commit must name. A store accepts a commit only if both match (R1).
 
 mod channel;
+mod floor;
 mod subscription;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::extensions::{Extensible, Extensions};
 use crate::ids::{ClusterId, Entity, Epoch, MessageDigest, ScopedSessionId, ShardPath, TurnId};
 use crate::rows::Member;
 pub use channel::{ChannelCursor, ChannelCut, ChannelExtent, ChannelItem, InvalidCursor};
+pub use floor::HeadFloor;
 pub use subscription::{Subscription, SubscriptionCounts, SubscriptionPage};
 
 /// The right to write a shard's records (R1). A shard has one current claim at a time.
@@ -70,7 +72,8 @@ pub struct Head {
     pub spilled_lane_count: u32,
     /// Whether the entity is started again wherever its shard goes (K31).
     pub remembered: bool,
-    /// When the entity is deleted, in milliseconds since the Unix epoch (UTC); `None` if no time is set.
+    /// When the entity is deleted, in milliseconds since the Unix epoch (UTC); `None` if no time is set. For a deleted
+    /// entity: when it is examined whether this head can be removed.
     pub expires_at: Option<u64>,
     /// Whether the entity was deleted and no turn of its guest was committed since. Its lanes and its outbox remain.
     pub deleted: bool,
@@ -95,6 +98,7 @@ impl Extensible for Head {
         Head::GENERATION,
         Head::DELETION,
         Head::SUBSCRIPTIONS,
+        Head::REMOVED,
     ];
 }
 
@@ -117,6 +121,8 @@ impl Head {
     const DELETION: u32 = 16;
     /// The field with the numbers of subscriptions ([`SubscriptionCounts`]); absent if there are none.
     const SUBSCRIPTIONS: u32 = 24;
+    /// The field that says that the head itself is not stored (bool); absent if it is.
+    const REMOVED: u32 = 26;
     /// Records from before the deletion may remain.
     const REMAINS: u8 = 1;
     /// The guest chose when the entity expires.
@@ -314,6 +320,26 @@ impl Head {
     /// [`CodecError`] if fields of later releases leave no space for it.
     pub fn set_own_expiry(&mut self, is_own: bool) -> Result<(), CodecError> {
         self.set_deletion(Self::OWN_EXPIRY, is_own)
+    }
+
+    /// Whether the entity has no head of its own. In a commit, the store removes the stored head and raises the shard's
+    /// [`HeadFloor`] to this one; in the result of a load, the head is made from the floor. Never stored.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn is_removed(&self) -> Result<bool, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(false);
+        }
+        Ok(self.extensions.get(Self::REMOVED)?.unwrap_or_default())
+    }
+
+    /// Sets whether the entity has no head of its own.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_removed(&mut self, is_removed: bool) -> Result<(), CodecError> {
+        self.set_or_take(Self::REMOVED, &is_removed)
     }
 
     fn deletion(&self) -> Result<u8, CodecError> {
@@ -712,7 +738,8 @@ pub struct Commit {
     pub claim: Arc<Claim>,
     /// The entity that the turn ran on.
     pub entity: Entity,
-    /// The version that the stored head must have; 0 if there must be no head.
+    /// The version that the stored head must have. If there must be no head: the version of the shard's [`HeadFloor`],
+    /// or 0 if it has none.
     pub expected_version: u64,
     /// The new head: its version is `expected_version + 1`, and its turn names this attempt.
     pub head: Head,
@@ -780,7 +807,8 @@ pub enum ClaimOutcome {
 /// The result of a load: durable, complete, and including all commits of the entity that were queued before it (R2).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadedEntity {
-    /// The head, if the entity ever had a turn.
+    /// The head, if the entity ever had a turn. If it has none because it was removed, or if other heads of the shard
+    /// were, it is made from the shard's [`HeadFloor`].
     pub head: Option<Head>,
     /// The lanes outside the head.
     pub lanes: Vec<Lane>,

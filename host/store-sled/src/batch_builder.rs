@@ -8,9 +8,10 @@ use std::collections::HashMap;
 
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, OWN_TIMERS, RecordKey,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, HeadFloor, OWN_TIMERS,
+    RecordKey,
 };
-use ostraca_store::entity::{check_commit, check_record};
+use ostraca_store::entity::{check_commit, check_record, corrupt_floor, removed_into};
 use ostraca_store::record::{ClaimRecord, RecordKind};
 use ostraca_store::{CompareAndSet, CompareAndSetError, RowEvent, StoreError, StoredRow, keys};
 use sled::Batch;
@@ -139,10 +140,12 @@ impl BatchBuilder {
             let current = current.cloned().map(Box::new);
             return Ok(CommitOutcome::Refused(CommitRefusal::ClaimMismatch { current }));
         }
-        if mark.version != commit.expected_version {
-            return Ok(CommitOutcome::Refused(CommitRefusal::VersionMismatch {
-                stored: mark.version,
-            }));
+        let version = match mark.version {
+            0 => self.floor(&commit.claim.shard)?.map_or(0, |floor| floor.version),
+            version => version,
+        };
+        if version != commit.expected_version {
+            return Ok(CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored: version }));
         }
         if commit.expected_version.checked_add(1) != Some(commit.head.version) {
             return Ok(CommitOutcome::Refused(CommitRefusal::LimitReached(
@@ -210,6 +213,10 @@ impl BatchBuilder {
             writes.push((key, kind, value, old, fragmented));
         }
         commit.head.commit_sequence = self.next_sequence(&commit.claim.shard)?;
+        let removes = commit.head.is_removed().map_err(corrupt_floor)?;
+        if removes {
+            self.raise_floor(&commit.claim.shard, &commit.head)?;
+        }
         let head = self.records.codec.encode(&head_key, &commit.head)?;
         if let Err(limit) = check_record(&[], head.len()) {
             return Ok(too_large(limit));
@@ -246,10 +253,15 @@ impl BatchBuilder {
                 }
             }
         }
-        let fragments = put(&mut self.batch, head_key.clone(), head, mark.fragment_count);
-        let Head { version, turn, .. } = commit.head;
-        self.heads
-            .insert(head_key, CachedHead { version, turn, fragment_count: fragments, ..mark });
+        if removes {
+            remove(&mut self.batch, head_key.clone(), mark.fragment_count);
+            self.heads.insert(head_key, CachedHead::none());
+        } else {
+            let fragments = put(&mut self.batch, head_key.clone(), head, mark.fragment_count);
+            let Head { version, turn, .. } = commit.head;
+            self.heads
+                .insert(head_key, CachedHead { version, turn, fragment_count: fragments, ..mark });
+        }
         self.sequence += 1;
         self.wrote = true;
         Ok(CommitOutcome::Committed)
@@ -307,6 +319,22 @@ impl BatchBuilder {
         Ok(self.shards.get(key))
     }
 
+    fn floor(&mut self, key: &ShardPath) -> Result<Option<HeadFloor>, StoreError> {
+        let shard = self.shard(key)?;
+        let floor = shard.map(|shard| shard.record.floor()).transpose().map_err(corrupt_floor)?;
+        Ok(floor.flatten())
+    }
+
+    /// Adds the write of a shard's floor to the batch, raised to a head that is removed.
+    fn raise_floor(&mut self, key: &ShardPath, head: &Head) -> Result<(), StoreError> {
+        let floor = self.floor(key)?;
+        let raised = removed_into(floor.as_ref(), head).map_err(StoreError::Corrupt)?;
+        let (Some(raised), Some(shard)) = (raised, self.shards.get(key)) else { return Ok(()) };
+        let (mut record, last) = (shard.record.clone(), shard.last);
+        record.set_floor(&raised).map_err(corrupt_floor)?;
+        self.put_claim(ShardClaim { record, last })
+    }
+
     fn next_sequence(&mut self, key: &ShardPath) -> Result<u64, StoreError> {
         self.shard(key)?;
         let Some(shard) = self.shards.get_mut(key) else {
@@ -339,17 +367,7 @@ impl BatchBuilder {
             return Ok(mark);
         }
         let Some(raw) = self.records.raw(key)? else {
-            // Without a head, there are no other records.
-            let nothing = Some(false);
-            return Ok(CachedHead {
-                state_fragmented: nothing,
-                lanes_fragmented: nothing,
-                timers_fragmented: nothing,
-                outbox_fragmented: nothing,
-                journal_fragmented: nothing,
-                channels_fragmented: nothing,
-                ..CachedHead::default()
-            });
+            return Ok(CachedHead::none());
         };
         let head = self.records.decode::<Head>(key, &raw)?;
         let fragments = fragment_count(RecordKind::Head, &raw)?;

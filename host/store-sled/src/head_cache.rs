@@ -25,6 +25,22 @@ pub(crate) struct CachedHead {
     pub(crate) channels_fragmented: Option<bool>,
 }
 
+impl CachedHead {
+    /// An entity without a head, which has no other records.
+    pub(crate) fn none() -> Self {
+        let nothing = Some(false);
+        Self {
+            state_fragmented: nothing,
+            lanes_fragmented: nothing,
+            timers_fragmented: nothing,
+            outbox_fragmented: nothing,
+            journal_fragmented: nothing,
+            channels_fragmented: nothing,
+            ..Self::default()
+        }
+    }
+}
+
 /// Cached heads by their keys, in two generations. A head that is used moves to the young generation. When that
 /// holds more than half of the capacity, it becomes the old generation, and the previous old one is dropped. So
 /// heads in use remain cached, and most uses cost only a lookup.

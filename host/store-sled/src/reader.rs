@@ -13,7 +13,7 @@ use futures::channel::oneshot::Sender;
 use ostraca_core::codec;
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{Claim, Head, Lane, LoadedEntity, OWN_TIMERS, Tell, Timer};
-use ostraca_store::entity::check_record;
+use ostraca_store::entity::{check_record, corrupt_floor};
 use ostraca_store::record::{ClaimRecord, RecordKind};
 use ostraca_store::{Page, Scan, ScanKind, ScannedRecord, StoreError, StoredRow, keys};
 
@@ -115,7 +115,8 @@ impl Reader {
         for attempt in 0.. {
             guard.count(1);
             let Some(head) = self.records.get::<Head>(&key)? else {
-                return Ok(LoadedEntity::default());
+                let head = self.floor_head(shard)?;
+                return Ok(LoadedEntity { head, ..LoadedEntity::default() });
             };
             let corrupt = |error| StoreError::Corrupt(format!("head of {entity}: {error}"));
             let has_timers = head.timer_count().map_err(corrupt)? > 0;
@@ -147,6 +148,13 @@ impl Reader {
             }
         }
         Ok(LoadedEntity::default())
+    }
+
+    /// The head of an entity without one, if the shard has a floor.
+    fn floor_head(&self, shard: &ShardPath) -> Result<Option<Head>, StoreError> {
+        let claim = self.records.get::<ClaimRecord>(&Table::Entities.key(&keys::claim(shard)))?;
+        let floor = claim.map(|claim| claim.floor()).transpose().map_err(corrupt_floor)?.flatten();
+        floor.map(|floor| floor.head()).transpose().map_err(corrupt_floor)
     }
 
     /// The records of an entity under `prefix`; `None` if the entity has changed in the meantime.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_core::codec;
+use ostraca_core::codec::{self, CodecError};
 use ostraca_core::ids::{Entity, ShardPath};
 use ostraca_core::records::{
-    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, JournalEvent, JournalSnapshot,
-    LoadedEntity, RecordKey, Tell,
+    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, Head, HeadFloor, JournalEvent,
+    JournalSnapshot, LoadedEntity, RecordKey, Tell,
 };
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,28 @@ pub fn check_commit(commit: &Commit) -> Result<(), String> {
     Ok(())
 }
 
+/// The shard's new floor, if the commit of this head removes the stored one (E17).
+///
+/// # Errors
+/// A message that names the damaged field.
+pub fn removed_into(floor: Option<&HeadFloor>, head: &Head) -> Result<Option<HeadFloor>, String> {
+    let raised = || {
+        if !head.is_removed()? {
+            return Ok(None);
+        }
+        let mut floor = floor.cloned().unwrap_or_default();
+        floor.raise(head)?;
+        Ok(Some(floor))
+    };
+    raised().map_err(|error: CodecError| format!("cannot remove a head: {error}"))
+}
+
+/// The error of a floor that cannot be decoded.
+#[must_use]
+pub fn corrupt_floor(error: CodecError) -> StoreError {
+    StoreError::Corrupt(format!("the floor of a shard: {error}"))
+}
+
 /// Checks a record's key and value against the limits that all backends share.
 ///
 /// # Errors
@@ -85,11 +107,14 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// returned `Granted`, no commit under another claim of that shard may take effect, however late it arrives.
 ///
 /// **Commits (R1, R3).** A commit must take effect only if the shard's current claim equals the commit's claim
-/// exactly and the stored head has version `expected_version` (0: there is no head). A commit whose turn id and new
+/// exactly and the stored head has version `expected_version`. Without a stored head, the version of the shard's floor
+/// counts instead, or 0 if the shard has none. A commit whose turn id and new
 /// version are already the head's must be answered `AlreadyCommitted`, whatever the current claim is: it is durable.
 /// Effects are atomic: the head and all writes, or none. A commit whose new version is not `expected_version + 1`
 /// must be refused with `LimitReached`. A commit that has a key or value beyond its limit ([`check_record`]), or is too
 /// large as a whole ([`check_commit`]), must be refused with `TooLarge` by every store.
+/// A commit whose head [`is_removed`](Head::is_removed) must remove the stored head and raise the shard's [`HeadFloor`]
+/// to it, in the same write (E17). The floor is kept across claims and never falls.
 /// The commits and claims of a shard are evaluated in the order of the calls and, within a call, in the order given.
 /// Each sees those before it, so after a refused commit of an entity, all later ones that build on it are refused too.
 /// No order is required between shards.
@@ -101,7 +126,8 @@ pub fn check_record(key: &[u8], value_bytes: usize) -> Result<(), String> {
 /// queued before the call, and must never show part of a turn. A commit is queued when the call of `commit` returns its
 /// future, before the future is awaited. A load must return, for each of these that the head counts: the spilled lanes,
 /// ordered by session; the timers, ordered by name; the tells of the outbox, ordered by target and number; and the dead
-/// letters, ordered by number. A store need not look for records that the head does not count.
+/// letters, ordered by number. For an entity without a head, it must return the head that the shard's floor makes, if
+/// the shard has one. A scan returns stored heads only. A store need not look for records that the head does not count.
 ///
 /// **Sequences.** The store assigns each accepted commit a sequence within its shard and keeps it in the head.
 /// Sequences rise, with gaps, and must not decrease after a restart.

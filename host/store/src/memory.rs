@@ -14,12 +14,12 @@ use futures::future::ready;
 use ostraca_core::codec;
 use ostraca_core::ids::{ClusterId, Entity, ShardPath};
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, Lane, LoadedEntity,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, HeadFloor, Lane, LoadedEntity,
     OWN_TIMERS, Tell, Timer,
 };
 
 use crate::change_history::ChangeHistory;
-use crate::entity::{check_commit, check_record};
+use crate::entity::{check_commit, check_record, corrupt_floor, removed_into};
 use crate::record::RecordKind;
 use crate::{
     ClusterStore, CompareAndSet, CompareAndSetError, EntityStore, Page, RowEvent, Scan, ScanKind,
@@ -36,6 +36,7 @@ pub struct MemoryStore(Arc<Mutex<Data>>);
 struct Data {
     identity: StoreIdentity,
     claims: BTreeMap<Vec<u8>, Claim>,
+    floors: BTreeMap<ShardPath, HeadFloor>,
     heads: BTreeMap<Vec<u8>, Head>,
     records: BTreeMap<Vec<u8>, Bytes>,
     blobs: BTreeMap<[u8; 32], Bytes>,
@@ -67,6 +68,7 @@ impl MemoryStore {
         Self(Arc::new(Mutex::new(Data {
             identity,
             claims: BTreeMap::new(),
+            floors: BTreeMap::new(),
             heads: BTreeMap::new(),
             records: BTreeMap::new(),
             blobs: BTreeMap::new(),
@@ -105,7 +107,8 @@ impl Data {
         let shard = &commit.claim.shard;
         let head_key = keys::head(shard, &commit.entity);
         let stored = self.heads.get(&head_key);
-        let version = stored.map_or(0, |head| head.version);
+        let floor = || self.floors.get(shard).map_or(0, |floor| floor.version);
+        let version = stored.map_or_else(floor, |head| head.version);
         if stored.is_some_and(|head| head.turn == commit.head.turn)
             && version == commit.head.version
         {
@@ -137,9 +140,21 @@ impl Data {
         if let Err(limit) = check_record(&head_key, 0).and_then(|()| limits.try_for_each(|it| it)) {
             return CommitOutcome::Refused(CommitRefusal::TooLarge(limit));
         }
+        let removes = match removed_into(self.floors.get(shard), &commit.head) {
+            Ok(floor) => floor,
+            Err(error) => return CommitOutcome::Refused(CommitRefusal::LimitReached(error)),
+        };
         self.identity.durable_sequence += 1;
         commit.head.commit_sequence = self.identity.durable_sequence;
-        self.heads.insert(head_key, commit.head);
+        match removes {
+            Some(floor) => {
+                self.floors.insert(shard.clone(), floor);
+                self.heads.remove(&head_key);
+            }
+            None => {
+                self.heads.insert(head_key, commit.head);
+            }
+        }
         for (key, value) in writes {
             match value {
                 Some(value) => self.records.insert(key, value),
@@ -151,7 +166,9 @@ impl Data {
 
     fn load(&self, shard: &ShardPath, entity: &Entity) -> Result<LoadedEntity, StoreError> {
         let Some(head) = self.heads.get(&keys::head(shard, entity)) else {
-            return Ok(LoadedEntity::default());
+            let floor = self.floors.get(shard);
+            let head = floor.map(HeadFloor::head).transpose().map_err(corrupt_floor)?;
+            return Ok(LoadedEntity { head, ..LoadedEntity::default() });
         };
         let mut lanes = Vec::new();
         if head.spilled_lane_count > 0 {

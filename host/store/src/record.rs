@@ -12,9 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ostraca_core::codec::{self, FORMAT};
+use ostraca_core::codec::{self, CodecError, FORMAT};
 use ostraca_core::extensions::{Extensible, Extensions};
-use ostraca_core::records::{Claim, Head, Lane, Tell, Timer};
+use ostraca_core::records::{Claim, Head, HeadFloor, Lane, Tell, Timer};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -192,6 +192,32 @@ pub struct ClaimRecord {
 
 impl Extensible for ClaimRecord {
     const NAME: &'static str = "ClaimRecord";
+    const FIELDS: &'static [u32] = &[ClaimRecord::FLOOR];
+}
+
+impl ClaimRecord {
+    /// The field with the shard's floor ([`HeadFloor`]); absent if no head was removed. Required: a release without it
+    /// would let versions fall.
+    const FLOOR: u32 = 1;
+
+    /// The shard's floor; `None` if no head was removed from the shard.
+    ///
+    /// # Errors
+    /// [`CodecError`] if the field is damaged.
+    pub fn floor(&self) -> Result<Option<HeadFloor>, CodecError> {
+        if self.extensions.is_empty() {
+            return Ok(None);
+        }
+        self.extensions.get(Self::FLOOR)
+    }
+
+    /// Sets the shard's floor.
+    ///
+    /// # Errors
+    /// [`CodecError`] if fields of later releases leave no space for it.
+    pub fn set_floor(&mut self, floor: &HeadFloor) -> Result<(), CodecError> {
+        self.extensions.set(Self::FLOOR, floor)
+    }
 }
 
 impl Body for ClaimRecord {

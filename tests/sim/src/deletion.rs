@@ -53,10 +53,13 @@ pub(crate) fn check_ends(
 pub(crate) fn check(image: &Image) -> Vec<Violation> {
     let is_left = |(entity, key): &&(Entity, RecordKey)| {
         let head = image.heads.get(entity);
-        let is_gone = head.is_some_and(|it| it.deleted && it.is_purged() == Ok(false));
+        // A head is removed after everything else.
+        let is_gone = head.is_none_or(|it| it.deleted && it.is_purged() == Ok(false));
         let is_kept = match key {
-            RecordKey::Timer { due, .. } => *due != OWN_TIMERS,
-            RecordKey::Lane(_) | RecordKey::Outbox { .. } | RecordKey::DeadLetter { .. } => true,
+            RecordKey::Timer { due, .. } => *due != OWN_TIMERS && head.is_some(),
+            RecordKey::Lane(_) | RecordKey::Outbox { .. } | RecordKey::DeadLetter { .. } => {
+                head.is_some()
+            }
             // An entity can have subscribers before its first turn.
             RecordKey::ChannelItem { channel, number } if &**channel == SUBSCRIPTION_PAGES => {
                 let counts = head.and_then(|head| head.subscriptions().ok()).unwrap_or_default();

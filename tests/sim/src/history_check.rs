@@ -21,6 +21,8 @@ pub(crate) struct HistoryCheck {
     deletions: BTreeMap<String, BTreeSet<u64>>,
     /// The version that each message made.
     made: BTreeMap<MessageId, u64>,
+    /// The highest floor of a shard, from which entities start that have no turn.
+    floor: u64,
     violations: Vec<Violation>,
 }
 
@@ -31,8 +33,24 @@ impl HistoryCheck {
         image: &Image,
         message_of: impl Fn(&TurnId) -> Option<MessageId>,
     ) {
+        let floor = image.floor.as_ref().map_or(0, |floor| floor.version);
+        self.floor = self.floor.max(floor);
+        let mut removed = BTreeMap::new();
+        for (entity, version, _) in &image.turns {
+            if !image.heads.contains_key(entity) {
+                removed.insert(entity, *version);
+            }
+        }
+        for (entity, last) in removed {
+            self.own_turns.entry(entity.to_string()).or_default().extend(last + 1..=floor);
+            self.versions.insert(entity.to_string(), floor);
+        }
         let heads = image.heads.iter();
         self.versions.extend(heads.map(|(entity, head)| (entity.to_string(), head.version)));
+        for (entity, last, floor) in &image.skipped {
+            // Nobody made these versions.
+            self.own_turns.entry(entity.to_string()).or_default().extend(last + 1..=*floor);
+        }
         let older = image.older_revisions.iter().map(|(entity, version)| {
             let why = format!(
                 "version {version} of {entity} was written by an older revision than the one before"
@@ -79,6 +97,12 @@ impl HistoryCheck {
                         "reported as not run, but made version {version}: {operation:?}"
                     )));
                 }
+            }
+        }
+        for operation in seen.iter().flat_map(|(_, history)| history) {
+            if !self.versions.contains_key(&operation.entity) {
+                let own = self.own_turns.entry(operation.entity.clone()).or_default();
+                own.extend(1..=self.floor);
             }
         }
         let (own_turns, deletions) = (self.own_turns, self.deletions);

@@ -102,7 +102,7 @@ pub(crate) fn check(image: &Image) -> (Vec<Violation>, u64) {
         }
     }
     // The journal of a deleted entity is removed page by page.
-    let is_deleted = |entity: &Entity| image.heads.get(entity).is_some_and(|head| head.deleted);
+    let is_deleted = |entity: &Entity| image.heads.get(entity).is_none_or(|head| head.deleted);
     for (entity, (began, extent)) in extents.into_iter().filter(|(entity, _)| !is_deleted(entity)) {
         let generation = image.heads.get(entity).and_then(|head| head.generation().ok());
         let is_purged = extent.first == extent.next && generation > Some(began);

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use ostraca_core::codec;
 use ostraca_core::ids::{Entity, TurnId};
 use ostraca_core::records::{
-    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Lane, LoadedEntity,
-    OWN_TIMERS, RecordKey, Tell, Timer,
+    ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, HeadFloor, Lane,
+    LoadedEntity, OWN_TIMERS, RecordKey, Tell, Timer,
 };
 
 use crate::journal::JournalWrite;
@@ -35,6 +35,8 @@ pub enum StoreMutation {
     AckUnsynced,
     /// After a failed sync, the store continues with the page cache (R6).
     TrustCache,
+    /// The removal of a head does not raise the shard's floor (E17).
+    ForgetFloor,
     /// A crash preserves a turn's head but loses its writes (promise 3).
     TornTurns,
     /// The store opens with an older copy of its data without reporting it (R5).
@@ -51,6 +53,12 @@ pub struct Image {
     pub claim: Option<Claim>,
     /// The entities' heads.
     pub heads: BTreeMap<Entity, ostraca_core::records::Head>,
+    /// The floor of the shard, if a head was removed.
+    pub floor: Option<HeadFloor>,
+    /// The turns that removed heads, for the checks.
+    pub removals: u64,
+    /// Entities whose versions began above zero because of the floor: the versions that no turn made, for the checks.
+    pub skipped: Vec<(Entity, u64, u64)>,
     /// The records other than heads.
     pub records: BTreeMap<(Entity, RecordKey), Bytes>,
     /// Every turn that took effect, in order, for the checks and the mutations.
@@ -341,7 +349,9 @@ impl Store {
         }) {
             return CommitOutcome::AlreadyCommitted;
         }
-        let stored = stored.map_or(0, |head| head.version);
+        let has_head = stored.is_some();
+        let floor = self.cache.floor.as_ref().map_or(0, |floor| floor.version);
+        let stored = stored.map_or(floor, |head| head.version);
         let standing = self.cache.claim.as_ref();
         let (claim_good, version_good) = if self.has_mutation(StoreMutation::EpochOnly) {
             (standing.is_some_and(|standing| commit.claim.epoch >= standing.epoch), true)
@@ -356,6 +366,11 @@ impl Store {
         }
         if !version_good {
             return CommitOutcome::Refused(CommitRefusal::VersionMismatch { stored });
+        }
+        if !has_head && stored > 0 {
+            let last = self.cache.turns.iter().rev().find(|(of, ..)| *of == commit.entity);
+            let last = last.map_or(0, |(_, version, _)| *version);
+            self.cache.skipped.push((commit.entity.clone(), last, stored));
         }
         self.cache.turns.push((commit.entity.clone(), commit.head.version, commit.head.turn));
         if commit.head.revision < revision {
@@ -392,7 +407,17 @@ impl Store {
             let wrong = WrongSchema::find(&self.cache, &commit.entity, &commit.head);
             self.cache.wrong_schemas.extend(wrong);
         }
-        self.cache.heads.insert(commit.entity, commit.head);
+        if commit.head.is_removed() == Ok(true) {
+            self.cache.removals += 1;
+            self.cache.heads.remove(&commit.entity);
+            if !self.has_mutation(StoreMutation::ForgetFloor) {
+                let floor = self.cache.floor.get_or_insert_default();
+                let raised = floor.raise(&commit.head);
+                debug_assert!(raised.is_ok(), "{raised:?}");
+            }
+        } else {
+            self.cache.heads.insert(commit.entity, commit.head);
+        }
         CommitOutcome::Committed
     }
 
@@ -425,7 +450,9 @@ impl Store {
             into.extend(tell.map(|tell| (number, tell)));
         }
         let timers = timers.collect();
-        LoadedEntity { head: head.cloned(), lanes, timers, outbox, dead_letters }
+        let floor = || self.cache.floor.as_ref().and_then(|floor| floor.head().ok());
+        let head = head.cloned().or_else(floor);
+        LoadedEntity { head, lanes, timers, outbox, dead_letters }
     }
 
     fn wakes(&self, from: Option<&(u64, Entity)>, max_records: usize) -> WakePage {

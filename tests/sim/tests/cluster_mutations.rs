@@ -558,6 +558,33 @@ fn e17_state_that_outlives_its_deletion_is_detected() {
 }
 
 #[test]
+fn e17_a_head_that_goes_before_its_lanes_is_missed() {
+    let follows = [
+        WRONG_VERSIONS,
+        &[ViolationKind::TellOrder, ViolationKind::ToldTwice, ViolationKind::DeletionLeft],
+        &[ViolationKind::AskRanTwice, ViolationKind::EffectAfterNotRun],
+    ];
+    let follows = follows.concat();
+    shard_without(shard::Mutation::SweepEarly, ViolationKind::RanTwice, &follows, 1);
+}
+
+#[test]
+fn e17_a_shard_that_forgets_removed_heads_is_detected() {
+    let options =
+        Options { store_mutations: vec![StoreMutation::ForgetFloor], ..Options::default() };
+    let follows = [
+        WRONG_VERSIONS,
+        &[ViolationKind::TellOrder, ViolationKind::ToldTwice, ViolationKind::RanTwice],
+        &[ViolationKind::History(History::StaleQuery), ViolationKind::ChannelWrong],
+        &[ViolationKind::History(History::StaleSessionRead), ViolationKind::AskRanTwice],
+        // A tell whose number its target has answered before is lost, and a command waits for it.
+        &[ViolationKind::Unanswered, ViolationKind::History(History::DuplicateVersion)],
+    ];
+    let named = ViolationKind::History(History::LostCommit);
+    breaks(&options, named, &follows.concat(), 1);
+}
+
+#[test]
 fn e17_an_entity_that_ends_early_is_detected() {
     shard_without(shard::Mutation::ExpireEarly, ViolationKind::ExpiredEarly, &[], 2);
 }

@@ -177,6 +177,8 @@ pub(super) struct ResidentEntity {
     pub(super) is_purged: bool,
     /// Whether the entity expires, according to the store or to a turn since the last read.
     pub(super) expires: bool,
+    /// Whether the entity had no head when it was loaded, and no turn since: its head is made from the shard's floor.
+    pub(super) is_headless: bool,
 }
 
 /// The pause before an entity is started again, because its start failed through the guest's fault, or because the
@@ -264,11 +266,31 @@ impl ResidentEntity {
             refused_firing: None,
             is_purged: false,
             expires: false,
+            is_headless: false,
         }
     }
 
-    /// The wake-up that must be stored: when the first timer fires or the entity expires, or 0 if there are tells in
-    /// the outbox or records to purge. A tell that is done counts until its deletion is written.
+    /// When it must be examined whether the head of a deleted entity can be removed, if it is to be.
+    pub(super) fn sweep_at(&self) -> Option<u64> {
+        let is_gone = self.head.deleted && self.is_read && !self.is_purged;
+        self.head.expires_at.filter(|_| is_gone && !self.stage.has_slot())
+    }
+
+    /// Whether that time has come, even if the entity is in use.
+    pub(super) fn sweep_has_come(&self, utc: u64) -> bool {
+        self.head.deleted && self.head.expires_at.is_some_and(|at| at <= utc)
+    }
+
+    /// Whether anything of a deleted entity is left besides its head, and records that its next commit deletes.
+    pub(super) fn has_remains(&self) -> bool {
+        self.outbox.counts() != (0, 0)
+            || !self.subscriptions.is_empty()
+            || !self.timers.map().is_empty()
+            || self.lanes.has_remains()
+    }
+
+    /// The wake-up that must be stored: when the first timer fires, the entity expires or its head is to be removed, or
+    /// 0 if there are tells in the outbox or records to purge. A tell that is done counts until its deletion is written.
     pub(super) fn needed_wake_up(&self) -> Option<u64> {
         let (waiting, _) = self.outbox.counts();
         if waiting > 0 || self.is_purged {

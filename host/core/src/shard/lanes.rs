@@ -154,6 +154,20 @@ impl Lanes {
         self.senders.watermark()
     }
 
+    /// Until when the lanes or the watermarks are needed, in cluster time: a lane until it can be dropped, a watermark
+    /// until `lane_ttl` after it.
+    pub(super) fn needed_until(&self, settings: &Settings) -> u64 {
+        let used = self.lanes.values().map(|known| known.lane.used_at.saturating_add(1));
+        let marks = [self.watermark, self.tell_watermark()].into_iter().filter(|mark| *mark > 0);
+        let last = used.chain(marks).max();
+        last.map_or(0, |last| last.saturating_add(settings.lane_ttl))
+    }
+
+    /// Whether there is a lane, or there are more obsolete records than one commit deletes.
+    pub(super) fn has_remains(&self) -> bool {
+        !self.lanes.is_empty() || self.dropped.len() > MAX_DELETES_PER_TURN
+    }
+
     /// A client's command is refused if its session has no lane and it was created at this time or earlier.
     pub(super) fn watermark(&self) -> u64 {
         self.watermark

@@ -3,8 +3,8 @@
 //! The state of the whole shard is divided into parts that own their fields: [`ShardClaim`] (the right to write),
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
 //! timers), [`Recovery`] (remembered entities to start), [`Supervision`] (entities that were stopped),
-//! [`DeployedTypes`] (types), [`FailedMigrations`] (entities that stay on an earlier revision) and [`Residents`]
-//! (entities in memory). Most events concern one entity and need several parts, so the machine itself handles them.
+//! [`DeployedTypes`] (types), [`FailedMigrations`] (entities that stay on an earlier revision), [`Residents`] (entities
+//! in memory) and [`Floor`] (the heads that were removed). Most events concern one entity and need several parts, so the machine itself handles them.
 
 mod asks;
 mod backoff;
@@ -30,6 +30,7 @@ mod steps;
 mod subscriptions;
 mod supervision;
 mod suspend;
+mod sweep;
 pub(super) mod tells;
 mod time;
 mod timers;
@@ -55,6 +56,7 @@ use residents::Residents;
 use revisions::FailedMigrations;
 use schedule::Schedule;
 use supervision::Supervision;
+use sweep::Floor;
 use types::DeployedTypes;
 use wakes::Wakes;
 
@@ -100,6 +102,7 @@ pub struct Machine {
     supervision: Supervision,
     failed_migrations: FailedMigrations,
     residents: Residents,
+    floor: Floor,
 }
 
 impl Machine {
@@ -119,6 +122,7 @@ impl Machine {
             supervision: Supervision::default(),
             failed_migrations: FailedMigrations::default(),
             residents: Residents::default(),
+            floor: Floor::default(),
         }
     }
 

@@ -222,6 +222,8 @@ pub enum Mutation {
     DeleteLanes,
     /// A deletion leaves the state in the store (E17).
     KeepDeletedState,
+    /// The head of a deleted entity is removed while its lanes are still needed (E17).
+    SweepEarly,
     /// An entity may expire 50 ms early (E17).
     ExpireEarly,
     /// A turn of a fan-out leaves out the next page (R27).

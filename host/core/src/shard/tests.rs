@@ -27,6 +27,7 @@ mod stop;
 mod subscriptions;
 mod supervision;
 mod suspend;
+mod sweep;
 mod tells;
 mod timeouts;
 mod timers;
@@ -45,7 +46,8 @@ use crate::ids::{
 use crate::message::{Message, MessageKind, Now, Outcome, OwnerHint, ReplyToken};
 use crate::records::{
     ChannelItem, Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, GuestReply, Head,
-    JournalExtent, LoadedEntity, OWN_TIMERS, RecordKey, RecordWrite, Tell, Timer,
+    HeadFloor, JournalExtent, LoadedEntity, OWN_TIMERS, RecordKey, RecordWrite, SubscriptionCounts,
+    Tell, Timer,
 };
 use crate::rows::Member;
 
@@ -85,6 +87,9 @@ struct Harness {
     scans: usize,
     /// The remembered entities that scans return, or no answer.
     marks: Option<Vec<Entity>>,
+    /// The floor of the shard, and how many heads were removed.
+    floor: HeadFloor,
+    removals: usize,
     /// The numbers of the scans for remembered entities.
     mark_scans: Vec<u64>,
     commits: Vec<Commit>,
@@ -153,6 +158,8 @@ impl Harness {
             gave_up: 0,
             scans: 0,
             marks: Some(Vec::new()),
+            floor: HeadFloor::default(),
+            removals: 0,
             mark_scans: Vec::new(),
             commits: Vec::new(),
             replies: Vec::new(),
@@ -456,6 +463,11 @@ impl Harness {
                 }
             }
             self.head = Some(commit.head.clone());
+            if commit.head.is_removed() == Ok(true) {
+                self.removals += 1;
+                self.floor.raise(&commit.head).expect("a head");
+                self.head = Some(self.floor.head().expect("fits"));
+            }
         }
         self.handle(Event::CommitResults(vec![(commit.entity, commit.head.turn, outcome)]));
     }

@@ -16,6 +16,7 @@ mod model;
 mod outbox;
 mod reads;
 mod remembered;
+mod removed_heads;
 mod rows;
 mod sizes;
 mod timers;
@@ -86,6 +87,7 @@ pub fn check_entity_store<S: EntityStore>(factory: &Factory<S>) {
     journal::check(factory);
     channels::check(factory);
     remembered::check(factory);
+    removed_heads::check(factory);
     sizes::check(factory);
     model::check(factory);
 }

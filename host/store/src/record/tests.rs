@@ -103,6 +103,36 @@ fn the_bytes_of_a_claim_do_not_change() {
 }
 
 #[test]
+fn the_bytes_of_a_claim_with_a_floor_do_not_change() {
+    let mut head = Head { version: 300, watermark: 7, ..Head::default() };
+    head.set_generation(2).unwrap();
+    let mut floor = HeadFloor { tell_watermark: 9, ..HeadFloor::default() };
+    floor.raise(&head).unwrap();
+    let mut record = claim_record();
+    record.set_floor(&floor).unwrap();
+    let golden = [
+        1, 3, 0, 0, 0, // header
+        1, 1, b'n', 1, b'p', 7, 2, 1, b'a', 3, 4, 5, 0, 0x80, 0x20, // claim and sequences
+        1, 1, 6, 0xac, 2, 2, 7, 9, 0, // the floor
+    ];
+    assert_eq!(Codec::default().encode(b"k", &record).unwrap(), golden);
+    let decoded = Codec::default().decode::<ClaimRecord>(b"k", &golden).unwrap();
+    assert_eq!(decoded.floor(), Ok(Some(floor)));
+    assert_eq!(claim_record().floor(), Ok(None), "a shard that removed no head");
+}
+
+#[test]
+fn a_head_that_is_not_stored_has_field_26() {
+    let floor = HeadFloor { version: 5, generation: 1, watermark: 3, ..HeadFloor::default() };
+    let mut head = floor.head().unwrap();
+    assert_eq!((head.version, head.watermark, head.deleted), (5, 3, true));
+    let bytes = codec::encode(&head).unwrap();
+    assert_eq!(bytes[bytes.len() - 7..], [2, 14, 1, 1, 26, 1, 1], "two fields of one byte");
+    head.set_removed(false).unwrap();
+    assert_eq!(head.is_removed(), Ok(false));
+}
+
+#[test]
 fn the_bytes_of_a_timer_do_not_change() {
     let timer = Timer {
         name: "remind".into(),

@@ -301,6 +301,7 @@ impl World {
             let ends = &store.durable().ends;
             let expired = ends.iter().filter(|(turn, _)| !has_message(turn)).count();
             (0..expired).for_each(|_| self.tally.count("deletion: expired"));
+            (0..store.durable().removals).for_each(|_| self.tally.count("deletion: head removed"));
             let early = deletion::check_ends(store.durable(), &self.deleted_at, has_message);
             self.violations.extend(early);
             let (wrong, events) = journal::check(store.durable());

@@ -62,6 +62,7 @@ pub const KINDS: &[&str] = &[
     "channel: read refused",
     "deletion: by a turn",
     "deletion: expired",
+    "deletion: head removed",
     "deletion: page removed",
     "fault: migration failed",
     "migration: ran",

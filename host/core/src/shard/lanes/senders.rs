@@ -94,6 +94,11 @@ impl Lanes {
         self.senders.asked.is_some() || self.senders.unsaved
     }
 
+    /// Whether a sender was asked and has yet to answer.
+    pub(in crate::shard) fn awaits_sender(&self) -> bool {
+        self.senders.asked.is_some()
+    }
+
     /// Whether the drop of a sender's lane must be committed.
     pub(in crate::shard) fn has_unsaved_drop(&self) -> bool {
         self.senders.unsaved

@@ -29,7 +29,7 @@ impl Lanes {
     }
 
     /// Drops clients' lanes that have not been used for `lane_ttl`.
-    pub(super) fn purge(&mut self, now: u64, settings: &Settings) {
+    pub(in crate::shard) fn purge(&mut self, now: u64, settings: &Settings) {
         self.purged_at = now;
         let old: Vec<_> = self
             .lanes

@@ -8,7 +8,7 @@
 //!
 //! Lanes remain, so that a copy of an old command gets its recorded reply and nothing runs twice (R17). Tells remain in
 //! the outbox, since they were sent. The head remains, because it holds what must never fall: the version, from which
-//! tells get their numbers, the generation, and the watermarks.
+//! tells get their numbers, the generation, and the watermarks. The module `sweep` removes it later.
 
 use bytes::Bytes;
 
@@ -138,6 +138,7 @@ impl Machine {
         let keeps_state = self.context.has_mutation(Mutation::KeepDeletedState);
         let turn = self.claim.next_turn();
         let page = self.context.settings.purge_page.max(1);
+        let (utc, lane_ttl) = (self.context.now.utc, self.context.settings.lane_ttl.max(1));
         let Some(state) = self.residents.get_mut(entity) else { return };
         let more = more && !keeps_state;
         let mut records = state.timers.remove_first(page);
@@ -160,6 +161,9 @@ impl Machine {
             && state.outbox.first_dead_letters(1).is_empty()
             && state.journal == JournalExtent::default();
         state.is_purged = !(is_last && is_empty);
+        if !state.is_purged {
+            state.head.expires_at = Some(utc.saturating_add(lane_ttl));
+        }
         // These fail only if a later release has filled the head with its own fields.
         let set = state.head.set_purged(state.is_purged);
         debug_assert!(set.is_ok(), "{set:?}");

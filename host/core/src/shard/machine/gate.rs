@@ -154,7 +154,10 @@ impl Machine {
             records.push(RecordWrite { key: RecordKey::Remembered, value });
             state.head.remembered = remembered;
         }
-        state.head.deleted = false;
+        if std::mem::take(&mut state.head.deleted) {
+            // It said when the head is examined.
+            state.head.expires_at = None;
+        }
         let is_input = message.is_some() || firing.is_some();
         if time_to_live > 0 || output.expiry.is_some() || state.head.expires_at.is_some() {
             let utc = self.context.now.utc;
@@ -220,6 +223,7 @@ impl Machine {
             writes.extend(move_wake_up(state.wake_up, wake_up));
         }
         state.wake_up = wake_up;
+        state.is_headless = false;
         let head = &mut state.head;
         (head.version, head.turn, head.spilled_lane_count) = (version, turn, spilled_lane_count);
         head.state_bytes = state_bytes.unwrap_or(head.state_bytes);
@@ -291,6 +295,7 @@ impl Machine {
         let refusal = match outcome {
             CommitOutcome::Committed | CommitOutcome::AlreadyCommitted => {
                 state.start_backoff = None;
+                self.floor.on_committed(state, gated.version);
                 state.outbox.on_durable(gated.version);
                 let most = self.context.settings.channel_buffer;
                 state.channels.on_durable(gated.version, most, self.context.mono());

@@ -32,14 +32,27 @@ impl Machine {
         };
         let outcome = match result.and_then(|loaded| Ok((loaded, extra?))) {
             Ok((mut loaded, extra)) => {
-                let HeadExtra { journal, is_purged, channels, generation, subscriptions, schema } =
-                    extra;
+                let HeadExtra {
+                    journal,
+                    is_purged,
+                    is_removed,
+                    channels,
+                    generation,
+                    subscriptions,
+                    schema,
+                } = extra;
                 state.lanes.reload(
                     &mut loaded,
                     self.context.now.cluster_time,
                     &self.context.settings,
                 );
                 state.head = loaded.head.unwrap_or_default();
+                state.is_headless = state.head.version == 0 || is_removed;
+                if is_removed {
+                    // This cannot fail: the field was just read.
+                    let set = state.head.set_removed(false);
+                    debug_assert!(set.is_ok(), "{set:?}");
+                }
                 (state.revision, state.schema) = (state.head.revision, schema);
                 state.timers = Timers::load(loaded.timers);
                 (state.journal, state.is_purged) = (journal, is_purged);
@@ -96,8 +109,9 @@ impl Machine {
             self.context.push(Action::ReleaseSlot { entity: entity.clone(), generation });
             return self.advance(entity);
         }
-        let choice = self.choose_revision(entity);
+        let (choice, floor) = (self.choose_revision(entity), self.floor);
         let Some(state) = self.residents.get_mut(entity) else { return };
+        floor.lift(state);
         let revision = match choice {
             Choice::Run(revision, schema) => {
                 state.stage = Stage::Starting(turn);
@@ -465,6 +479,8 @@ struct HeadExtra {
     journal: JournalExtent,
     /// Whether records from before a deletion remain.
     is_purged: bool,
+    /// Whether the head was made from the shard's floor.
+    is_removed: bool,
     channels: Channels,
     generation: u64,
     subscriptions: SubscriptionCounts,
@@ -479,6 +495,7 @@ fn extra_of(head: &Head) -> Result<HeadExtra, String> {
         Ok(HeadExtra {
             journal: head.journal()?,
             is_purged: head.is_purged()?,
+            is_removed: head.is_removed()?,
             channels,
             generation: head.generation()?,
             subscriptions: head.subscriptions()?,

@@ -103,7 +103,7 @@ impl Machine {
                         self.schedule.stall(entity);
                         return;
                     }
-                    if state.head.deleted && self.purge(entity) {
+                    if state.head.deleted && (self.purge(entity) || self.sweep(entity)) {
                         return;
                     }
                     let Some(state) = self.residents.get(entity) else { return };
@@ -126,6 +126,8 @@ impl Machine {
                         match self.residents.get(entity) {
                             Some(state) if state.stage != Stage::Loaded => continue,
                             Some(state) if self.is_spent(entity, state) => continue,
+                            // The last message has been answered.
+                            Some(state) if self.may_sweep(entity, state) => continue,
                             Some(state) if self.due_firing(entity, state).is_some() => {}
                             Some(state) if state.must_start => {}
                             _ => return,
@@ -335,8 +337,9 @@ impl Machine {
     }
 
     fn run(&mut self, entity: &Entity, id: MessageId) {
-        let turn = self.claim.next_turn();
+        let (turn, floor) = (self.claim.next_turn(), self.floor);
         let Some(state) = self.residents.get_mut(entity) else { return };
+        floor.lift(state);
         let Some(entry) = state.entries.get(&id) else { return };
         let message = entry.message.clone();
         state.mailbox.remove(&id);

@@ -70,14 +70,17 @@ impl Machine {
         self.due_timer(entity, state, |_| true)
     }
 
-    /// Whether a timer of the entity is due, or it has expired.
+    /// Whether a timer of the entity is due, it has expired, or its head must be examined.
     pub(super) fn is_due(&self, entity: &Entity, state: &ResidentEntity) -> bool {
-        self.due_firing(entity, state).is_some() || self.is_expired(entity, state)
+        self.due_firing(entity, state).is_some()
+            || self.is_expired(entity, state)
+            || self.may_sweep(entity, state)
     }
 
-    /// When the entity's first timer fires, or it expires.
+    /// When the entity's first timer fires, it expires, or its head must be examined.
     fn first_due(&self, entity: &Entity, state: &ResidentEntity) -> Option<u64> {
-        state.timers.first().into_iter().chain(self.expiry(entity, state)).min()
+        let end = self.expiry(entity, state).or_else(|| state.sweep_at());
+        state.timers.first().into_iter().chain(end).min()
     }
 
     /// The delayed tell that an entity can send now.
@@ -204,6 +207,7 @@ impl Machine {
             || state.is_purged
             || self.wakes.is_held(entity)
             || self.is_due(entity, state)
+            || state.sweep_has_come(self.context.now.utc)
         {
             self.wakes.postpone(&self.context, entity);
         }
