@@ -418,8 +418,8 @@ struct World {
     reentrant: bool,
     rng_of_asks: Rng,
     ask_check: AskCheck,
-    /// When a note about asks was last lost.
-    note_lost: u64,
+    /// When a message between entities was last refused for lack of room, or a note about asks was last lost.
+    held_up: u64,
     options: Options,
     now: u64,
     queue: Queue<SimEvent>,

@@ -238,8 +238,8 @@ impl World {
 
     /// Checks that no cycle of asks has lasted for long (R20).
     pub(super) fn check_cycles(&mut self) {
-        // A gateway that is full may refuse the notes that would end a cycle.
-        if !self.asks || self.now < self.healed.max(self.note_lost) + CYCLE {
+        // A gateway that is full may refuse what would end a cycle: the ask that closes it, or the note that finds it.
+        if !self.asks || self.now < self.healed.max(self.held_up) + CYCLE {
             return;
         }
         // For each waiting instance, those for which it has waited long. A query waits for the second instance, if it

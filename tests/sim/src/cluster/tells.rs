@@ -214,6 +214,9 @@ impl World {
         }
         let outcome = outcome_for_reply(reply.clone());
         self.print(|| format!("{from} -> {to}: {what:?} answered {outcome:?}"));
+        if matches!(&outcome, Outcome::NotRun { code, .. } if code == codes::OVERLOADED.as_str()) {
+            self.held_up = self.now;
+        }
         let event = match what {
             Content::Command(OperatorCommand::ForgetEntity) => {
                 if matches!(outcome, Outcome::Final { .. }) {
@@ -244,7 +247,7 @@ impl World {
             Content::AskNote(_) if matches!(outcome, Outcome::Final { .. }) => return true,
             Content::AskNote(note) => {
                 self.tally.count("ask: note lost");
-                self.note_lost = self.now;
+                self.held_up = self.now;
                 Event::AskNoteLost { entity: from, target: to, note }
             }
             Content::Ask(turn, id) => {
