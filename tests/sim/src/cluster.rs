@@ -123,6 +123,8 @@ pub struct Options {
     pub messages: u64,
     /// The run prints what happens.
     pub trace: bool,
+    /// The shard whose events and actions the trace shows too.
+    pub trace_shard: Option<u32>,
 }
 
 impl Default for Options {
@@ -145,6 +147,7 @@ impl Default for Options {
             anew_after_silence: false,
             messages: 150,
             trace: false,
+            trace_shard: None,
         }
     }
 }

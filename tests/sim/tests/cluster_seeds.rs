@@ -34,7 +34,8 @@ struct Sum {
 fn no_cluster_seed_breaks_a_promise_and_every_fault_occurs() {
     if let Some(seed) = number("SEED") {
         let trace = number("TRACE").is_some();
-        let report = run(seed, Options { trace, ..Options::default() });
+        let trace_shard = number("TRACE_SHARD").and_then(|shard| shard.try_into().ok());
+        let report = run(seed, Options { trace, trace_shard, ..Options::default() });
         if trace {
             for operation in &report.history {
                 println!("{}", serde_json::to_string(operation).expect("plain data"));

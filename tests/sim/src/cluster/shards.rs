@@ -53,6 +53,7 @@ impl World {
         let now = it.reads(self.now);
         let Some(hosted) = it.shards.get_mut(&shard).filter(|_| it.alive) else { return };
         let claimed = matches!(event, Event::ClaimResult { outcome: ClaimOutcome::Granted, .. });
+        let traced = (self.options.trace_shard == Some(shard.0)).then(|| format!("{event:?}"));
         hosted.machine.handle(now, event);
         let mut actions = Vec::new();
         while let Some(action) = hosted.machine.poll() {
@@ -63,6 +64,9 @@ impl World {
         let (epoch, serves) = (hosted.epoch, hosted.machine.phase() == Phase::Serving);
         if claimed && serves {
             self.enqueue_shard_report(pid, node::Event::ShardServing { shard, epoch });
+        }
+        if let Some(event) = traced {
+            self.trace_shard(pid, shard, &event, &actions);
         }
         let mut commits = Vec::new();
         for action in actions {

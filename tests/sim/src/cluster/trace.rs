@@ -1,8 +1,11 @@
 //! What a run prints with `TRACE=1`: each event of a node's machine that caused actions, with those actions; what
-//! operators, faults and clients did; and, if the run fails, the pending work of each process.
+//! operators, faults and clients did; and, if the run fails, the pending work of each process. With `TRACE_SHARD=n`
+//! also each event of that shard's machines, with its actions.
 
+use ostraca_core::ids::ShardId;
 use ostraca_core::node::{Action, ControlMessage, Event};
 use ostraca_core::rows::Row;
+use ostraca_core::shard::Action as ShardAction;
 
 use super::World;
 use super::process::Pid;
@@ -13,6 +16,20 @@ impl World {
     pub(super) fn print(&self, line: impl FnOnce() -> String) {
         if self.trace {
             println!("{:>6} {}", self.now, line());
+        }
+    }
+
+    pub(super) fn trace_shard(
+        &self,
+        pid: Pid,
+        shard: ShardId,
+        event: &str,
+        actions: &[ShardAction],
+    ) {
+        let it = &self.processes[pid];
+        self.print(|| format!("{}/{pid} [{}] shard {shard}: {event}", it.node, it.mono(self.now)));
+        for action in actions {
+            self.print(|| format!("    -> {action:?}"));
         }
     }
 

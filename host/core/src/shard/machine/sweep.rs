@@ -55,18 +55,25 @@ impl Machine {
             return false;
         }
         self.wakes.hold(entity);
-        self.ask_sender(entity);
         let ignores_lanes = self.context.has_mutation(Mutation::SweepEarly);
-        let turn = self.claim.next_turn();
         let (now, settings) = (self.context.now, &self.context.settings);
         let Some(state) = self.residents.get_mut(entity) else { return false };
         if ignores_lanes {
             state.lanes = Lanes::default();
-        } else if state.lanes.awaits_sender() {
-            return true;
         }
         state.lanes.purge(now.cluster_time, settings);
         let wait = state.lanes.needed_until(settings).saturating_sub(now.cluster_time);
+        if wait == 0 {
+            // What remains are the lanes of senders. Each answer drops one, or makes it wait for `lane_ttl`: a sender
+            // whose lane is needed must not be asked again and again.
+            self.ask_sender(entity);
+        }
+        let turn = self.claim.next_turn();
+        let settings = &self.context.settings;
+        let Some(state) = self.residents.get_mut(entity) else { return false };
+        if state.lanes.awaits_sender() {
+            return true;
+        }
         if wait > 0 || state.has_remains() {
             let wait = wait.clamp(1, settings.lane_ttl.max(1));
             state.head.expires_at = Some(now.utc.saturating_add(wait));
