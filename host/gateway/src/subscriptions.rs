@@ -140,7 +140,9 @@ impl Subscription {
         if self.sender.capacity() > 0 {
             return Ok(true);
         }
-        timeout(SLOW_CLIENT, self.wait_for_room()).await.map_or(Ok(false), |room| room.map(|()| true))
+        timeout(SLOW_CLIENT, self.wait_for_room())
+            .await
+            .map_or(Ok(false), |room| room.map(|()| true))
     }
 
     /// Waits until the client has taken the page before the next one.
