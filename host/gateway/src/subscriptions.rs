@@ -29,7 +29,7 @@ const PAGE_BYTES: u32 = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a subscription stays in its feed while its client does not take a page. The feed's pages are charged to the
 /// node alone.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SLOW_CLIENT: Duration = Duration::from_secs(1);
 
 impl Gateway {
     /// Subscribes a client to a channel. The subscription ends when the receiver is dropped, or with a problem.
@@ -135,12 +135,14 @@ impl Subscription {
         }
     }
 
-    /// Whether the client takes the page before the next one within [`PATIENCE`].
+    /// Whether the client takes the page before the next one within [`SLOW_CLIENT`].
     async fn soon_has_room(&self) -> Result<bool, Interrupted> {
         if self.sender.capacity() > 0 {
             return Ok(true);
         }
-        timeout(PATIENCE, self.wait_for_room()).await.map_or(Ok(false), |room| room.map(|()| true))
+        timeout(SLOW_CLIENT, self.wait_for_room())
+            .await
+            .map_or(Ok(false), |room| room.map(|()| true))
     }
 
     /// Waits until the client has taken the page before the next one.

@@ -168,10 +168,11 @@ impl Machine {
         }
         if state.is_read && !state.must_read {
             let (mono, utc) = (self.context.mono(), self.context.now.utc);
-            // Answers to tells in flight will not find the entity, so the tells are sent again.
-            let in_flight =
-                state.outbox.has_in_flight().then_some(self.context.settings.tell_backoff);
-            let sends = state.outbox.wait(mono, utc).into_iter().chain(in_flight).min();
+            // Answers to tells in flight will not find the entity, and those of tells that are not deleted yet are
+            // forgotten, so the tells are sent again.
+            let sends_again = state.outbox.has_in_flight() || state.outbox.has_done();
+            let again = sends_again.then_some(self.context.settings.tell_backoff);
+            let sends = state.outbox.wait(mono, utc).into_iter().chain(again).min();
             let sends = sends.map(|wait| utc.saturating_add(wait));
             let purge = state.is_purged.then_some(0);
             let first = self.first_due(entity, state);

@@ -607,6 +607,26 @@ fn r19_a_sender_leaving_with_a_tell_in_flight_returns() {
 }
 
 #[test]
+fn r19_a_sender_leaving_before_it_deletes_a_tell_returns() {
+    let mut harness = Harness::serving();
+    harness.told(1, vec![tell("bob", "a")]);
+    harness.handle(Event::Evict { entity: alice() });
+    // The deletion of the tell that is done needs a load, which fails.
+    harness.silent = true;
+    harness.answer_tell(ran());
+    let Action::Load { entity, generation } = harness.next_action() else { panic!("no load") };
+    harness.handle(Event::Loaded { entity, generation, result: Err("busy".into()) });
+    assert_eq!(harness.machine.stats().0, 0);
+    harness.silent = false;
+    assert_eq!(harness.machine.next_wake(), Some(2_000));
+    harness.tick(2_000);
+    assert_eq!(harness.sent(), ["a"], "the answer is lost, so it is sent again");
+    harness.answer_tell(ran());
+    harness.settle(CommitOutcome::Committed);
+    assert!(harness.outbox.is_empty());
+}
+
+#[test]
 fn r19_a_missed_deadline_counts_as_no_attempt() {
     let mut harness = Harness::with(Settings { tell_attempts: 1, ..Settings::default() });
     harness.told(1, vec![tell("bob", "a")]);
