@@ -74,17 +74,21 @@ impl Machine {
         if state.lanes.awaits_sender() {
             return true;
         }
+        // Tells that are done are deleted, too.
+        let version = state.head.version + 1;
+        let records = state.outbox.apply(Vec::new(), version, now.cluster_time);
         if wait > 0 || state.has_remains() {
-            let wait = wait.clamp(1, settings.lane_ttl.max(1));
+            let lane_ttl = settings.lane_ttl.max(1);
+            let wait = if wait == 0 { lane_ttl } else { wait.min(lane_ttl) };
             state.head.expires_at = Some(now.utc.saturating_add(wait));
-            self.commit(entity, turn, Effects::of_records(Vec::new()));
+            self.commit(entity, turn, Effects::of_records(records));
             return true;
         }
         state.head.expires_at = None;
         // This fails only if a later release has filled the head with its own fields.
         let set = state.head.set_removed(true);
         debug_assert!(set.is_ok(), "{set:?}");
-        self.commit(entity, turn, Effects::of_records(Vec::new()));
+        self.commit(entity, turn, Effects::of_records(records));
         self.drop_instance(entity);
         true
     }

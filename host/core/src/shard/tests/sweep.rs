@@ -1,5 +1,6 @@
 //! Heads of deleted entities are removed when no lane needs them, and not before (E17, R17, R19).
 
+use super::tells::tell;
 use super::*;
 
 const TTL: u64 = 10_000;
@@ -198,4 +199,27 @@ fn e17_a_head_with_subscribers_stays() {
     harness.head = Some(head);
     harness.pass_until(harness.sweep_at() + 10);
     assert_eq!(harness.removals, 1);
+}
+
+#[test]
+fn e17_a_head_stays_while_a_tell_is_not_deleted() {
+    let mut harness = Harness::with(Settings { lane_ttl: TTL, ..Settings::default() });
+    harness.turn_of(1);
+    harness.told(2, vec![tell("bob", "a")]);
+    harness.delete_by_turn(3);
+    harness.settle_all();
+    harness.handle(Event::Evict { entity: alice() });
+    let sweep = harness.sweep_at();
+    let version = harness.stored().version;
+    // Bob does not answer, so the tell is sent again and again.
+    harness.pass_until(sweep + TTL / 2);
+    assert_eq!(harness.removals, 0);
+    let commits = harness.stored().version - version;
+    assert!(commits <= 2, "{commits} commits for one examination");
+    assert!(harness.sweep_at() > sweep + TTL / 2, "the next one is not soon");
+    harness.answer_tell(Outcome::Final { reply: GuestReply::Result(Bytes::new()), version: 1 });
+    harness.settle_all();
+    assert!(harness.outbox.is_empty());
+    harness.pass_until(sweep + 2 * TTL + 10);
+    assert_eq!((harness.removals, harness.machine.stats()), (1, (0, 0)));
 }
