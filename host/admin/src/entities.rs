@@ -201,7 +201,7 @@ impl AdminService {
             detail.remembered = head.remembered;
             let channels = head.channels().unwrap_or_default();
             detail.channels = channels.values().map(channel_to_wire).collect();
-            detail.expires_unix_ms = head.expires_at;
+            detail.expires_unix_ms = head.expires_at.filter(|_| !head.deleted);
             detail.schema = head.schema().unwrap_or_default();
             detail.journal = journal_to_wire(&head.journal().unwrap_or_default());
             self.keys(shard, &entity, values, &mut detail).await?;

@@ -70,10 +70,10 @@ pub(crate) fn read(store: &KitStore, shard: &ShardPath, entity: &Entity) -> Stor
         dead_letters: Vec::new(),
     });
     let mut stored = Stored::default();
-    if let Some(head) = &loaded.head {
+    if let Some(head) = loaded.head.filter(|head| head.is_removed() != Ok(true)) {
         stored.version = head.version;
         stored.remembered = head.remembered;
-        stored.expires_at = head.expires_at.map(time);
+        stored.expires_at = head.expires_at.filter(|_| !head.deleted).map(time);
     }
     for timer in &loaded.timers {
         match delayed_tell_name(&timer.name) {
