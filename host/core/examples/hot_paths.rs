@@ -255,7 +255,7 @@ fn head() -> Head {
         version: 2_000,
         revision: 1,
         turn: TurnId::default(),
-        lanes: vec![lane(b"one"), lane(b"two")],
+        lanes: vec![lane(b"one").into(), lane(b"two").into()],
         state_bytes: 100,
         ..Head::default()
     }
