@@ -421,6 +421,8 @@ struct World {
     reentrant: bool,
     rng_of_asks: Rng,
     ask_check: AskCheck,
+    /// Whether gateways have low limits on messages and bytes.
+    small_gateways: bool,
     /// When a message between entities was last refused for lack of room, or a note about asks was last lost.
     held_up: u64,
     options: Options,

@@ -135,6 +135,7 @@ impl World {
             limits.connection_bytes = dice.range(3 << 10, 12 << 10);
             limits.principal_bytes = dice.range(3 << 10, 12 << 10);
             limits.node_bytes = dice.range(4 << 10, 16 << 10);
+            self.small_gateways = true;
         }
         if self.options.tight || dice.chance(25) {
             self.bounds.timeout_limits.max_ms = dice.range(100, 3_000);

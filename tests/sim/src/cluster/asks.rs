@@ -242,6 +242,17 @@ impl World {
         if !self.asks || self.now < self.healed.max(self.held_up) + CYCLE {
             return;
         }
+        // With other rules broken, such a gateway may also hold them for long.
+        let it = &self.options;
+        let breaks_rules = !it.shard_mutations.is_empty()
+            || !it.node_mutations.is_empty()
+            || !it.route_mutations.is_empty()
+            || !it.store_mutations.is_empty()
+            || !it.client_mutations.is_empty()
+            || !it.gateway_mutations.is_empty();
+        if breaks_rules && self.small_gateways {
+            return;
+        }
         // For each waiting instance, those for which it has waited long. A query waits for the second instance, if it
         // can run there.
         let mut waits: BTreeMap<(&Entity, bool), Vec<(&Entity, bool)>> = BTreeMap::new();

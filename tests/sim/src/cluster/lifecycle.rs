@@ -112,6 +112,7 @@ impl World {
             BuiltinStrategy::Average.build(),
         );
         let tight = self.rng.chance(25);
+        self.small_gateways |= tight;
         let routes = route::Settings {
             buffered_messages: if tight { 3 } else { 100 },
             buffer_timeout: 800,

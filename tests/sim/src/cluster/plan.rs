@@ -122,6 +122,7 @@ impl World {
             reentrant: seed % 10 == 2,
             rng_of_asks: Rng::new(seed ^ 0x6173_6b73),
             ask_check: AskCheck::default(),
+            small_gateways: false,
             held_up: 0,
             refused: BTreeSet::new(),
             guard: Guard::default(),
