@@ -4,7 +4,8 @@
 //! [`Lease`] (the right to answer), [`Gate`] (commits), [`Schedule`] (due times), [`Wakes`] (entities to wake for their
 //! timers), [`Recovery`] (remembered entities to start), [`Supervision`] (entities that were stopped),
 //! [`DeployedTypes`] (types), [`FailedMigrations`] (entities that stay on an earlier revision), [`Residents`] (entities
-//! in memory) and [`Floor`] (the heads that were removed). Most events concern one entity and need several parts, so the machine itself handles them.
+//! in memory) and [`Floor`] (the heads that were removed). Most events concern one entity and need several parts, so the
+//! machine itself handles them.
 
 mod asks;
 mod backoff;
