@@ -214,12 +214,12 @@ impl BatchBuilder {
         }
         commit.head.commit_sequence = self.next_sequence(&commit.claim.shard)?;
         let removes = commit.head.is_removed().map_err(corrupt_floor)?;
-        if removes {
-            self.raise_floor(&commit.claim.shard, &commit.head)?;
-        }
         let head = self.records.codec.encode(&head_key, &commit.head)?;
         if let Err(limit) = check_record(&[], head.len()) {
             return Ok(too_large(limit));
+        }
+        if removes {
+            self.raise_floor(&commit.claim.shard, &commit.head)?;
         }
 
         // Nothing below can fail: a commit is written whole or not at all.
