@@ -94,7 +94,7 @@ impl Worker {
             }
             Action::MarkIdle { entity } => self.instance_slots.idle((shard(), entity)),
             Action::Activate { entity, generation, revision, reason, records } => {
-                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
+                let records = all_records(records);
                 let is_second = reason == StartReason::BesideTurn;
                 let reason = guest_types::start_reason(reason);
                 let first = match is_second {
@@ -104,7 +104,7 @@ impl Worker {
                 self.activate(id, entity, (generation, revision), first, records);
             }
             Action::Migrate { entity, generation, revision, from_schema, records } => {
-                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
+                let records = all_records(records);
                 let first = FirstTurn::Migrate(from_schema);
                 self.activate(id, entity, (generation, revision), first, records);
             }
@@ -137,7 +137,7 @@ impl Worker {
             Action::Fire { entity, generation, turn, version: _, firing, records } => {
                 let asks = self.ask_sink(id, &entity, generation, &Arc::default());
                 let calls = self.call_sink(id, &entity, (generation, turn));
-                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
+                let records = all_records(records);
                 let records = TurnRecords { asks, calls, ..records };
                 self.fire(id, entity, (generation, turn), &firing, records);
             }
@@ -180,7 +180,7 @@ impl Worker {
                 );
             }
             Action::CallStopHook { entity, generation, turn, reason, records } => {
-                let records = records.map_or_else(TurnRecords::default, |it| turn_records(*it));
+                let records = all_records(records);
                 self.stop(id, entity, (generation, turn), reason, records);
             }
             Action::DropInstance { entity, generation } => {
@@ -522,6 +522,11 @@ enum FirstTurn {
     StartForQueries(ostraca_wasm::StartReason),
     /// The migration from this schema, after which the instance is dropped.
     Migrate(u32),
+}
+
+/// What an entity has besides its state, whether or not there is anything.
+fn all_records(records: Option<Box<ostraca_core::shard::TurnRecords>>) -> TurnRecords {
+    records.map_or_else(TurnRecords::default, |records| turn_records(*records))
 }
 
 /// Whether a commit occupies the store for as long as many small ones.
