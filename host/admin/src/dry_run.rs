@@ -3,13 +3,13 @@
 //! A copy is what the store has of an entity. It is migrated if its schema differs, started, and asked a query, each on
 //! an instance of the new component. Nothing is committed, no message leaves, and asks and HTTP calls are refused.
 
+mod copy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use ostraca_catalog::pool::shard_key;
 use ostraca_catalog::rows;
 use ostraca_catalog::types::schema_of;
@@ -21,9 +21,8 @@ use ostraca_core::records::LoadedEntity;
 use ostraca_core::shard::{SchemaSupport, TurnRecords};
 use ostraca_store::{EntityStore, Scan, ScanKind, ScannedRecord};
 use ostraca_wasm::{
-    GuestTurnOutput, Instance, InstanceSpec, JournalChange, MessageContext, MessageKind,
-    MethodSchema, Program, StartReason, StateError, StateSource, StoredEvent, StoredSnapshot,
-    TurnResult,
+    GuestTurnOutput, Instance, InstanceSpec, MessageContext, MessageKind, MethodSchema, Program,
+    StartReason, StateError, StateSource, TurnResult,
 };
 use ostraca_wire::outcome::permanent_problem as problem;
 use ostraca_wire::proto::{DryRun, DryRunEntity, DryRunResult, Problem, StateChange};
@@ -32,6 +31,7 @@ use ostraca_workers::{StoredState, guest_types};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use self::copy::Copy;
 use super::catalog_problem::to_problem;
 use super::deploy::{Deployer, check_schema, damaged, refused};
 
@@ -265,11 +265,9 @@ impl Trial<'_> {
             return Ok(tried);
         };
         (tried.version, tried.schema) = (head.version, head.schema().map_err(damaged)?);
-        let records = TurnRecords::of_loaded(loaded).map_err(damaged)?;
-        let mut copy = Copy {
-            stored: StoredState::new(self.store.clone(), shard_key(shard), entity.clone()),
-            changed: None,
-        };
+        let mut records = TurnRecords::of_loaded(loaded).map_err(damaged)?;
+        let stored = StoredState::new(self.store.clone(), shard_key(shard), entity.clone());
+        let mut copy = Copy::new(stored);
         if tried.schema != self.schema.version {
             if !self.schema.migrates_from(tried.schema) {
                 let newest = self.schema.newest;
@@ -277,12 +275,12 @@ impl Trial<'_> {
                 tried.failure = format!("the component migrates from no schema above {newest}");
                 return Ok(tried);
             }
-            let before = match copy.stored.load().await {
+            let before = match copy.load().await {
                 Ok(state) => state,
                 Err(StateError(why)) => return Err(problem(codes::STORE_UNAVAILABLE, why, "")),
             };
             tried.before = before.into_iter().collect();
-            let output = match self.instance(shard, entity, copy.again(), &records).await {
+            let output = match self.instance(shard, entity, copy.clone(), &records).await {
                 Ok(mut instance) => instance.migrate(tried.schema).await,
                 Err(why) => {
                     (tried.failed_in, tried.failure) = ("migrate", why);
@@ -293,20 +291,8 @@ impl Trial<'_> {
                 (tried.failed_in, tried.failure) = ("migrate", why);
                 return Ok(tried);
             }
-            let changes_journal = output.journal != JournalChange::default();
+            copy.migrate(&tried.before, &output, &mut records.journal, tried.version + 1);
             tried.writes = output.writes;
-            let mut after = tried.before.clone();
-            for (key, value) in &tried.writes {
-                match value {
-                    Some(value) => after.insert(key.clone(), value.clone()),
-                    None => after.remove(key),
-                };
-            }
-            copy.changed = Some(after.into_iter().collect());
-            if changes_journal {
-                // The next instance would have to read what is nowhere stored.
-                return Ok(tried);
-            }
         }
         let mut instance = match self.instance(shard, entity, copy, &records).await {
             Ok(instance) => instance,
@@ -372,39 +358,5 @@ fn failure(output: &GuestTurnOutput) -> Option<String> {
         TurnResult::Ok(_) => None,
         TurnResult::Application { code, message } => Some(format!("{code}: {message}")),
         TurnResult::Failed(failure) => Some(format!("{}: {}", failure.code, failure.message)),
-    }
-}
-
-/// The state of a copy: what is stored, or what its migration has made of it.
-struct Copy {
-    stored: StoredState,
-    changed: Option<Vec<(Bytes, Bytes)>>,
-}
-
-impl Copy {
-    /// The same copy, for another instance.
-    fn again(&self) -> Self {
-        Self { stored: self.stored.clone(), changed: self.changed.clone() }
-    }
-}
-
-impl StateSource for Copy {
-    fn load(&mut self) -> BoxFuture<'static, Result<Vec<(Bytes, Bytes)>, StateError>> {
-        match self.changed.clone() {
-            Some(state) => async { Ok(state) }.boxed(),
-            None => self.stored.load(),
-        }
-    }
-
-    fn events(
-        &mut self,
-        from: u64,
-        count: usize,
-    ) -> BoxFuture<'static, Result<Vec<StoredEvent>, StateError>> {
-        self.stored.events(from, count)
-    }
-
-    fn snapshot(&mut self) -> BoxFuture<'static, Result<Option<StoredSnapshot>, StateError>> {
-        self.stored.snapshot()
     }
 }

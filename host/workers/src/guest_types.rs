@@ -296,6 +296,13 @@ pub(crate) struct TurnOrigin {
     pub(crate) utc_ms: u64,
 }
 
+/// Converts a turn's changes to the journal for the shard's machine.
+#[must_use]
+pub fn journal_change(change: ostraca_wasm::JournalChange) -> JournalChange {
+    let ostraca_wasm::JournalChange { events, keep_from, snapshot } = change;
+    JournalChange { events, keep_from, snapshot }
+}
+
 /// The result of a turn, in the form that the shard's machine expects.
 pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOutput {
     let result = match turn.result {
@@ -318,11 +325,7 @@ pub(crate) fn turn_output(turn: GuestTurnOutput, origin: &TurnOrigin) -> TurnOut
             .into_iter()
             .map(|tell| new_tell(tell, &origin.traceparent, origin.utc_ms))
             .collect(),
-        journal: JournalChange {
-            events: turn.journal.events,
-            keep_from: turn.journal.keep_from,
-            snapshot: turn.journal.snapshot,
-        },
+        journal: journal_change(turn.journal),
         emits: turn
             .emits
             .into_iter()

@@ -31,13 +31,19 @@ async fn tried() -> Result<()> {
         client.session().send(&entity, "add", by.to_string(), &options).await?;
     }
 
-    // Without names, all entities of this small type are in the sample.
-    let result = client.dry_run(MANIFEST, evolved.clone(), DryRun::default()).await?;
+    for by in [2, 3] {
+        let entity = Entity::new("evolving", "journal");
+        client.session().send(&entity, "add", by.to_string(), &options).await?;
+    }
+
+    // Without names, a sample that is large enough has all entities of this small type.
+    let all = DryRun { sample: 100, ..DryRun::default() };
+    let result = client.dry_run(MANIFEST, evolved.clone(), all).await?;
     ensure!(
         (result.current_revision, result.current_schema, result.schema) == (1, 0, 2),
         "{result:?}"
     );
-    ensure!(result.query == "get" && result.entities.len() == 4, "{result:?}");
+    ensure!(result.query == "get" && result.entities.len() == 5, "{result:?}");
     let migrated = named(&result.entities, "b")?;
     ensure!((migrated.failed_in.as_str(), &migrated.result[..]) == ("", b"2"), "{migrated:?}");
     let text = |it: &StateChange| {
@@ -54,6 +60,13 @@ async fn tried() -> Result<()> {
         ensure!(failed.failed_in == "migrate" && failed.failure.starts_with(reason), "{failed:?}");
         ensure!(failed.changes.is_empty());
     }
+
+    // The copy that runs has the journal that the migration left: the sum of 2 and 3 in the snapshot and as an event.
+    let history = DryRun { ids: vec!["journal".into()], query: "history".into(), sample: 0 };
+    let result = client.dry_run(MANIFEST, evolved.clone(), history).await?;
+    let journal = named(&result.entities, "journal")?;
+    let expected = (journal.failed_in.as_str(), &journal.result[..]) == ("", b"[[2,5],[3,5]]");
+    ensure!(expected, "{journal:?}");
 
     // Nothing has happened to the entities or the type.
     ensure!(client.deployments().await?[0].revision == 1);

@@ -30,50 +30,51 @@ impl JournalChange {
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.keep_from.is_none() && self.snapshot.is_none()
     }
-}
 
-/// Applies the changes of the turn that makes this version. Returns the writes.
-pub(super) fn apply(
-    extent: &mut JournalExtent,
-    change: JournalChange,
-    version: u64,
-) -> Vec<RecordWrite> {
-    let mut writes = Vec::new();
-    let mut write = |number, value: Option<Vec<u8>>| {
-        let value = value.map(Bytes::from);
-        writes.push(RecordWrite { key: RecordKey::Journal { number }, value });
-    };
-    let appended = extent.next..;
-    for (number, data) in appended.zip(change.events) {
-        let (start, bytes) = (extent.end, data.len() as u64);
-        let event = JournalEvent { start, data, extensions: Extensions::default() };
-        write(number, Some(codec::encode(&event).unwrap_or_default()));
-        extent.next = number + 1;
-        extent.end = start + bytes + EVENT_CHARGE;
-    }
-    if let Some((first, start)) = change.keep_from {
-        // A turn may remove events that it has appended itself.
-        let first = first.clamp(extent.first, extent.next);
-        for number in extent.first..first {
-            write(number, None);
+    /// Applies the changes of the turn that makes this version. Returns the writes.
+    #[must_use]
+    pub fn apply(self, extent: &mut JournalExtent, version: u64) -> Vec<RecordWrite> {
+        let mut writes = Vec::new();
+        let mut write = |number, value: Option<Vec<u8>>| {
+            let value = value.map(Bytes::from);
+            writes.push(RecordWrite { key: RecordKey::Journal { number }, value });
+        };
+        let appended = extent.next..;
+        for (number, data) in appended.zip(self.events) {
+            let (start, bytes) = (extent.end, data.len() as u64);
+            let event = JournalEvent { start, data, extensions: Extensions::default() };
+            write(number, Some(codec::encode(&event).unwrap_or_default()));
+            extent.next = number + 1;
+            extent.end = start + bytes + EVENT_CHARGE;
         }
-        extent.first = first;
-        extent.start = start.clamp(extent.start, extent.end);
+        if let Some((first, start)) = self.keep_from {
+            // A turn may remove events that it has appended itself.
+            let first = first.clamp(extent.first, extent.next);
+            for number in extent.first..first {
+                write(number, None);
+            }
+            extent.first = first;
+            extent.start = start.clamp(extent.start, extent.end);
+        }
+        if let Some((through, data)) = self.snapshot {
+            extent.snapshot = through.min(extent.next - 1);
+            extent.snapshot_bytes = data.len() as u64 + EVENT_CHARGE;
+            extent.snapshot_version = version;
+            let (through, extensions) = (extent.snapshot, Extensions::default());
+            let snapshot = JournalSnapshot { through, version, data, extensions };
+            write(RecordKey::SNAPSHOT, Some(codec::encode(&snapshot).unwrap_or_default()));
+        }
+        writes
     }
-    if let Some((through, data)) = change.snapshot {
-        extent.snapshot = through.min(extent.next - 1);
-        extent.snapshot_bytes = data.len() as u64 + EVENT_CHARGE;
-        extent.snapshot_version = version;
-        let (through, extensions) = (extent.snapshot, Extensions::default());
-        let snapshot = JournalSnapshot { through, version, data, extensions };
-        write(RecordKey::SNAPSHOT, Some(codec::encode(&snapshot).unwrap_or_default()));
-    }
-    writes
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn apply(extent: &mut JournalExtent, change: JournalChange, version: u64) -> Vec<RecordWrite> {
+        change.apply(extent, version)
+    }
 
     fn append(events: &[&'static str]) -> JournalChange {
         let events = events.iter().map(|event| Bytes::from_static(event.as_bytes())).collect();

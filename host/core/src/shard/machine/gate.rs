@@ -14,7 +14,7 @@ use crate::extensions::Extensions;
 use crate::records::{Commit, CommitOutcome, CommitRefusal, RecordKey, RecordWrite};
 use crate::shard::entity::GatedTurn;
 use crate::shard::timers::{Firing, move_wake_up};
-use crate::shard::{TurnOutput, expiry, journal};
+use crate::shard::{TurnOutput, expiry};
 
 /// The shard's unanswered commits. Their turns wait at the gates of their entities.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +134,7 @@ impl Machine {
         records.extend(state.outbox.apply(output.tells, version, self.context.now.cluster_time));
         if !output.journal.is_empty() {
             let mut extent = state.journal.clone();
-            records.extend(journal::apply(&mut extent, output.journal, version));
+            records.extend(output.journal.apply(&mut extent, version));
             // This fails only if a later release has filled the head with its own fields.
             let set = state.head.set_journal(&extent);
             if !reuses_numbers {

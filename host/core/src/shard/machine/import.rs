@@ -13,7 +13,6 @@ use crate::message::Message;
 use crate::records::{JournalExtent, RecordKey, RecordWrite};
 use crate::shard::channels;
 use crate::shard::entity_copy::EntityCopy;
-use crate::shard::journal;
 use crate::shard::{JournalChange, TimerChange};
 
 impl Machine {
@@ -21,15 +20,14 @@ impl Machine {
     /// loaded again or its subscriptions are read first.
     pub(super) fn import(&mut self, entity: &Entity, message: &Message) -> bool {
         let Some(state) = self.residents.get(entity) else { return false };
-        let refusal = if state.head.version > 0 && !state.head.deleted {
-            Err((codes::ENTITY_EXISTS, format!("{entity} exists")))
-        } else {
-            EntityCopy::decode(&message.body).map_err(|why| (codes::INVALID_IMPORT, why))
-        };
-        let copied = refusal.and_then(|mut copy| match copy.take_subscriptions() {
-            Ok(subscriptions) => Ok((copy, subscriptions)),
+        let exists = state.head.version > 0 && !state.head.deleted;
+        let decoded = EntityCopy::decode(&message.body)
+            .and_then(|mut copy| copy.take_subscriptions().map(|pages| (copy, pages)));
+        let copied = match decoded {
             Err(why) => Err((codes::INVALID_IMPORT, why)),
-        });
+            Ok(_) if exists => Err((codes::ENTITY_EXISTS, format!("{entity} exists"))),
+            Ok(copied) => Ok(copied),
+        };
         // An entity that has never run, or that was deleted, can have subscriptions.
         if copied.as_ref().is_ok_and(|(_, subscriptions)| !subscriptions.is_empty())
             && !state.subscriptions.is_read()
@@ -85,7 +83,7 @@ impl Machine {
             keep_from: None,
             snapshot: copy.journal.snapshot,
         };
-        effects.records.extend(journal::apply(&mut extent, change, version));
+        effects.records.extend(change.apply(&mut extent, version));
         let mut all = BTreeMap::new();
         for channel in copy.channels {
             effects.records.extend(channels::restore(&mut all, channel, keep, version));

@@ -91,6 +91,9 @@ fn an_import_replaces_nothing_that_exists() {
     let token = harness.import(1, body.clone());
     assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::ENTITY_EXISTS));
     assert!(!harness.may_be_sent_again(token) && harness.commits.is_empty());
+    // What could not be imported anywhere is said first: who replaces an entity must know it before the deletion.
+    let token = harness.import(2, bytes("no copy"));
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::INVALID_IMPORT));
     // Where it was deleted, an import starts it anew; the version continues.
     let mut harness = Harness::serving();
     harness.head = Some(Head { version: 8, deleted: true, ..Head::default() });
