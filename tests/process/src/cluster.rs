@@ -91,8 +91,12 @@ impl Options {
 /// The arguments of `ostraca init` for cluster-wide settings.
 fn agreed(settings: &str) -> Result<Vec<String>> {
     let table: toml::Table = settings.parse().context("parse the settings")?;
-    let stated = ["lease", "lease-margin"].into_iter().filter_map(|name| {
-        let value = table.get(name)?.as_str()?;
+    let stated = ["lease", "lease-margin", "entities.lane-ttl"].into_iter().filter_map(|name| {
+        let value = match name.split_once('.') {
+            Some((section, key)) => table.get(section)?.get(key)?,
+            None => table.get(name)?,
+        };
+        let value = value.as_str()?;
         Some(["--set".to_owned(), format!("{name}={value}")])
     });
     Ok(stated.flatten().collect())

@@ -124,6 +124,60 @@ async fn ends() -> Result<()> {
     cluster.stop()
 }
 
+/// Deletes entities after different numbers of turns, until their heads are removed while owners are killed. Then each
+/// starts anew above its former version, and copies of old messages do not run.
+async fn heads() -> Result<()> {
+    let roles = ["store,manager,gateway", "host,gateway", "host,gateway"];
+    let mut options = Options::new("removed-heads", &roles);
+    options.settings = "[entities]\nlane-ttl = \"3 s\"\n".into();
+    options.shards = 4;
+    let mut cluster = Cluster::start(&options).await?;
+    cluster.wait_settled().await?;
+    let client = cluster.client(0).await?;
+    deploy_guest(&client, "misbehaving", "").await?;
+    let once = CallOptions { timeout: LIMIT, kind: MessageKind::Command, ..Default::default() };
+    let body = json!({"key": "k", "by": 1}).to_string();
+    let session = client.session();
+    let mut former = Vec::new();
+    for number in 0..COUNT {
+        let entity = Entity::new("misbehaving", format!("h{number}"));
+        let mut adding = session.send(&entity, "add", body.clone(), &once).await?;
+        for _ in 0..number % 4 {
+            adding = session.send(&entity, "add", body.clone(), &once).await?;
+        }
+        let deleting = session.delete_entity(&entity, &once).await?;
+        former.push((entity, adding.id, deleting.version));
+    }
+    for killed in [1, 2] {
+        cluster.kill_9(killed)?;
+        cluster.start_node(killed)?;
+    }
+    until("all heads are removed", async || {
+        for (entity, _, _) in &former {
+            if client.inspect(entity, false).await?.version > 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+    .await?;
+    for (entity, add, version) in &former {
+        let copy = CallOptions { resend: Some(*add), ..once.clone() };
+        let again = session.send(entity, "add", body.clone(), &copy).await;
+        ensure!(again.is_err(), "a copy from before the removal ran: {again:?}");
+        let reply = session.send(entity, "add", body.clone(), &once).await?;
+        ensure!(&reply.body[..] == b"1", "{entity} starts anew: {:?}", reply.body);
+        ensure!(reply.version > *version, "{entity}: {} after {version}", reply.version);
+    }
+    client.close().await;
+    cluster.stop()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e17_removed_heads_leave_no_old_message_a_chance() {
+    heads().await.expect("heads");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn e17_entities_end_by_their_time_to_live() {
     ends().await.expect("ends");
