@@ -169,6 +169,7 @@ impl StatusReporter {
             ("queued_messages".into(), sum(|g| &g.queued)),
             ("buffered_messages".into(), router.buffered as u64),
             ("in_flight_messages".into(), router.in_flight as u64),
+            ("channel_feeds".into(), gateway.channel_feeds() as u64),
             ("turns".into(), Stats::get(&stats.turns)),
             ("commits".into(), Stats::get(&stats.commits)),
             ("activations".into(), Stats::get(&stats.activations)),

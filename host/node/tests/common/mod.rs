@@ -1,5 +1,7 @@
 //! Helpers for tests of whole nodes: a node's directory, a client, and a guest that each test process builds once.
 
+#![allow(dead_code, reason = "no test program uses all of it")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
