@@ -26,6 +26,9 @@ use super::{AdminService, store_failed};
 
 /// How often an entity is read that changes meanwhile.
 const ATTEMPTS: u32 = 5;
+/// Maximum size of the state, the journal and the channels of an entity that is exported, in bytes: as much as a client
+/// accepts in one frame by default.
+const MOST_BYTES: u64 = 64 << 20;
 /// The formats of an export, without and with subscriptions. A release refuses formats higher than it knows.
 const FORMATS: (u32, u32) = (1, 2);
 
@@ -47,6 +50,7 @@ impl AdminService {
         let entity = Entity::new(request.r#type.as_str(), request.id.as_str());
         for _ in 0..ATTEMPTS {
             let (loaded, head) = self.existing(shard, &entity).await?;
+            check_size(&entity, &head)?;
             let export = self.read_entity(shard, &entity, loaded, &head).await?;
             let (_, after) = self.existing(shard, &entity).await?;
             if (after.version, after.turn) == (head.version, head.turn) {
@@ -183,11 +187,46 @@ impl AdminService {
     }
 }
 
+/// Refuses an entity that is too large, before any of it is read.
+fn check_size(entity: &Entity, head: &Head) -> Result<(), Problem> {
+    let channels = head.channels().unwrap_or_default();
+    let kept = channels.values().map(ChannelExtent::bytes);
+    let parts = [head.state_bytes, head.journal().unwrap_or_default().bytes()];
+    let bytes = parts.into_iter().chain(kept).fold(0, u64::saturating_add);
+    if bytes <= MOST_BYTES {
+        return Ok(());
+    }
+    let text = format!("{entity} has {bytes} bytes, an export has at most {MOST_BYTES}");
+    let help = "truncate the journal, keep fewer items, or read the state with queries";
+    Err(problem(codes::EXPORT_TOO_LARGE, text, help))
+}
+
 fn exported_timer(timer: Timer) -> ExportedTimer {
     ExportedTimer {
         name: timer.name.to_string(),
         due_unix_ms: timer.due,
         interval_ms: timer.interval,
         payload: timer.payload,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_core::records::JournalExtent;
+
+    use super::*;
+
+    #[test]
+    fn an_entity_beyond_64_mib_is_not_read_for_an_export() {
+        let entity = Entity::new("cart", "a");
+        let mut head = Head { state_bytes: MOST_BYTES - 10, ..Head::default() };
+        let mut journal = JournalExtent { end: 10, ..JournalExtent::default() };
+        head.set_journal(&journal).expect("set");
+        assert_eq!(check_size(&entity, &head), Ok(()));
+        journal.end = 11;
+        head.set_journal(&journal).expect("set");
+        let refused = check_size(&entity, &head).expect_err("too large");
+        assert_eq!(refused.code, "export-too-large");
+        assert!(refused.message.contains("67108865 bytes"), "{}", refused.message);
     }
 }

@@ -218,6 +218,7 @@ fn a_new_project_builds_deploys_and_answers() {
 
     let node = Node::start(dir, &["dev"]);
     assert_eq!(ok(dir, &["send", "hello/alice", "last"]), "\"\"\n");
+    exported_and_imported(dir);
     refused(dir, 5, "type-in-use", &["undeploy", "hello"]);
     let undeployed = ok(dir, &["undeploy", "hello", "--delete-state"]);
     assert!(undeployed.contains("hello is undeployed; its last revision was"), "{undeployed}");
@@ -239,6 +240,44 @@ fn outcome_in_doubt(dir: &Path) {
     assert_eq!(ok(dir, &args), "2\n");
     let id = args[5];
     refused(dir, 5, "id-reused", &["send", "hello/alice", "greet", "\"other\"", "--id", id]);
+}
+
+/// What an import replaces is kept in a file, and nothing is deleted for a file that cannot be imported.
+fn exported_and_imported(dir: &Path) {
+    ok(dir, &["send", "hello/bob", "greet", "\"bob\""]);
+    let last = |expected| assert_eq!(ok(dir, &["send", "hello/bob", "last"]), expected);
+    let said = ok(dir, &["export", "hello/alice", "--file", "alice"]);
+    assert!(said.starts_with("hello/alice at version "), "{said}");
+    let import = ["import", "hello/bob", "--file", "alice"];
+    let replace = [&import[..], &["--replace"]].concat();
+    let err = refused(dir, 5, "entity-exists", &import);
+    assert!(err.contains("--replace"), "{err}");
+
+    // Neither an export that no message can hold, nor one whose journal begins beyond every number, deletes anything.
+    let large =
+        [&b"\x08\x01\x32\x88\x80\x80\x01\x0a\x01k\x12\x80\x80\x80\x01"[..], &[b'x'; 2 << 20]]
+            .concat();
+    let damaged = b"\x08\x01\x42\x0a\x08\x80\x80\x80\x80\x80\x80\x80\x80\x20";
+    for (content, code, says) in
+        [(&large[..], "message-too-large", "max-message"), (damaged, "invalid-import", "")]
+    {
+        std::fs::write(dir.join("refused"), content).expect("written");
+        let import = ["import", "hello/bob", "--replace", "--file", "refused"];
+        let err = refused(dir, 5, code, &import);
+        assert!(err.contains(says), "{err}");
+    }
+    last("\"bob\"\n");
+
+    ok(dir, &replace);
+    last("\"\"\n");
+    let err = refused(dir, 2, "file-error", &replace);
+    assert!(err.contains("alice.replaced exists") && err.contains("move it away"), "{err}");
+    std::fs::rename(dir.join("alice.replaced"), dir.join("bob")).expect("moved");
+    ok(dir, &["import", "hello/bob", "--replace", "--file", "bob"]);
+    last("\"bob\"\n");
+    ok(dir, &["import", "hello/carl", "--file", "bob.replaced", "--replace"]);
+    assert_eq!(ok(dir, &["send", "hello/carl", "last"]), "\"\"\n");
+    assert!(!dir.join("bob.replaced.replaced").exists(), "there was nothing to keep");
 }
 
 fn inspected(dir: &Path, args: &[&str]) -> serde_json::Value {

@@ -150,7 +150,7 @@ pub(crate) struct Import {
     /// The file that `ostraca export` wrote
     #[arg(long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Delete the entity first, if it exists
+    /// Delete the entity first, if it exists; what it was is written to FILE.replaced
     #[arg(long)]
     pub(crate) replace: bool,
     /// Leave out the subscriptions of other entities to its channels

@@ -47,7 +47,7 @@ section! {
         ENTITY_EXISTS = "entity-exists" {
             retry: No,
             happened: "An entity can be imported only where none exists.",
-            help: "Choose another id, or use `ostraca import --replace`, which deletes the entity first.",
+            help: "Choose another id, or use `ostraca import --replace`, which deletes the entity first and keeps a copy of it in a file.",
         }
         INVALID_IMPORT = "invalid-import" {
             retry: No,
@@ -58,6 +58,11 @@ section! {
             retry: Yes,
             happened: "The entity changed each time that it was read for an export.",
             help: "Try again while it handles fewer commands.",
+        }
+        EXPORT_TOO_LARGE = "export-too-large" {
+            retry: No,
+            happened: "State, journal and channels of the entity have more than 64 MiB in all, with 100 bytes for each record.",
+            help: "Let the entity snapshot and truncate its journal or keep fewer items, or read its state with its own queries. An import is smaller still: `network.max-message`, up to 32 MiB.",
         }
         UNKNOWN_ENTITY = "unknown-entity" {
             retry: No,

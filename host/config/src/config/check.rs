@@ -221,9 +221,10 @@ fn sizes(input: &SourceText<'_>, file: &ConfigFile) -> Result<(), ConfigError> {
         // The body of a command that handles 256 dead letters has 2 KiB.
         (["network", "max-message"], network.max_message, 4 * KIB, 32 * MIB),
         (["network", "session-in-flight-bytes"], network.session_in_flight_bytes, KIB, GIB),
-        (["network", "connection-bytes"], network.connection_bytes, 64 * KIB, 64 * GIB),
-        (["network", "principal-bytes"], network.principal_bytes, 64 * KIB, 64 * GIB),
-        (["network", "node-bytes"], network.node_bytes, 64 * KIB, 1024 * GIB),
+        // Pages of channels may use half of each: the page on its way to a client and the next one.
+        (["network", "connection-bytes"], network.connection_bytes, MIB, 64 * GIB),
+        (["network", "principal-bytes"], network.principal_bytes, MIB, 64 * GIB),
+        (["network", "node-bytes"], network.node_bytes, MIB, 1024 * GIB),
         (["network", "stream-receive-window"], network.stream_receive_window, 16 * KIB, GIB),
         (
             ["network", "connection-receive-window"],
