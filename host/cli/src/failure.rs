@@ -353,6 +353,9 @@ fn advice(code: &str) -> &'static str {
         codes::VALUE_TOO_LARGE => {
             "pass less in one call, or raise `state`, `turn-bytes`, `reply` or `outbox-bytes` in [limits] of entity.toml and deploy it again"
         }
+        codes::ENTITY_EXISTS => {
+            "import under another id, or with --replace, which keeps what it replaces in a file"
+        }
         codes::MESSAGE_TOO_LARGE => {
             "send a smaller message, or raise `max-message` in [network] of every node's configuration and `message` in [limits] of entity.toml"
         }
