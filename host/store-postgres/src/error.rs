@@ -1,0 +1,117 @@
+//! Why a store could not be created or opened, and what to do about it.
+
+use ostraca_core::ids::ClusterId;
+use ostraca_store::StoreError;
+
+/// Why a store could not be created or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The connection string cannot be used.
+    #[error("invalid PostgreSQL address: {0}")]
+    Url(String),
+    /// The server cannot be reached, or refuses the login.
+    #[error("cannot connect to PostgreSQL: {0}")]
+    Connect(String),
+    /// A statement failed.
+    #[error("PostgreSQL refused a statement: {0}")]
+    Statement(String),
+    /// The database has no store. It never becomes one automatically (R5).
+    #[error(
+        "the database has no tables of Ostraca: create them with `ostraca init`, or check the address"
+    )]
+    Missing,
+    /// A store cannot be created where one is.
+    #[error(
+        "the database already has a store of the cluster {name} ({cluster}): choose another database"
+    )]
+    Exists {
+        /// The cluster that the store belongs to.
+        cluster: ClusterId,
+        /// That cluster's name.
+        name: String,
+    },
+    /// A newer release made the tables.
+    #[error(
+        "the tables have version {found}, but this release knows versions up to {known}: use the newer release"
+    )]
+    NewerSchema {
+        /// The version of the tables.
+        found: i32,
+        /// The newest version that this release knows.
+        known: i32,
+    },
+    /// The store belongs to another cluster (R5).
+    #[error("the database belongs to the cluster {name} ({cluster}): check the address")]
+    OtherCluster {
+        /// The cluster that the store belongs to.
+        cluster: ClusterId,
+        /// That cluster's name.
+        name: String,
+    },
+    /// The server is set so that a commit could be lost or torn.
+    #[error(
+        "PostgreSQL runs with {setting} = {value}: a commit could be lost; set {setting} = {needed}"
+    )]
+    UnsafeSetting {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        needed: &'static str,
+    },
+    /// The server is a standby.
+    #[error("PostgreSQL is a standby, which accepts no writes: use the address of the primary")]
+    Standby,
+    /// The database accepts no writes.
+    #[error(
+        "the database is read-only (default_transaction_read_only): use another user or database"
+    )]
+    ReadOnly,
+    /// The server is too old.
+    #[error("PostgreSQL {found} is too old: 14 or newer is needed")]
+    OldServer {
+        /// The server's version.
+        found: String,
+    },
+    /// The database lacks batches that this process has committed: it was restored from a backup, or a standby without
+    /// them was promoted (R5).
+    #[error(
+        "the database was rolled back: it lacks batches that were committed; restore its newest state, or recreate the \
+         cluster"
+    )]
+    RolledBack,
+}
+
+impl OpenError {
+    /// Whether the same call may succeed later without intervention.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Statement(_))
+    }
+
+    pub(crate) fn statement(error: &tokio_postgres::Error) -> Self {
+        Self::Statement(text(error))
+    }
+}
+
+impl From<OpenError> for StoreError {
+    fn from(error: OpenError) -> Self {
+        match error.is_retryable() {
+            true => Self::Unavailable(error.to_string()),
+            false => Self::Stopped(error.to_string()),
+        }
+    }
+}
+
+/// The error with its cause, which the driver leaves out.
+pub(crate) fn text(error: &tokio_postgres::Error) -> String {
+    let Some(reported) = error.as_db_error() else {
+        let cause = std::error::Error::source(error);
+        return cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
+    };
+    let code = reported.code().code();
+    let detail = reported.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+    format!("{}{detail} [{code}]", reported.message())
+}

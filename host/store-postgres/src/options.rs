@@ -1,0 +1,81 @@
+//! The settings of a PostgreSQL store.
+
+use std::time::Duration;
+
+use ostraca_core::ids::ClusterId;
+
+/// Settings, each with a default except the address.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the database is and how to log in, as a PostgreSQL connection string:
+    /// `host=db.example.org user=ostraca dbname=ostraca`, or `postgres://ostraca@db.example.org/ostraca`.
+    pub url: String,
+    /// The cluster that the store must belong to. Default: any.
+    pub cluster: Option<ClusterId>,
+    /// What a commit waits for. Default [`Durability::Local`].
+    pub durability: Durability,
+    /// Number of connections that write. The shards are divided among them. Default 4.
+    pub writers: usize,
+    /// Maximum number of connections that read. Default 8.
+    pub readers: usize,
+    /// How long opening a connection may take. Default 5 s.
+    pub connect_timeout: Duration,
+    /// How long the server may work on one statement, and how long a statement may wait for a lock. Must be shorter
+    /// than the lease (R4). Default 2 s.
+    pub statement_timeout: Duration,
+    /// How long a call may be unanswered before its connection is given up and the outcome counts as unknown. Default
+    /// 5 s.
+    pub call_timeout: Duration,
+    /// Number of commits in one batch at which no further commit joins it. Default 1,024.
+    pub batch_commits: usize,
+    /// Bytes in one batch at which no further commit joins it. Default 8 MiB.
+    pub batch_bytes: usize,
+    /// Maximum number of commits and claims that wait for a connection; further ones are refused. Default 65,536.
+    pub queue_commits: usize,
+    /// Maximum size in bytes of all commits that wait for a connection; further ones are refused. Default 64 MiB.
+    pub queue_bytes: usize,
+    /// Maximum number of reads that run or wait; further ones are refused. Default 65,536.
+    pub queue_reads: usize,
+}
+
+/// What a commit waits for before it counts as durable (`synchronous_commit`). The server must not be set to less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The server's own disk, and that of the synchronous standbys if `synchronous_standby_names` names any (`on`).
+    #[default]
+    Local,
+    /// The same, and the standbys show it (`remote_apply`).
+    Applied,
+}
+
+impl Durability {
+    /// The value of `synchronous_commit`.
+    pub(crate) fn setting(self) -> &'static str {
+        match self {
+            Self::Local => "on",
+            Self::Applied => "remote_apply",
+        }
+    }
+}
+
+impl Options {
+    /// The default settings for a database.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            cluster: None,
+            durability: Durability::default(),
+            writers: 4,
+            readers: 8,
+            connect_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(2),
+            call_timeout: Duration::from_secs(5),
+            batch_commits: 1024,
+            batch_bytes: 8 << 20,
+            queue_commits: 65_536,
+            queue_bytes: 64 << 20,
+            queue_reads: 65_536,
+        }
+    }
+}

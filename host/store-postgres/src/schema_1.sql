@@ -1,0 +1,356 @@
+-- Version 1 of the tables. Names and keys are bytes, since they may contain NUL, which text in PostgreSQL cannot hold.
+-- `SET bytea_output = 'escape'` shows them as text, and they compare with text literals: id = 'alice'.
+
+-- The store itself (R5). It has one row.
+CREATE TABLE ostraca.store (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    schema_version integer NOT NULL,
+    store_id bytea NOT NULL CHECK (octet_length(store_id) = 16),
+    cluster_id bytea NOT NULL CHECK (octet_length(cluster_id) = 16),
+    cluster_name text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    -- How often the store was opened, by all nodes together.
+    open_count bigint NOT NULL,
+    -- Batches of the writers that have ended.
+    ended_batches bigint NOT NULL
+);
+
+-- The last openings, with the random nonce of each (R5).
+CREATE TABLE ostraca.openings (
+    number bigint PRIMARY KEY,
+    nonce bigint NOT NULL,
+    opened_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- One row for each connection that writes. A connection counts its batches here, so a node notices if the database
+-- lacks one of its batches, and a batch of a connection that was given up has no effect.
+CREATE TABLE ostraca.writers (
+    id bigint PRIMARY KEY,
+    opening bigint NOT NULL,
+    batches bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- The shards that were ever claimed, with their current claims (R4). The floor holds the highest values of all heads
+-- that were removed (E17).
+CREATE TABLE ostraca.shards (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    namespace bytea NOT NULL,
+    pool bytea NOT NULL,
+    number bigint NOT NULL,
+    claim bytea NOT NULL,
+    floor_version bigint NOT NULL DEFAULT 0,
+    floor_generation bigint NOT NULL DEFAULT 0,
+    floor_watermark bigint NOT NULL DEFAULT 0,
+    floor_tell_watermark bigint NOT NULL DEFAULT 0,
+    has_floor boolean NOT NULL DEFAULT false,
+    UNIQUE (namespace, pool, number)
+) WITH (fillfactor = 50);
+
+-- Numbers the commits (`commit_sequence` of a head).
+CREATE SEQUENCE ostraca.commits AS bigint;
+
+-- The heads of entities: their versions, the turns that wrote them, and the rest as one record.
+CREATE TABLE ostraca.heads (
+    shard integer NOT NULL,
+    type bytea NOT NULL,
+    id bytea NOT NULL,
+    version bigint NOT NULL,
+    turn bytea NOT NULL,
+    commit_sequence bigint NOT NULL,
+    head bytea NOT NULL,
+    PRIMARY KEY (shard, type, id)
+) WITH (fillfactor = 80);
+
+-- All other records of entities, by kind: 3 state, 4 lanes, 5 timers, 6 outbox, 7 journal, 8 marks of remembered
+-- entities, 9 dead letters, 11 items of channels, 105 wake-ups (without type and id, since they are ordered by time).
+CREATE TABLE ostraca.records (
+    shard integer NOT NULL,
+    kind smallint NOT NULL,
+    type bytea NOT NULL,
+    id bytea NOT NULL,
+    key bytea NOT NULL,
+    value bytea NOT NULL,
+    PRIMARY KEY (shard, kind, type, id, key)
+);
+
+-- Components, by their BLAKE3 digests (R6).
+CREATE TABLE ostraca.blobs (
+    digest bytea PRIMARY KEY CHECK (octet_length(digest) = 32),
+    data bytea NOT NULL
+);
+ALTER TABLE ostraca.blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- For people: the entities.
+CREATE VIEW ostraca.entities AS
+    SELECT s.namespace, s.pool, s.number AS shard, h.type, h.id, h.version, h.commit_sequence
+    FROM ostraca.heads h JOIN ostraca.shards s ON s.id = h.shard;
+
+-- For people: the keys and values of entities (E17).
+CREATE VIEW ostraca.state AS
+    SELECT s.namespace, s.pool, s.number AS shard, r.type, r.id, r.key, r.value
+    FROM ostraca.records r JOIN ostraca.shards s ON s.id = r.shard
+    WHERE r.kind = 3;
+
+-- Reads an unsigned number in base 128 (LEB128) from a position on. Returns it and the position behind it.
+CREATE FUNCTION ostraca.read_number(bytes bytea, INOUT at integer, OUT number numeric)
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+DECLARE
+    part integer;
+    weight numeric := 1;
+BEGIN
+    number := 0;
+    LOOP
+        part := get_byte(bytes, at);
+        at := at + 1;
+        number := number + (part & 127) * weight;
+        EXIT WHEN part < 128;
+        weight := weight * 128;
+    END LOOP;
+END $$;
+
+-- The guest's own bytes of an event, or of a snapshot, of which `numbers` numbers come first.
+CREATE FUNCTION ostraca.data_after(bytes bytea, numbers integer) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+DECLARE
+    read record;
+    at integer := 0;
+BEGIN
+    FOR count IN 0..numbers LOOP
+        read := ostraca.read_number(bytes, at);
+        at := read.at;
+    END LOOP;
+    RETURN substring(bytes FROM at + 1 FOR read.number::integer);
+END $$;
+
+-- For people: the events of journals (E18).
+CREATE VIEW ostraca.journal AS
+    SELECT s.namespace, s.pool, s.number AS shard, r.type, r.id,
+        ('x' || encode(r.key, 'hex'))::bit(64)::bigint AS event, ostraca.data_after(r.value, 1) AS data
+    FROM ostraca.records r JOIN ostraca.shards s ON s.id = r.shard
+    WHERE r.kind = 7 AND r.key <> '\x0000000000000000';
+
+-- For people: the last snapshots of journals.
+CREATE VIEW ostraca.snapshots AS
+    SELECT s.namespace, s.pool, s.number AS shard, r.type, r.id,
+        (ostraca.read_number(r.value, 0)).number::bigint AS through, ostraca.data_after(r.value, 2) AS data
+    FROM ostraca.records r JOIN ostraca.shards s ON s.id = r.shard
+    WHERE r.kind = 7 AND r.key = '\x0000000000000000';
+
+-- Commits a batch of turns. Everything happens in this one statement, including COMMIT, so no lock of a client that
+-- stops outlives it: the server runs it once it has received all of it.
+--
+-- The turns of one entity are in different rounds, in order. Each statement has a snapshot of its own, so what is
+-- compared was read after the locks were granted. Outcomes: 0 committed, 1 committed before, 2 another claim, 3 another
+-- version, 4 refused by the caller (neither a head nor a removal). `current_claims` and `versions` say what was found
+-- instead.
+CREATE PROCEDURE ostraca.commit_batch(
+    writer bigint,
+    batches_before bigint,
+    synchronous text,
+    lock_wait text,
+    shard_namespaces bytea[],
+    shard_pools bytea[],
+    shard_numbers bigint[],
+    turn_rounds integer[],
+    turn_shards integer[],
+    turn_claims bytea[],
+    turn_types bytea[],
+    turn_ids bytea[],
+    turn_expected bigint[],
+    turn_versions bigint[],
+    turn_turns bytea[],
+    turn_heads bytea[],
+    turn_removes boolean[],
+    turn_generations bigint[],
+    turn_watermarks bigint[],
+    turn_tell_watermarks bigint[],
+    write_turns integer[],
+    write_kinds smallint[],
+    write_keys bytea[],
+    write_values bytea[],
+    INOUT outcomes smallint[],
+    INOUT versions bigint[],
+    INOUT current_claims bytea[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    shard_ids integer[];
+    one_round integer;
+    has_deletions boolean := array_position(write_values, NULL) IS NOT NULL;
+    has_removals boolean := true = ANY (turn_removes);
+    accepted integer[];
+BEGIN
+    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true);
+    -- First the writer's own row: a batch of a connection that was given up ends here.
+    UPDATE ostraca.writers w SET batches = batches_before + 1 WHERE w.id = writer AND w.batches = batches_before;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'writer % has not written % batches', writer, batches_before USING ERRCODE = 'OS001';
+    END IF;
+    -- Then the shards, in order, so that no two batches wait for each other.
+    PERFORM 1 FROM ostraca.shards s
+        JOIN unnest(shard_namespaces, shard_pools, shard_numbers) AS of_batch (namespace, pool, number)
+        ON (s.namespace, s.pool, s.number) = (of_batch.namespace, of_batch.pool, of_batch.number)
+        ORDER BY s.id FOR UPDATE OF s;
+    SELECT array_agg(s.id ORDER BY of_batch.place) INTO shard_ids
+        FROM unnest(shard_namespaces, shard_pools, shard_numbers)
+            WITH ORDINALITY AS of_batch (namespace, pool, number, place)
+        LEFT JOIN ostraca.shards s
+        ON (s.namespace, s.pool, s.number) = (of_batch.namespace, of_batch.pool, of_batch.number);
+    outcomes := array_fill(NULL::smallint, ARRAY[cardinality(turn_rounds)]);
+    versions := array_fill(NULL::bigint, ARRAY[cardinality(turn_rounds)]);
+    current_claims := array_fill(NULL::bytea, ARRAY[cardinality(turn_rounds)]);
+    FOR one_round IN 1..coalesce((SELECT max(r) FROM unnest(turn_rounds) r), 0) LOOP
+        WITH judged AS (
+            SELECT t.place, t.shard, t.type, t.id, t.version, t.turn, t.head, s.claim,
+                coalesce(h.version, s.floor_version, 0) AS found,
+                CASE
+                    WHEN h.version = t.version AND h.turn = t.turn THEN 1
+                    WHEN s.claim IS DISTINCT FROM t.claim THEN 2
+                    WHEN coalesce(h.version, s.floor_version, 0) <> t.expected THEN 3
+                    WHEN t.head IS NULL AND NOT t.removes THEN 4
+                    ELSE 0
+                END::smallint AS outcome
+            FROM (
+                SELECT u.place, shard_ids[u.shard] AS shard, u.claim, u.type, u.id, u.expected, u.version, u.turn,
+                    u.head, u.removes
+                FROM unnest(turn_rounds, turn_shards, turn_claims, turn_types, turn_ids, turn_expected,
+                    turn_versions, turn_turns, turn_heads, turn_removes)
+                    WITH ORDINALITY
+                    AS u (round, shard, claim, type, id, expected, version, turn, head, removes, place)
+                WHERE u.round = one_round
+            ) t
+            LEFT JOIN ostraca.shards s ON s.id = t.shard
+            LEFT JOIN ostraca.heads h ON h.shard = t.shard AND h.type = t.type AND h.id = t.id
+        ), written AS (
+            INSERT INTO ostraca.heads AS h (shard, type, id, version, turn, commit_sequence, head)
+            SELECT j.shard, j.type, j.id, j.version, j.turn, nextval('ostraca.commits'), j.head
+                FROM judged j WHERE j.outcome = 0 AND j.head IS NOT NULL ORDER BY j.place
+            ON CONFLICT (shard, type, id) DO UPDATE SET version = excluded.version, turn = excluded.turn,
+                commit_sequence = excluded.commit_sequence, head = excluded.head
+        )
+        SELECT array_agg(j.place ORDER BY j.place) FILTER (WHERE j.outcome = 0),
+            (SELECT array_agg(coalesce(j.outcome, o.outcome) ORDER BY o.place)
+                FROM unnest(outcomes) WITH ORDINALITY AS o (outcome, place) LEFT JOIN judged j USING (place)),
+            (SELECT array_agg(CASE j.outcome WHEN 3 THEN j.found ELSE o.version END ORDER BY o.place)
+                FROM unnest(versions) WITH ORDINALITY AS o (version, place) LEFT JOIN judged j USING (place)),
+            (SELECT array_agg(CASE j.outcome WHEN 2 THEN j.claim ELSE o.claim END ORDER BY o.place)
+                FROM unnest(current_claims) WITH ORDINALITY AS o (claim, place) LEFT JOIN judged j USING (place))
+            INTO accepted, outcomes, versions, current_claims
+            FROM judged j;
+        CONTINUE WHEN accepted IS NULL;
+        IF has_removals THEN
+            WITH removed AS (
+                SELECT shard_ids[t.of_batch] AS shard, t.type, t.id, t.version, t.generation, t.watermark,
+                    t.tell_watermark
+                FROM unnest(turn_shards, turn_types, turn_ids, turn_removes, turn_versions, turn_generations,
+                    turn_watermarks, turn_tell_watermarks)
+                    WITH ORDINALITY AS t (of_batch, type, id, removes, version, generation, watermark, tell_watermark,
+                        place)
+                WHERE t.place = ANY (accepted) AND t.removes
+            ), gone AS (
+                DELETE FROM ostraca.heads h USING removed r
+                    WHERE h.shard = r.shard AND h.type = r.type AND h.id = r.id
+            )
+            UPDATE ostraca.shards s SET has_floor = true,
+                floor_version = greatest(s.floor_version, f.version),
+                floor_generation = greatest(s.floor_generation, f.generation),
+                floor_watermark = greatest(s.floor_watermark, f.watermark),
+                floor_tell_watermark = greatest(s.floor_tell_watermark, f.tell_watermark)
+                FROM (
+                    SELECT r.shard, max(r.version) AS version, max(r.generation) AS generation,
+                        max(r.watermark) AS watermark, max(r.tell_watermark) AS tell_watermark
+                    FROM removed r GROUP BY r.shard
+                ) f WHERE f.shard = s.id;
+        END IF;
+        IF cardinality(write_turns) > 0 THEN
+            WITH writes AS (
+                SELECT shard_ids[t.shard] AS shard, w.kind, w.key, w.value,
+                    CASE w.kind WHEN 105 THEN ''::bytea ELSE t.type END AS type,
+                    CASE w.kind WHEN 105 THEN ''::bytea ELSE t.id END AS id
+                FROM unnest(write_turns, write_kinds, write_keys, write_values) AS w (turn, kind, key, value)
+                JOIN unnest(turn_shards, turn_types, turn_ids) WITH ORDINALITY AS t (shard, type, id, place)
+                ON t.place = w.turn
+                WHERE w.turn = ANY (accepted)
+            ), deleted AS (
+                DELETE FROM ostraca.records r USING writes w
+                    WHERE has_deletions AND w.value IS NULL AND r.shard = w.shard AND r.kind = w.kind
+                    AND r.type = w.type AND r.id = w.id AND r.key = w.key
+            )
+            INSERT INTO ostraca.records AS r (shard, kind, type, id, key, value)
+                SELECT w.shard, w.kind, w.type, w.id, w.key, w.value FROM writes w WHERE w.value IS NOT NULL
+                ON CONFLICT (shard, kind, type, id, key) DO UPDATE SET value = excluded.value;
+        END IF;
+    END LOOP;
+    COMMIT;
+END $$;
+
+-- Replaces a shard's claim if it is the expected one; NULL if the shard must have none. `found` is the claim that is
+-- there otherwise.
+CREATE PROCEDURE ostraca.claim(
+    writer bigint,
+    batches_before bigint,
+    synchronous text,
+    lock_wait text,
+    shard_namespace bytea,
+    shard_pool bytea,
+    shard_number bigint,
+    expected bytea,
+    wanted bytea,
+    INOUT granted boolean,
+    INOUT found bytea
+) LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', synchronous, true), set_config('lock_timeout', lock_wait, true);
+    UPDATE ostraca.writers w SET batches = batches_before + 1 WHERE w.id = writer AND w.batches = batches_before;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'writer % has not written % batches', writer, batches_before USING ERRCODE = 'OS001';
+    END IF;
+    IF expected IS NULL THEN
+        INSERT INTO ostraca.shards (namespace, pool, number, claim)
+            VALUES (shard_namespace, shard_pool, shard_number, wanted) ON CONFLICT DO NOTHING;
+        granted := FOUND;
+    ELSE
+        UPDATE ostraca.shards s SET claim = wanted
+            WHERE s.namespace = shard_namespace AND s.pool = shard_pool AND s.number = shard_number
+            AND s.claim = expected;
+        granted := FOUND;
+    END IF;
+    IF NOT granted THEN
+        SELECT s.claim INTO found FROM ostraca.shards s
+            WHERE s.namespace = shard_namespace AND s.pool = shard_pool AND s.number = shard_number;
+    END IF;
+    COMMIT;
+END $$;
+
+-- Gives a new connection its row, and ends that of the connection before. Returns false if the old row lacks batches
+-- that were acknowledged. Calling it again with the same id changes nothing.
+CREATE FUNCTION ostraca.replace_writer(new_id bigint, of_opening bigint, old_id bigint, least_batches bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    found bigint;
+BEGIN
+    IF old_id IS NOT NULL THEN
+        SELECT w.batches INTO found FROM ostraca.writers w WHERE w.id = old_id FOR UPDATE;
+        IF found IS NULL THEN
+            -- An earlier call of the same replacement has taken effect, or the row is lost.
+            RETURN EXISTS (SELECT FROM ostraca.writers w WHERE w.id = new_id);
+        END IF;
+        IF found < least_batches THEN
+            RETURN false;
+        END IF;
+        DELETE FROM ostraca.writers w WHERE w.id = old_id;
+        UPDATE ostraca.store s SET ended_batches = s.ended_batches + found;
+    END IF;
+    INSERT INTO ostraca.writers (id, opening, batches) VALUES (new_id, of_opening, 0) ON CONFLICT DO NOTHING;
+    RETURN true;
+END $$;
+
+-- Counts an opening of the store, and remembers its nonce and those of the last 10,000.
+CREATE FUNCTION ostraca.open_store(own_nonce bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    own_number bigint;
+BEGIN
+    UPDATE ostraca.store s SET open_count = s.open_count + 1 RETURNING s.open_count INTO own_number;
+    INSERT INTO ostraca.openings (number, nonce) VALUES (own_number, own_nonce);
+    DELETE FROM ostraca.openings o WHERE o.number <= own_number - 10000;
+    RETURN own_number;
+END $$;

@@ -1,0 +1,31 @@
+//! The suite that every backend must pass, on a real server.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::server::Server;
+use ostraca_store::EntityStore;
+use ostraca_store::conformance::{self, CLUSTER, CLUSTER_NAME, Factory};
+use ostraca_store_postgres::{Options, PostgresStore};
+use tokio::runtime::Runtime;
+
+#[test]
+fn postgres_keeps_the_contract_of_entity_stores() {
+    let server = Arc::new(Server::start(""));
+    let runtime = Arc::new(Runtime::new().expect("a runtime"));
+    let urls: Arc<Mutex<HashMap<u128, String>>> = Arc::default();
+    let (on, known) = (runtime.clone(), urls.clone());
+    let make = move || {
+        let url = server.url(&server.database());
+        let creating = PostgresStore::create(Options::new(url.clone()), CLUSTER, CLUSTER_NAME);
+        let store = on.block_on(creating).expect("a store");
+        known.lock().expect("urls").insert(store.identity().store_id, url);
+        store
+    };
+    let reopen = move |store: PostgresStore| {
+        let url = urls.lock().expect("urls")[&store.identity().store_id].clone();
+        drop(store);
+        runtime.block_on(PostgresStore::open(Options::new(url))).expect("the same store")
+    };
+    conformance::check_entity_store(&Factory::new(make).reopening(reopen));
+}

@@ -1,0 +1,281 @@
+//! Clients that stop or lose their connections in the middle of a batch, and servers that end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::proxy::Proxy;
+use super::server::Server;
+use bytes::Bytes;
+use nix::sys::signal::Signal;
+use ostraca_core::ids::{
+    ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId,
+};
+use ostraca_core::records::{
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, RecordKey, RecordWrite,
+};
+use ostraca_core::rows::Member;
+use ostraca_store::{EntityStore, StoreError};
+use ostraca_store_postgres::{OpenError, Options, PostgresStore};
+
+const CLUSTER: ClusterId = ClusterId(7);
+/// A lease, which a stopped client must not outlast.
+const LEASE: Duration = Duration::from_secs(3);
+/// A bound on what the tests wait for.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn shard() -> ShardPath {
+    ShardPath { namespace: "default".into(), pool: "default".into(), shard: ShardId(1) }
+}
+
+fn claim(epoch: u64, node: &str) -> Arc<Claim> {
+    Arc::new(Claim {
+        cluster: CLUSTER,
+        shard: shard(),
+        epoch: Epoch(epoch),
+        owner: Member { node: NodeId::from(node), incarnation: Incarnation::default() },
+        number: 1,
+        extensions: Default::default(),
+    })
+}
+
+fn turn(claim: &Arc<Claim>, id: &str, from: u64, bytes: usize) -> Commit {
+    let turn = TurnId { nonce: 1, shard: 1, epoch: claim.epoch, number: from };
+    let value = Some(Bytes::from(vec![b'x'; bytes]));
+    Commit {
+        claim: claim.clone(),
+        entity: Entity::new("counter", id),
+        expected_version: from,
+        head: Head { version: from + 1, turn, ..Head::default() },
+        writes: vec![RecordWrite { key: RecordKey::State("k".into()), value }],
+        extensions: Default::default(),
+    }
+}
+
+async fn claimed(store: &PostgresStore, claim: &Claim) {
+    assert_eq!(store.claim(vec![claim.clone()]).await, [ClaimOutcome::Granted]);
+}
+
+async fn commit(store: &PostgresStore, turn: Commit) -> CommitOutcome {
+    store.commit(vec![turn]).await.remove(0)
+}
+
+async fn version(store: &PostgresStore, id: &str) -> u64 {
+    let loaded = store.load(vec![(shard(), Entity::new("counter", id))]).await.remove(0);
+    loaded.expect("a load").head.map_or(0, |head| head.version)
+}
+
+fn url(port: u16, database: &str) -> String {
+    format!("host=127.0.0.1 port={port} user=postgres dbname={database}")
+}
+
+async fn create(server: &Server) -> (PostgresStore, String) {
+    let database = server.database();
+    let creating = PostgresStore::create(Options::new(server.url(&database)), CLUSTER, "test");
+    (creating.await.expect("a store"), database)
+}
+
+/// A store behind a proxy, with one connection that writes.
+async fn behind(proxy: &Proxy, database: &str) -> PostgresStore {
+    let options = Options { writers: 1, ..Options::new(url(proxy.port(), database)) };
+    PostgresStore::open(options).await.expect("the store")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r4_a_client_that_stops_in_a_batch_holds_no_lock() {
+    let server = Server::start("");
+    let (direct, database) = create(&server).await;
+    let proxy = Proxy::start(server.port()).await;
+    let stopping = behind(&proxy, &database).await;
+    let mut epoch = 1;
+    let mut own = claim(epoch, "a");
+    claimed(&stopping, &own).await;
+    // The bytes of one batch, from its first message to the last.
+    assert_eq!(commit(&stopping, turn(&own, "first", 0, 1_000)).await, CommitOutcome::Committed);
+    let before = proxy.passed();
+    assert_eq!(commit(&stopping, turn(&own, "again", 0, 1_000)).await, CommitOutcome::Committed);
+    let whole = proxy.passed() - before;
+    // The last messages are Execute (10 bytes) and Sync (5 bytes).
+    let places = [1, whole / 2, whole - 16, whole - 15, whole - 6, whole - 5, whole - 4, whole - 1];
+    let mut committed = 0;
+    for (number, bytes) in places.into_iter().enumerate() {
+        let id = format!("e{number:04}");
+        proxy.stop_after(bytes);
+        let mut stopped = tokio::spawn(stopping.commit(vec![turn(&own, &id, 0, 1_000)]));
+        let early = tokio::time::timeout(Duration::from_millis(300), &mut stopped).await;
+        assert!(early.is_err(), "the batch of which {bytes} of {whole} bytes came: {early:?}");
+        epoch += 1;
+        let asked = Instant::now();
+        claimed(&direct, &claim(epoch, "b")).await;
+        assert!(asked.elapsed() < LEASE, "{bytes} of {whole} bytes: {:?}", asked.elapsed());
+        // Whatever has happened by now is final.
+        let found = version(&direct, &id).await;
+        committed += found;
+        proxy.go_on();
+        let outcome = tokio::time::timeout(TIMEOUT, stopped).await.expect("it ends");
+        let outcome = outcome.expect("no panic").remove(0);
+        let refused = |outcome: &CommitOutcome| {
+            matches!(outcome, CommitOutcome::Refused(CommitRefusal::ClaimMismatch { .. }))
+        };
+        assert!(
+            if found == 1 { outcome == CommitOutcome::Committed } else { refused(&outcome) },
+            "{bytes} of {whole} bytes: {outcome:?}, but the version was {found}"
+        );
+        assert_eq!(version(&direct, &id).await, found, "no late commit");
+        epoch += 1;
+        own = claim(epoch, "a");
+        claimed(&stopping, &own).await;
+    }
+    assert!((1..8).contains(&committed), "some batches ran before the claim, others not");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r3_a_lost_connection_leaves_an_outcome_to_the_next_claim() {
+    let server = Server::start("");
+    let (direct, database) = create(&server).await;
+    let proxy = Proxy::start(server.port()).await;
+    let store = behind(&proxy, &database).await;
+    claimed(&store, &claim(1, "a")).await;
+    let before = proxy.passed();
+    let first = turn(&claim(1, "a"), "first", 0, 10);
+    assert_eq!(commit(&store, first).await, CommitOutcome::Committed);
+    let whole = proxy.passed() - before;
+    for (epoch, bytes, expected) in [(2, 1, 0), (3, whole / 2, 0), (4, whole - 5, 1)] {
+        let (own, id) = (claim(epoch, "a"), format!("e{epoch:04}"));
+        claimed(&store, &own).await;
+        proxy.stop_after(bytes);
+        let waiting = tokio::spawn(store.commit(vec![turn(&own, &id, 0, 10)]));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.cut();
+        proxy.go_on();
+        let outcome = waiting.await.expect("no panic").remove(0);
+        assert!(matches!(outcome, CommitOutcome::Unknown(_)), "{outcome:?}");
+        // The claim's next number is ordered after it, and what the head says then is final.
+        let next = Arc::new(Claim { number: 2, ..(*own).clone() });
+        claimed(&store, &next).await;
+        assert_eq!(version(&direct, &id).await, expected, "{bytes} of {whole} bytes");
+        let late = commit(&store, turn(&own, &id, 0, 10)).await;
+        let same = commit(&store, turn(&next, &id, 0, 10)).await;
+        if expected == 1 {
+            assert_eq!(late, CommitOutcome::AlreadyCommitted, "it is durable under any claim");
+            assert_eq!(same, CommitOutcome::AlreadyCommitted);
+        } else {
+            let refused = CommitRefusal::ClaimMismatch { current: Some(Box::new((*next).clone())) };
+            assert_eq!(late, CommitOutcome::Refused(refused));
+            assert_eq!(same, CommitOutcome::Committed);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_keeps_what_it_has_acknowledged() {
+    let mut server = Server::start("");
+    let (store, _) = create(&server).await;
+    let own = claim(1, "a");
+    claimed(&store, &own).await;
+    let mut acknowledged = 0;
+    for round in 0..3 {
+        for _ in 0..50 {
+            let next = turn(&own, "e", acknowledged, 100);
+            assert_eq!(commit(&store, next).await, CommitOutcome::Committed, "round {round}");
+            acknowledged += 1;
+        }
+        server.stop(Signal::SIGKILL);
+        // A server's processes may serve for a moment longer.
+        if commit(&store, turn(&own, "e", acknowledged, 100)).await == CommitOutcome::Committed {
+            acknowledged += 1;
+        }
+        server.run();
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            let loaded = store.load(vec![(shard(), Entity::new("counter", "e"))]).await.remove(0);
+            match loaded {
+                Ok(loaded) => {
+                    let version = loaded.head.map_or(0, |head| head.version);
+                    // The commit in between may have taken effect.
+                    assert!((acknowledged..=acknowledged + 1).contains(&version), "round {round}");
+                    acknowledged = version;
+                    break;
+                }
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_database_without_acknowledged_batches_is_refused() {
+    let server = Server::start("");
+    let (store, database) = create(&server).await;
+    let proxy = Proxy::start(server.port()).await;
+    let behind = behind(&proxy, &database).await;
+    let own = claim(1, "a");
+    claimed(&behind, &own).await;
+    assert_eq!(commit(&behind, turn(&own, "e", 0, 10)).await, CommitOutcome::Committed);
+    // As after the restore of a backup from before the last batch.
+    server.sql_on(&database, "UPDATE ostraca.writers SET batches = batches - 1").expect("changed");
+    proxy.cut();
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        match commit(&behind, turn(&own, "e", 1, 10)).await {
+            CommitOutcome::Refused(CommitRefusal::LimitReached(why))
+                if why.contains("rolled back") =>
+            {
+                break;
+            }
+            other => assert!(Instant::now() < until, "{other:?}"),
+        }
+    }
+    let stopped = behind.load(vec![(shard(), Entity::new("counter", "e"))]).await.remove(0);
+    assert!(matches!(stopped, Err(StoreError::Stopped(_))), "{stopped:?}");
+    drop(store);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_servers_and_databases_are_refused_by_name() {
+    let server = Server::start("");
+    let open =
+        async |url: String| PostgresStore::open(Options::new(url)).await.expect_err("refused");
+    let empty = server.database();
+    assert!(matches!(open(server.url(&empty)).await, OpenError::Missing));
+    assert!(matches!(open("no address".into()).await, OpenError::Url(_)));
+    let nowhere = open(server.url("nowhere")).await.to_string();
+    assert!(nowhere.contains("database \"nowhere\" does not exist"), "{nowhere}");
+    let closed = open(url(1, "postgres")).await;
+    assert!(matches!(closed, OpenError::Connect(_)) && closed.is_retryable(), "{closed}");
+
+    let (store, database) = create(&server).await;
+    drop(store);
+    let again = PostgresStore::create(Options::new(server.url(&database)), ClusterId(8), "other");
+    let exists = again.await.expect_err("refused");
+    assert!(matches!(exists, OpenError::Exists { cluster: CLUSTER, .. }), "{exists}");
+    let other = Options { cluster: Some(ClusterId(8)), ..Options::new(server.url(&database)) };
+    let other = PostgresStore::open(other).await.expect_err("refused");
+    assert!(matches!(other, OpenError::OtherCluster { cluster: CLUSTER, .. }), "{other}");
+    server.sql_on(&database, "UPDATE ostraca.store SET schema_version = 99").expect("changed");
+    let newer = open(server.url(&database)).await;
+    assert!(matches!(newer, OpenError::NewerSchema { found: 99, .. }), "{newer}");
+
+    let read_only = server.database();
+    let setting = format!("ALTER DATABASE {read_only} SET default_transaction_read_only = on");
+    server.sql_on("postgres", &setting).expect("changed");
+    assert!(matches!(open(server.url(&read_only)).await, OpenError::ReadOnly));
+    let isolated = server.database();
+    let setting =
+        format!("ALTER DATABASE {isolated} SET default_transaction_isolation = 'repeatable read'");
+    server.sql_on("postgres", &setting).expect("changed");
+    let unsafe_setting = open(server.url(&isolated)).await;
+    assert!(
+        unsafe_setting.to_string().contains("default_transaction_isolation"),
+        "{unsafe_setting}"
+    );
+
+    for setting in ["fsync", "full_page_writes"] {
+        let server = Server::start(&format!("{setting} = off"));
+        let refused = open(server.url("postgres")).await;
+        assert!(
+            matches!(refused, OpenError::UnsafeSetting { setting: found, .. } if found == setting),
+            "{refused}"
+        );
+    }
+}

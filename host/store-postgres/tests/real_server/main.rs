@@ -1,0 +1,7 @@
+//! The store on real servers of PostgreSQL, which the tests install from Debian's package if they may, start on ports
+//! of their own, and stop.
+
+mod conformance;
+mod faults;
+mod proxy;
+mod server;

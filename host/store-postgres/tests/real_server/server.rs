@@ -1,0 +1,180 @@
+//! A PostgreSQL server for tests, from Debian's package: its own directory, port and user. It ends with the value.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Timeout for each step.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The directory with the server's programs; installs the package if this process may do so.
+fn programs() -> &'static Path {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        find().unwrap_or_else(|| {
+            let hint = "tests need PostgreSQL: sudo apt-get install postgresql";
+            assert!(nix::unistd::geteuid().is_root(), "{hint}");
+            for arguments in
+                [&["update"][..], &["install", "-y", "--no-install-recommends", "postgresql"]]
+            {
+                let status = Command::new("apt-get").args(arguments).status().expect("apt-get");
+                assert!(status.success(), "{hint}");
+            }
+            find().expect(hint)
+        })
+    })
+}
+
+fn find() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<_> = versions.flatten().map(|it| it.path().join("bin")).collect();
+    found.retain(|bin| bin.join("postgres").exists());
+    found.sort();
+    found.pop()
+}
+
+/// A running server.
+pub(crate) struct Server {
+    process: Option<Child>,
+    dir: TempDir,
+    port: u16,
+    databases: AtomicU32,
+}
+
+/// The user that the server runs as: PostgreSQL refuses to run as root.
+fn as_other_user(command: &mut Command) -> &mut Command {
+    if nix::unistd::geteuid().is_root() {
+        let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
+        command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    }
+    command
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").port()
+}
+
+impl Server {
+    /// Starts a new server with these settings, one a line.
+    pub(crate) fn start(settings: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let programs = programs();
+        if nix::unistd::geteuid().is_root() {
+            let user = nix::unistd::User::from_name("postgres").expect("users").expect("postgres");
+            nix::unistd::chown(dir.path(), Some(user.uid), Some(user.gid)).expect("chown");
+        }
+        let data = dir.path().join("data");
+        let mut init = Command::new(programs.join("initdb"));
+        init.args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "-D"]);
+        init.arg(&data).current_dir(dir.path()).stdout(Stdio::null());
+        assert!(as_other_user(&mut init).status().expect("initdb").success());
+        let settings =
+            format!("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\n{settings}\n");
+        let path = data.join("postgresql.conf");
+        let text = std::fs::read_to_string(&path).expect("the settings");
+        std::fs::write(&path, text + &settings).expect("written");
+        let mut server =
+            Self { process: None, dir, port: free_port(), databases: AtomicU32::new(0) };
+        server.run();
+        server
+    }
+
+    /// Starts the server's process, and waits until it accepts connections.
+    pub(crate) fn run(&mut self) {
+        let until = Instant::now() + TIMEOUT;
+        self.process = Some(self.spawn());
+        while !self.sql_on("postgres", "SELECT 1").is_ok_and(|out| out.trim() == "1") {
+            assert!(Instant::now() < until, "the server does not answer: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+            // It does not start while processes of a killed server still run.
+            let ended =
+                self.process.as_mut().is_none_or(|it| it.try_wait().is_ok_and(|it| it.is_some()));
+            if ended {
+                self.process = Some(self.spawn());
+            }
+        }
+    }
+
+    fn spawn(&self) -> Child {
+        let log = std::fs::File::create(self.dir.path().join("log")).expect("a log");
+        let mut command = Command::new(programs().join("postgres"));
+        command.args(["-p", &self.port.to_string(), "-D"]).arg(self.dir.path().join("data"));
+        command.current_dir(self.dir.path()).stderr(log).stdout(Stdio::null());
+        as_other_user(&mut command).spawn().expect("postgres")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Runs SQL with psql, and returns what it prints, or its error.
+    pub(crate) fn sql_on(&self, database: &str, sql: &str) -> Result<String, String> {
+        let mut command = Command::new(programs().join("psql"));
+        command.args([
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &self.port.to_string(),
+            "-U",
+            "postgres",
+            "-d",
+            database,
+        ]);
+        command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql]);
+        let out = command.output().expect("psql");
+        match out.status.success() {
+            true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+        }
+    }
+
+    /// Creates an empty database; returns its name.
+    pub(crate) fn database(&self) -> String {
+        let name = format!("t{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.sql_on("postgres", &format!("CREATE DATABASE {name}")).expect("created");
+        name
+    }
+
+    /// The connection string of a database.
+    pub(crate) fn url(&self, database: &str) -> String {
+        format!("host=127.0.0.1 port={} user=postgres dbname={database}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kills the server's processes at once, or stops it like an operator.
+    pub(crate) fn stop(&mut self, signal: nix::sys::signal::Signal) {
+        let Some(mut process) = self.process.take() else { return };
+        let pid = nix::unistd::Pid::from_raw(process.id().try_into().expect("a pid"));
+        nix::sys::signal::kill(pid, signal).expect("signalled");
+        process.wait().expect("it ends");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Fast shutdown; its children end with it.
+        if let Some(mut process) = self.process.take() {
+            let pid = nix::unistd::Pid::from_raw(process.id().try_into().unwrap_or_default());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
+            let _ = process.wait();
+        }
+        if std::thread::panicking() {
+            let mut text = String::new();
+            if let Ok(mut log) = std::fs::File::open(self.dir.path().join("log")) {
+                let _ = log.read_to_string(&mut text);
+            }
+            eprintln!("the server's log:\n{text}");
+        }
+    }
+}
