@@ -350,9 +350,10 @@ impl ChannelFeed {
         let mut wanted = durable().filter(|(number, item)| start.wants(*number, item)).peekable();
         let page = match (wanted.peek(), durable().last()) {
             (Some((first, _)), _) => {
-                // Items may have been removed since the scan was requested.
+                // Items may have been removed since the scan was requested. Who asks for the oldest one loses nothing.
                 let gap = first.saturating_sub(start.from);
-                let gap = if gap > 0 && start.after_version == 0 {
+                let has_place = start.after_version == 0 && read.from != ChannelPosition::Oldest;
+                let gap = if gap > 0 && has_place {
                     Lost::Items(gap)
                 } else {
                     Lost::Nothing

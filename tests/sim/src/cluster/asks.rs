@@ -238,7 +238,12 @@ impl World {
 
     /// Checks that no cycle of asks has lasted for long (R20).
     pub(super) fn check_cycles(&mut self) {
-        // A gateway that is full may refuse what would end a cycle: the ask that closes it, or the note that finds it.
+        // A gateway that is full may hold or refuse what would end a cycle: the ask that closes it, or the note that
+        // finds it.
+        let alive = self.processes.iter().filter(|it| it.alive);
+        if alive.map(|it| it.gateway.router.stats()).any(|stats| stats.buffered > 0) {
+            self.held_up = self.now;
+        }
         if !self.asks || self.now < self.healed.max(self.held_up) + CYCLE {
             return;
         }

@@ -12,9 +12,9 @@ impl World {
     /// Sometimes lets a turn set the delay of its passivation, and records what the turn says.
     pub(super) fn plan_passivation(
         &mut self,
-        pid: Pid,
-        shard: ShardId,
+        (pid, shard): (Pid, ShardId),
         entity: &Entity,
+        generation: u64,
         result: &mut TurnOutput,
     ) {
         if !self.passivates {
@@ -24,6 +24,10 @@ impl World {
         let it = &mut self.processes[pid];
         let since = it.mono(self.now);
         let Some(hosted) = it.shards.get_mut(&shard) else { return };
+        // A second instance ends with the turn beside which it runs.
+        if hosted.second.contains(&generation) {
+            return;
+        }
         hosted.delays.entry(entity.clone()).or_default().on_turn(since, result);
     }
 

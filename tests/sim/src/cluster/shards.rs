@@ -445,7 +445,7 @@ impl World {
             result.remember = remembered::by_turn(&mut self.rng_of_marks);
         }
         if !is_stop {
-            self.plan_passivation(pid, shard, &entity, &mut result);
+            self.plan_passivation((pid, shard), &entity, generation, &mut result);
         }
         self.handle_shard_event(pid, shard, Event::TurnDone { entity, generation, turn, result });
     }

@@ -202,7 +202,8 @@ impl Machine {
                 continue;
             }
             if let Some(state) = self.residents.get(&entity) {
-                if state.stage.has_instance() {
+                // A migration ends without an instance. If a message caused it, that message may be gone by then.
+                if state.stage.has_instance() && !matches!(state.stage, Stage::Migrating(..)) {
                     continue;
                 }
                 let pause = state.start_backoff.as_ref().filter(|pause| !pause.retrying);

@@ -515,6 +515,24 @@ fn items_removed_during_a_read_count_as_lost() {
 }
 
 #[test]
+fn who_asks_for_the_oldest_item_loses_none() {
+    let mut harness = Harness::keeping(2);
+    harness.emitted(1, &["a"]);
+    harness.emitted(2, &["b"]);
+    let mut harness = harness.succeeded(2);
+    harness.silent = true;
+    let token = harness.read(ChannelPosition::Oldest);
+    let load = harness.next_action();
+    harness.answer_load(&load);
+    let scan = harness.next_action();
+    // The store has removed the first item, which the head in memory still counts.
+    harness.silent = false;
+    harness.items.remove(&("news".into(), 1));
+    harness.answer_read(scan);
+    assert_eq!(harness.text(token).as_deref(), Some("b"));
+}
+
+#[test]
 fn a_damaged_channel_extent_fails_the_load() {
     let mut harness = Harness::serving();
     let mut head = Head { version: 1, ..Head::default() };

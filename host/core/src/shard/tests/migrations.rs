@@ -446,3 +446,28 @@ fn k31_a_remembered_entity_migrates_on_request_by_itself() {
     harness.end_migration(generation, migrated());
     harness.settle(CommitOutcome::Committed);
 }
+
+#[test]
+fn k31_recovery_takes_over_a_migration_of_a_message() {
+    let mut harness = Harness::new(Settings::default());
+    harness.head = Some(Head { remembered: true, ..head(7, 2, 1) });
+    harness.marks = None;
+    harness.grant();
+    harness.announce(upgrade());
+    let deadline = Some(harness.now + 50);
+    let token = harness.post(Message { deadline, ..harness.template() });
+    let (generation, ..) = harness.migration();
+    // Its mark is read while the migration runs. The message ends before the entity is loaded again.
+    let number = *harness.mark_scans.last().expect("a scan");
+    harness.handle(Event::RememberedScanned { number, page: Ok((vec![alice()], false)) });
+    harness.end_migration(generation, migrated());
+    harness.silent = true;
+    harness.settle(CommitOutcome::Committed);
+    let load = harness.next_action();
+    harness.tick(harness.now + 60);
+    assert_eq!(harness.code_of(token).as_deref(), Some(&*codes::DEADLINE_EXCEEDED));
+    harness.silent = false;
+    harness.answer_load(&load);
+    harness.tick(harness.now + 1);
+    assert_eq!(harness.reasons, [StartReason::Remembered]);
+}
