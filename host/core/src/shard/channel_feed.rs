@@ -353,11 +353,7 @@ impl ChannelFeed {
                 // Items may have been removed since the scan was requested. Who asks for the oldest one loses nothing.
                 let gap = first.saturating_sub(start.from);
                 let has_place = start.after_version == 0 && read.from != ChannelPosition::Oldest;
-                let gap = if gap > 0 && has_place {
-                    Lost::Items(gap)
-                } else {
-                    Lost::Nothing
-                };
+                let gap = if gap > 0 && has_place { Lost::Items(gap) } else { Lost::Nothing };
                 let mut page = self.page(extent, lost.and(start.lost).and(gap));
                 fill(&mut page, wanted.map(|(number, item)| (*number, item)), read);
                 page

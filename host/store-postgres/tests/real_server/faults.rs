@@ -7,11 +7,13 @@ use super::proxy::Proxy;
 use super::server::Server;
 use bytes::Bytes;
 use nix::sys::signal::Signal;
+use ostraca_core::codec;
 use ostraca_core::ids::{
     ClusterId, Entity, Epoch, Incarnation, NodeId, ShardId, ShardPath, TurnId,
 };
 use ostraca_core::records::{
-    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, RecordKey, RecordWrite,
+    Claim, ClaimOutcome, Commit, CommitOutcome, CommitRefusal, Head, JournalEvent, JournalSnapshot,
+    RecordKey, RecordWrite,
 };
 use ostraca_core::rows::Member;
 use ostraca_store::{EntityStore, StoreError};
@@ -278,4 +280,37 @@ async fn bad_servers_and_databases_are_refused_by_name() {
             "{refused}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e18_people_query_state_and_journals_with_sql() {
+    let server = Server::start("");
+    let (store, database) = create(&server).await;
+    let own = claim(1, "a");
+    claimed(&store, &own).await;
+    let encoded = |record: Result<Vec<u8>, _>| {
+        let record: Result<Vec<u8>, ostraca_core::codec::CodecError> = record;
+        Some(Bytes::from(record.expect("encoded")))
+    };
+    let journal = |number, value| RecordWrite { key: RecordKey::Journal { number }, value };
+    let mut turn = turn(&own, "alice", 0, 3);
+    for (number, data) in [(1, "opened"), (2, "closed")] {
+        let data = Bytes::from_static(data.as_bytes());
+        let event = JournalEvent { start: 1_000, data, extensions: Default::default() };
+        turn.writes.push(journal(number, encoded(codec::encode(&event))));
+    }
+    let (through, version, data) = (300, 70_000, Bytes::from_static(b"{}"));
+    let snapshot = JournalSnapshot { through, version, data, extensions: Default::default() };
+    turn.writes.push(journal(RecordKey::SNAPSHOT, encoded(codec::encode(&snapshot))));
+    assert_eq!(commit(&store, turn).await, CommitOutcome::Committed);
+    let query = |columns: &str, view: &str| {
+        let select =
+            format!("SELECT {columns} FROM ostraca.{view} WHERE type = 'counter' AND id = 'alice'");
+        let sql = format!("SET bytea_output = 'escape'; {select} ORDER BY 1");
+        server.sql_on(&database, &sql).expect("rows")
+    };
+    assert_eq!(query("shard, version", "entities"), "1|1\n");
+    assert_eq!(query("key, value", "state"), "k|xxx\n");
+    assert_eq!(query("event, data", "journal"), "1|opened\n2|closed\n");
+    assert_eq!(query("through, data", "snapshots"), "300|{}\n");
 }
