@@ -119,6 +119,11 @@ impl Prepared {
         }
     }
 
+    /// Whether it removes the stored head.
+    fn removes(&self) -> bool {
+        self.encoded.as_ref().is_ok_and(|encoded| encoded.head.is_none())
+    }
+
     /// Its bytes in a batch, roughly.
     pub(crate) fn bytes(&self) -> usize {
         let names = self.entity.id.len() + self.turn.len() + self.claim.len();
@@ -132,22 +137,48 @@ impl Prepared {
     }
 }
 
+/// The rounds of a shard's commits. The commits of one round are judged together, so each must be right whether or not
+/// it sees the others.
+struct ShardRounds {
+    /// The shard's place in the batch.
+    place: i32,
+    /// The first round that the next commit may have.
+    first: i32,
+    /// The last round of a commit so far.
+    last: i32,
+}
+
+impl ShardRounds {
+    /// The round of the next commit, whose entity's last commit was in the round `before`. A removal raises the floor,
+    /// by which entities without heads are judged: it comes with or behind all commits before it, and those behind it
+    /// come later.
+    fn next(&mut self, before: i32, removes: bool) -> i32 {
+        let mut round = self.first.max(before + 1);
+        if removes {
+            round = round.max(self.last);
+            self.first = round + 1;
+        }
+        self.last = self.last.max(round);
+        round
+    }
+}
+
 impl Batch {
     pub(crate) fn new(commits: Vec<Prepared>) -> Self {
         let mut batch = Self::default();
-        let mut of_shards: HashMap<ShardPath, i32> = HashMap::new();
+        let mut of_shards: HashMap<ShardPath, ShardRounds> = HashMap::new();
         let mut of_entities: HashMap<(i32, Entity), i32> = HashMap::new();
         for commit in commits {
-            let of_shard = *of_shards.entry(commit.shard.clone()).or_insert_with_key(|shard| {
+            let shard = of_shards.entry(commit.shard.clone()).or_insert_with_key(|shard| {
                 batch.namespaces.push(shard.namespace.as_bytes().to_vec());
                 batch.pools.push(shard.pool.as_bytes().to_vec());
                 batch.numbers.push(shard.shard.0.into());
-                number(batch.numbers.len())
+                ShardRounds { place: number(batch.numbers.len()), first: 1, last: 1 }
             });
-            let round = of_entities.entry((of_shard, commit.entity.clone())).or_default();
-            *round += 1;
-            let round = *round;
-            batch.push(commit, of_shard, round);
+            let last = of_entities.entry((shard.place, commit.entity.clone())).or_default();
+            *last = shard.next(*last, commit.removes());
+            let (place, round) = (shard.place, *last);
+            batch.push(commit, place, round);
         }
         batch
     }
@@ -289,4 +320,18 @@ fn encoded(mut commit: Commit) -> Result<Encoded, CommitRefusal> {
         tell_watermark: commit.head.tell_watermark().map_err(damaged)?,
         writes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e17_a_removal_separates_the_commits_around_it() {
+        let mut shard = ShardRounds { place: 1, first: 1, last: 1 };
+        assert_eq!([shard.next(0, false), shard.next(1, false), shard.next(0, false)], [1, 2, 1]);
+        assert_eq!(shard.next(0, true), 2, "with the last one before it");
+        assert_eq!([shard.next(0, false), shard.next(2, false), shard.next(3, false)], [3, 3, 4]);
+        assert_eq!([shard.next(1, true), shard.next(0, true)], [4, 5]);
+    }
 }
