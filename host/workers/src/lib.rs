@@ -213,10 +213,11 @@ impl EntityMessage {
                 target: self.to.clone(),
                 note: note.clone(),
             },
-            EntityMessageContent::Tell(number, _) => Event::TellAnswered {
+            EntityMessageContent::Tell(number, tell) => Event::TellAnswered {
                 sender: self.from.clone(),
                 target: self.to.clone(),
                 number: *number,
+                created_ms: tell.created_ms,
                 outcome,
             },
             EntityMessageContent::FirstTell => {

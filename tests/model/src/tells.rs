@@ -106,6 +106,7 @@ enum Packet {
     Answer {
         epoch: u64,
         number: u64,
+        created_ms: u64,
         outcome: Outcome,
     },
 }
@@ -137,7 +138,16 @@ pub struct State {
 struct Asked {
     epoch: u64,
     number: u64,
+    created_ms: u64,
     is_copy: bool,
+}
+
+impl Asked {
+    /// The gateway answers a tell once: the answer to a copy is dropped.
+    fn answer(self, outcome: Outcome) -> Option<Packet> {
+        let Self { epoch, number, created_ms, is_copy } = self;
+        (!is_copy).then_some(Packet::Answer { epoch, number, created_ms, outcome })
+    }
 }
 
 impl State {
@@ -330,14 +340,11 @@ impl Tells {
                     state.is_answered |= matches!(outcome, Outcome::Final { .. });
                 }
                 Action::Reply { token, outcome } => {
-                    let Some(Asked { epoch, number, is_copy }) = state.asked.remove(&token) else {
+                    let Some(asked) = state.asked.remove(&token) else {
                         state.broken = Some("a request is answered twice");
                         continue;
                     };
-                    // The gateway answers a tell once: the answer to a copy is dropped.
-                    if !is_copy {
-                        state.packets.push(Packet::Answer { epoch, number, outcome });
-                    }
+                    state.packets.extend(asked.answer(outcome));
                 }
                 // Not in this scope.
                 Action::Escalate { .. } | Action::ForgetStopped { .. } => {}
@@ -421,7 +428,8 @@ impl Tells {
                 }
                 let token = ReplyToken(state.next_token);
                 state.next_token += 1;
-                state.asked.insert(token, Asked { epoch, number, is_copy });
+                let created_ms = tell.created_ms;
+                state.asked.insert(token, Asked { epoch, number, created_ms, is_copy });
                 let session = ScopedSessionId::of_entity(&entity(SENDER));
                 let message = Message {
                     reply_token: token,
@@ -443,12 +451,12 @@ impl Tells {
                 };
                 self.handle(state, TARGET, Event::Message(Arc::new(message)));
             }
-            Packet::Answer { epoch, number, outcome } => {
+            Packet::Answer { epoch, number, created_ms, outcome } => {
                 if epoch != state.sides[SENDER].epoch {
                     return;
                 }
                 let (sender, target) = (entity(SENDER), entity(TARGET));
-                let event = Event::TellAnswered { sender, target, number, outcome };
+                let event = Event::TellAnswered { sender, target, number, created_ms, outcome };
                 self.handle(state, SENDER, event);
             }
         }
@@ -456,18 +464,18 @@ impl Tells {
 
     fn lose(state: &mut State, at: usize) {
         state.losses -= 1;
-        let (epoch, number) = match state.packets.remove(at) {
+        let (epoch, number, created_ms) = match state.packets.remove(at) {
             Packet::Tell { is_copy: true, .. } => return,
-            Packet::Tell { epoch, number, .. } => (epoch, number),
-            Packet::Answer { epoch, number, outcome } => {
+            Packet::Tell { epoch, number, tell, .. } => (epoch, number, tell.created_ms),
+            Packet::Answer { epoch, number, created_ms, outcome } => {
                 if matches!(outcome, Outcome::Final { .. }) {
                     state.seen.insert(ANSWER_LOST);
                 }
-                (epoch, number)
+                (epoch, number, created_ms)
             }
         };
         let outcome = Outcome::Unknown { message: "lost".into() };
-        state.packets.push(Packet::Answer { epoch, number, outcome });
+        state.packets.push(Packet::Answer { epoch, number, created_ms, outcome });
     }
 
     fn crash(&self, state: &mut State, side: usize) {
@@ -488,10 +496,9 @@ impl Tells {
             _ => TARGET_LATE,
         });
         if side == TARGET {
-            for (_, Asked { epoch, number, is_copy }) in std::mem::take(&mut state.asked) {
+            for asked in std::mem::take(&mut state.asked).into_values() {
                 let outcome = Outcome::Unknown { message: "crashed".into() };
-                let answer = Packet::Answer { epoch, number, outcome };
-                state.packets.extend((!is_copy).then_some(answer));
+                state.packets.extend(asked.answer(outcome));
             }
         }
         self.start(state, side);

@@ -190,6 +190,8 @@ pub enum Event {
         target: Entity,
         /// The tell's number.
         number: u64,
+        /// The creation time of the copy that was answered.
+        created_ms: u64,
         /// The outcome of its message.
         outcome: Outcome,
     },

@@ -169,8 +169,8 @@ impl Machine {
                 self.on_call_started(&entity, turn, place, &digest);
             }
             Event::CallEnded { entity, turn, place } => self.on_call_ended(&entity, turn, place),
-            Event::TellAnswered { sender, target, number, outcome } => {
-                self.on_tell_answered(&sender, &target, number, outcome);
+            Event::TellAnswered { sender, target, number, created_ms, outcome } => {
+                self.on_tell_answered(&sender, &target, (number, created_ms), outcome);
             }
             Event::SenderAnswered { entity, sender, first } => {
                 self.on_sender_answered(&entity, &sender, first);

@@ -307,6 +307,11 @@ impl Outbox {
         queue.pause = Some((mono.saturating_add(span), span));
     }
 
+    /// The tell's creation time.
+    pub(super) fn created_ms(&self, target: &Entity, number: u64) -> Option<u64> {
+        Some(self.queues.get(target)?.tells.get(&number)?.created_ms)
+    }
+
     /// Gives the tell a new creation time: none of its copies ran, and none with the old time ever will.
     pub(super) fn restamp(&mut self, target: &Entity, number: u64, created_ms: u64) {
         let Some(queue) = self.queues.get_mut(target) else { return };

@@ -42,7 +42,7 @@ pub(super) enum Content {
     /// A note about asks.
     AskNote(AskNote),
     /// A tell with this number.
-    Tell(u64),
+    Tell(u64, u64),
     /// The query for a sender's first tell.
     FirstTell,
     /// An operator's command. The answer to it changes nothing.
@@ -77,7 +77,8 @@ impl World {
         }
         let envelope = Envelope::of_tell(&sender, number, tell, TIMEOUT);
         let to = tell.target.clone();
-        let sent = Sent { shard, epoch, from: sender, to, what: Content::Tell(number) };
+        let sent =
+            Sent { shard, epoch, from: sender, to, what: Content::Tell(number, tell.created_ms) };
         let session = ScopedSessionId::of_entity(&sent.from);
         self.send_between(pid, sent, session, envelope);
     }
@@ -254,11 +255,11 @@ impl World {
                 self.copy_answered(pid, shard, &from, &id);
                 Event::AskAnswered { asker: from, turn, id, outcome }
             }
-            Content::Tell(number) => {
+            Content::Tell(number, created_ms) => {
                 if matches!(outcome, Outcome::Unknown { .. }) {
                     self.tally.count("tell: in doubt");
                 }
-                Event::TellAnswered { sender: from, target: to, number, outcome }
+                Event::TellAnswered { sender: from, target: to, number, created_ms, outcome }
             }
             Content::FirstTell => {
                 let first = match outcome {

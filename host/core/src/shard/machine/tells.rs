@@ -108,10 +108,16 @@ impl Machine {
         &mut self,
         sender: &Entity,
         target: &Entity,
-        number: u64,
+        (number, created_ms): (u64, u64),
         outcome: Outcome,
     ) {
         let Some(state) = self.residents.get_mut(sender) else { return };
+        // What a copy with an earlier creation time was told says nothing about those with the present one, unless it
+        // has run.
+        let is_final = matches!(outcome, Outcome::Final { .. });
+        if !is_final && state.outbox.created_ms(target, number) != Some(created_ms) {
+            return;
+        }
         let Some(tell) = state.outbox.answered(target, number) else { return };
         match outcome {
             Outcome::Final { reply: GuestReply::Error { code, message }, .. } => {

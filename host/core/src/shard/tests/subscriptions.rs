@@ -143,8 +143,9 @@ fn r27_slow_subscribers_hold_a_fan_out_back() {
         let (number, tell) = harness.tells.remove(at);
         harness.deliver(&alice(), number, &tell.method, tell.body.clone());
         harness.settle(CommitOutcome::Committed);
-        let (sender, target) = (alice(), alice());
-        harness.handle(Event::TellAnswered { sender, target, number, outcome: ran() });
+        let (sender, target, created_ms) = (alice(), alice(), tell.created_ms);
+        let outcome = ran();
+        harness.handle(Event::TellAnswered { sender, target, number, created_ms, outcome });
         harness.settle_all();
     }
     let waiting = |harness: &Harness| {
@@ -157,8 +158,9 @@ fn r27_slow_subscribers_hold_a_fan_out_back() {
             harness.deliver(&alice(), number, &tell.method, tell.body.clone());
             harness.settle(CommitOutcome::Committed);
         }
-        let (sender, target) = (alice(), tell.target.clone());
-        harness.handle(Event::TellAnswered { sender, target, number, outcome: ran() });
+        let (sender, target, created_ms) = (alice(), tell.target.clone(), tell.created_ms);
+        let outcome = ran();
+        harness.handle(Event::TellAnswered { sender, target, number, created_ms, outcome });
         harness.settle_all();
         assert!(waiting(&harness) <= 8 + 8, "done tells are deleted later");
     }

@@ -50,8 +50,8 @@ impl Harness {
     /// Answers the oldest tell.
     pub(super) fn answer_tell(&mut self, outcome: Outcome) -> u64 {
         let (number, tell) = self.tells.remove(0);
-        let target = tell.target.clone();
-        self.handle(Event::TellAnswered { sender: alice(), target, number, outcome });
+        let (sender, target, created_ms) = (alice(), tell.target.clone(), tell.created_ms);
+        self.handle(Event::TellAnswered { sender, target, number, created_ms, outcome });
         number
     }
 
@@ -231,6 +231,7 @@ fn r19_an_answer_to_another_tell_is_ignored() {
         sender: alice(),
         target: Entity::new("counter", target),
         number,
+        created_ms: 0,
         outcome: ran(),
     };
     for wrong in [answer("bob", number + 1), answer("carol", number)] {
@@ -635,4 +636,24 @@ fn r19_a_missed_deadline_counts_as_no_attempt() {
     let next = harness.machine.next_wake().expect("another attempt");
     harness.tick(next);
     assert_eq!(harness.sent(), ["a"]);
+}
+
+#[test]
+fn r17_a_late_refusal_of_an_old_copy_restamps_no_tell() {
+    let mut harness = Harness::serving();
+    harness.told(1, vec![tell("bob", "a")]);
+    let (number, old) = harness.tells[0].clone();
+    let refused =
+        |created| Outcome::not_run(codes::TOO_OLD, "old").with_suggested_created_ms(created);
+    harness.answer_tell(refused(5_000));
+    assert_eq!(harness.tells[0].1.created_ms, 5_000, "no copy ran, so it is sent anew");
+    // Another copy of the old time was on its way, too. The new one may have run by now.
+    harness.handle(Event::TellAnswered {
+        sender: alice(),
+        target: Entity::new("counter", "bob"),
+        number,
+        created_ms: old.created_ms,
+        outcome: refused(6_000),
+    });
+    assert_eq!((harness.sent().len(), harness.tells[0].1.created_ms), (1, 5_000));
 }
