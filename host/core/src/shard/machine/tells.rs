@@ -112,13 +112,15 @@ impl Machine {
         outcome: Outcome,
     ) {
         let Some(state) = self.residents.get_mut(sender) else { return };
-        // What a copy with an earlier creation time was told says nothing about those with the present one, unless it
-        // has run.
-        let is_final = matches!(outcome, Outcome::Final { .. });
-        if !is_final && state.outbox.created_ms(target, number) != Some(created_ms) {
-            return;
-        }
+        // What a copy with another creation time was told says nothing about those with the present one, unless it has
+        // run.
+        let is_of_other_copy = !matches!(outcome, Outcome::Final { .. })
+            && state.outbox.created_ms(target, number) != Some(created_ms);
         let Some(tell) = state.outbox.answered(target, number) else { return };
+        if is_of_other_copy {
+            self.resend_later(sender, target, RESEND_MS);
+            return self.advance(sender);
+        }
         match outcome {
             Outcome::Final { reply: GuestReply::Error { code, message }, .. } => {
                 self.give_up_tell(sender, target, number, &format!("{code}: {message}"));
